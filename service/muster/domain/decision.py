@@ -1,0 +1,75 @@
+"""What the planner answers: a placement with its proof, or the causes that forbid one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.domain.reasons import Cause
+from muster.domain.request import GangId
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPlacement:
+    """Where one member goes. `gpus` are indices on the node, rising; empty for a cpu-only member."""
+
+    uid: str
+    name: str
+    role: str
+    node: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The value of each lexicographic level, best first: see docs/objective.md.
+
+    `crossings`: (scope, parts touched), widest first. `weakest_link_gb_per_s`: over the touched nodes, the
+    smallest weakest link on the best ring over the gang's GPUs there; None where no node holds two of them
+    or no link is known. `ring_gb_per_s`: the sum of the links on those rings. `damage`: how many more
+    GPU-thousandths of what stays free become unusable, weighted over the typical requests.
+    """
+
+    preferred_reached: str | None
+    crossings: tuple[tuple[str, int], ...]
+    weakest_link_gb_per_s: float | None
+    ring_gb_per_s: float
+    damage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A plan. `domain` is the narrowest part of the fabric that holds all members: "node dgx-07",
+    "nvlink-domain dgx-07/0", "rack r1"; empty when none does.
+
+    `optimal` says that every level is proven best; otherwise `gap` bounds the first level that is not
+    (its value over its bound, as a share), and `truncated` that wall clock cut the search short.
+    """
+
+    gang: GangId
+    members: tuple[MemberPlacement, ...]
+    objective: Objective
+    scope_reached: str | None
+    domain: str
+    optimal: bool
+    gap: float | None = None
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaceable:
+    """Nothing fits now; `causes` together forbid it. `relaxations` are sentences checked to help."""
+
+    gang: GangId
+    causes: tuple[Cause, ...]
+    relaxations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """The pods are ill-formed: no cluster could place them as they are."""
+
+    gang: GangId
+    causes: tuple[Cause, ...]
+
+
+Decision = Placed | Unplaceable

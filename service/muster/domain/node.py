@@ -1,0 +1,88 @@
+"""A node as the planner sees it: what it offers, what admits a pod, and what is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from muster.domain.topology import GpuTopology
+
+
+class TaintEffect(StrEnum):
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the planner counts besides GPUs: cpu in thousandths of a core, memory in bytes, pods."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    pods: int = 1
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes, self.pods + other.pods
+        )
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes, self.pods - other.pods
+        )
+
+    def times(self, count: int) -> Resources:
+        return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count)
+
+    def fits_in(self, free: Resources) -> bool:
+        return (
+            self.cpu_milli <= free.cpu_milli
+            and self.memory_bytes <= free.memory_bytes
+            and self.pods <= free.pods
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Facts of one node, from its API object alone.
+
+    `gpu_resources` are the extended resources under which its whole GPUs can be asked for: what its
+    allocatable offers, narrowed by the node's mode (`ack.node.gpu.schedule`). `topology.gpu_count` is the
+    number of GPUs; a node with none is still a place for cpu-only members.
+    `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
+    GPU_TOPOLOGY): the node is used without it.
+    """
+
+    name: str
+    allocatable: Resources
+    topology: GpuTopology
+    gpu_resources: frozenset[str] = frozenset()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one pod takes of one node: bound, or held by a live plan.
+
+    `gpus` is the bit mask of its GPUs; `unindexed_gpus` counts whole GPUs whose indices nobody knows
+    (another scheduler's pod). One of the two is zero.
+    """
+
+    pod_uid: str
+    node: str
+    resources: Resources
+    gpus: int = 0
+    unindexed_gpus: int = 0

@@ -1,0 +1,77 @@
+"""A pod as the gangs see it: facts read from its API object by the dialects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster.domain.node import Resources, Usage
+from muster.domain.reasons import Cause
+from muster.domain.request import NodeRules
+
+
+@dataclass(frozen=True, slots=True)
+class GangClaim:
+    """What one pod says of the gang it belongs to.
+
+    `min_member` is None when the pod does not say it. `replicas` is the exact number of members where the
+    dialect fixes it (ACK's gpu-topology-replica): more live pods than that are an error.
+    """
+
+    dialect: str
+    name: str
+    min_member: int | None = None
+    replicas: int | None = None
+    role: str | None = None
+    required_scope: str | None = None
+    preferred_scopes: tuple[str, ...] = ()
+    lone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod. `node` is "" until it is bound. `causes` say what is ill-formed in it; such a pod is never
+    planned. `gpus` counts whole GPUs of `gpu_resource`, summed over its containers; `container_gpus` are the
+    parts, in the order of the containers.
+
+    `allocation` is the bit mask of its GPUs on its node where its annotations say which (None: unknown).
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    scheduler_name: str
+    resources: Resources
+    gpus: int = 0
+    gpu_resource: str = ""
+    container_gpus: tuple[tuple[str, int], ...] = ()
+    rules: NodeRules = field(default_factory=NodeRules)
+    claim: GangClaim | None = None
+    rank: int | None = None
+    owner: str = ""
+    """UID of the controller that owns the pod, "" for a bare pod."""
+    priority: int = 0
+    created: float = 0.0
+    node: str = ""
+    running: bool = False
+    finished: bool = False
+    succeeded: bool = False
+    """It is finished, and well: its gang needs no place for it again."""
+    terminating: bool = False
+    gated: bool = False
+    """It has schedulingGates of its own: not a present member yet."""
+    allocation: int | None = None
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def present(self) -> bool:
+        """Whether it counts as a member of its gang now."""
+        return not (self.finished or self.terminating or self.gated)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What it takes of its node: until it is gone or finished, also while it terminates."""
+        if not self.node or self.finished:
+            return None
+        if self.allocation is not None:
+            return Usage(self.uid, self.node, self.resources, gpus=self.allocation)
+        return Usage(self.uid, self.node, self.resources, unindexed_gpus=self.gpus)

@@ -1,0 +1,133 @@
+"""The links between the GPUs of one node, and the NVLink islands that they form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+NVLINK_GB_PER_S = 25.0
+"""Modelled bandwidth of one NVLink, one direction, GB/s: NV2 is 50, NV12 is 300, NV18 is 450."""
+
+LINK_GB_PER_S: Mapping[str, float] = MappingProxyType(
+    {"XGMI": 64.0, "PSB": 15.0, "PIX": 14.0, "PXB": 13.0, "PHB": 12.0, "NODE": 11.0, "SYS": 10.0}
+)
+"""Modelled bandwidths, GB/s. Among the PCIe kinds only the order is meant."""
+
+FABRIC_KINDS = re.compile(r"NV([1-9]|1[0-8])$|XGMI$")
+"""Link kinds that make a fast island: GPUs that these connect, directly or not, share an nvlink-domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link between two GPUs: `kind` as `nvidia-smi topo -m` abbreviates it, and its modelled GB/s."""
+
+    kind: str
+    gb_per_s: float
+
+    @classmethod
+    def of_kind(cls, kind: str) -> Link:
+        """The link that an abbreviation stands for ("NV2", "PIX", "XGMI" …).
+
+        Raises:
+            ValueError: the abbreviation is unknown.
+        """
+        if kind in LINK_GB_PER_S:
+            return cls(kind, LINK_GB_PER_S[kind])
+        if FABRIC_KINDS.match(kind):
+            return cls(kind, NVLINK_GB_PER_S * int(kind[2:]))
+        raise ValueError(f"unknown link kind {kind!r}")
+
+    @property
+    def is_fabric(self) -> bool:
+        """Whether the link is NVLink or xGMI, as opposed to PCIe."""
+        return FABRIC_KINDS.match(self.kind) is not None
+
+
+@dataclass(frozen=True)
+class GpuTopology:
+    """The link matrix of one node's GPUs. Equal matrices are equal values, so sets found for one serve all.
+
+    Invariant: `links[i][j]` is `links[j][i]`; it is None where i == j, and everywhere when nothing is known.
+    """
+
+    links: tuple[tuple[Link | None, ...], ...]
+
+    @classmethod
+    def unknown(cls, gpu_count: int) -> GpuTopology:
+        """GPUs about whose links nothing is known."""
+        return cls(((None,) * gpu_count,) * gpu_count)
+
+    @classmethod
+    def of_islands(cls, gpu_count: int, island_size: int, inside: Link, between: Link) -> GpuTopology:
+        """GPUs in consecutive islands of `island_size`, fully connected by `inside`, joined by `between`."""
+        return cls(
+            tuple(
+                tuple(
+                    None if i == j else inside if i // island_size == j // island_size else between
+                    for j in range(gpu_count)
+                )
+                for i in range(gpu_count)
+            )
+        )
+
+    @property
+    def gpu_count(self) -> int:
+        return len(self.links)
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether any link is known."""
+        return any(link is not None for row in self.links for link in row)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.links)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def link(self, a: int, b: int) -> Link | None:
+        """The link between GPUs `a` and `b`; None when it is not known."""
+        return self.links[a][b]
+
+    @cached_property
+    def islands(self) -> tuple[int, ...]:
+        """NVLink domains inside the node as bit masks, by lowest GPU: connected components of the fabric
+        links. A GPU without any is an island of its own."""
+        masks: list[int] = []
+        left = (1 << self.gpu_count) - 1
+        while left:
+            island, grown = 0, left & -left
+            while grown != island:
+                island = grown
+                for gpu in bits(island):
+                    for peer, link in enumerate(self.links[gpu]):
+                        if link is not None and link.is_fabric:
+                            grown |= 1 << peer
+            masks.append(island)
+            left &= ~island
+        return tuple(masks)
+
+    @cached_property
+    def has_fabric(self) -> bool:
+        """Whether any two GPUs are joined by NVLink or xGMI."""
+        return any(link is not None and link.is_fabric for row in self.links for link in row)
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The indices of the bits set in `mask`, rising."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def mask_of(indices: tuple[int, ...] | list[int] | range) -> int:
+    """The bit mask with exactly these bits."""
+    mask = 0
+    for index in indices:
+        mask |= 1 << index
+    return mask

@@ -1,0 +1,46 @@
+"""The baseline: one pod at a time onto the first node with room, on its lowest free GPUs.
+
+What a scheduler without gangs and topology does when nothing tells nodes apart; shown beside our plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.domain.decision import MemberPlacement, Objective
+from muster.domain.node import Usage
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.domain.topology import bits, mask_of
+from muster.placement.candidates import refusal
+from muster.placement.evaluate import objective
+from muster.placement.fabric import places
+from muster.placement.limits import member_room
+from muster.placement.naming import in_rank_order
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFit:
+    """Members that found a node (all of the gang only if `complete`), and what their places are worth."""
+
+    members: tuple[MemberPlacement, ...]
+    objective: Objective
+    complete: bool
+
+
+def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
+    """Place the members in turn; scopes are not looked at, and a member that fits nowhere is left out."""
+    nodes = dict(places(snapshot))
+    states = {name: place.state for name, place in nodes.items()}
+    members: list[MemberPlacement] = []
+    for role in request.roles:
+        for member in in_rank_order(role):
+            for name, state in states.items():
+                room = member_room(role.resources, state.free) > 0 and state.free_gpu_count >= role.gpus
+                if room and refusal(state.node, role) is None:
+                    gpus = tuple(bits(state.free_gpus))[: role.gpus]
+                    states[name] = state.taking(Usage(member.uid, name, role.resources, gpus=mask_of(gpus)))
+                    members.append(MemberPlacement(member.uid, member.name, role.name, name, gpus))
+                    break
+    value, _, _ = objective(request, members, nodes)
+    return FirstFit(tuple(members), value, len(members) == request.size)

@@ -1,0 +1,70 @@
+"""How long the planner may search, and what it must leave out: data handed in by the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from muster.domain.node import Resources
+from muster.domain.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one decision.
+
+    `deterministic_time` is CP-SAT's own measure (about a second of a core), over all solves of the decision:
+    same input, same answer. `seconds_left` is an outer guard: called before a solve, it says how much wall
+    clock is left; a decision that it cut short says `truncated`. `excluded` maps (role, node) to the name of
+    the plugin that refused the pair.
+    """
+
+    deterministic_time: float = 0.5
+    seconds_left: Callable[[], float] | None = None
+    excluded: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+class Budget:
+    """What is left of the limits while one decision is made."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._deterministic = limits.deterministic_time
+        self._seconds_left = limits.seconds_left
+        self.truncated = False
+
+    @property
+    def deterministic_time(self) -> float:
+        """Deterministic time left, never negative."""
+        return max(0.0, self._deterministic)
+
+    def seconds(self) -> float | None:
+        """Wall clock left, None without a guard."""
+        return None if self._seconds_left is None else max(0.0, self._seconds_left())
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing is left; notes when it was the wall clock."""
+        seconds = self.seconds()
+        if seconds is not None and seconds <= 0:
+            self.truncated = True
+            return True
+        return self._deterministic <= 0
+
+    def spend(self, deterministic_time: float) -> None:
+        """Take what a solve has used."""
+        self._deterministic -= deterministic_time
+
+
+def member_room(asked: Resources, free: Resources) -> int:
+    """How many times `asked` fits in `free`, as kube-scheduler counts: what is not asked is not checked."""
+    counts = [max(0, free.pods) // max(1, asked.pods)]
+    if asked.cpu_milli > 0:
+        counts.append(max(0, free.cpu_milli) // asked.cpu_milli)
+    if asked.memory_bytes > 0:
+        counts.append(max(0, free.memory_bytes) // asked.memory_bytes)
+    return min(counts)
+
+
+def asks_gpus(request: Request) -> bool:
+    """Whether any member asks for a GPU."""
+    return any(role.gpus and role.members for role in request.roles)

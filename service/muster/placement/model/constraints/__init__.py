@@ -1,0 +1,1 @@
+"""One file, one named constraint, each with `add(variables)`; build.py lists them."""

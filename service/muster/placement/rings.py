@@ -1,0 +1,162 @@
+"""The best ring over every set of GPUs of a node: its weakest link and the sum of its links.
+
+Bandwidths are whole MB/s (1000 = 1 GB/s): the solver counts in integers. A ring passes each GPU once; over
+two GPUs it uses their link both ways, so its sum is twice the link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.domain.topology import GpuTopology
+from muster.placement.fabric import MAX_RING_GPUS
+
+MB_PER_GB = 1000
+NO_LINK = 1 << 30
+"""The weakest link of fewer than two GPUs: none, so nothing is slow. Unknown links count as 0."""
+
+_NEVER = -(1 << 60)
+
+Values = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """Tables over all subsets of a node's GPUs, indexed by bit mask, of length 2^gpu_count.
+
+    `weakest`: the weakest link of the best ring, MB/s, NO_LINK below two GPUs, 0 where a link is unknown.
+    `total`: the sum of that ring's links, MB/s. `inside`: the sum of all links inside the set, MB/s.
+    """
+
+    weakest: Values
+    total: Values
+    inside: Values
+
+
+@lru_cache(maxsize=64)
+def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
+    """The best ring of every set of GPUs: the largest weakest link, then the largest sum (or the sum alone).
+
+    Held and Karp's dynamic programme, not over subsets but over how many GPUs of each kind are taken, where
+    GPUs are of one kind when swapping them changes nothing (all GPUs behind one NVSwitch are): 17 states
+    instead of 65,536 for 16 of them. The weakest link comes first by running it over the links of each
+    bandwidth and faster, fastest first, until a ring closes.
+
+    Raises:
+        ValueError: the node has more than MAX_RING_GPUS GPUs.
+    """
+    count = topology.gpu_count
+    if count > MAX_RING_GPUS:
+        raise ValueError(f"{count} GPUs, ring tables end at {MAX_RING_GPUS}")
+    links = link_matrix(topology)
+    kinds = _kinds(links)
+    sizes = tuple(len(kind) for kind in kinds)
+    thresholds = sorted({int(links[i, j]) for i in range(count) for j in range(i)}, reverse=True)
+    if not weakest_first:
+        thresholds = thresholds[-1:]
+    states = int(np.prod([size + 1 for size in sizes], dtype=np.int64))
+    weakest, total = np.zeros(states, np.int64), np.zeros(states, np.int64)
+    open_states = np.ones(states, bool)
+    for threshold in thresholds:
+        closed = _longest_rings(_between_kinds(links, kinds, threshold), sizes)
+        found = open_states & (closed > _NEVER // 2)
+        weakest[found], total[found] = threshold, closed[found]
+        open_states &= ~found
+        if open_states.sum() <= 1 + len(kinds):  # the empty set and single GPUs never close
+            break
+    state_of = np.zeros(1 << count, np.int64)
+    inside = np.zeros(1 << count, np.int64)
+    masks = np.arange(1 << count)
+    strides = _strides(sizes)
+    for stride, kind in zip(strides, kinds, strict=True):
+        for gpu in kind:
+            has = (masks >> gpu) & 1
+            state_of += has * stride
+            for peer in range(gpu):
+                inside += has * ((masks >> peer) & 1) * links[gpu, peer]
+    small = popcounts(count) < 2
+    weakest_by_mask = np.where(small, NO_LINK, weakest[state_of])
+    return Rings(weakest_by_mask, np.where(small, 0, total[state_of]), inside)
+
+
+def link_matrix(topology: GpuTopology) -> Values:
+    """The links' bandwidths in MB/s, [gpu, gpu]; 0 where unknown and on the diagonal."""
+    count = topology.gpu_count
+    matrix = np.zeros((count, count), np.int64)
+    for i in range(count):
+        for j in range(count):
+            link = topology.link(i, j)
+            if link is not None and i != j:
+                matrix[i, j] = round(link.gb_per_s * MB_PER_GB)
+    return matrix
+
+
+@lru_cache(maxsize=MAX_RING_GPUS + 1)
+def popcounts(count: int) -> Values:
+    """The number of bits of each mask below 2^count."""
+    table = np.zeros(1, np.int64)
+    for _ in range(count):
+        table = np.concatenate((table, table + 1))
+    return table
+
+
+def _kinds(links: Values) -> list[list[int]]:
+    """GPUs grouped so that any two of a group have equal links to every third: an equivalence."""
+    kinds: list[list[int]] = []
+    for gpu in range(len(links)):
+        for kind in kinds:
+            others = [k for k in range(len(links)) if k not in (gpu, kind[0])]
+            if (links[gpu, others] == links[kind[0], others]).all():
+                kind.append(gpu)
+                break
+        else:
+            kinds.append([gpu])
+    return kinds
+
+
+def _between_kinds(links: Values, kinds: list[list[int]], threshold: int) -> Values:
+    """Link between any GPU of one kind and another of the other, [kind, kind]; _NEVER below the threshold."""
+    matrix = np.full((len(kinds), len(kinds)), _NEVER, np.int64)
+    for a, first in enumerate(kinds):
+        for b, second in enumerate(kinds):
+            if a == b and len(first) == 1:
+                continue
+            value = links[first[0], second[0] if a != b else first[1]]
+            if value >= threshold:
+                matrix[a, b] = value
+    return matrix
+
+
+def _strides(sizes: tuple[int, ...]) -> list[int]:
+    strides, stride = [], 1
+    for size in sizes:
+        strides.append(stride)
+        stride *= size + 1
+    return strides
+
+
+def _longest_rings(links: Values, sizes: tuple[int, ...]) -> Values:
+    """The largest ring sum of each state (how many of each kind, in mixed radix); _NEVER where none closes.
+
+    `best[state, last]` is the largest path over the state's GPUs that starts at its lowest kind.
+    """
+    strides = _strides(sizes)
+    states = int(np.prod([size + 1 for size in sizes], dtype=np.int64))
+    taken = np.stack([np.arange(states) // s % (n + 1) for s, n in zip(strides, sizes, strict=True)], axis=1)
+    total = taken.sum(axis=1)
+    lowest = (taken > 0).argmax(axis=1)
+    best = np.full((states, len(sizes)), _NEVER, np.int64)
+    for kind, stride in enumerate(strides):
+        best[stride, kind] = 0
+    for length in range(1, sum(sizes)):
+        layer = np.flatnonzero(total == length)
+        for kind, stride in enumerate(strides):
+            grown = layer[(taken[layer, kind] < sizes[kind]) & (lowest[layer] <= kind)]
+            best[grown + stride, kind] = np.maximum((best[grown] + links[:, kind]).max(axis=1), _NEVER)
+    closed = (best + links[:, lowest].T).max(axis=1)
+    closed[total < 2] = _NEVER
+    return np.asarray(closed)

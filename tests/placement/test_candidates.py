@@ -1,0 +1,102 @@
+"""Which nodes admit a role, as kube-scheduler's filters decide, and who refused the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.domain.node import Node, Resources, Taint
+from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
+from muster.domain.snapshot import Snapshot
+from muster.domain.topology import GpuTopology
+from muster.placement.candidates import candidates, matches, refusal, tolerated
+
+NODE = Node("a", Resources(), GpuTopology.unknown(8), frozenset({"g"}), {"pool": "p", "count": "8"})
+
+
+@pytest.mark.parametrize(
+    ("term", "holds"),
+    [
+        (SelectorTerm("pool", "In", ("p", "q")), True),
+        (SelectorTerm("pool", "In", ("q",)), False),
+        (SelectorTerm("none", "In", ("q",)), False),
+        (SelectorTerm("pool", "NotIn", ("p",)), False),
+        (SelectorTerm("none", "NotIn", ("p",)), True),
+        (SelectorTerm("pool", "Exists"), True),
+        (SelectorTerm("none", "Exists"), False),
+        (SelectorTerm("pool", "DoesNotExist"), False),
+        (SelectorTerm("none", "DoesNotExist"), True),
+        (SelectorTerm("count", "Gt", ("7",)), True),
+        (SelectorTerm("count", "Gt", ("8",)), False),
+        (SelectorTerm("count", "Lt", ("9",)), True),
+        (SelectorTerm("pool", "Gt", ("1",)), False),
+        (SelectorTerm("count", "Gt", ("x",)), False),
+        (SelectorTerm("metadata.name", "In", ("a",)), True),
+        (SelectorTerm("metadata.name", "In", ("b",)), False),
+        (SelectorTerm("pool", "Like", ("p",)), False),
+    ],
+)
+def test_terms(term: SelectorTerm, holds: bool) -> None:
+    assert matches(term, NODE) is holds
+
+
+@pytest.mark.parametrize(
+    ("toleration", "covers"),
+    [
+        (Toleration("k", "Equal", "v", "NoSchedule"), True),
+        (Toleration("k", "Equal", "v"), True),
+        (Toleration("k", "", "v"), True),
+        (Toleration("k", "Equal", "other"), False),
+        (Toleration("k", "Exists"), True),
+        (Toleration("", "Exists"), True),
+        (Toleration("", "Equal", "v"), False),
+        (Toleration("k", "Exists", "", "NoExecute"), False),
+    ],
+)
+def test_tolerations(toleration: Toleration, covers: bool) -> None:
+    assert tolerated(Taint("k", "v", "NoSchedule"), (toleration,)) is covers
+
+
+def role(gpus: int = 1, **rules: object) -> Role:
+    return Role("w", (), Resources(), gpus, "g" if gpus else "", NodeRules(**rules))  # type: ignore[arg-type]
+
+
+def changed(**changes: object) -> Node:
+    facts = {field: getattr(NODE, field) for field in Node.__dataclass_fields__} | changes
+    return Node(**facts)
+
+
+@pytest.mark.parametrize(
+    ("node", "asked", "by"),
+    [
+        (NODE, role(), None),
+        (changed(gpu_resources=frozenset()), role(), "no g"),
+        (changed(gpu_resources=frozenset()), role(0), None),
+        (changed(ready=False), role(), "not ready"),
+        (changed(unschedulable=True), role(), "cordoned"),
+        (changed(unschedulable=True), role(tolerations=(Toleration("", "Exists"),)), None),
+        (changed(taints=(Taint("k", "v", "NoSchedule"),)), role(), "taint k=v:NoSchedule"),
+        (changed(taints=(Taint("k", "", "PreferNoSchedule"),)), role(), None),
+        (NODE, role(required=(SelectorTerm("pool", "In", ("q",)),)), "selector pool=q"),
+        (
+            NODE,
+            role(any_of=((SelectorTerm("pool", "In", ("q",)),), (SelectorTerm("count", "Exists"),))),
+            None,
+        ),
+        (NODE, role(any_of=((SelectorTerm("pool", "In", ("q", "r")),),)), "affinity pool in (q, r)"),
+        (NODE, role(any_of=((),)), "affinity "),
+    ],
+)
+def test_refusals(node: Node, asked: Role, by: str | None) -> None:
+    assert refusal(node, asked) == by
+
+
+def test_who_refused_is_counted() -> None:
+    nodes = [
+        changed(name="a"),
+        changed(name="b", ready=False),
+        changed(name="c"),
+        changed(name="d", ready=False),
+    ]
+    found = candidates(Snapshot.of(nodes, ()), role(), {("w", "c"): "VolumeBinding", ("x", "a"): "other"})
+    assert found.admitted == ("a",)
+    assert found.refused == {"VolumeBinding": ("c",), "not ready": ("b", "d")}

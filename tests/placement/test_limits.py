@@ -1,0 +1,49 @@
+"""What a decision says when the search is cut short: the greedy plan, never a wrong claim."""
+
+from __future__ import annotations
+
+from muster.domain.decision import Placed, Unplaceable
+from muster.domain.reasons import NodesExcluded, NotDecided
+from muster.placement.place import Limits, place
+from tests.placement.drawings import cluster, gang
+
+CLUSTER = """
+rack r1: a[v100-8x-gputopology-document, free 1110 0000] b[v100-8x-gputopology-document, free 1100 1000]
+rack r2: c[v100-8x-gputopology-document, free 0110 0010] d[v100-8x-gputopology-document, free 1100 1001]
+"""
+
+
+def test_without_time_the_greedy_plan_is_given_and_not_called_optimal() -> None:
+    snapshot, request = cluster(CLUSTER), gang("6 x 1 GPU")
+    proven, greedy = place(snapshot, request), place(snapshot, request, Limits(deterministic_time=0))
+    assert isinstance(proven, Placed)
+    assert isinstance(greedy, Placed)
+    assert proven.optimal
+    assert proven.gap is None
+    assert not greedy.optimal
+    assert greedy.gap is not None
+    assert not greedy.truncated
+    assert greedy.objective.crossings == proven.objective.crossings
+
+
+def test_wall_clock_says_truncated() -> None:
+    decision = place(cluster(CLUSTER), gang("6 x 1 GPU"), Limits(seconds_left=lambda: 0.0))
+    assert isinstance(decision, Placed)
+    assert decision.truncated
+    assert not decision.optimal
+
+
+def test_no_plan_and_no_proof_is_not_called_unplaceable_for_a_made_up_cause() -> None:
+    # cpu is short only for all roles at once: neither greedy nor bounds see it.
+    drawing = ": a[2, cpu 3] b[2, cpu 3]"
+    request = gang("2 x 1 GPU 2 cpu + 2 x 0 GPU 1 cpu + 1 x 2 GPU 0.5 cpu")
+    decision = place(cluster(drawing), request, Limits(deterministic_time=0))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (NotDecided(truncated=False),)
+
+
+def test_a_pair_that_a_plugin_refused_is_left_out_and_named() -> None:
+    snapshot, request = cluster(": a[8] b[8, free 1000 0000]"), gang("1 x 2 GPU")
+    decision = place(snapshot, request, Limits(excluded={("w", "a"): "VolumeBinding"}))
+    assert isinstance(decision, Unplaceable)
+    assert NodesExcluded("w", "VolumeBinding", 1) in decision.causes

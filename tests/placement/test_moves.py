@@ -1,0 +1,77 @@
+"""Where a member may go instead, re-planning it there, and the first-fit baseline."""
+
+from __future__ import annotations
+
+from muster.domain.decision import Placed
+from muster.placement.firstfit import first_fit
+from muster.placement.moves import alternates, move
+from muster.placement.place import place
+from muster.placement.verify import verify
+from tests.placement.drawings import cluster, gang
+
+RACKS = """
+rack r1: a[8, free 1111 0000] b[8, free 1100 0000] c[8, free 1111 1111]
+rack r2: d[8, free 1111 0000]
+"""
+
+
+def planned(drawing: str, request: str):  # type: ignore[no-untyped-def]
+    snapshot, asked = cluster(drawing), gang(request)
+    placed = place(snapshot, asked)
+    assert isinstance(placed, Placed)
+    return snapshot, asked, placed
+
+
+def test_alternates_planned_node_first_then_the_nearest() -> None:
+    snapshot, request, placed = planned(RACKS, "2 x 2 GPU")
+    assert {member.node for member in placed.members} == {"a"}
+    assert alternates(snapshot, request, placed) == (("a", "b", "c", "d"),) * 2
+    assert alternates(snapshot, request, placed, limit=2) == (("a", "b"),) * 2
+
+
+def test_alternates_stay_in_the_required_part() -> None:
+    snapshot, request, placed = planned(RACKS, "2 x 2 GPU, scope rack")
+    assert alternates(snapshot, request, placed) == (("a", "b", "c"),) * 2
+    snapshot, request, placed = planned(RACKS, "2 x 2 GPU, scope node")
+    assert alternates(snapshot, request, placed) == (("a",),) * 2
+
+
+def test_move_takes_the_best_gpus_beside_the_others() -> None:
+    cube = ": a[v100-8x-gputopology-document, free 1001 0000] b[v100-8x-gputopology-document, free 0111 1111]"
+    snapshot, request, placed = planned(cube, "3 x 1 GPU")
+    assert {member.node for member in placed.members} == {"b"}
+    once = move(snapshot, request, placed, "w0", "a")
+    assert once is not None
+    assert [member.node for member in once.members] == ["a", "b", "b"]
+    twice = move(snapshot, request, once, "w1", "a")
+    assert twice is not None
+    assert {gpu for member in twice.members[:2] for gpu in member.gpus} == {0, 3}
+    assert verify(snapshot, request, twice) == ()
+    assert not twice.optimal
+    assert move(snapshot, request, twice, "w2", "a") is None, "full"
+
+
+def test_move_refuses_what_breaks_the_scope_or_is_unknown() -> None:
+    snapshot, request, placed = planned(RACKS, "2 x 2 GPU, scope rack")
+    assert move(snapshot, request, placed, "w0", "d") is None
+    assert move(snapshot, request, placed, "w0", "nowhere") is None
+    assert move(snapshot, request, placed, "nobody", "b") is None
+    refused = {("w", "b"): "VolumeBinding"}
+    assert move(snapshot, request, placed, "w0", "b", excluded=refused) is None
+    assert alternates(snapshot, request, placed, excluded=refused) == (("a", "c"),) * 2
+    assert move(snapshot, request, placed, "w0", "a") == placed
+    moved = move(snapshot, request, placed, "w0", "b")
+    assert moved is not None
+    assert dict(moved.objective.crossings)["node"] == 2
+
+
+def test_first_fit_takes_the_first_node_and_the_lowest_gpus() -> None:
+    snapshot, request = cluster(": a[v100-8x-gputopology-document, free 1000 0110]"), gang("2 x 1 GPU")
+    baseline = first_fit(snapshot, request)
+    assert [member.gpus for member in baseline.members] == [(0,), (5,)]
+    assert baseline.objective.weakest_link_gb_per_s == 10
+    placed = place(snapshot, request)
+    assert isinstance(placed, Placed)
+    assert placed.objective.weakest_link_gb_per_s == 50
+    assert [member.gpus for member in placed.members] == [(0,), (6,)]
+    assert not first_fit(snapshot, gang("4 x 1 GPU")).complete
