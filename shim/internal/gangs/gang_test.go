@@ -1,0 +1,140 @@
+package gangs
+
+import (
+	"errors"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+func TestClaims(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 3, 3)
+	for _, step := range []struct {
+		member int
+		node   string
+		ask    bool
+	}{{0, "n0", true}, {1, "n1", false}, {2, "spare", true}} {
+		ask, err := g.NeedsClaim(step.member, step.node)
+		if err != nil || ask != step.ask {
+			t.Errorf("member %d on %s: ask %v, %v; want %v", step.member, step.node, ask, err, step.ask)
+		}
+		if err := g.Reserve(step.member, step.node); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestCommitBarrier(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 3, 2)
+	arrive(t, s, g, 0, Wait)
+	arrive(t, s, g, 1, Ask)
+	if release := permit(t, g); len(release) != 2 {
+		t.Fatalf("released %v", release)
+	}
+	arrive(t, s, g, 2, Pass) // not required: it must not hold the others up
+	if got := len(s.InFlight()); got != 3 {
+		t.Errorf("%d in flight, want 3", got)
+	}
+	if last, err := g.Stand(0); err != nil || last || g.Phase() != Permitted {
+		t.Fatalf("after the first: %v, phase %v", err, g.Phase())
+	}
+	if last, err := g.Stand(1); err != nil || !last || g.Phase() != Committed {
+		t.Fatalf("after the last: %v, phase %v", err, g.Phase())
+	}
+	if do := g.Abort("late"); len(do.Closed) != 0 {
+		t.Error("a committed gang was closed")
+	}
+	g.Bound(0)
+	do := g.Fail(1, "n1", unknown, "", "timeout")
+	if len(do.Closed) != 0 || len(do.Reports) != 1 || do.Reports[0].Fate != unknown {
+		t.Errorf("after an unknown fate: %+v", do)
+	}
+	flights := map[types.UID]bool{}
+	for _, f := range s.InFlight() {
+		flights[f.UID] = f.Unknown
+	}
+	if len(flights) != 2 || !flights["u1"] || flights["u2"] {
+		t.Errorf("in flight: %v, want u1 unknown and u2", flights)
+	}
+	s.Settle("u1")
+	s.Settle("u2") // has no answer yet: stays
+	if got := s.InFlight(); len(got) != 1 || got[0].UID != "u2" {
+		t.Errorf("in flight after settling: %v", got)
+	}
+}
+
+func TestOneFailureBeforeTheCommitEndsAll(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 2, 2)
+	arrive(t, s, g, 0, Wait)
+	arrive(t, s, g, 1, Ask)
+	permit(t, g)
+	if _, err := g.Stand(0); err != nil {
+		t.Fatal(err)
+	}
+	do := g.Fail(1, "n1", neverSent, "", "preempted") // its Allow came too late
+	if len(do.Closed) != 1 || g.Phase() != Closed {
+		t.Fatalf("not closed: %+v", do)
+	}
+	if _, err := g.Stand(1); !errors.Is(err, ErrClosed) {
+		t.Errorf("Stand = %v", err)
+	}
+	if g.Fail(0, "n0", neverSent, "", "closed"); len(s.InFlight()) != 0 {
+		t.Errorf("in flight: %v", s.InFlight())
+	}
+	if s.Through("u0") || s.Through("u1") {
+		t.Error("members of a closed gang go through")
+	}
+}
+
+func TestPastPermitNothingIsTakenBack(t *testing.T) {
+	for name, end := range map[string]func(*Store) Instructions{
+		"lost": (*Store).Lost,
+		"withdrawn": func(s *Store) Instructions {
+			_, do, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_WITHDRAWN, 1, 0, 0))
+			return do
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewStore()
+			g := planned(t, s, 1, 3, 2)
+			arrive(t, s, g, 0, Wait)
+			arrive(t, s, g, 1, Ask)
+			permit(t, g)
+			if do := end(s); len(do.Closed) != 0 {
+				t.Fatal("closed past Permit")
+			}
+			if s.Through("u2") {
+				t.Error("a member that was not allowed goes through")
+			}
+			if _, err := g.Arrive(2, ""); !errors.Is(err, ErrClosed) {
+				t.Errorf("Arrive = %v", err)
+			}
+			for i := range 2 {
+				if _, err := g.Stand(i); err != nil {
+					t.Error(err)
+				}
+			}
+			if g.Phase() != Committed {
+				t.Error("not committed")
+			}
+		})
+	}
+}
+
+func TestStall(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 3, 3)
+	arrive(t, s, g, 0, Wait)
+	do := g.Stall("too late")
+	if len(do.Closed) != 1 || len(do.Reports) != 1 || do.Reports[0].Member != 1 {
+		t.Errorf("%+v", do)
+	}
+	if got := g.Waiting(); len(got) != 1 || got[0] != "u0" {
+		t.Errorf("waiting: %v", got)
+	}
+}

@@ -1,0 +1,244 @@
+package gangs
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+// NeedsClaim says whether the service must be asked before member i may take the node: for the
+// first member of the gang, and for each that lands on another node than the planned one.
+func (g *Gang) NeedsClaim(i int, node string) (bool, error) {
+	defer g.lock()()
+	if err := g.admits(); err != nil {
+		return false, err
+	}
+	return !g.claimed || g.answer.Planned(i) != node, nil
+}
+
+// Reserve records that member i holds the node.
+func (g *Gang) Reserve(i int, node string) error {
+	defer g.lock()()
+	if err := g.admits(); err != nil {
+		return err
+	}
+	g.claimed = true
+	g.members[i].state, g.members[i].node = reserved, node
+	g.progress++
+	return nil
+}
+
+// Arrival is Permit's answer to one member.
+type Arrival int
+
+const (
+	// Wait for the others.
+	Wait Arrival = iota
+	// Ask the service: the last required member is here.
+	Ask
+	// Pass: the gang was allowed before.
+	Pass
+)
+
+// Arrive records that member i stands at Permit; version is its pod's resourceVersion now.
+func (g *Gang) Arrive(i int, version string) (Arrival, error) {
+	defer g.lock()()
+	if err := g.admits(); err != nil {
+		return Wait, err
+	}
+	g.progress++
+	if g.phase != Open {
+		g.allow(i, version)
+		return Pass, nil
+	}
+	g.members[i].state = waiting
+	here := 0
+	for at := range g.members {
+		if g.members[at].state == waiting {
+			here++
+		}
+	}
+	if here < g.required {
+		return Wait, nil
+	}
+	return Ask, nil
+}
+
+// Allow stores what each Binding must carry and returns who waits. The versions, one a member, are
+// those of now: a pod that changes later makes its Binding fail, which is how the service fences
+// Bindings that it no longer wants.
+func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string) ([]types.UID, error) {
+	defer g.lock()()
+	if g.phase != Open {
+		return nil, ErrClosed
+	}
+	keys := answer.AnnotationKeys
+	if len(answer.AnnotationValues) != len(keys)*len(g.members) {
+		return nil, fmt.Errorf("%d annotation values for %d keys of %d members",
+			len(answer.AnnotationValues), len(keys), len(g.members))
+	}
+	g.keys, g.values = keys, make([][]string, len(g.members))
+	for i := range g.members {
+		g.values[i] = answer.AnnotationValues[i*len(keys) : (i+1)*len(keys)]
+	}
+	g.phase = Permitted
+	var release []types.UID
+	for i := range g.members {
+		if g.members[i].state == waiting {
+			g.allow(i, versions[i])
+			g.quorum = append(g.quorum, i)
+			release = append(release, g.UIDs[i])
+		}
+	}
+	return release, nil
+}
+
+// allow notes member i as one that may bind: from here until its Binding is answered its GPUs are
+// taken, whatever becomes of the service. The lock is held.
+func (g *Gang) allow(i int, version string) {
+	m := &g.members[i]
+	m.state, m.rv = allowed, version
+	g.store.inFlight[g.UIDs[i]] = &InFlight{
+		Namespace: g.Namespace, Name: g.Names[i], UID: g.UIDs[i], Node: m.node,
+		Annotations: g.annotations(i), Version: version,
+	}
+}
+
+// Binding is what member i's Binding must carry beside its node: annotations and precondition.
+func (g *Gang) Binding(i int) (annotations map[string]string, version string) {
+	defer g.lock()()
+	return g.annotations(i), g.members[i].rv
+}
+
+// Stand records that member i has come to Bind, past WaitOnPermit and PreBind. When the last of the
+// quorum has, the gang is committed, true for that one: this and Closed exclude each other.
+func (g *Gang) Stand(i int) (committed bool, err error) {
+	defer g.lock()()
+	if g.phase == Closed {
+		return false, ErrClosed
+	}
+	if g.phase != Permitted && g.phase != Committed || g.members[i].state != allowed {
+		return false, fmt.Errorf("member %d came to Bind without Permit", i)
+	}
+	g.members[i].state = atBind
+	if g.phase == Committed {
+		return false, nil
+	}
+	for _, q := range g.quorum {
+		if g.members[q].state != atBind {
+			return false, nil
+		}
+	}
+	g.phase = Committed
+	close(g.committed)
+	return true, nil
+}
+
+// Bound records the API server's yes.
+func (g *Gang) Bound(i int) {
+	defer g.lock()()
+	g.members[i].state = bound
+	delete(g.store.inFlight, g.UIDs[i])
+	for at := range g.members {
+		if g.members[at].state != bound {
+			return
+		}
+	}
+	g.store.drop(g)
+}
+
+// Fail records that member i will not go where it was planned. Before the commit that is the end of
+// the plan for all, unless the member came after Permit and the quorum stands without it.
+func (g *Gang) Fail(i int, node string, fate musterv1.BindingFate, plugin, message string) Instructions {
+	defer g.lock()()
+	if g.members[i].state == failed || g.members[i].state == bound {
+		return Instructions{}
+	}
+	before := g.members[i].state
+	g.members[i].state = failed
+	if flight := g.store.inFlight[g.UIDs[i]]; flight != nil && before >= allowed {
+		if fate == musterv1.BindingFate_BINDING_FATE_UNKNOWN {
+			flight.Unknown = true
+		} else {
+			delete(g.store.inFlight, g.UIDs[i])
+		}
+	}
+	var do Instructions
+	if g.phase < Permitted || g.phase == Permitted && g.inQuorum(i) {
+		do = g.close(fmt.Sprintf("member %s/%s failed: %s", g.Namespace, g.Names[i], message))
+	}
+	if !g.known || before >= allowed {
+		do.Reports = append(do.Reports, g.report(i, node, fate, plugin, message))
+	}
+	return do
+}
+
+// Abort ends what is not committed, for a reason that no single member has.
+func (g *Gang) Abort(why string) Instructions {
+	defer g.lock()()
+	if g.phase == Committed {
+		return Instructions{}
+	}
+	return g.close(why)
+}
+
+// Stale ends a gang that the service has given another generation: it need not hear of it.
+func (g *Gang) Stale() Instructions {
+	defer g.lock()()
+	return g.void("the service has a newer plan")
+}
+
+// Stall ends the wait for members that did not come. Before Permit the whole plan falls; after it
+// only those members do. They have no cycle that would report them: it is done here.
+func (g *Gang) Stall(why string) Instructions {
+	defer g.lock()()
+	if g.phase == Closed {
+		return Instructions{}
+	}
+	var do Instructions
+	late := g.phase == Permitted || g.phase == Committed
+	if !late {
+		do = g.close(why)
+	}
+	for i := range g.members {
+		if g.members[i].state != idle {
+			continue
+		}
+		g.members[i].state = failed
+		if !g.known {
+			do.Reports = append(do.Reports, g.report(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", why))
+		}
+		if !late {
+			break // one report tells it
+		}
+	}
+	return do
+}
+
+func (g *Gang) admits() error {
+	if g.phase == Closed || g.barred {
+		return ErrClosed
+	}
+	return nil
+}
+
+func (g *Gang) inQuorum(i int) bool {
+	for _, q := range g.quorum {
+		if q == i {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *Gang) annotations(i int) map[string]string {
+	annotations := make(map[string]string, len(g.keys))
+	for k, key := range g.keys {
+		if value := g.values[i][k]; value != "" {
+			annotations[key] = value
+		}
+	}
+	return annotations
+}

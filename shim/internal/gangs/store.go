@@ -1,0 +1,201 @@
+package gangs
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+// Store holds the verdicts of one process: kept by gang, looked up by pod UID. A name may come
+// again, a UID never does.
+type Store struct {
+	mu       sync.Mutex
+	epoch    uint64 // 0: no session
+	gangs    map[string]*Gang
+	byUID    map[types.UID]slot
+	inFlight map[types.UID]*InFlight
+}
+
+type slot struct {
+	gang  *Gang
+	index int
+}
+
+// NewStore is empty: everything that concerns us is gated until the service speaks.
+func NewStore() *Store {
+	return &Store{
+		gangs:    map[string]*Gang{},
+		byUID:    map[types.UID]slot{},
+		inFlight: map[types.UID]*InFlight{},
+	}
+}
+
+// Begin opens a session. Verdicts that come belong to its epoch.
+func (s *Store) Begin(epoch uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch = epoch
+}
+
+// Epoch is the present session's, 0 without one.
+func (s *Store) Epoch() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epoch
+}
+
+// Lost ends the session: every verdict goes, save that members past Permit bind on.
+func (s *Store) Lost() Instructions {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var do Instructions
+	for _, g := range s.gangs {
+		do.add(g.void("the session with the service was lost"))
+	}
+	s.epoch = 0
+	clear(s.gangs)
+	clear(s.byUID)
+	return do
+}
+
+// Apply takes a verdict in. It returns the gang to ask about and to activate, or nil.
+func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.gangs[verdict.Gang]
+	if verdict.Outcome == musterv1.Outcome_OUTCOME_WITHDRAWN {
+		if old == nil {
+			return nil, Instructions{}, nil
+		}
+		s.drop(old)
+		return nil, old.void("withdrawn: " + verdict.Reason), nil
+	}
+	if err := check(verdict); err != nil {
+		return nil, Instructions{}, err
+	}
+	g := newGang(s, s.epoch, verdict)
+	if old != nil && old.phase != Closed && old.Refused == g.Refused && old.Plan.Generation == g.Plan.Generation {
+		return nil, Instructions{}, nil // sent again: once per generation
+	}
+	var do Instructions
+	if old != nil {
+		s.drop(old)
+		do = old.void("replaced by a later verdict")
+	}
+	s.gangs[verdict.Gang] = g
+	for i, uid := range g.UIDs {
+		s.byUID[uid] = slot{gang: g, index: i}
+	}
+	return g, do, nil
+}
+
+func check(v *musterv1.Verdict) error {
+	switch v.Outcome {
+	case musterv1.Outcome_OUTCOME_PLANNED, musterv1.Outcome_OUTCOME_REFUSED:
+	default:
+		return fmt.Errorf("gang %q: unknown outcome %v", v.Gang, v.Outcome)
+	}
+	if len(v.Names) != len(v.Uids) || len(v.Names) == 0 {
+		return fmt.Errorf("gang %q: %d names, %d UIDs", v.Gang, len(v.Names), len(v.Uids))
+	}
+	if planned := v.Outcome == musterv1.Outcome_OUTCOME_PLANNED; planned && (v.Required == 0 || int(v.Required) > len(v.Names)) {
+		return fmt.Errorf("gang %q: %d of %d members required", v.Gang, v.Required, len(v.Names))
+	}
+	return nil
+}
+
+// Through answers PreEnqueue: may this pod of ours go to the active queue?
+func (s *Store) Through(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, found := s.byUID[uid]
+	if !found {
+		return false
+	}
+	g, m := at.gang, &at.gang.members[at.index]
+	switch {
+	case g.phase == Pending || g.phase == Closed || g.barred:
+		return false
+	case g.Refused:
+		// Seen in PreFilter, not in PreEnqueue: another PreEnqueue plugin may hold it after us.
+		return !m.seen
+	default:
+		return m.state != failed
+	}
+}
+
+// Admission is what PreFilter needs to know of a pod.
+type Admission struct {
+	Gang   *Gang
+	Member int
+	// Reason is the sentence of a refused gang.
+	Reason  string
+	Planned string
+	Scores  map[string]int64
+}
+
+// Admit answers PreFilter and marks the member as seen. False: no verdict lets this pod pass now;
+// it was popped out of the back-off queue, where PreEnqueue is not asked (scheduling_queue.go,
+// moveToActiveQ), or the verdict went while it was queued.
+func (s *Store) Admit(uid types.UID) (Admission, bool) {
+	at, answer := s.meet(uid)
+	if answer == nil {
+		return Admission{}, false
+	}
+	a := Admission{Gang: at.gang, Member: at.index}
+	if at.gang.Refused {
+		a.Reason = answer.reason
+		return a, true
+	}
+	// An answer never changes: what takes time is done without the lock that PreEnqueue needs.
+	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index)
+	return a, true
+}
+
+func (s *Store) meet(uid types.UID) (slot, *Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, found := s.byUID[uid]
+	if !found {
+		return slot{}, nil
+	}
+	g, m := at.gang, &at.gang.members[at.index]
+	if g.phase == Pending || g.phase == Closed || g.barred || m.state == failed {
+		return slot{}, nil
+	}
+	m.seen = true
+	g.progress++
+	return at, g.answer
+}
+
+// Forget drops a deleted pod, and its gang with the last one.
+func (s *Store) Forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, found := s.byUID[uid]
+	if !found {
+		return
+	}
+	delete(s.byUID, uid)
+	for _, other := range at.gang.UIDs {
+		if s.byUID[other].gang == at.gang {
+			return
+		}
+	}
+	if s.gangs[at.gang.Plan.Gang] == at.gang {
+		delete(s.gangs, at.gang.Plan.Gang)
+	}
+}
+
+// drop removes a gang from the indices; cycles that hold it go on with it. The lock is held.
+func (s *Store) drop(g *Gang) {
+	delete(s.gangs, g.Plan.Gang)
+	for _, uid := range g.UIDs {
+		if s.byUID[uid].gang == g {
+			delete(s.byUID, uid)
+		}
+	}
+}

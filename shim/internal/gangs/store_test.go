@@ -1,0 +1,202 @@
+package gangs
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+const (
+	neverSent = musterv1.BindingFate_BINDING_FATE_NEVER_SENT
+	unknown   = musterv1.BindingFate_BINDING_FATE_UNKNOWN
+)
+
+func verdict(outcome musterv1.Outcome, generation uint64, members, required int) *musterv1.Verdict {
+	v := &musterv1.Verdict{Gang: "ns/g", Generation: generation, Outcome: outcome, Namespace: "ns", Required: uint32(required)}
+	for i := range members {
+		v.Names = append(v.Names, fmt.Sprintf("p%d", i))
+		v.Uids = append(v.Uids, fmt.Sprintf("u%d", i))
+	}
+	return v
+}
+
+// answer puts member i on node n<i>, or else on the spare.
+func answer(members int) *Answer {
+	filter, score := &musterv1.FilterResponse{Nodes: []string{"spare"}, Offsets: []uint32{0}}, &musterv1.ScoreResponse{}
+	for i := range members {
+		filter.Nodes = append(filter.Nodes, fmt.Sprintf("n%d", i))
+		filter.Candidates = append(filter.Candidates, uint32(i+1), 0)
+		filter.Offsets = append(filter.Offsets, uint32(len(filter.Candidates)))
+		score.Scores = append(score.Scores, 100, 50)
+	}
+	a, err := NewAnswer(members, filter, score)
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
+func planned(t *testing.T, s *Store, generation uint64, members, required int) *Gang {
+	t.Helper()
+	s.Begin(7)
+	g, _, err := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, generation, members, required))
+	if err != nil || g == nil {
+		t.Fatalf("Apply: %v %v", g, err)
+	}
+	if !g.Open(answer(members)) {
+		t.Fatal("Open refused")
+	}
+	return g
+}
+
+func arrive(t *testing.T, s *Store, g *Gang, i int, want Arrival) {
+	t.Helper()
+	if _, found := s.Admit(g.UIDs[i]); !found {
+		t.Fatalf("member %d not admitted", i)
+	}
+	if err := g.Reserve(i, fmt.Sprintf("n%d", i)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := g.Arrive(i, "1"); err != nil || got != want {
+		t.Fatalf("member %d: Arrive = %v, %v; want %v", i, got, err, want)
+	}
+}
+
+func permit(t *testing.T, g *Gang) []types.UID {
+	t.Helper()
+	response := &musterv1.PermitResponse{Allowed: true, AnnotationKeys: []string{"k"}}
+	for i := range g.UIDs {
+		response.AnnotationValues = append(response.AnnotationValues, fmt.Sprint(i))
+	}
+	release, err := g.Allow(response, make([]string, len(g.UIDs)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return release
+}
+
+func TestThrough(t *testing.T) {
+	const plan, refuse, withdraw = musterv1.Outcome_OUTCOME_PLANNED, musterv1.Outcome_OUTCOME_REFUSED, musterv1.Outcome_OUTCOME_WITHDRAWN
+	type step struct {
+		outcome    musterv1.Outcome
+		generation uint64
+		open, seen bool
+		lost       bool
+	}
+	cases := map[string]struct {
+		steps []step
+		want  bool
+	}{
+		"no verdict":                                {nil, false},
+		"planned, not answered yet":                 {[]step{{outcome: plan, generation: 1}}, false},
+		"planned and answered":                      {[]step{{outcome: plan, generation: 1, open: true}}, true},
+		"planned, seen: an error may bring it back": {[]step{{outcome: plan, generation: 1, open: true, seen: true}}, true},
+		"refused, not answered yet":                 {[]step{{outcome: refuse, generation: 1}}, false},
+		"refused":                                   {[]step{{outcome: refuse, generation: 1, open: true}}, true},
+		"refused, seen":                             {[]step{{outcome: refuse, generation: 1, open: true, seen: true}}, false},
+		"refused, seen, the same again":             {[]step{{outcome: refuse, generation: 1, open: true, seen: true}, {outcome: refuse, generation: 1}}, false},
+		"refused, seen, next generation":            {[]step{{outcome: refuse, generation: 1, open: true, seen: true}, {outcome: refuse, generation: 2, open: true}}, true},
+		"withdrawn":                                 {[]step{{outcome: plan, generation: 1, open: true}, {outcome: withdraw, generation: 1}}, false},
+		"session lost":                              {[]step{{outcome: plan, generation: 1, open: true, lost: true}}, false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := NewStore()
+			s.Begin(1)
+			for _, step := range c.steps {
+				g, _, err := s.Apply(verdict(step.outcome, step.generation, 2, 2))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if step.open && step.outcome == plan {
+					g.Open(answer(2))
+				} else if step.open {
+					g.Open(Refusal("no"))
+				}
+				if step.seen {
+					s.Admit("u0")
+				}
+				if step.lost {
+					s.Lost()
+				}
+			}
+			if got := s.Through("u0"); got != c.want {
+				t.Errorf("Through = %v, want %v", got, c.want)
+			}
+			if s.Through("stranger") {
+				t.Error("a pod in no verdict went through")
+			}
+		})
+	}
+}
+
+func TestBadAnswersAndVerdicts(t *testing.T) {
+	good := func() (*musterv1.FilterResponse, *musterv1.ScoreResponse) {
+		return &musterv1.FilterResponse{Nodes: []string{"a"}, Offsets: []uint32{0, 1}, Candidates: []uint32{0}},
+			&musterv1.ScoreResponse{Scores: []uint32{100}}
+	}
+	for name, spoil := range map[string]func(*musterv1.FilterResponse, *musterv1.ScoreResponse){
+		"offsets":   func(f *musterv1.FilterResponse, _ *musterv1.ScoreResponse) { f.Offsets = []uint32{0} },
+		"end":       func(f *musterv1.FilterResponse, _ *musterv1.ScoreResponse) { f.Offsets = []uint32{0, 2} },
+		"candidate": func(f *musterv1.FilterResponse, _ *musterv1.ScoreResponse) { f.Candidates = []uint32{1} },
+		"none":      func(f *musterv1.FilterResponse, _ *musterv1.ScoreResponse) { f.Offsets = []uint32{1, 1} },
+		"scores":    func(_ *musterv1.FilterResponse, s *musterv1.ScoreResponse) { s.Scores = nil },
+	} {
+		filter, score := good()
+		spoil(filter, score)
+		if _, err := NewAnswer(1, filter, score); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	for _, required := range []int{0, 3} {
+		if _, _, err := NewStore().Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, 1, 2, required)); err == nil {
+			t.Errorf("%d of 2 required: accepted", required)
+		}
+	}
+}
+
+func TestForget(t *testing.T) {
+	s := NewStore()
+	planned(t, s, 1, 2, 2)
+	s.Forget("u0")
+	s.Forget("u1")
+	if len(s.gangs)+len(s.byUID) != 0 {
+		t.Errorf("kept: %v %v", s.gangs, s.byUID)
+	}
+}
+
+// TestRace is for -race: hooks, verdicts and a lost session at once.
+func TestRace(t *testing.T) {
+	s := NewStore()
+	var all sync.WaitGroup
+	for worker := range 4 {
+		all.Go(func() {
+			for n := range 200 {
+				if worker == 0 && n%20 == 0 {
+					s.Lost()
+				}
+				s.Begin(uint64(n))
+				g, _, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, uint64(n), 2, 2))
+				s.Through("u0")
+				if g == nil || !g.Open(answer(2)) {
+					continue
+				}
+				for i := range 2 {
+					s.Admit(g.UIDs[i])
+					_ = g.Reserve(i, "n0")
+					if at, err := g.Arrive(i, "1"); err == nil && at == Ask {
+						_, _ = g.Allow(&musterv1.PermitResponse{}, make([]string, 2))
+					}
+				}
+				_, _ = g.Stand(0)
+				g.Fail(1, "n1", neverSent, "", "")
+				s.InFlight()
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,52 @@
+// Package metrics is what the shim adds to kube-scheduler's own /metrics.
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+var (
+	unary = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Name:           "muster_shim_unary_seconds",
+		Help:           "Time of the calls to the service, by method and gRPC code.",
+		Buckets:        metrics.ExponentialBuckets(0.0005, 2, 14), // 0.5 ms … 4 s
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"method", "code"})
+	gangs = metrics.NewCounterVec(&metrics.CounterOpts{
+		Name:           "muster_shim_gangs",
+		Help:           "Verdicts on gangs, by what became of them.",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"outcome"})
+	session = metrics.NewGauge(&metrics.GaugeOpts{
+		Name:           "muster_shim_session_up",
+		Help:           "1 while a session with the service is open.",
+		StabilityLevel: metrics.ALPHA,
+	})
+	register sync.Once
+)
+
+// Register adds them to the registry that kube-scheduler serves.
+func Register() {
+	register.Do(func() { legacyregistry.MustRegister(unary, gangs, session) })
+}
+
+// Unary observes one call.
+func Unary(method, code string, took time.Duration) {
+	unary.WithLabelValues(method, code).Observe(took.Seconds())
+}
+
+// Gang counts one gang: planned, refused, withdrawn, permitted, denied, committed, closed.
+func Gang(outcome string) { gangs.WithLabelValues(outcome).Inc() }
+
+// Session says whether one is open.
+func Session(up bool) {
+	if up {
+		session.Set(1)
+	} else {
+		session.Set(0)
+	}
+}

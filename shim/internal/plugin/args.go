@@ -1,0 +1,114 @@
+package plugin
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+// Args is what pluginConfig may say; an unknown field is an error. Profiles share one state, so all
+// must say the same.
+type Args struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// ServiceAddress is the service's Unix socket.
+	ServiceAddress string `json:"serviceAddress,omitempty"`
+	// Resources that make a pod ours, in any container's requests or limits.
+	Resources []string `json:"resources,omitempty"`
+	// GangLabels and GangAnnotations make a pod ours by their presence.
+	GangLabels      []string `json:"gangLabels,omitempty"`
+	GangAnnotations []string `json:"gangAnnotations,omitempty"`
+
+	// FetchTimeout bounds one Filter, Score or Unreserve, off the scheduling thread.
+	FetchTimeout metav1.Duration `json:"fetchTimeout,omitempty"`
+	// HookTimeout bounds one Reserve or Permit: the scheduling thread stands still meanwhile.
+	HookTimeout metav1.Duration `json:"hookTimeout,omitempty"`
+	// HookMisses deadlines in a row open the circuit breaker.
+	HookMisses int `json:"hookMisses,omitempty"`
+	// PermitTimeout is how long a gang's members wait while none of the others moves.
+	PermitTimeout metav1.Duration `json:"permitTimeout,omitempty"`
+	// CommitTimeout bounds the wait at the commit barrier, where siblings' volumes are bound.
+	CommitTimeout metav1.Duration `json:"commitTimeout,omitempty"`
+	// BindTimeout bounds one Binding. It must stay under the lease's duration less its renew
+	// deadline (15 s − 10 s by default), or the next leader plans while a Binding is under way.
+	BindTimeout metav1.Duration `json:"bindTimeout,omitempty"`
+}
+
+// apiVersion of the args. kube-scheduler hands unknown types to us as they are.
+const (
+	argsAPIVersion = "muster.dev/v1"
+	argsKind       = "MusterArgs"
+)
+
+func defaultArgs() Args {
+	return Args{
+		ServiceAddress:  "unix:///run/muster/muster.sock",
+		Resources:       []string{"nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu", "aliyun.com/gpu-mem"},
+		GangLabels:      []string{"gpu-topology", "scheduling.x-k8s.io/pod-group"},
+		GangAnnotations: []string{"gpu.topology/group", "scheduling.run.ai/pod-group"},
+		FetchTimeout:    metav1.Duration{Duration: 5 * time.Second},
+		HookTimeout:     metav1.Duration{Duration: 500 * time.Millisecond},
+		HookMisses:      3,
+		PermitTimeout:   metav1.Duration{Duration: 30 * time.Second},
+		CommitTimeout:   metav1.Duration{Duration: 60 * time.Second},
+		BindTimeout:     metav1.Duration{Duration: 4 * time.Second},
+	}
+}
+
+// decodeArgs is strict, unlike framework/runtime's DecodeInto: a misspelt timeout must not pass.
+func decodeArgs(obj runtime.Object) (Args, error) {
+	args := defaultArgs()
+	if obj == nil {
+		return args, nil
+	}
+	unknown, ok := obj.(*runtime.Unknown)
+	if !ok {
+		return args, fmt.Errorf("%s args: want runtime.Unknown, got %T", Name, obj)
+	}
+	raw := unknown.Raw
+	if unknown.ContentType == runtime.ContentTypeYAML {
+		var err error
+		if raw, err = yaml.YAMLToJSONStrict(raw); err != nil {
+			return args, fmt.Errorf("%s args: %w", Name, err)
+		}
+	}
+	if len(raw) > 0 {
+		decoder := json.NewDecoder(bytes.NewReader(raw))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&args); err != nil {
+			return args, fmt.Errorf("%s args: %w", Name, err)
+		}
+	}
+	return args, args.validate()
+}
+
+func (a *Args) validate() error {
+	if a.APIVersion != "" && a.APIVersion != argsAPIVersion || a.Kind != "" && a.Kind != argsKind {
+		return fmt.Errorf("%s args: want %s %s, got %s %s", Name, argsAPIVersion, argsKind, a.APIVersion, a.Kind)
+	}
+	var wrong []string
+	for name, d := range map[string]metav1.Duration{
+		"fetchTimeout": a.FetchTimeout, "hookTimeout": a.HookTimeout, "permitTimeout": a.PermitTimeout,
+		"commitTimeout": a.CommitTimeout, "bindTimeout": a.BindTimeout,
+	} {
+		if d.Duration <= 0 {
+			wrong = append(wrong, name)
+		}
+	}
+	if a.HookMisses <= 0 {
+		wrong = append(wrong, "hookMisses")
+	}
+	if a.PermitTimeout.Duration >= permitBackstop {
+		wrong = append(wrong, fmt.Sprintf("permitTimeout (must be under %v)", permitBackstop))
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("%s args: must be positive: %s", Name, strings.Join(wrong, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"muster.dev/shim/internal/gangs"
+	"muster.dev/shim/internal/metrics"
+	"muster.dev/shim/internal/musterv1"
+)
+
+// maxBindings under way at once. A gang binds in one burst; kube-scheduler's own client, at 50 a
+// second, would make members of a large one miss their deadline unsent.
+const maxBindings = 64
+
+// sender posts one Binding.
+type sender func(context.Context, fwk.Handle, *v1.Binding) error
+
+// Bind passes the commit barrier with the gang's other members, then writes node and allocation in
+// one update: the API server merges a Binding's annotations into the pod
+// (pkg/registry/core/pod/storage, setPodNodeAndMetadata).
+func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	c := cycleOf(state)
+	if c == nil {
+		if status := p.mustNotBeOurs(pod); status != nil {
+			return status
+		}
+		return fwk.NewStatus(fwk.Skip)
+	}
+	if err := p.barrier(ctx, c.Gang, c.Member); err != nil {
+		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
+	}
+	annotations, version := c.Gang.Binding(c.Member)
+	if err := checkAnnotations(pod, annotations); err != nil {
+		c.fate.message = err.Error()
+		return fwk.AsStatus(err)
+	}
+	is, err := p.post(ctx, &v1.Binding{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version, Annotations: annotations,
+		},
+		Target: v1.ObjectReference{Kind: "Node", Name: node},
+	})
+	if err != nil {
+		c.fate = fate{is: is, message: err.Error()}
+		return fwk.AsStatus(err)
+	}
+	c.Gang.Bound(c.Member)
+	return nil
+}
+
+// barrier waits until all members of the quorum stand at Bind. An Allow given to a pod that timed
+// out, was deleted or was preempted is dropped without a word (waiting_pods_map.go, Allow): without
+// the barrier the others would bind.
+func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
+	committed, err := g.Stand(member)
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, g.Why())
+	}
+	if committed {
+		metrics.Gang("committed")
+		klog.FromContext(ctx).V(2).Info("Gang committed", "gang", g.Plan.Gang, "generation", g.Plan.Generation)
+	}
+	timeout := time.NewTimer(p.args.CommitTimeout.Duration)
+	defer timeout.Stop()
+	select {
+	case <-g.Committed():
+		return nil
+	case <-g.Closed():
+	case <-ctx.Done():
+		p.carryOut(ctx, g.Abort("the scheduler is stopping"))
+	case <-timeout.C:
+		p.carryOut(ctx, g.Abort(fmt.Sprintf("not all members came to Bind within %v", p.args.CommitTimeout.Duration)))
+	}
+	select {
+	case <-g.Committed(): // committed just before: then it binds
+		return nil
+	default:
+		return fmt.Errorf("%w: %s", gangs.ErrClosed, g.Why())
+	}
+}
+
+func (p *Plugin) post(ctx context.Context, binding *v1.Binding) (musterv1.BindingFate, error) {
+	select {
+	case p.bindings <- struct{}{}:
+		defer func() { <-p.bindings }()
+	case <-ctx.Done():
+		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.args.BindTimeout.Duration)
+	defer cancel()
+	klog.FromContext(ctx).V(3).Info("Binding", "pod", klog.KObj(binding), "node", binding.Target.Name)
+	start := time.Now()
+	err := p.send(ctx, p.handle, binding)
+	for certainlyUnsent(err) && sleep(ctx, minBackoff) {
+		err = p.send(ctx, p.handle, binding)
+	}
+	is := fateOf(err, p.handle.APICacher() != nil)
+	metrics.Unary("Binding", is.String(), time.Since(start))
+	return is, err
+}
+
+// sendBinding goes through the API cacher where there is one, as DefaultBinder does
+// (framework/plugins/defaultbinder). Else it sends once: a second try after an answer that was lost
+// meets a conflict, which would pass for a refusal while the first had landed (util.BindPod retries).
+func sendBinding(ctx context.Context, handle fwk.Handle, binding *v1.Binding) error {
+	if cacher := handle.APICacher(); cacher != nil {
+		done, err := cacher.BindPod(binding)
+		if err != nil {
+			return err
+		}
+		return cacher.WaitOnFinish(ctx, done)
+	}
+	return handle.ClientSet().CoreV1().RESTClient().Post().
+		Throttle(flowcontrol.NewFakeAlwaysRateLimiter()).MaxRetries(0).
+		Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
+		VersionedParams(&metav1.CreateOptions{}, scheme.ParameterCodec).
+		Body(binding).Do(ctx).Error()
+}
+
+// certainlyUnsent: turned away at the door (priority and fairness) or no API server there at all. Past
+// the commit that would halve a gang for nothing, and sending again is safe.
+func certainlyUnsent(err error) bool {
+	return apierrors.IsTooManyRequests(err) || utilnet.IsConnectionRefused(err)
+}
+
+// fateOf reads an answer. A refusal is what the API server has certainly not written; whatever may
+// have been, is unknown: a timeout, a lost connection, a 5xx, and after hidden retries a conflict.
+func fateOf(err error, retried bool) musterv1.BindingFate {
+	var answer apierrors.APIStatus
+	switch {
+	case err == nil:
+		return musterv1.BindingFate_BINDING_FATE_UNSPECIFIED
+	case utilnet.IsConnectionRefused(err):
+		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT
+	case !errors.As(err, &answer):
+		return musterv1.BindingFate_BINDING_FATE_UNKNOWN
+	}
+	code := answer.Status().Code
+	if code < 400 || code >= 500 || code == http.StatusRequestTimeout || retried && code == http.StatusConflict {
+		return musterv1.BindingFate_BINDING_FATE_UNKNOWN
+	}
+	return musterv1.BindingFate_BINDING_FATE_REFUSED
+}
+
+// checkAnnotations does what the API server leaves out for a Binding: with a bad key or more than
+// 256 KiB every later status patch of the pod would fail, the kubelet's too. A key that the pod has
+// already is forged: only a Binding writes them.
+func checkAnnotations(pod *v1.Pod, annotations map[string]string) error {
+	merged := maps.Clone(pod.Annotations)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	for key, value := range annotations {
+		if _, forged := pod.Annotations[key]; forged {
+			return fmt.Errorf("pod %s/%s already carries annotation %s, which only its Binding may write", pod.Namespace, pod.Name, key)
+		}
+		if value != "" {
+			merged[key] = value
+		}
+	}
+	if errs := validation.ValidateAnnotations(merged, field.NewPath("metadata", "annotations")); len(errs) > 0 {
+		return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, errs.ToAggregate())
+	}
+	return nil
+}

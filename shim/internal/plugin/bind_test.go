@@ -1,0 +1,131 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+// bindHandle is as much of a Handle as sendBinding needs.
+type bindHandle struct {
+	fwk.Handle
+	client kubernetes.Interface
+	cacher fwk.APICacher
+}
+
+func (h *bindHandle) ClientSet() kubernetes.Interface { return h.client }
+func (h *bindHandle) APICacher() fwk.APICacher        { return h.cacher }
+
+func TestBindingIsSentOnce(t *testing.T) {
+	var bodies []v1.Binding
+	var path string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var b v1.Binding
+		if err := json.Unmarshal(body, &b); err != nil {
+			t.Error(err)
+		}
+		bodies, path = append(bodies, b), r.URL.Path
+		w.Header().Set("Retry-After", "0") // client-go would try again
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer server.Close()
+	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	binding := &v1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", ResourceVersion: "5", Annotations: map[string]string{"a/b": "c"}},
+		Target:     v1.ObjectReference{Kind: "Node", Name: "n"},
+	}
+	err := sendBinding(context.Background(), &bindHandle{client: client}, binding)
+	if got := fateOf(err, false); got != musterv1.BindingFate_BINDING_FATE_UNKNOWN {
+		t.Errorf("fate of %v: %v", err, got)
+	}
+	if len(bodies) != 1 || path != "/api/v1/namespaces/ns/pods/p/binding" {
+		t.Fatalf("%d sent, to %s", len(bodies), path)
+	}
+	if b := bodies[0]; b.UID != "u" || b.ResourceVersion != "5" || b.Annotations["a/b"] != "c" || b.Target.Name != "n" {
+		t.Errorf("sent: %+v", b)
+	}
+}
+
+type cacher struct {
+	fwk.APICacher
+	got *v1.Binding
+}
+
+func (c *cacher) BindPod(b *v1.Binding) (<-chan error, error)      { c.got = b; return nil, nil }
+func (c *cacher) WaitOnFinish(context.Context, <-chan error) error { return nil }
+
+func TestBindingGoesThroughTheCacher(t *testing.T) {
+	c := &cacher{}
+	if err := sendBinding(context.Background(), &bindHandle{cacher: c}, &v1.Binding{}); err != nil || c.got == nil {
+		t.Errorf("%v, %v", err, c.got)
+	}
+}
+
+func TestFate(t *testing.T) {
+	const (
+		never   = musterv1.BindingFate_BINDING_FATE_NEVER_SENT
+		refused = musterv1.BindingFate_BINDING_FATE_REFUSED
+		unknown = musterv1.BindingFate_BINDING_FATE_UNKNOWN
+	)
+	pods := schema.GroupResource{Resource: "pods"}
+	conflict := apierrors.NewConflict(pods, "p", errors.New("resourceVersion"))
+	cases := map[string]struct {
+		err     error
+		retried bool
+		want    musterv1.BindingFate
+	}{
+		"conflict":                  {conflict, false, refused},
+		"conflict, wrapped":         {fmt.Errorf("binding: %w", conflict), false, refused},
+		"conflict after retries":    {conflict, true, unknown},
+		"gone":                      {apierrors.NewNotFound(pods, "p"), false, refused},
+		"forbidden":                 {apierrors.NewForbidden(pods, "p", nil), false, refused},
+		"too many requests":         {apierrors.NewTooManyRequests("", 1), false, refused},
+		"server's deadline":         {apierrors.NewTimeoutError("", 1), false, unknown},
+		"internal error":            {apierrors.NewInternalError(errors.New("etcd")), false, unknown},
+		"our deadline":              {context.DeadlineExceeded, false, unknown},
+		"connection lost":           {io.ErrUnexpectedEOF, false, unknown},
+		"no connection made at all": {syscall.ECONNREFUSED, false, never},
+	}
+	for name, c := range cases {
+		if got := fateOf(c.err, c.retried); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestCheckAnnotations(t *testing.T) {
+	cases := map[string]struct {
+		has, adds map[string]string
+		want      bool
+	}{
+		"good":            {map[string]string{"x": "y"}, map[string]string{"gpu.topology/allocation": "{}"}, true},
+		"bad key":         {nil, map[string]string{"not a key": "v"}, false},
+		"too long":        {map[string]string{"x": strings.Repeat("x", 200<<10)}, map[string]string{"k": strings.Repeat("y", 100<<10)}, false},
+		"forged":          {map[string]string{"k": "0,1"}, map[string]string{"k": "2,3"}, false},
+		"forged, unasked": {map[string]string{"k": "0,1"}, map[string]string{"k": ""}, false},
+	}
+	for name, c := range cases {
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: c.has}}
+		if err := checkAnnotations(pod, c.adds); (err == nil) != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

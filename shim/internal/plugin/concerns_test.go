@@ -1,0 +1,71 @@
+package plugin
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+func TestConcerns(t *testing.T) {
+	list := func(name, quantity string) v1.ResourceList {
+		return v1.ResourceList{v1.ResourceName(name): resource.MustParse(quantity)}
+	}
+	container := func(limits, requests v1.ResourceList) []v1.Container {
+		return []v1.Container{{}, {Resources: v1.ResourceRequirements{Limits: limits, Requests: requests}}}
+	}
+	cases := map[string]struct {
+		pod  v1.Pod
+		want bool
+	}{
+		"plain":                {v1.Pod{}, false},
+		"cpu only":             {v1.Pod{Spec: v1.PodSpec{Containers: container(list("cpu", "4"), nil)}}, false},
+		"GPU limit":            {v1.Pod{Spec: v1.PodSpec{Containers: container(list("nvidia.com/gpu", "1"), nil)}}, true},
+		"GPU request":          {v1.Pod{Spec: v1.PodSpec{Containers: container(nil, list("amd.com/gpu", "1"))}}, true},
+		"GPU memory":           {v1.Pod{Spec: v1.PodSpec{Containers: container(list("aliyun.com/gpu-mem", "3"), nil)}}, true},
+		"init container":       {v1.Pod{Spec: v1.PodSpec{InitContainers: container(list("aliyun.com/gpu", "1"), nil)}}, true},
+		"no GPU, zero":         {v1.Pod{Spec: v1.PodSpec{Containers: container(list("nvidia.com/gpu", "0"), nil)}}, false},
+		"MIG is not ours":      {v1.Pod{Spec: v1.PodSpec{Containers: container(list("nvidia.com/mig-1g.5gb", "1"), nil)}}, false},
+		"ACK gang":             {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"gpu-topology": "job"}}}, true},
+		"coscheduling gang":    {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"scheduling.x-k8s.io/pod-group": "g"}}}, true},
+		"our gang":             {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"gpu.topology/group": "g"}}}, true},
+		"recipe gang":          {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"scheduling.run.ai/pod-group": "g"}}}, true},
+		"a label of the wrong": {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"gpu.topology/group": "g"}}}, false},
+	}
+	args := defaultArgs()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := args.concerns(&c.pod); got != c.want {
+				t.Errorf("concerns = %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestArgs(t *testing.T) {
+	cases := map[string]struct {
+		raw  string
+		want bool
+	}{
+		"none":            {``, true},
+		"all right":       {`{"apiVersion":"muster.dev/v1","kind":"MusterArgs","permitTimeout":"10s","resources":["x/gpu"]}`, true},
+		"misspelt":        {`{"permitTimeOut":"10s","nope":1}`, false},
+		"another kind":    {`{"kind":"CoschedulingArgs"}`, false},
+		"no time":         {`{"bindTimeout":"0s"}`, false},
+		"no misses":       {`{"hookMisses":-1}`, false},
+		"beyond backstop": {`{"permitTimeout":"20m"}`, false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			args, err := decodeArgs(&runtime.Unknown{Raw: []byte(c.raw), ContentType: runtime.ContentTypeJSON})
+			if (err == nil) != c.want {
+				t.Errorf("%v", err)
+			}
+			if err == nil && args.HookTimeout.Duration == 0 {
+				t.Error("a default was lost")
+			}
+		})
+	}
+}

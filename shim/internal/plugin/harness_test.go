@@ -1,0 +1,258 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+func TestMain(m *testing.M) {
+	// As on the command line: see testdata/scheduler-config.yaml.
+	if err := utilfeature.DefaultMutableFeatureGate.Set("NominatedNodeNameForExpectation=false"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// harness is the real scheduler, with its queue and framework and the example's profile, over a fake
+// API and a fake service.
+type harness struct {
+	t       *testing.T
+	ctx     context.Context
+	client  kubernetes.Interface
+	fake    *fake.Clientset // the client's, where there is no real API server
+	service *fakeService
+	sched   *scheduler.Scheduler
+	plugin  *Plugin
+	bound   chan *v1.Binding
+	// bind answers a Binding of ours; nil writes it.
+	bind func(*v1.Binding) error
+}
+
+func newHarness(t *testing.T, nodes ...*v1.Node) *harness {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	api := fake.NewClientset()
+	h := &harness{t: t, ctx: ctx, client: api, fake: api, service: newFakeService(t), bound: make(chan *v1.Binding, 100)}
+	for _, node := range nodes {
+		if err := h.fake.Tracker().Add(node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+// run starts the scheduler. Timeouts are short, where a test waits for one.
+func (h *harness) run(args string) {
+	h.t.Helper()
+	cfg, err := options.LoadConfigFromFile(klog.FromContext(h.ctx), "../../testdata/scheduler-config.yaml")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	p := &cfg.Profiles[0]
+	for i := range p.PluginConfig {
+		if p.PluginConfig[i].Name == Name {
+			p.PluginConfig[i].Args = &runtime.Unknown{ContentType: runtime.ContentTypeYAML, Raw: []byte("serviceAddress: unix://" + h.service.socket + "\n" + args)}
+		}
+	}
+	h.service.start()
+	send := h.send
+	if h.fake == nil {
+		send = nil // the plugin's own
+	}
+	inner := newFactory(send)
+	factory := func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		made, err := inner(ctx, obj, handle)
+		if err == nil {
+			h.plugin = made.(*Plugin)
+		}
+		return made, err
+	}
+	informers := scheduler.NewInformerFactory(h.client, 0, nil)
+	recorder := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
+	h.sched, err = scheduler.New(h.ctx, h.client, informers, nil, profile.RecorderFactory(recorder),
+		scheduler.WithProfiles([]config.KubeSchedulerProfile{*p}...),
+		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{Name: factory}),
+		scheduler.WithPodInitialBackoffSeconds(1), scheduler.WithPodMaxBackoffSeconds(1))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	informers.Start(h.ctx.Done())
+	informers.WaitForCacheSync(h.ctx.Done())
+	if err := h.sched.WaitForHandlersSync(h.ctx); err != nil {
+		h.t.Fatal(err)
+	}
+	go h.sched.Run(h.ctx)
+	next(h.t, "Watch", h.service.watches)
+}
+
+func (h *harness) send(_ context.Context, _ fwk.Handle, b *v1.Binding) error {
+	if h.bind != nil {
+		if err := h.bind(b); err != nil {
+			return err
+		}
+	}
+	pod, err := h.client.CoreV1().Pods(b.Namespace).Get(h.ctx, b.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	pod = pod.DeepCopy()
+	pod.Spec.NodeName = b.Target.Name
+	pod.Annotations = b.Annotations
+	if _, err := h.client.CoreV1().Pods(b.Namespace).Update(h.ctx, pod, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	h.bound <- b
+	return nil
+}
+
+func node(name string, cpu string) *v1.Node {
+	resources := v1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("100"), "nvidia.com/gpu": resource.MustParse("8")}
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1.NodeStatus{Capacity: resources, Allocatable: resources}}
+}
+
+// pods creates members of a gang: their UIDs are "uid-" and the name. For gpus: a number, "gang" for
+// a pod without that says it is in one, "" for a foreign pod.
+func (h *harness) pods(gpus string, names ...string) {
+	h.t.Helper()
+	for _, name := range names {
+		pod := &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "5"},
+			Spec: v1.PodSpec{SchedulerName: "muster", Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{
+				Requests: v1.ResourceList{"cpu": resource.MustParse("1")}, Limits: v1.ResourceList{},
+			}}}},
+		}
+		switch gpus {
+		case "":
+		case "gang":
+			pod.Annotations = map[string]string{"gpu.topology/group": "g"}
+		default:
+			pod.Spec.Containers[0].Resources.Limits["nvidia.com/gpu"] = resource.MustParse(gpus)
+			pod.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"] = resource.MustParse(gpus)
+		}
+		if h.fake == nil {
+			pod.UID, pod.ResourceVersion = "", ""
+			pod.Spec.Containers[0].Image = "none"
+		}
+		if _, err := h.client.CoreV1().Pods("ns").Create(h.ctx, pod, metav1.CreateOptions{}); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+func verdict(outcome musterv1.Outcome, generation uint64, names ...string) *musterv1.Verdict {
+	v := &musterv1.Verdict{Gang: "ns/g", Generation: generation, Outcome: outcome, Namespace: "ns", Names: names, Required: uint32(len(names))}
+	for _, name := range names {
+		v.Uids = append(v.Uids, "uid-"+name)
+	}
+	return v
+}
+
+func members(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("m%d", i))
+	}
+	return names
+}
+
+// until polls what the scheduler keeps to itself.
+func (h *harness) until(what string, is func() bool) {
+	h.t.Helper()
+	err := wait.PollUntilContextTimeout(h.ctx, 5*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) { return is(), nil })
+	if err != nil {
+		h.t.Fatalf("never: %s", what)
+	}
+}
+
+// waiting counts the pods held in Permit.
+func (h *harness) waiting() (count int) {
+	h.plugin.handle.IterateOverWaitingPods(func(fwk.WaitingPod) { count++ })
+	return count
+}
+
+// gated says whether all of these pods are held by PreEnqueue.
+func (h *harness) gated(names ...string) bool {
+	for _, name := range names {
+		info, found := h.sched.SchedulingQueue.GetPod(name, "ns", nil)
+		if !found || info.GatingPlugin != Name {
+			return false
+		}
+	}
+	return true
+}
+
+// condition is a pod's PodScheduled message.
+func (h *harness) condition(name string) string {
+	pod, err := h.client.CoreV1().Pods("ns").Get(h.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == v1.PodScheduled {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+func (h *harness) nominated(node string) int {
+	return len(h.plugin.handle.NominatedPodsForNode(node))
+}
+
+func TestOrderOfPlugins(t *testing.T) {
+	h := newHarness(t, node("n", "8"))
+	h.run("")
+	f := h.sched.Profiles["muster"]
+	plugins := f.ListPlugins()
+	for point, set := range map[string]config.PluginSet{
+		"preFilter": plugins.PreFilter, "filter": plugins.Filter, "postFilter": plugins.PostFilter, "bind": plugins.Bind,
+	} {
+		if len(set.Enabled) < 2 && point != "filter" || set.Enabled[0].Name != Name {
+			t.Errorf("%s: %v", point, set.Enabled)
+		}
+	}
+	var ours, others int32
+	for _, plugin := range plugins.Score.Enabled {
+		if plugin.Name == Name {
+			ours = plugin.Weight
+		} else {
+			others += plugin.Weight
+		}
+	}
+	if ours <= others*int32(fwk.MaxScore) {
+		t.Errorf("weight %d against %d of the others", ours, others)
+	}
+	if !strings.Contains(fmt.Sprint(plugins.PreEnqueue), Name) || !strings.Contains(fmt.Sprint(plugins.Reserve), Name) || !strings.Contains(fmt.Sprint(plugins.Permit), Name) {
+		t.Error("multiPoint left some points out")
+	}
+}
+
+// foreignBound says whether DefaultBinder has bound something: none of ours goes that way.
+func (h *harness) foreignBound() bool {
+	return slices.ContainsFunc(h.fake.Actions(), func(a clienttesting.Action) bool { return a.Matches("create", "pods/binding") })
+}

@@ -1,0 +1,121 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"muster.dev/shim/internal/gangs"
+	"muster.dev/shim/internal/metrics"
+	"muster.dev/shim/internal/musterv1"
+	"muster.dev/shim/internal/service"
+)
+
+// permitBackstop is the framework's deadline for one waiting pod. It marks pods Unschedulable and
+// parks them ungated (framework/runtime/waiting_pods_map.go), so ours, args.permitTimeout, comes
+// first: it runs from the gang's last progress.
+const permitBackstop = 10 * time.Minute
+
+// Permit holds the members until the last required one is here; that one asks the service and lets
+// the others go. Its Allow finds them all in the waiting map, since the scheduling thread has put
+// them there; what was taken out of it meanwhile is found out at the commit barrier.
+func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.Status, time.Duration) {
+	c := cycleOf(state)
+	if c == nil {
+		return p.mustNotBeOurs(pod), 0
+	}
+	arrival, err := c.Gang.Arrive(c.Member, p.version(pod))
+	if err != nil {
+		return fwk.AsStatus(err), 0
+	}
+	switch arrival {
+	case gangs.Wait:
+		return fwk.NewStatus(fwk.Wait), permitBackstop
+	case gangs.Ask:
+		if err := p.ask(ctx, c); err != nil {
+			p.carryOut(ctx, c.Gang.Abort(err.Error()))
+			return fwk.AsStatus(err), 0
+		}
+	case gangs.Pass:
+		annotations, _ := c.Gang.Binding(c.Member)
+		if err := checkAnnotations(pod, annotations); err != nil {
+			return fwk.AsStatus(err), 0
+		}
+	}
+	return nil, 0
+}
+
+func (p *Plugin) ask(ctx context.Context, c *cycle) error {
+	g := c.Gang
+	answer, err := p.client.Permit(ctx, &musterv1.PermitRequest{Plan: g.Plan})
+	if service.IsStale(err) {
+		p.carryOut(ctx, g.Stale())
+	}
+	if err != nil {
+		return fmt.Errorf("permit for gang %s: %w", g.Plan.Gang, err)
+	}
+	if !answer.Allowed {
+		metrics.Gang("denied")
+		return fmt.Errorf("gang %s denied: %s", g.Plan.Gang, answer.Reason)
+	}
+	if err := p.checkGang(g, answer); err != nil {
+		return fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
+	}
+	versions := make([]string, len(g.UIDs))
+	for i := range g.UIDs {
+		if pod := p.pod(g, i); pod != nil {
+			versions[i] = pod.ResourceVersion
+		}
+	}
+	release, err := g.Allow(answer, versions)
+	if err != nil {
+		return err
+	}
+	metrics.Gang("permitted")
+	klog.FromContext(ctx).V(2).Info("Gang permitted", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "members", len(release))
+	p.allow(release)
+	return nil
+}
+
+func (p *Plugin) allow(uids []types.UID) {
+	for _, uid := range uids {
+		if waiter := p.handle.GetWaitingPod(uid); waiter != nil {
+			waiter.Allow(Name)
+		}
+	}
+}
+
+// checkGang looks at what each Binding will write while the gang can still be stopped as a whole.
+func (p *Plugin) checkGang(g *gangs.Gang, answer *musterv1.PermitResponse) error {
+	keys := answer.AnnotationKeys
+	if len(answer.AnnotationValues) != len(keys)*len(g.UIDs) {
+		return fmt.Errorf("%d annotation values for %d keys of %d members", len(answer.AnnotationValues), len(keys), len(g.UIDs))
+	}
+	for i := range g.UIDs {
+		pod := p.pod(g, i)
+		if pod == nil {
+			continue // its own cycle fails
+		}
+		annotations := make(map[string]string, len(keys))
+		for k, key := range keys {
+			annotations[key] = answer.AnnotationValues[i*len(keys)+k]
+		}
+		if err := checkAnnotations(pod, annotations); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// version is the pod's resourceVersion as the informer knows it, fresher than the queue's copy.
+func (p *Plugin) version(pod *v1.Pod) string {
+	if live, err := p.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && live.UID == pod.UID {
+		return live.ResourceVersion
+	}
+	return pod.ResourceVersion
+}

@@ -1,0 +1,102 @@
+// Package plugin is the one framework plugin of Muster's kube-scheduler. It decides nothing: it
+// holds pods until the service has a verdict for their gang, tells the framework what the verdict
+// says, and makes sure that all members bind or none.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	"muster.dev/shim/internal/gangs"
+)
+
+// Name of the plugin in profiles and pluginConfig.
+const Name = "Muster"
+
+// Plugin is the face of the core in one profile.
+type Plugin struct {
+	*core
+	handle fwk.Handle
+}
+
+var (
+	_ fwk.PreEnqueuePlugin  = &Plugin{}
+	_ fwk.EnqueueExtensions = &Plugin{}
+	_ fwk.PreFilterPlugin   = &Plugin{}
+	_ fwk.FilterPlugin      = &Plugin{}
+	_ fwk.PostFilterPlugin  = &Plugin{}
+	_ fwk.PreScorePlugin    = &Plugin{}
+	_ fwk.ScorePlugin       = &Plugin{}
+	_ fwk.ReservePlugin     = &Plugin{}
+	_ fwk.PermitPlugin      = &Plugin{}
+	_ fwk.BindPlugin        = &Plugin{}
+)
+
+// NewFactory returns the plugin's constructor. kube-scheduler calls it once per profile
+// (framework/runtime/framework.go, NewFramework) while queue, nominator and waiting pods are the
+// same for all: so the core is made once, by the first call.
+func NewFactory() frameworkruntime.PluginFactory { return newFactory(nil) }
+
+func newFactory(send sender) frameworkruntime.PluginFactory {
+	var (
+		mu    sync.Mutex
+		first *core
+	)
+	return func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		args, err := decodeArgs(obj)
+		if err != nil {
+			return nil, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if first == nil {
+			if first, err = newCore(ctx, args, handle, send); err != nil {
+				return nil, err
+			}
+			go first.run(ctx)
+		} else if !reflect.DeepEqual(first.args, args) {
+			return nil, fmt.Errorf("%s args differ between profiles, which share one state: profile %q", Name, handle.ProfileName())
+		}
+		first.profiles.Insert(handle.ProfileName())
+		return &Plugin{core: first, handle: handle}, nil
+	}
+}
+
+// Name implements fwk.Plugin.
+func (p *Plugin) Name() string { return Name }
+
+// EventsToRegister returns none: no event of the cluster helps a pod that we refused, only Activate.
+// Not to implement it would mean every event (framework/runtime/framework.go, fillEnqueueExtensions).
+func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return nil, nil
+}
+
+// cycle is what one scheduling cycle knows of its pod, from PreFilter to Bind or Unreserve. It holds
+// the gang itself, so that late hooks of an old cycle never touch a newer plan.
+type cycle struct {
+	gangs.Admission
+	fate fate // written by Bind, read by Unreserve: same goroutine
+}
+
+const cycleKey fwk.StateKey = "muster.dev/cycle"
+
+// Clone implements fwk.StateData. All clones of a cycle share it.
+func (c *cycle) Clone() fwk.StateData { return c }
+
+func cycleOf(state fwk.CycleState) *cycle {
+	data, err := state.Read(cycleKey)
+	if err != nil {
+		return nil
+	}
+	return data.(*cycle)
+}
+
+// ours is concerns for pods in the queue: a bound pod may come by too (in-place resize).
+func (p *Plugin) ours(pod *v1.Pod) bool { return pod.Spec.NodeName == "" && p.args.concerns(pod) }

@@ -1,0 +1,57 @@
+package plugin
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+const (
+	reasonSchedulingGroup = "spec.schedulingGroup is not supported for GPU pods here: name the gang by label or annotation"
+	reasonOtherNode       = "node is not a candidate of the gang's plan"
+)
+
+// PreFilter hands the framework the nodes that the plan gives this member. It asks for the verdict
+// again, by UID: PreEnqueue is skipped for pods popped out of the back-off queue
+// (backend/queue/scheduling_queue.go, moveToActiveQ).
+func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if !p.ours(pod) {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	if hasSchedulingGroup(pod) {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonSchedulingGroup)
+	}
+	admission, found := p.store.Admit(pod.UID)
+	if !found {
+		// An Error goes to the back-off queue, whose entrance is PreEnqueue, and the pod is gated
+		// again. Unschedulable would park it ungated and be bait for the autoscaler.
+		return nil, fwk.NewStatus(fwk.Error, reasonGated)
+	}
+	state.Write(cycleKey, &cycle{Admission: admission})
+	if admission.Gang.Refused {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, admission.Reason)
+	}
+	nodes := sets.New[string]()
+	for node := range admission.Scores {
+		nodes.Insert(node)
+	}
+	return &fwk.PreFilterResult{NodeNames: nodes}, nil
+}
+
+// PreFilterExtensions implements fwk.PreFilterPlugin: pods added or removed change no plan.
+func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// Filter repeats what PreFilter said: a nominated node is tried before NodeNames applies
+// (schedule_one.go, findNodesThatFitPod).
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	c := cycleOf(state)
+	if c == nil {
+		return nil
+	}
+	if _, candidate := c.Scores[node.Node().Name]; !candidate {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonOtherNode)
+	}
+	return nil
+}

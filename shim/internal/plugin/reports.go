@@ -1,0 +1,80 @@
+package plugin
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler/util"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+// reportTries is how long one report is tried while its session lasts. A report that is lost leaves
+// the plan's capacity reserved until the service's own deadline.
+const reportTries = time.Minute
+
+// deliverReports sends Unreserve, one by one and off the scheduling thread.
+func (c *core) deliverReports(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case report := <-c.reports:
+			c.deliver(ctx, report)
+		}
+	}
+}
+
+// deliver tries while the session lasts. A lost session ends the plan on the service's side, and
+// Bindings of unknown fate are told in the next Watch. One past Permit may be answered in a later
+// session than its own: it goes under that one's epoch.
+func (c *core) deliver(ctx context.Context, report *musterv1.UnreserveRequest) {
+	epoch := c.store.Epoch()
+	if epoch == 0 {
+		return
+	}
+	report.Plan = &musterv1.PlanRef{Epoch: epoch, Gang: report.Plan.Gang, Generation: report.Plan.Generation}
+	until := time.Now().Add(reportTries)
+	for delay := minBackoff; c.store.Epoch() == epoch && time.Now().Before(until); delay = nextBackoff(delay) {
+		err := c.client.Unreserve(ctx, report)
+		switch status.Code(err) {
+		case codes.OK, codes.FailedPrecondition, codes.InvalidArgument, codes.NotFound, codes.Unimplemented:
+			return
+		}
+		klog.FromContext(ctx).V(3).Info("Reporting again", "gang", report.Plan.Gang, "error", err)
+		if !sleep(ctx, delay) {
+			return
+		}
+	}
+}
+
+// clearNominations removes what an earlier scheduler left in the status of our unbound pods: it
+// outlives a crash and keeps GPUs from others. Ours are never written there.
+func (c *core) clearNominations(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	pods, err := c.pods.List(labels.Everything())
+	if err != nil {
+		logger.Error(err, "Left-over nominations can't be listed")
+		return
+	}
+	for _, pod := range pods {
+		if !c.stale(pod) {
+			continue
+		}
+		cleared := pod.Status.DeepCopy()
+		cleared.NominatedNodeName = ""
+		if err := util.PatchPodStatus(ctx, c.handle.ClientSet(), pod.Name, pod.Namespace, &pod.Status, cleared); err != nil {
+			logger.Error(err, "Left-over nomination not cleared", "pod", klog.KObj(pod), "node", pod.Status.NominatedNodeName)
+		}
+	}
+}
+
+func (c *core) stale(pod *v1.Pod) bool {
+	return pod.Status.NominatedNodeName != "" && pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil &&
+		c.profiles.Has(pod.Spec.SchedulerName) && c.args.concerns(pod)
+}

@@ -1,0 +1,121 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/klog/v2"
+
+	"muster.dev/shim/internal/gangs"
+	"muster.dev/shim/internal/metrics"
+	"muster.dev/shim/internal/musterv1"
+)
+
+// watch keeps a session open, for ever. Without one nothing of ours is scheduled; other pods are.
+func (c *core) watch(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	logger.Info("Waiting for the service: GPU pods are held until it opens a session", "address", c.args.ServiceAddress)
+	for delay := minBackoff; ctx.Err() == nil; {
+		opened, err := c.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if opened {
+			logger.Info("Session with the service lost: GPU pods wait until it is back", "error", err)
+			delay = minBackoff
+		} else {
+			logger.V(2).Info("No session with the service", "error", err)
+		}
+		sleep(ctx, delay)
+		delay = nextBackoff(delay)
+	}
+}
+
+var errFirst = errors.New("the service's first response did not open a session")
+
+// session is one stream from connect to loss.
+func (c *core) session(ctx context.Context) (opened bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.client.Watch(ctx, &musterv1.WatchRequest{
+		Session: string(uuid.NewUUID()), InFlight: c.inFlight(),
+	})
+	if err != nil {
+		return false, err
+	}
+	first, err := stream.Recv() // as long as the service needs to see the whole cluster
+	if err != nil {
+		return false, err
+	}
+	open := first.GetSessionOpened()
+	if open == nil {
+		return false, errFirst
+	}
+	c.store.Begin(open.Epoch)
+	metrics.Session(true)
+	klog.FromContext(ctx).Info("Session with the service opened", "epoch", open.Epoch)
+	defer func() {
+		metrics.Session(false)
+		c.carryOut(ctx, c.store.Lost())
+	}()
+	for {
+		response, err := stream.Recv()
+		if err != nil {
+			return true, err
+		}
+		if verdict := response.GetVerdict(); verdict != nil {
+			c.take(ctx, verdict)
+		}
+	}
+}
+
+// take stores a verdict before anything is activated: so none is lost.
+func (c *core) take(ctx context.Context, verdict *musterv1.Verdict) {
+	logger := klog.FromContext(ctx)
+	g, do, err := c.store.Apply(verdict)
+	if err != nil {
+		logger.Error(err, "Verdict ignored")
+		return
+	}
+	c.carryOut(ctx, do)
+	if verdict.Outcome == musterv1.Outcome_OUTCOME_WITHDRAWN {
+		metrics.Gang("withdrawn")
+	}
+	if g == nil {
+		return
+	}
+	outcome := "planned"
+	if g.Refused {
+		outcome = "refused"
+	}
+	metrics.Gang(outcome)
+	logger.V(2).Info("Verdict", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "outcome", outcome, "members", len(g.UIDs))
+	go c.follow(ctx, g)
+}
+
+// inFlight lists the Bindings without an answer, less those that the cluster has answered.
+func (c *core) inFlight() []*musterv1.InFlightBinding {
+	var bindings []*musterv1.InFlightBinding
+	for _, flight := range c.store.InFlight() {
+		if c.answered(flight) {
+			c.store.Settle(flight.UID)
+			continue
+		}
+		bindings = append(bindings, &musterv1.InFlightBinding{
+			Namespace: flight.Namespace, Name: flight.Name, Uid: string(flight.UID),
+			Node: flight.Node, Annotations: flight.Annotations,
+		})
+	}
+	return bindings
+}
+
+// answered: a Binding of unknown fate can no longer land, or has. A pod that is unbound at another
+// resourceVersion than the Binding demands refuses it.
+func (c *core) answered(flight gangs.InFlight) bool {
+	if !flight.Unknown {
+		return false
+	}
+	pod, err := c.pods.Pods(flight.Namespace).Get(flight.Name)
+	return err != nil || pod.UID != flight.UID || pod.Spec.NodeName != "" || pod.ResourceVersion != flight.Version
+}
