@@ -1,0 +1,198 @@
+"""The four processes of a cluster: their command lines, their ports, and how each says that it is well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.api import Api
+from local_cluster.certificates import ClusterKeys, write_private
+from local_cluster.places import KWOK_STAGES, Layout
+from local_cluster.recipes import COMPONENTS
+
+HOST = "127.0.0.1"
+SERVICE_CIDR = "10.255.0.0/16"
+POD_CIDR = "10.64.0.0/10"
+NODE_IP = "10.0.0.1"
+ISSUER = "https://kubernetes.default.svc"
+
+PORTS = {
+    "etcd": ("etcd", "etcd-peer"),
+    "kube-apiserver": ("kube-apiserver",),
+    "kube-controller-manager": ("kube-controller-manager",),
+    "kwok": ("kwok",),
+}
+"""Component → the names of the ports it listens on, all on the loopback."""
+
+AUDIT_POLICY = """\
+# Who wrote what: requests and answers of every change to pods, bindings, nodes, events and our CRDs;
+# for everything else that one line. Reads, leases and the components' own health are left out.
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  verbs: [get, list, watch]
+- level: None
+  resources: [{group: coordination.k8s.io, resources: [leases]}]
+- level: RequestResponse
+  resources:
+  - group: ""
+    resources: [pods, pods/binding, pods/status, pods/eviction, bindings, nodes, events, configmaps]
+  - {group: scheduling.run.ai}
+- level: Metadata
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the command lines are made of. `ports`: name of a port → number."""
+
+    layout: Layout
+    keys: ClusterKeys
+    ports: dict[str, int]
+    audit: bool
+
+    def url(self, port: str) -> str:
+        return f"https://{HOST}:{self.ports[port]}"
+
+
+def argv(component: str, program: Path, context: Context) -> list[str]:
+    """The command line of a component; writes the files that it reads."""
+    builders = {
+        "etcd": _etcd,
+        "kube-apiserver": _api_server,
+        "kube-controller-manager": _controller_manager,
+        "kwok": _kwok,
+    }
+    return [str(program), *builders[component](context)]
+
+
+def _etcd(context: Context) -> list[str]:
+    pair, ca = context.keys.etcd, context.keys.etcd_ca.pair.certificate
+    client, peer = context.url("etcd"), context.url("etcd-peer")
+    return [
+        "--name=local",
+        f"--data-dir={context.layout.etcd_data}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=local={peer}",
+        f"--cert-file={pair.certificate}",
+        f"--key-file={pair.key}",
+        f"--trusted-ca-file={ca}",
+        "--client-cert-auth=true",
+        f"--peer-cert-file={pair.certificate}",
+        f"--peer-key-file={pair.key}",
+        f"--peer-trusted-ca-file={ca}",
+        "--peer-client-cert-auth=true",
+        # survives the end of any process, not that of the machine: which nobody needs here
+        "--unsafe-no-fsync=true",
+        "--quota-backend-bytes=2147483648",
+        "--auto-compaction-mode=periodic",
+        "--auto-compaction-retention=10m",
+    ]
+
+
+def _api_server(context: Context) -> list[str]:
+    keys, layout = context.keys, context.layout
+    flags = [
+        f"--bind-address={HOST}",
+        f"--secure-port={context.ports['kube-apiserver']}",
+        f"--tls-cert-file={keys.api_server.certificate}",
+        f"--tls-private-key-file={keys.api_server.key}",
+        f"--client-ca-file={keys.ca.pair.certificate}",
+        f"--etcd-servers={context.url('etcd')}",
+        f"--etcd-cafile={keys.etcd_ca.pair.certificate}",
+        f"--etcd-certfile={keys.etcd.certificate}",
+        f"--etcd-keyfile={keys.etcd.key}",
+        "--authorization-mode=Node,RBAC",
+        f"--service-account-issuer={ISSUER}",
+        f"--service-account-key-file={keys.service_account_public}",
+        f"--service-account-signing-key-file={keys.service_account_key}",
+        f"--service-cluster-ip-range={SERVICE_CIDR}",
+        # given, because its own choice needs a network interface besides the loopback
+        f"--advertise-address={HOST}",
+        # the loopback can be no endpoint of the service `kubernetes`, and nobody asks for one here
+        "--endpoint-reconciler-type=none",
+        "--allow-privileged=true",
+        "--profiling=false",
+    ]
+    if context.audit:
+        policy = layout.config / "audit-policy.yaml"
+        write_private(policy, AUDIT_POLICY.encode())
+        flags += [f"--audit-policy-file={policy}", f"--audit-log-path={layout.audit_log}"]
+    return flags
+
+
+def _controller_manager(context: Context) -> list[str]:
+    keys = context.keys
+    return [
+        f"--kubeconfig={context.layout.kubeconfig('kube-controller-manager')}",
+        f"--bind-address={HOST}",
+        f"--secure-port={context.ports['kube-controller-manager']}",
+        f"--tls-cert-file={keys.controller_manager.certificate}",
+        f"--tls-private-key-file={keys.controller_manager.key}",
+        f"--service-account-private-key-file={keys.service_account_key}",
+        f"--root-ca-file={keys.ca.pair.certificate}",
+        f"--cluster-signing-cert-file={keys.ca.pair.certificate}",
+        f"--cluster-signing-key-file={keys.ca.pair.key}",
+        "--use-service-account-credentials=true",
+        # there is one; an election would only delay its start and each restart
+        "--leader-elect=false",
+        # its default, 20 requests a second, made 500 new nodes wait 113 s for their taints to go
+        "--kube-api-qps=1000",
+        "--kube-api-burst=2000",
+        "--profiling=false",
+    ]
+
+
+def _kwok(context: Context) -> list[str]:
+    configuration = {
+        "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+        "kind": "KwokConfiguration",
+        "options": {
+            "manageAllNodes": True,
+            "cidr": POD_CIDR,
+            "nodeIP": NODE_IP,
+            "nodeLeaseDurationSeconds": 40,
+            "serverAddress": f"{HOST}:{context.ports['kwok']}",
+            # with a certificate of this cluster, so that no other cluster's kwok is mistaken for it
+            "tlsCertFile": str(context.keys.kwok.certificate),
+            "tlsPrivateKeyFile": str(context.keys.kwok.key),
+            "enableDebuggingHandlers": False,
+            "enableProfilingHandler": False,
+            # all of them: kwok fills in no defaults once it is given options
+            "podPlayStageParallelism": 16,
+            "nodePlayStageParallelism": 8,
+            "nodeLeaseParallelism": 8,
+            "podsOnNodeSyncParallelism": 4,
+            "enablePodsOnNodeSyncListPager": True,
+            "enablePodsOnNodeSyncStreamWatch": False,
+        },
+    }
+    file = context.layout.config / "kwok.yaml"
+    write_private(file, json.dumps(configuration).encode() + b"\n---\n" + KWOK_STAGES.read_bytes())
+    return [f"--kubeconfig={context.layout.kubeconfig('kwok')}", f"--config={file}"]
+
+
+def environment(component: str, context: Context) -> dict[str, str]:
+    """kwok also reads ~/.kwok unless it is told of another folder."""
+    return {"KWOK_WORKDIR": str(context.layout.config / "kwok")} if component == "kwok" else {}
+
+
+def health(component: str, context: Context) -> Callable[[], bool]:
+    """Asks the component itself; true when it says that it is well. OSError while it can't be reached."""
+    keys, url = context.keys, context.url(PORTS[component][0])
+    if component == "etcd":
+        api = Api(url, str(keys.etcd_ca.pair.certificate), keys.etcd)
+    else:
+        api = Api(url, str(keys.ca.pair.certificate), keys.admin)
+    path = {"etcd": "/health", "kube-apiserver": "/readyz"}.get(component, "/healthz")
+    return lambda: api.send("GET", path).status == 200
+
+
+assert set(PORTS) == set(COMPONENTS)

@@ -1,0 +1,54 @@
+"""Run by `processes.Process` in the child, before the real program takes its place (exec).
+
+A program of its own and not a `preexec_fn`, which may deadlock in a process with threads. It writes
+the PID file itself, so that there is no moment in which the program runs and no file tells of it.
+Standard library only: it starts with `python -I -S`.
+
+    launcher.py PARENT_PID PID_FILE PROGRAM [ARGUMENT...]       PARENT_PID 0: outlive the parent
+                                                                PID_FILE "": none
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent is gone, whatever way it went."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:  # it went before the call
+        sys.exit(1)
+
+
+def write_pid_file(path: Path) -> None:
+    stat = Path("/proc/self/stat").read_text()
+    identity = {
+        "pid": os.getpid(),
+        "start_ticks": int(stat.rpartition(")")[2].split()[19]),
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+    }
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(identity))
+    partial.rename(path)
+
+
+def main(parent: str, pid_file: str, *argv: str) -> None:
+    if parent != "0":
+        die_with(int(parent))
+    if pid_file:
+        write_pid_file(Path(pid_file))
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as problem:
+        sys.exit(f"cannot run {argv[0]}: {problem.strerror}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,38 @@
+"""Free ports on the loopback, below the range from which the kernel takes ports by itself.
+
+A port that was free a moment ago may be taken when the program binds it: who starts a program tries
+again with another one. Staying outside of the kernel's own range makes that rare.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+
+LOWEST, HIGHEST = 15000, 32000
+"""Linux's ephemeral ports begin at 32768."""
+
+ATTEMPTS = 200
+
+
+class NoFreePort(RuntimeError):
+    """Nearly everything on the loopback is taken."""
+
+
+def free_port(besides: frozenset[int] = frozenset()) -> int:
+    """A port that nobody listens on, and that is none of `besides`."""
+    for _ in range(ATTEMPTS):
+        port = random.randint(LOWEST, HIGHEST)
+        if port not in besides and is_free(port):
+            return port
+    raise NoFreePort(f"no free port found on 127.0.0.1 between {LOWEST} and {HIGHEST} in {ATTEMPTS} attempts")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ours, just stopped, is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
