@@ -1,0 +1,126 @@
+"""GPUs in a row with brackets below: all pairs under a bracket are joined at least by the link it names.
+
+It fits every node whose links nest (a switch, NVLink islands, PCIe switches under sockets). A matrix
+that does not nest is drawn alike, and says so.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from rich.text import Text
+
+from muster.adapters.drawing.canvas import BOX_HEIGHT, Canvas, put_box
+from muster.adapters.drawing.picture import CHOSEN_STYLE, NodePicture
+from muster.domain.topology import GpuTopology, Link
+
+WIDE_ROW = 8
+LONGEST_ROW = 16
+
+Group = tuple[int, ...]
+
+
+def draw_brackets(picture: NodePicture) -> Text:
+    topology, canvas = picture.topology, Canvas()
+    levels = _levels(topology)
+    order = _order(topology.gpu_count, levels)
+    box, gap = (7, 2) if topology.gpu_count <= WIDE_ROW else (5, 1)
+    for place, gpu in enumerate(order):
+        row, column = divmod(place, LONGEST_ROW)
+        put_box(canvas, (row * BOX_HEIGHT, column * (box + gap)), box, picture, gpu)
+    below = BOX_HEIGHT * (1 + (topology.gpu_count - 1) // LONGEST_ROW)
+    notes = []
+    if topology.gpu_count > LONGEST_ROW:
+        notes = [f"{link.kind} {link.gb_per_s:g} GB/s" for link, _ in levels]
+    else:
+        middle = {gpu: place * (box + gap) + box // 2 for place, gpu in enumerate(order)}
+        _put_brackets(canvas, picture, levels, middle, below)
+    drawn = canvas.text()
+    if not topology.known:
+        notes.append("links between the GPUs are not known")
+    elif not nests(topology):
+        notes.append("a bracket joins GPUs directly or through others: links inside differ")
+    for note in notes:
+        drawn.append(f"\n{note}", "dim")
+    return drawn
+
+
+def _put_brackets(
+    canvas: Canvas,
+    picture: NodePicture,
+    levels: list[tuple[Link, list[Group]]],
+    middle: dict[int, int],
+    row: int,
+) -> None:
+    told = False
+    for link, groups in levels:
+        for group in groups:
+            ends = [middle[gpu] for gpu in group]
+            chosen = sum(picture.chosen(gpu) for gpu in group) > 1 and not told
+            told = told or chosen
+            left, line, right = "╘═╛" if link.is_fabric else "└─┘"
+            label = _label(link, max(ends) - min(ends) - 1)
+            text = left + label.center(max(ends) - min(ends) - 1, line) + right
+            canvas.put(row, min(ends), text, CHOSEN_STYLE if chosen else "")
+        row += 1
+
+
+def _label(link: Link, room: int) -> str:
+    full = f" {link.kind} {link.gb_per_s:g} GB/s "
+    short = f" {link.kind} "
+    return full if len(full) + 2 <= room else short if len(short) <= room else link.kind[:room]
+
+
+def _levels(topology: GpuTopology) -> list[tuple[Link, list[Group]]]:
+    """The kinds of links, widest first, with the groups of two and more that links at least as wide join.
+
+    A kind that joins nothing new has no level.
+    """
+    kinds = {link.kind: link for row in topology.links for link in row if link}
+    levels: list[tuple[Link, list[Group]]] = []
+    known: list[Group] = []
+    for link in sorted(kinds.values(), key=lambda link: -link.gb_per_s):
+        groups = [group for group in _joined(topology, link.gb_per_s) if len(group) > 1]
+        new = [group for group in groups if group not in known]
+        if new:
+            levels.append((link, new))
+        known = groups
+    return levels
+
+
+def _joined(topology: GpuTopology, at_least: float) -> list[Group]:
+    """Components of the graph of links at least so wide, by their lowest GPU."""
+    left, groups = set(range(topology.gpu_count)), []
+    while left:
+        group, frontier = set[int](), {min(left)}
+        while frontier:
+            group |= frontier
+            frontier = {b for a in frontier for b in left - group if _width(topology, a, b) >= at_least}
+        groups.append(tuple(sorted(group)))
+        left -= group
+    return groups
+
+
+def _width(topology: GpuTopology, a: int, b: int) -> float:
+    link = topology.link(a, b)
+    return link.gb_per_s if link else -1.0
+
+
+def _order(gpu_count: int, levels: list[tuple[Link, list[Group]]]) -> list[int]:
+    """GPUs by index, but those of one group side by side."""
+    order = list(range(gpu_count))
+    for _, groups in levels:  # inner groups first: sorting is stable, so outer ones keep them together
+        first = {gpu: group[0] for group in groups for gpu in group}
+        order = sorted(order, key=[order.index(first.get(gpu, gpu)) for gpu in range(gpu_count)].__getitem__)
+    return order
+
+
+def nests(topology: GpuTopology) -> bool:
+    """Whether brackets say all: within a group every pair has the link that first joins the two."""
+    joins: dict[tuple[int, int], float] = {}
+    for link, groups in _levels(topology):
+        for group in groups:
+            for pair in combinations(group, 2):
+                joins.setdefault(pair, link.gb_per_s)
+    pairs = combinations(range(topology.gpu_count), 2)
+    return all(joins.get(pair, -1.0) == _width(topology, *pair) for pair in pairs)

@@ -1,0 +1,36 @@
+"""Many nodes at a glance: one line each, one column for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.text import Text
+
+from muster.adapters.drawing.picture import CHOSEN_STYLE, TAKEN_STYLE, NodePicture
+
+FREE = "·"
+NAME_WIDTH = 12
+
+
+def draw_strips(pictures: Iterable[NodePicture]) -> Text:
+    """Each GPU: its holder's letter (in brackets when chosen) or a dot; then how many are free."""
+    known = list(pictures)
+    names = max([NAME_WIDTH, *(len(picture.name) + 2 for picture in known)])
+    widest = max((picture.topology.gpu_count for picture in known), default=0)
+    drawn = Text(no_wrap=True, overflow="ignore")
+    drawn.append(" " * names + "".join(f"{gpu:^3}" for gpu in range(widest)).rstrip(), TAKEN_STYLE)
+    for picture in known:
+        drawn.append("\n" + picture.name.ljust(names), "bold")
+        for gpu in range(picture.topology.gpu_count):
+            mark = picture.marks.get(gpu)
+            if mark is None:
+                drawn.append(f" {FREE} ")
+            elif mark.chosen:
+                drawn.append(f"[{mark.letter}]", CHOSEN_STYLE)
+            else:
+                drawn.append(f" {mark.letter} ", TAKEN_STYLE)
+        drawn.append("   " * (widest - picture.topology.gpu_count))
+        drawn.append(f"  {picture.free_count} of {picture.topology.gpu_count} free")
+        if picture.unindexed_gpus:
+            drawn.append(f" ({picture.unindexed_gpus} taken, indices not known)")
+    return drawn

@@ -1,0 +1,106 @@
+"""The unix socket's file: ours alone, private, and free of what a killed service left behind.
+
+gRPC removes whatever file is at a socket's path before it binds, also the socket of a service that runs. So
+a lock beside it, which the kernel releases however its holder ends, says whose the path is. The lock's file
+keeps the last session epoch: epochs rise across restarts even if the clock was set back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from pathlib import Path
+
+PATH_LIMIT = 107
+"""Bytes of a unix socket's path, without its closing NUL: sizeof(sun_path) on Linux is 108."""
+
+
+class SocketError(Exception):
+    """The socket can't be ours; the text says what to do."""
+
+
+class Endpoint:
+    """The socket's path, its folder and its lock: `claim` before the server binds, `release` after it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock_path = self.path.with_name(self.path.name + ".lock")
+        self._lock: int | None = None
+        self._epoch = 0
+
+    @property
+    def address(self) -> str:
+        """As gRPC wants it."""
+        return f"unix:{self.path}"
+
+    def claim(self) -> None:
+        """Take the path and remove a stale socket from it.
+
+        Raises:
+            SocketError: another service runs there, or the folder is open to others.
+        """
+        if len(os.fsencode(self.path)) > PATH_LIMIT:
+            raise SocketError(
+                f"socket path {self.path} is longer than {PATH_LIMIT} bytes, the limit of unix sockets: "
+                "choose a shorter one"
+            )
+        self._make_folder(self.path.parent)
+        lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise SocketError(f"another service runs on {self.path} (it holds {self._lock_path})") from None
+        self._lock = lock
+        self._epoch = self._stored_epoch()
+        self._remove_socket()
+
+    def protect(self) -> None:
+        """After the bind: nobody but us and root may connect."""
+        self.path.chmod(0o600)
+
+    def release(self) -> None:
+        """Remove the socket and let the path go. The lock's file stays: removing it would race."""
+        if self._lock is None:
+            return
+        self._remove_socket()
+        os.close(self._lock)
+        self._lock = None
+
+    def next_epoch(self) -> int:
+        """A number above every one that was given on this path before. Milliseconds of the wall clock, so
+        that it also rises where the folder was wiped."""
+        if self._lock is None:
+            raise SocketError(f"{self.path} is not claimed")
+        self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)
+        os.pwrite(self._lock, f"{self._epoch:020d}\n".encode(), 0)
+        return self._epoch
+
+    def _stored_epoch(self) -> int:
+        assert self._lock is not None
+        text = os.pread(self._lock, 64, 0).strip()
+        return int(text) if text.isdigit() else 0
+
+    def _remove_socket(self) -> None:
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise SocketError(f"{self.path} is no socket: choose another path, or remove it")
+        self.path.unlink()
+
+    @staticmethod
+    def _make_folder(folder: Path) -> None:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = folder.stat()
+        except OSError as problem:
+            raise SocketError(f"can't make the socket's folder {folder}: {problem.strerror}") from problem
+        if found.st_uid not in (0, os.geteuid()) or stat.S_IMODE(found.st_mode) & 0o022:
+            raise SocketError(
+                f"others may write to {folder}, and so replace the socket: use a folder of its own "
+                f"(it is created with mode 0700), for example {folder / 'muster' / 'muster.sock'}"
+            )

@@ -1,0 +1,118 @@
+"""Between the wire's messages and the gangs' words. Nothing is decided here, only laid out flat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from muster.adapters.grpc.generated.muster.v1 import (
+    BindingFate,
+    FilterResponse,
+    Outcome,
+    PermitResponse,
+    PlanRef,
+    ReserveResponse,
+    ScoreResponse,
+    Verdict,
+)
+from muster.gangs import calls, instructions
+
+OUTCOMES = {
+    instructions.Outcome.PLANNED: Outcome.PLANNED,
+    instructions.Outcome.REFUSED: Outcome.REFUSED,
+    instructions.Outcome.WITHDRAWN: Outcome.WITHDRAWN,
+}
+FATES = {
+    BindingFate.NEVER_SENT: calls.BindingFate.NEVER_SENT,
+    BindingFate.REFUSED: calls.BindingFate.REFUSED,
+    BindingFate.UNKNOWN: calls.BindingFate.UNKNOWN,
+}
+
+
+def plan_ref(plan: PlanRef | None) -> calls.PlanRef:
+    """The plan that a call names.
+
+    Raises:
+        ValueError: it names none.
+    """
+    if plan is None or not plan.gang:
+        raise ValueError("the call names no plan")
+    return calls.PlanRef(plan.epoch, plan.gang, plan.generation)
+
+
+def fate(value: BindingFate) -> calls.BindingFate:
+    """What is known of a Binding; a fate that we do not know is the careful one: it may have landed."""
+    return FATES.get(value, calls.BindingFate.UNKNOWN)
+
+
+def verdict(push: instructions.PushVerdict) -> Verdict:
+    return Verdict(
+        gang=push.gang,
+        generation=push.generation,
+        outcome=OUTCOMES[push.outcome],
+        namespace=push.namespace,
+        names=[name for name, _ in push.members],
+        uids=[uid for _, uid in push.members],
+        required=push.required,
+        reason=push.reason,
+    )
+
+
+def filter_response(answer: calls.FilterAnswer) -> FilterResponse:
+    """Distinct nodes once, candidates as indices into them."""
+    index: dict[str, int] = {}
+    offsets, candidates = [0], list[int]()
+    for nodes in answer.candidates:
+        candidates.extend(index.setdefault(node, len(index)) for node in nodes)
+        offsets.append(len(candidates))
+    if not answer.candidates:
+        offsets = []
+    return FilterResponse(nodes=list(index), offsets=offsets, candidates=candidates, reason=answer.reason)
+
+
+def score_response(answer: calls.ScoreAnswer) -> ScoreResponse:
+    return ScoreResponse(scores=[score for scores in answer.scores for score in scores])
+
+
+def filter_bytes(response: FilterResponse) -> bytes:
+    """Serialized. betterproto2 encodes integers one by one in Python: 30 ms for a gang of 2,048 with eight
+    nodes a member, during which the event loop stands still; this takes 2 ms for the same bytes."""
+    rest = FilterResponse(nodes=response.nodes, reason=response.reason)
+    return bytes(rest) + _packed(2, response.offsets) + _packed(3, response.candidates)
+
+
+def score_bytes(response: ScoreResponse) -> bytes:
+    """Serialized, like `filter_bytes`."""
+    return _packed(1, response.scores)
+
+
+def _packed(field: int, values: Sequence[int]) -> bytes:
+    """A repeated uint32 field as protobuf packs it."""
+    if not values:
+        return b""
+    content = b"".join(map(_varint, values))
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
+
+
+@lru_cache(maxsize=65536)
+def _varint(value: int) -> bytes:
+    """Base 128, lowest first. Cached: indices and scores are few and repeat."""
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def reserve_response(answer: calls.ReserveAnswer) -> ReserveResponse:
+    return ReserveResponse(claimed=answer.claimed, reason=answer.reason)
+
+
+def permit_response(answer: calls.PermitAnswer) -> PermitResponse:
+    """Keys once, in order of first use; values member by member, "" where a member has none."""
+    keys = list(dict.fromkeys(key for member in answer.annotations for key in member))
+    values = [member.get(key, "") for member in answer.annotations for key in keys]
+    return PermitResponse(
+        allowed=answer.allowed, reason=answer.reason, annotation_keys=keys, annotation_values=values
+    )

@@ -1,0 +1,231 @@
+"""GangService on grpc.aio: translates calls, holds the one session, and says whether it is healthy.
+
+A generic handler serves betterproto2's messages, whose own server code is made for another library. All
+answers come from `GangCalls` at once; nothing here waits for a plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from muster.adapters.grpc import messages
+from muster.adapters.grpc import reflection as descriptors
+from muster.adapters.grpc.endpoint import Endpoint
+from muster.adapters.grpc.generated.muster import v1
+from muster.adapters.grpc.sessions import Cause, Session
+from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.telemetry.tracing import Tracing
+from muster.gangs import calls
+
+SERVICE = "muster.v1.GangService"
+MESSAGE_LIMIT = 16 * 1024 * 1024
+"""Bytes of one message, either way: the candidates of a gang of thousands are some megabytes."""
+CONCURRENT_CALLS = 256
+DRAIN_S = 2.0
+
+R = TypeVar("R")
+
+log = structlog.get_logger(__name__)
+
+
+class GangCalls(Protocol):
+    """What the server asks of the gangs. The calls answer at once, and raise `calls.StaleError` for a plan
+    that is not current and ValueError or IndexError for arguments that make no sense."""
+
+    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer: ...
+    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer: ...
+    def reserve(self, ref: calls.PlanRef, member: int, node: str) -> calls.ReserveAnswer: ...
+    def permit(self, ref: calls.PlanRef) -> calls.PermitAnswer: ...
+    def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None: ...
+
+    async def synced(self) -> None:
+        """Returns once the cluster has been seen in full."""
+
+    async def opened(self, session: Session, in_flight: Sequence[v1.InFlightBinding]) -> None:
+        """A session is to begin: returns when it is the current one, and the one before it has ended."""
+
+    async def closed(self, session: Session) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What Unreserve reports of one member."""
+
+    member: int
+    node: str
+    fate: calls.BindingFate
+    plugin: str
+    message: str
+
+
+class GangServer:
+    """The server. `start`, then `serving` once the cluster has been seen, then `stop`."""
+
+    def __init__(
+        self, gangs: GangCalls, endpoint: Endpoint, metrics: Metrics, tracing: Tracing, *, queue: int = 4096
+    ) -> None:
+        self._gangs = gangs
+        self._endpoint = endpoint
+        self._metrics = metrics
+        self._tracing = tracing
+        self._queue = queue
+        self._health = HealthServicer()
+        self._server: Any = None
+
+    async def start(self) -> None:
+        """Bind the socket, NOT_SERVING as yet.
+
+        Raises:
+            endpoint.SocketError: the socket can't be ours.
+        """
+        self._endpoint.claim()
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+                ("grpc.max_send_message_length", MESSAGE_LIMIT),
+                ("grpc.so_reuseport", 0),
+            ],
+            maximum_concurrent_rpcs=CONCURRENT_CALLS,
+        )
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE, "grpc.health.v1.Health", reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server, pool=descriptors.pool())
+        self._server.add_generic_rpc_handlers((self._handler(),))
+        self._server.add_insecure_port(self._endpoint.address)
+        await self._server.start()
+        self._endpoint.protect()
+        log.info("listening", socket=str(self._endpoint.path))
+
+    async def serving(self) -> None:
+        """From now on health says SERVING."""
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self) -> None:
+        """Refuse new calls, give running ones two seconds, remove the socket."""
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(DRAIN_S)
+        self._endpoint.release()
+
+    async def _set_health(self, state: Any) -> None:
+        await self._health.set("", state)
+        await self._health.set(SERVICE, state)
+
+    def _handler(self) -> Any:
+        def unary(behaviour: Any, request: Any, serialize: Callable[[Any], bytes] = bytes) -> Any:
+            return grpc.unary_unary_rpc_method_handler(behaviour, request.parse, serialize)
+
+        methods = {
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, v1.WatchRequest.parse, bytes),
+            "Filter": unary(self._filter, v1.FilterRequest, messages.filter_bytes),
+            "Score": unary(self._score, v1.ScoreRequest, messages.score_bytes),
+            "Reserve": unary(self._reserve, v1.ReserveRequest),
+            "Permit": unary(self._permit, v1.PermitRequest),
+            "Unreserve": unary(self._unreserve, v1.UnreserveRequest),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    # --- the session ---------------------------------------------------------------------------------
+
+    async def _watch(self, request: v1.WatchRequest, context: Any) -> None:
+        """One stream. Messages are written here, not yielded: a write that the shim does not take can then be
+        given up when the session ends."""
+        await self._gangs.synced()
+        session = Session(self._endpoint.next_epoch(), self._queue)
+        log.info("session opened", session=request.session, epoch=session.epoch)
+        session.push(v1.WatchResponse(session_opened=v1.SessionOpened(epoch=session.epoch)))
+        try:
+            await self._gangs.opened(session, request.in_flight)
+            await self._write_all(session, context)
+        finally:
+            session.end(Cause.LEFT)  # unless it has ended already
+            cause = session.cause or Cause.LEFT
+            log.info("session ended", session=request.session, epoch=session.epoch, cause=cause.value)
+            self._metrics.session_ended(cause.value)
+            await self._gangs.closed(session)
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED if cause is Cause.SLOW else grpc.StatusCode.ABORTED
+        await context.abort(code, f"session {session.epoch} ended: {cause.value}")
+
+    async def _write_all(self, session: Session, context: Any) -> None:
+        ended = asyncio.create_task(session.ended.wait())
+        try:
+            while (response := await session.next()) is not None:
+                write = asyncio.ensure_future(context.write(response))
+                await asyncio.wait({write, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if not write.done():
+                    write.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await write
+                    return
+                write.result()
+        finally:
+            ended.cancel()
+
+    # --- the calls -----------------------------------------------------------------------------------
+
+    async def _filter(self, request: v1.FilterRequest, context: Any) -> v1.FilterResponse:
+        return await self._answer(
+            "Filter", request.plan, context, lambda ref: messages.filter_response(self._gangs.filter(ref))
+        )
+
+    async def _score(self, request: v1.ScoreRequest, context: Any) -> v1.ScoreResponse:
+        return await self._answer(
+            "Score", request.plan, context, lambda ref: messages.score_response(self._gangs.score(ref))
+        )
+
+    async def _reserve(self, request: v1.ReserveRequest, context: Any) -> v1.ReserveResponse:
+        def reserve(ref: calls.PlanRef) -> v1.ReserveResponse:
+            return messages.reserve_response(self._gangs.reserve(ref, request.member, request.node))
+
+        return await self._answer("Reserve", request.plan, context, reserve)
+
+    async def _permit(self, request: v1.PermitRequest, context: Any) -> v1.PermitResponse:
+        return await self._answer(
+            "Permit", request.plan, context, lambda ref: messages.permit_response(self._gangs.permit(ref))
+        )
+
+    async def _unreserve(self, request: v1.UnreserveRequest, context: Any) -> v1.UnreserveResponse:
+        def unreserve(ref: calls.PlanRef) -> v1.UnreserveResponse:
+            fate = messages.fate(request.fate)
+            refusal = Refusal(request.member, request.node, fate, request.plugin, request.message)
+            self._gangs.unreserve(ref, refusal)
+            return v1.UnreserveResponse()
+
+        return await self._answer("Unreserve", request.plan, context, unreserve)
+
+    async def _answer(
+        self, method: str, plan: v1.PlanRef | None, context: Any, answer: Callable[[calls.PlanRef], R]
+    ) -> R:
+        began, code, text = time.perf_counter(), grpc.StatusCode.OK, ""
+        try:
+            ref = messages.plan_ref(plan)
+            with self._tracing.call(method, ref.gang, ref.epoch, ref.generation):
+                return answer(ref)
+        except calls.StaleError as stale:
+            code, text = grpc.StatusCode.FAILED_PRECONDITION, str(stale) or "the plan is not the current one"
+        except (ValueError, IndexError) as wrong:
+            code, text = grpc.StatusCode.INVALID_ARGUMENT, str(wrong)
+        except Exception as defect:  # the shim must get an answer; the traceback is for us
+            log.exception("call failed", method=method, gang=plan.gang if plan else "")
+            code, text = grpc.StatusCode.INTERNAL, f"{method}: {type(defect).__name__}: {defect}"
+        finally:
+            self._metrics.call_seconds.labels(method, code.name).observe(time.perf_counter() - began)
+        await _abort(context, code, text)
+
+
+async def _abort(context: Any, code: grpc.StatusCode, text: str) -> NoReturn:
+    await context.abort(code, text)
+    raise AssertionError("abort raises")

@@ -1,0 +1,59 @@
+"""One session of a shim: a bounded queue of what it is to be told, and why it ended.
+
+The queue is what makes a shim that does not read harmless: planning never waits for it; when the queue is
+full the session ends, and the shim, once it reads again, connects anew and is told the present state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from enum import StrEnum
+
+from muster.adapters.grpc.generated.muster.v1 import WatchResponse
+
+
+class Cause(StrEnum):
+    """Why a session ended."""
+
+    REPLACED = "replaced"
+    SLOW = "slow"
+    SHUTDOWN = "shutdown"
+    LEFT = "left"
+
+
+class Session:
+    """One Watch stream. `push` and `end` never wait; `next` is for the one task that writes the stream."""
+
+    def __init__(self, epoch: int, bound: int) -> None:
+        self.epoch = epoch
+        self.cause: Cause | None = None
+        self.ended = asyncio.Event()
+        self._bound = bound
+        self._queue: deque[WatchResponse] = deque()
+        self._arrived = asyncio.Event()
+
+    def push(self, response: WatchResponse) -> bool:
+        """Queue one response; False when the session has ended, which a full queue makes it do."""
+        if self.cause is None and len(self._queue) >= self._bound:
+            self.end(Cause.SLOW)
+        if self.cause is not None:
+            return False
+        self._queue.append(response)
+        self._arrived.set()
+        return True
+
+    def end(self, cause: Cause) -> None:
+        """End it; the first cause stays. What is queued is not sent: a later session is told everything."""
+        if self.cause is None:
+            self.cause = cause
+            self._queue.clear()
+            self.ended.set()
+            self._arrived.set()
+
+    async def next(self) -> WatchResponse | None:
+        """The next response; None when the session has ended."""
+        while not self._queue and self.cause is None:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._queue.popleft() if self._queue else None

@@ -1,0 +1,271 @@
+"""A thin client of the API server: GET, POST and watch streams of raw JSON.
+
+`kubernetes.aio` brings what is tedious and must be right, kubeconfig and in-cluster credentials and TLS; its
+API classes and models stay out (importing CoreV1Api takes 1 to 3 s). Its errors, aiohttp's and the socket's
+are turned once, here, into `ApiError` and `Unreachable`, which name the verb and the object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import msgspec
+import yaml
+
+if TYPE_CHECKING:
+    import aiohttp
+
+CONNECT_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 60.0
+DEAD_PEER_S = 30
+"""A peer that acknowledges nothing for so long is gone (TCP_USER_TIMEOUT and keep-alive probes)."""
+CREDENTIALS_RELOAD_AFTER_S = 10.0
+ERROR_BODY_LIMIT = 4096
+_MISSHAPEN = (TypeError, AttributeError)
+"""What the library raises for a kubeconfig of another shape: [] where a mapping belongs."""
+LINE_LIMIT = 16 * 1024 * 1024
+"""Bytes of one watch event; etcd takes 1.5 MiB an object."""
+
+
+class KubeError(Exception):
+    """Talking to the API server failed; the text names verb and object."""
+
+
+class ConfigError(KubeError):
+    """The kubeconfig or the in-cluster credentials can't be used."""
+
+
+class Unreachable(KubeError):
+    """No answer, or one that broke off: it may work later."""
+
+
+class ApiError(KubeError):
+    """The API server refused. `status` is the HTTP status, `retry_after` the seconds that it asks for."""
+
+    def __init__(self, what: str, status: int, message: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{what}: {status}, {message}")
+        self.status = status
+        self.retry_after = retry_after
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+    code: int = 0
+
+
+_status = msgspec.json.Decoder(_Status)
+
+
+class KubeClient:
+    """Requests to one API server. Use it as an async context manager, or call `connect` and `close`.
+
+    `kubeconfig` is a path; None means $KUBECONFIG or ~/.kube/config where one exists, else the pod's service
+    account.
+    """
+
+    def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._rest: Any = None
+        self._configuration: Any = None
+        self._loaded = 0.0
+        self._reloading = asyncio.Lock()
+
+    async def __aenter__(self) -> KubeClient:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Load credentials. No request is made.
+
+        Raises:
+            ConfigError: they are missing or broken.
+        """
+        # 1.3 s of imports, of which a thread keeps the loop free (health answers meanwhile)
+        await asyncio.to_thread(_import_kubernetes)
+        await self._load()
+
+    async def close(self) -> None:
+        if self._rest is not None:
+            await self._rest.close()
+            self._rest = None
+
+    @property
+    def host(self) -> str:
+        return str(self._configuration.host) if self._configuration is not None else ""
+
+    async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
+        """The body of a GET. `what` names the object for errors ("pods", "node a").
+
+        Raises:
+            ApiError: refused.
+            Unreachable: no complete answer in time.
+        """
+        async with self._request("GET", what, path, query=query) as response:
+            return await response.read()
+
+    async def post(self, what: str, path: str, body: object) -> bytes:
+        """The body of the answer to a POST of `body`; raises like `get`."""
+        async with self._request("POST", what, path, body=body) as response:
+            return await response.read()
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, what: str, path: str, query: dict[str, str], read_deadline_s: float
+    ) -> AsyncIterator[AsyncIterator[list[bytes]]]:
+        """A stream of batches of lines; it ends when the server ends it.
+
+        Raises:
+            ApiError: refused (410 among them).
+            Unreachable: broken off, or silent for `read_deadline_s`.
+        """
+        async with self._request("GET", what, path, query=query, read_deadline_s=read_deadline_s) as response:
+            yield _lines(what, response)
+
+    @contextlib.asynccontextmanager
+    async def _request(  # noqa: PLR0913
+        self,
+        verb: str,
+        what: str,
+        path: str,
+        *,
+        query: dict[str, str] | None = None,
+        body: object = None,
+        read_deadline_s: float | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        import aiohttp  # noqa: PLC0415
+
+        if self._rest is None:
+            raise Unreachable(f"{verb} {what}: the client is closed")
+        timeout = aiohttp.ClientTimeout(
+            total=REQUEST_TIMEOUT_S if read_deadline_s is None else None,
+            sock_connect=CONNECT_TIMEOUT_S,
+            sock_read=read_deadline_s,
+        )
+        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        name = f"{'WATCH' if read_deadline_s is not None else verb} {what}"
+        try:
+            headers = await self._headers()
+            answer = await self._rest.request(verb, url, headers=headers, body=body, _request_timeout=timeout)
+            response: aiohttp.ClientResponse = answer.response
+            async with response:
+                if response.status >= 400:
+                    raise await self._refusal(name, response)
+                yield response
+        except TimeoutError as problem:
+            raise Unreachable(f"{name} at {self.host}: no answer in time") from problem
+        except (aiohttp.ClientError, OSError) as problem:
+            raise Unreachable(f"{name} at {self.host}: {problem or type(problem).__name__}") from problem
+
+    async def _headers(self) -> dict[str, str]:
+        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        headers = {"Accept": "application/json", "User-Agent": "muster"}
+        return headers | {"Authorization": token} if token else headers
+
+    async def _refusal(self, name: str, response: aiohttp.ClientResponse) -> ApiError:
+        body = await response.content.read(ERROR_BODY_LIMIT)
+        try:
+            message = _status.decode(body).message
+        except msgspec.DecodeError:
+            message = body.decode(errors="replace")
+        if response.status == 401:
+            await self._reload()
+        after = response.headers.get("Retry-After", "")
+        retry_after = float(after) if after.isdigit() else None
+        return ApiError(name, response.status, message or str(response.reason), retry_after)
+
+    async def _reload(self) -> None:
+        """Tokens and certificates expire: read them again, for the caller's next try."""
+        async with self._reloading:
+            if time.monotonic() - self._loaded < CREDENTIALS_RELOAD_AFTER_S or self._rest is None:
+                return
+            await self._load()
+
+    async def _load(self) -> None:
+        from kubernetes.aio import config  # noqa: PLC0415
+        from kubernetes.aio.client.configuration import Configuration  # noqa: PLC0415
+        from kubernetes.aio.client.rest import RESTClientObject  # noqa: PLC0415
+
+        configuration = Configuration()
+        try:
+            if path := self._kubeconfig_path():
+                # to_thread is no help: an exec plugin is awaited; the file is small
+                await config.load_kube_config(  # type: ignore[no-untyped-call]
+                    path, context=self._context, client_configuration=configuration, persist_config=False
+                )
+            else:
+                config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except (
+            config.ConfigException,
+            yaml.YAMLError,
+            OSError,
+            ValueError,
+            LookupError,
+            *_MISSHAPEN,
+        ) as problem:
+            where = self._kubeconfig_path() or "the pod's service account (no kubeconfig was found)"
+            raise ConfigError(f"can't use the credentials of {where}: {problem}") from problem
+        configuration.client_session_kwargs = {"trust_env": not configuration.proxy}
+        old, self._configuration = self._rest, configuration
+        self._rest = _connection(RESTClientObject, configuration)
+        self._loaded = time.monotonic()
+        if old is not None:
+            await old.close()
+
+    def _kubeconfig_path(self) -> str | None:
+        if self._kubeconfig is not None:
+            return self._kubeconfig
+        default = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+        return default if any(os.path.exists(part) for part in default.split(os.pathsep)) else None
+
+
+def _connection(base: Any, configuration: Any) -> Any:
+    """The client library's connection, with sockets that notice a dead peer."""
+    import aiohttp  # noqa: PLC0415
+
+    class Connection(base):  # type: ignore[misc]
+        def _create_connector(self) -> aiohttp.TCPConnector:
+            return aiohttp.TCPConnector(
+                limit=self.maxsize, ssl=self.ssl_context, socket_factory=_lively_socket
+            )
+
+    return Connection(configuration)
+
+
+def _lively_socket(address: Any) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S // 2)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_PEER_S // 6)
+    return made
+
+
+async def _lines(what: str, response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
+    """Complete lines, as many as have come. A piece without its newline at the end was cut off: dropped,
+    since the next watch starts before it."""
+    rest = b""
+    while chunk := await response.content.readany():
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_LIMIT:
+            raise Unreachable(f"WATCH {what}: an event of more than {LINE_LIMIT} bytes")
+        if lines:
+            yield lines
+
+
+def _import_kubernetes() -> None:
+    import kubernetes.aio.client.rest  # noqa: PLC0415
+    import kubernetes.aio.config  # noqa: F401, PLC0415

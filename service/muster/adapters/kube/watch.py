@@ -1,0 +1,232 @@
+"""List, then watch, for ever: what the cluster holds, as a stream of `Seen` and `Gone`.
+
+The pieces that a naive watch lacks are why this module exists: bookmarks and a resource version to go on from
+after a cut; a new list after 410, with the deletions that happened meanwhile; a deadline on silence, since a
+dead connection says nothing; back-off with jitter; and a signal that all that existed has been seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+
+from muster.adapters.kube.backoff import Backoff
+from muster.adapters.kube.client import ApiError, KubeClient, Unreachable
+from muster.adapters.kube.decode import Added, Bookmark, Deleted, Failed, Page, Resource, Undecodable
+from muster.adapters.telemetry.metrics import Metrics
+from muster.dialects.objects import NodeObject, PodObject
+
+T = TypeVar("T", bound=PodObject | NodeObject)
+
+HTTP_GONE = 410
+SHORT_LIVED_S = 1.0
+"""A watch that ended sooner and brought nothing counts as a failure: no hot loop against a broken server."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[T]):
+    """An object as it is now."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An object was deleted, now or while nobody watched. `key` as `Resource.key` gives it."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """`page_size`: objects a list request. `timeout_s`: after how long the server is asked to end a watch.
+    `read_deadline_s`: silence after which a watch is taken for dead; the API server sends a bookmark about
+    every 60 to 75 s, so it must be longer. `backoff_first_s`, `backoff_limit_s`: waits between tries."""
+
+    page_size: int = 500
+    timeout_s: float = 300.0
+    read_deadline_s: float = 120.0
+    backoff_first_s: float = 0.25
+    backoff_limit_s: float = 30.0
+
+
+class _Expired(Exception):
+    """The resource version is too old to go on from: list again."""
+
+
+class Watcher(Generic[T]):
+    """Watches one resource and awaits `sink` for every change, in order. `run` ends only by cancellation.
+
+    `sink` sets the pace: while it waits, nothing is read, and TCP holds the server back.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource[T],
+        sink: Callable[[Seen[T] | Gone], Awaitable[None]],
+        metrics: Metrics,
+        settings: WatchSettings | None = None,
+    ) -> None:
+        self.synced = asyncio.Event()
+        self.last_heard = time.monotonic()
+        """When the server last said anything, monotonic seconds."""
+        self._client = client
+        self._resource = resource
+        self._sink = sink
+        self._metrics = metrics
+        self._settings = settings or WatchSettings()
+        self._backoff = Backoff(self._settings.backoff_first_s, self._settings.backoff_limit_s)
+        self._known: dict[str, str] = {}
+        """Key → resource version of what the sink believes to exist."""
+        self._version = ""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+                continue
+            except _Expired:
+                reason, delay = "expired", self._backoff.delay()
+                self._version = ""
+            except ApiError as refusal:
+                reason, delay = str(refusal.status), max(self._backoff.delay(), refusal.retry_after or 0.0)
+                if refusal.status == HTTP_GONE:
+                    self._version = ""
+                log.warning("watch refused", resource=self._resource.plural, error=str(refusal))
+            except Unreachable as problem:
+                reason, delay = "unreachable", self._backoff.delay()
+                log.warning(
+                    "watch broke", resource=self._resource.plural, error=str(problem), retry_in_s=delay
+                )
+            except Undecodable:
+                reason, delay = "undecodable", self._backoff.delay()
+                self._version = ""
+                log.exception("watch unreadable", resource=self._resource.plural)
+            self._metrics.watch_restarted(self._resource.plural, reason)
+            await asyncio.sleep(min(delay, self._settings.backoff_limit_s))
+
+    # --- list ----------------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        """Bring the sink to the state of one list. The very first list streams page by page; a later one is
+        read to its end first, so that what is gone is said before what replaced it."""
+        pages: list[Page[T]] = []
+        later = bool(self._known)
+        token = ""
+        while True:
+            page = await self._page(token)
+            pages.append(page)
+            if not later:
+                await self._deliver(page)
+            if not (token := page.token):
+                break
+        if later:
+            await self._deliver_deletions(pages)
+            for page in pages:
+                await self._deliver(page)
+        self._version = pages[-1].version
+        if not self.synced.is_set():
+            log.info("listed", resource=self._resource.plural, objects=len(self._known))
+            self.synced.set()
+
+    async def _page(self, token: str) -> Page[T]:
+        query = {"limit": str(self._settings.page_size)} | ({"continue": token} if token else {})
+        body = await self._client.get(self._resource.plural, self._resource.path, query)
+        self._heard()
+        page = self._resource.page(body)
+        for problem in page.unreadable:
+            self._leave_out(problem)
+        return page
+
+    async def _deliver(self, page: Page[T]) -> None:
+        for item in page.items:
+            await self._seen(item)
+
+    async def _deliver_deletions(self, pages: list[Page[T]]) -> None:
+        unreadable = [problem for page in pages for problem in page.unreadable]
+        if any(not problem.key for problem in unreadable):
+            return  # we can't tell which of the known objects these are: better one too many than one too few
+        listed = {self._resource.key(item.metadata) for page in pages for item in page.items}
+        listed.update(problem.key for problem in unreadable)
+        for key in [key for key in self._known if key not in listed]:
+            await self._gone(key)
+
+    # --- watch ---------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        timeout = self._settings.timeout_s * random.uniform(1.0, 1.5)  # not all watchers come back at once
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(max(1, round(timeout))),
+        }
+        began, lines_read = time.monotonic(), 0
+        async with self._client.watch(
+            self._resource.plural, self._resource.path, query, self._settings.read_deadline_s
+        ) as batches:
+            async for lines in batches:
+                self._heard()
+                lines_read += len(lines)
+                for line in lines:
+                    if line:
+                        await self._on_line(line)
+                self._backoff.reset()
+                await asyncio.sleep(0)  # a full buffer of events must not keep the calls of the shim waiting
+        if not lines_read and time.monotonic() - began < SHORT_LIVED_S:
+            raise Unreachable(f"WATCH {self._resource.plural}: the server ended it at once")
+
+    async def _on_line(self, line: bytes) -> None:
+        try:
+            event = self._resource.event(line)
+        except Undecodable as problem:
+            if not problem.key:
+                raise  # nobody knows what was missed: list again
+            self._leave_out(problem)
+            return
+        match event:
+            case Added(item):
+                await self._seen(item)
+                self._version = item.metadata.resource_version
+            case Deleted(item):
+                await self._gone(self._resource.key(item.metadata))
+                self._version = item.metadata.resource_version
+            case Bookmark(version):
+                self._version = version
+            case Failed(status) if status.code == HTTP_GONE:
+                raise _Expired
+            case Failed(status):
+                raise ApiError(f"WATCH {self._resource.plural}", status.code, status.message)
+
+    # --- to the sink ---------------------------------------------------------------------------------
+
+    async def _seen(self, item: T) -> None:
+        key, version = self._resource.key(item.metadata), item.metadata.resource_version
+        if self._known.get(key) == version:
+            return  # listed again, unchanged
+        await self._sink(Seen(item))
+        self._known[key] = version
+
+    async def _gone(self, key: str) -> None:
+        if key in self._known:
+            await self._sink(Gone(key))
+            del self._known[key]
+
+    def _leave_out(self, problem: Undecodable) -> None:
+        """One object of another shape than its kind: what was known of it stays, the rest goes on."""
+        self._metrics.unreadable_object(self._resource.plural)
+        log.error("object unreadable", resource=self._resource.plural, error=str(problem))
+
+    def _heard(self) -> None:
+        self.last_heard = time.monotonic()

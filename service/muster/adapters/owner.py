@@ -1,0 +1,230 @@
+"""The one owner of the Coordinator: events in, in order; instructions out; the shim's calls in between.
+
+Changes reach the Coordinator through one bounded inbox. The calls of the shim do not queue behind them: they
+are answered between two events, on the same thread, so that the Coordinator never sees two things at once and
+a burst of ten thousand pod changes does not cost a call its deadline. Sessions do go through the inbox: the
+verdicts that an older event still causes must not reach a newer session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from muster.adapters.grpc import messages
+from muster.adapters.grpc.generated.muster import v1
+from muster.adapters.grpc.server import Refusal
+from muster.adapters.grpc.sessions import Cause, Session
+from muster.adapters.telemetry.metrics import Metrics
+from muster.domain.node import Usage
+from muster.gangs import calls
+from muster.gangs.events import Event, SessionClosed, SessionOpened, Tick
+from muster.gangs.instructions import EmitEvent, Instruction, PushVerdict, Solve
+
+SLICE_S = 0.005
+"""Events are handled for so long before the loop's other tasks get a turn."""
+
+log = structlog.get_logger(__name__)
+
+
+class Gangs(Protocol):
+    """`gangs.coordinator.Coordinator`, as far as it is used here."""
+
+    def handle(self, event: Event) -> list[Instruction]: ...
+    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer: ...
+    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer: ...
+    def reserve(
+        self, now: float, ref: calls.PlanRef, member: int, node: str
+    ) -> tuple[calls.ReserveAnswer, list[Instruction]]: ...
+    def permit(
+        self, now: float, ref: calls.PlanRef, wall_ns: int
+    ) -> tuple[calls.PermitAnswer, list[Instruction]]: ...
+    def unreserve(  # noqa: PLR0913, PLR0917
+        self,
+        now: float,
+        ref: calls.PlanRef,
+        member: int,
+        node: str,
+        fate: calls.BindingFate,
+        plugin: str,
+        message: str,
+    ) -> list[Instruction]: ...
+    def next_deadline(self) -> float | None: ...
+    def summary(self) -> Any: ...
+
+
+class InFlight(Protocol):
+    """What Bindings of unknown fate take: `Intake.in_flight`."""
+
+    def __call__(self, bindings: Iterable[tuple[str, str, dict[str, str]]]) -> tuple[Usage, ...]: ...
+
+
+class Owner:
+    """Carries events to the gangs and instructions from them. `run` ends only by cancellation, or by a defect
+    in the Coordinator: its state can't be trusted then, and a restart rebuilds it from what is bound."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        gangs: Gangs,
+        metrics: Metrics,
+        *,
+        solve: Callable[[Solve], None],
+        emit: Callable[[EmitEvent], None],
+        in_flight: InFlight,
+        inbox: int,
+    ) -> None:
+        self._gangs = gangs
+        self._metrics = metrics
+        self._solve = solve
+        self._emit = emit
+        self._in_flight = in_flight
+        self._inbox: asyncio.Queue[Callable[[], None] | Event] = asyncio.Queue(inbox)
+        self._synced = asyncio.Event()
+        self._session: Session | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    # --- events --------------------------------------------------------------------------------------
+
+    async def put(self, event: Event) -> None:
+        """Queue an event; waits while the inbox is full."""
+        await self._inbox.put(event)
+
+    async def run(self) -> None:
+        while True:
+            self._take(await self._inbox.get())
+            until = time.monotonic() + SLICE_S
+            while not self._inbox.empty() and time.monotonic() < until:
+                self._take(self._inbox.get_nowait())
+            self._metrics.inbox.set(self._inbox.qsize())
+            self._arm_timer()
+            await asyncio.sleep(0)
+
+    async def sync(self, event: Event) -> None:
+        """Queue `Synced`; from when it is handled, sessions may begin."""
+        await self._in_order(lambda: self._carry_out(self._gangs.handle(event)))
+        self._synced.set()
+
+    @property
+    def is_synced(self) -> bool:
+        return self._synced.is_set()
+
+    def summary(self) -> Any:
+        return self._gangs.summary()
+
+    def shut_down(self) -> None:
+        """End the session."""
+        if self._session is not None:
+            self._session.end(Cause.SHUTDOWN)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _take(self, item: Callable[[], None] | Event) -> None:
+        if callable(item):
+            item()
+        else:
+            self._carry_out(self._gangs.handle(item))
+
+    async def _in_order(self, deed: Callable[[], None]) -> None:
+        """Do something after all that waits in the inbox; returns when it is done."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def do() -> None:
+            deed()
+            if not done.cancelled():
+                done.set_result(None)
+
+        await self._inbox.put(do)
+        await done
+
+    def _carry_out(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Solve():
+                    self._solve(instruction)
+                case PushVerdict():
+                    self._push(instruction)
+                case EmitEvent():
+                    self._emit(instruction)
+
+    def _push(self, verdict: PushVerdict) -> None:
+        response = v1.WatchResponse(verdict=messages.verdict(verdict))
+        delivered = self._session is not None and self._session.push(response)
+        self._metrics.verdict(verdict.outcome.value, delivered=delivered)
+
+    def _arm_timer(self) -> None:
+        """One timer for the earliest deadline; it puts a Tick."""
+        due = self._gangs.next_deadline()
+        if self._timer is not None and (due is None or due != self._due):
+            self._timer.cancel()
+            self._timer = None
+        if due is not None and self._timer is None:
+            # the loop's clock is time.monotonic, that of the events
+            self._timer = asyncio.get_running_loop().call_at(due, self._on_timer)
+            self._due = due
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._inbox.full():  # when it is, the timer is armed again after what is in it
+            self._inbox.put_nowait(Tick(time.monotonic()))
+
+    # --- the shim (`grpc.server.GangCalls`) ----------------------------------------------------------
+
+    async def synced(self) -> None:
+        await self._synced.wait()
+
+    async def opened(self, session: Session, in_flight: Sequence[v1.InFlightBinding]) -> None:
+        def begin() -> None:
+            if self._session is not None:
+                self._session.end(Cause.REPLACED)
+            self._session = session
+            bindings = ((binding.uid, binding.node, binding.annotations) for binding in in_flight)
+            usages = self._in_flight(bindings)
+            self._carry_out(self._gangs.handle(SessionOpened(time.monotonic(), session.epoch, usages)))
+
+        await self._in_order(begin)
+
+    async def closed(self, session: Session) -> None:
+        def finish() -> None:
+            if self._session is session:
+                self._session = None
+                self._carry_out(self._gangs.handle(SessionClosed(time.monotonic(), session.epoch)))
+
+        await self._inbox.put(finish)
+
+    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
+        return self._gangs.filter(ref)
+
+    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
+        return self._gangs.score(ref)
+
+    def reserve(self, ref: calls.PlanRef, member: int, node: str) -> calls.ReserveAnswer:
+        answer, instructions = self._gangs.reserve(time.monotonic(), ref, member, node)
+        self._after_call(instructions)
+        return answer
+
+    def permit(self, ref: calls.PlanRef) -> calls.PermitAnswer:
+        answer, instructions = self._gangs.permit(time.monotonic(), ref, time.time_ns())
+        self._after_call(instructions)
+        return answer
+
+    def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None:
+        self._after_call(
+            self._gangs.unreserve(
+                time.monotonic(),
+                ref,
+                refusal.member,
+                refusal.node,
+                refusal.fate,
+                refusal.plugin,
+                refusal.message,
+            )
+        )
+
+    def _after_call(self, instructions: Iterable[Instruction]) -> None:
+        self._carry_out(instructions)
+        self._arm_timer()

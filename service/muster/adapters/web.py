@@ -1,0 +1,83 @@
+"""What the service shows over HTTP, read-only: /metrics, /healthz, /readyz, and /gangs (why is it pending?).
+
+By default on a free port of the loopback interface; the address is written beside the socket, so that
+`muster status` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from muster.adapters.telemetry.metrics import Metrics
+
+SHUTDOWN_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+def address_file(socket: Path) -> Path:
+    """Where the HTTP address of the service on this socket is written."""
+    return socket.with_name(socket.name + ".http")
+
+
+class Web:
+    """The HTTP server. `gangs` gives what /gangs shows; `unready` why the service is not ready, or ""."""
+
+    def __init__(
+        self, metrics: Metrics, gangs: Callable[[], object], unready: Callable[[], str], socket: Path
+    ) -> None:
+        self._metrics = metrics
+        self._gangs = gangs
+        self._unready = unready
+        self._address_file = address_file(socket)
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/metrics", self._on_metrics),
+                web.get("/healthz", self._on_healthz),
+                web.get("/readyz", self._on_readyz),
+                web.get("/gangs", self._on_gangs),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        bound = self._runner.addresses[0]
+        shown = f"[{bound[0]}]" if ":" in str(bound[0]) else bound[0]
+        self.url = f"http://{shown}:{bound[1]}"
+        self._address_file.write_text(self.url + "\n")
+        log.info("http", url=self.url)
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            self._address_file.unlink(missing_ok=True)
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _on_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _on_healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _on_readyz(self, _: web.Request) -> web.Response:
+        reason = self._unready()
+        return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
+
+    async def _on_gangs(self, _: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(self._gangs()), content_type="application/json")

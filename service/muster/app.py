@@ -1,0 +1,218 @@
+"""The composition root: the only place that knows all parts and joins them.
+
+Start: HTTP and the socket answer at once (not ready), then the watches begin; when both have seen all that
+exists, `Synced` goes to the gangs, health turns to SERVING and the shim's session may begin. End: SIGTERM, or
+a defect in any of the tasks, which ends the process with an error rather than leave half a service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket as sockets
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import structlog
+
+from muster.adapters.grpc.endpoint import Endpoint
+from muster.adapters.grpc.server import GangServer
+from muster.adapters.kube import decode
+from muster.adapters.kube.client import KubeClient
+from muster.adapters.kube.events import EventPoster, EventSettings
+from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.watch import Watcher, WatchSettings
+from muster.adapters.owner import Gangs, Owner
+from muster.adapters.planner import Place, Planner
+from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.telemetry.tracing import Tracing
+from muster.adapters.web import Web
+from muster.config import Config
+from muster.dialects.settings import Settings as DialectSettings
+from muster.domain.decision import Decision
+from muster.gangs.events import Event, Synced
+from muster.gangs.instructions import Solve
+from muster.gangs.settings import Settings as GangSettings
+
+EVENTS_DRAIN_S = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class App:
+    """One service. `run` returns after `stop` was set and everything has ended."""
+
+    def __init__(self, config: Config, gangs: Gangs, place: Place) -> None:
+        self._config = config
+        self.metrics = Metrics()
+        self._tracing = Tracing()
+        self._client = KubeClient(str(config.kubeconfig) if config.kubeconfig else None, config.context)
+        events = EventSettings(**config.events.model_dump())
+        self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
+        self._planner = Planner(place, self._put, self.metrics, self._tracing, config.planner.time_limit_s)
+        self._intake = Intake(dialect_settings(config), self._put)
+        self.owner = Owner(
+            gangs,
+            self.metrics,
+            solve=self._planner.submit,
+            emit=self._events.emit,
+            in_flight=self._intake.in_flight,
+            inbox=config.inbox,
+        )
+        watch = WatchSettings(**config.watch.model_dump())
+        self._pods = Watcher(self._client, decode.pods(), self._intake.on_pod, self.metrics, watch)
+        self._nodes = Watcher(self._client, decode.nodes(), self._intake.on_node, self.metrics, watch)
+        self.endpoint = Endpoint(config.socket)
+        self._server = GangServer(
+            self.owner, self.endpoint, self.metrics, self._tracing, queue=config.session_queue
+        )
+        self.web = Web(self.metrics, self._shown, self._unready, config.socket)
+        self._show_at_scrape()
+
+    async def _put(self, event: Event) -> None:
+        await self.owner.put(event)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            kube.client.ConfigError, grpc.endpoint.SocketError, OSError: it can't start.
+            Exception: whatever a task failed with; everything has been ended.
+        """
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await self._server.start()
+            if self._config.http.port is not None:
+                await self.web.start(self._config.http.host, self._config.http.port)
+            await self._client.connect()
+            log.info("serving", api=self._client.host)
+            for work in (self._pods, self._nodes, self.owner, self._planner, self._events):
+                tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
+            tasks.append(asyncio.create_task(self._announce_sync(), name="sync"))
+            # beside the first lists; the first Solve queues behind it in the planner's thread
+            tasks.append(asyncio.create_task(self._planner.warm(_load_solver), name="load solver"))
+            stopping = asyncio.create_task(stop.wait())
+            await _until_first_failure_or(stopping, tasks)
+        finally:
+            await self._end(tasks)
+
+    async def _announce_sync(self) -> None:
+        """Nothing is planned before nodes and pods have both been seen in full."""
+        await self._nodes.synced.wait()
+        await self._pods.synced.wait()
+        await self.owner.sync(Synced(time.monotonic()))
+        await self._server.serving()
+        log.info("synced")
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Each step has its share of `shutdown_s`; none is skipped because one before it failed."""
+        share = self._config.shutdown_s / 4
+        self.owner.shut_down()
+        await _within(share, "socket", self._server.stop())
+        if tasks:
+            await _within(min(share, EVENTS_DRAIN_S), "events", self._events.drained())
+        await _within(share, "planner", self._planner.stop(share))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # failures were raised from run already
+        await _within(share, "http", self.web.stop())
+        await _within(share, "api client", self._client.close())
+        await _within(share, "traces", asyncio.to_thread(self._tracing.close))
+        log.info("ended")
+
+    def _unready(self) -> str:
+        if self.owner.is_synced:
+            return ""
+        waiting = [
+            name
+            for name, watcher in (("nodes", self._nodes), ("pods", self._pods))
+            if not watcher.synced.is_set()
+        ]
+        return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
+
+    def _shown(self) -> dict[str, object]:
+        """What /gangs says."""
+        return {"ready": self.owner.is_synced, "gangs": self.owner.summary()}
+
+    def _show_at_scrape(self) -> None:
+        def silence() -> Iterable[tuple[str, float]]:
+            now = time.monotonic()
+            yield "pods", now - self._pods.last_heard
+            yield "nodes", now - self._nodes.last_heard
+
+        def phases() -> Iterable[tuple[str, float]]:
+            counts = Counter(str(gang.phase) for gang in self.owner.summary())
+            return [(phase, float(count)) for phase, count in counts.items()]
+
+        self.metrics.read_at_scrape("muster_gangs", "Gangs by phase.", "phase", phases)
+        self.metrics.read_at_scrape(
+            "muster_watch_silence_seconds", "Since the API server last said anything.", "resource", silence
+        )
+        self.metrics.read_at_scrape(
+            "muster_nodes_with_problems",
+            "Nodes that are used without something in them that can't be read.",
+            "resource",
+            lambda: [("nodes", float(self._intake.nodes_with_problems))],
+        )
+
+
+async def _until_first_failure_or(stopping: asyncio.Task[Any], tasks: list[asyncio.Task[None]]) -> None:
+    """Return when `stopping` is done; raise what the first failing task raised."""
+    running: set[asyncio.Task[Any]] = {stopping, *tasks}
+    try:
+        while not stopping.done():
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        stopping.cancel()
+
+
+async def _within(seconds: float, what: str, work: Coroutine[Any, Any, object]) -> None:
+    try:
+        await asyncio.wait_for(work, seconds)
+    except TimeoutError:
+        log.warning("not ended in time", what=what, waited_s=seconds)
+    except Exception:  # the other parts are to be ended all the same
+        log.exception("could not be ended", what=what)
+
+
+def dialect_settings(config: Config) -> DialectSettings:
+    return DialectSettings(
+        scheduler_names=frozenset(config.scheduler_names), gpu_resources=config.gpu_resources
+    )
+
+
+def serve(config: Config) -> None:
+    """Build everything and run until SIGTERM or SIGINT."""
+    from muster.gangs.coordinator import Coordinator  # noqa: PLC0415
+
+    asyncio.run(_serve(App(config, Coordinator(GangSettings(**config.gangs.model_dump())), planning(config))))
+
+
+async def _serve(app: App) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await app.run(stop)
+
+
+def planning(config: Config) -> Place:
+    """`place` with this service's limits; the solver is imported by its first call, or by `_load_solver`."""
+
+    def plan(solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        from muster.placement.limits import Limits  # noqa: PLC0415
+        from muster.placement.place import place  # noqa: PLC0415
+
+        limits = Limits(config.planner.deterministic_time, seconds_left, solve.excluded)
+        return place(solve.snapshot, solve.request, limits)
+
+    return plan
+
+
+def _load_solver() -> None:
+    """Half a second of imports."""
+    import muster.placement.place  # noqa: F401, PLC0415

@@ -1,0 +1,233 @@
+"""The `muster` command. Everything slow is imported inside the command that needs it: `--help` is instant."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from muster.config import Config
+
+STATUS_DEADLINE_S = 5.0
+
+app = typer.Typer(
+    name="muster",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+    help=(
+        "GPU gang scheduler for Kubernetes: places all pods of a gang at once, down to the GPU, "
+        "or says why it waits.\n\n"
+        "[bold]Try it on this machine[/bold]\n\n"
+        "  muster cluster up                 a real control plane with fake GPU nodes\n\n"
+        "  muster serve --kubeconfig …       the service; the shim connects to its socket\n\n"
+        "  muster status                     gangs: who waits, and why\n"
+    ),
+)
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="YAML file; `muster config` prints one with every field.", metavar="FILE"
+    ),
+]
+SocketPath = Annotated[
+    Path | None, typer.Option("--socket", help="Unix socket of the service.", metavar="PATH")
+]
+
+
+@app.command()
+def serve(  # noqa: PLR0913, PLR0917
+    config: ConfigFile = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, else the pod's account.", metavar="FILE"),
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context in the kubeconfig.")] = None,
+    socket: SocketPath = None,
+    http_port: Annotated[
+        int | None, typer.Option(help="Port of /metrics, /healthz, /readyz and /gangs; 0 takes a free one.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="auto, json or console.")] = None,
+) -> None:
+    """Run the service until SIGTERM.
+
+    It watches nodes and pods, plans gangs, and tells the shim over its unix socket.
+
+    [bold]Examples[/bold]
+
+      muster serve                                            in a pod, or with ~/.kube/config
+
+      muster serve --kubeconfig ./kubeconfig --socket ./run/muster.sock
+
+      MUSTER__LOG__LEVEL=debug muster serve -c muster.yaml    any field, from the environment
+
+      OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 muster serve     with traces
+    """
+    settings = _settings(
+        config,
+        {
+            "kubeconfig": kubeconfig,
+            "context": context,
+            "socket": socket,
+            "http.port": http_port,
+            "log.level": log_level,
+            "log.format": log_format,
+        },
+    )
+    from muster.adapters.grpc.endpoint import SocketError  # noqa: PLC0415
+    from muster.adapters.kube.client import ConfigError  # noqa: PLC0415
+    from muster.adapters.telemetry import logs  # noqa: PLC0415
+    from muster.app import serve as run  # noqa: PLC0415
+
+    logs.configure(settings.log.level, settings.log.format)
+    try:
+        run(settings)
+    except (ConfigError, SocketError) as problem:
+        raise _fail(str(problem)) from None
+    except OSError as problem:
+        raise _fail(f"can't start: {problem}") from None
+
+
+@app.command()
+def status(
+    config: ConfigFile = None,
+    socket: SocketPath = None,
+    url: Annotated[
+        str | None, typer.Option(help="HTTP address of the service, if not found by its socket.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As the service says it, for programs.")] = False,
+) -> None:
+    """Show the gangs of a running service: phase, members seen and needed, and why one waits.
+
+    [bold]Examples[/bold]
+
+      muster status
+
+      muster status --socket ./run/muster.sock
+
+      muster status --url http://127.0.0.1:9464 --json | jq '.gangs[] | select(.phase == "unplaceable")'
+    """
+    import json  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+
+    body = _ask(url or _address(config, socket), "/gangs")
+    if as_json:
+        sys.stdout.write(body.rstrip("\n") + "\n")
+    else:
+        _show(json.loads(body))
+
+
+@app.command("config")
+def config_reference() -> None:
+    """Print every setting with its default and what it means, as a YAML file to start from.
+
+    [bold]Example[/bold]
+
+      muster config > muster.yaml
+    """
+    from muster.config import reference  # noqa: PLC0415
+
+    typer.echo(reference(), nl=False)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    options_metavar="",
+)
+def cluster(context: typer.Context) -> None:
+    """A real control plane on this machine, with fake GPU nodes: up, down, status.
+
+    [bold]Example[/bold]
+
+      muster cluster up
+    """
+    try:
+        from local_cluster.cli import app as cluster_app  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        raise _fail(f"`muster cluster` is not installed here: {missing}") from None
+    cluster_app(args=context.args or ["--help"], prog_name="muster cluster")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"muster {metadata.version('muster')}")
+
+
+def _settings(file: Path | None, flags: dict[str, Any]) -> Config:
+    from muster.config import SettingsError, load  # noqa: PLC0415
+
+    try:
+        return load(file, flags=flags)
+    except SettingsError as problem:
+        raise _fail(str(problem), code=2) from None
+
+
+def _address(config: Path | None, socket: Path | None) -> str:
+    """The HTTP address that the service wrote beside its socket."""
+    path = _settings(config, {"socket": socket}).socket
+    file = path.with_name(path.name + ".http")
+    try:
+        return file.read_text().strip()
+    except OSError:
+        raise _fail(
+            f"no service found: {file} is not there. Start one with `muster serve`, "
+            "or name it by --socket or --url."
+        ) from None
+
+
+def _ask(url: str, path: str) -> str:
+    import urllib.error  # noqa: PLC0415
+    import urllib.request  # noqa: PLC0415
+
+    if not url.startswith(("http://", "https://")):
+        raise _fail(f"--url {url}: an address like http://127.0.0.1:9464 is expected")
+    try:
+        with urllib.request.urlopen(url.rstrip("/") + path, timeout=STATUS_DEADLINE_S) as answer:
+            return str(answer.read().decode())
+    except (urllib.error.URLError, TimeoutError) as problem:
+        raise _fail(f"the service at {url} does not answer: {getattr(problem, 'reason', problem)}") from None
+
+
+def _show(summary: Any) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console()
+    if not summary["ready"]:
+        console.print("The service has not seen the whole cluster yet.")
+    if not summary["gangs"]:
+        console.print("no gangs")
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("GANG", overflow="fold")
+    table.add_column("PHASE")
+    table.add_column("SEEN/NEEDED", justify="right")
+    table.add_column("BOUND", justify="right")
+    table.add_column("WHY", overflow="fold")
+    for gang in summary["gangs"]:
+        row = (
+            f"{gang['namespace']}/{gang['name']}",
+            gang["phase"],
+            f"{gang['present']}/{gang['needed']}",
+            str(gang["bound"]),
+            gang["reason"],
+        )
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
+
+
+def _fail(message: str, code: int = 1) -> typer.Exit:
+    typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
+    typer.echo(message, err=True)
+    return typer.Exit(code)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,279 @@
+"""The service's settings: a YAML file, over it the environment, over that the command line's flags.
+
+Every field has a default that works and a sentence that documents it (`muster config` prints
+them all). A field that does not exist is an error that names its source: a misspelt setting that is silently
+ignored is the worst kind. Environment variables are `MUSTER__SECTION__FIELD`; a single underscore would
+collide with what Kubernetes sets for a Service named "muster" (MUSTER_PORT and the like).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+PREFIX = "MUSTER__"
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class SettingsError(Exception):
+    """A setting can't be used; each line names source, field and what is expected."""
+
+
+def default_socket() -> Path:
+    """/run/muster/muster.sock for root, else below $XDG_RUNTIME_DIR or a private folder in /tmp."""
+    if os.geteuid() == 0:
+        return Path("/run/muster/muster.sock")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime or f"/tmp/muster-{os.geteuid()}") / "muster" / "muster.sock"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, validate_default=True)
+
+
+class Http(_Section):
+    host: str = Field(
+        default="127.0.0.1", description="Address that /metrics, /healthz, /readyz and /gangs listen on."
+    )
+    port: int | None = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Its port; 0 takes a free one (written beside the socket), null is off.",
+    )
+
+
+class Log(_Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least that is logged."
+    )
+    format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="auto: console on a terminal, else json."
+    )
+
+
+class Watch(_Section):
+    page_size: Positive = Field(default=500, description="Objects in one list request.")
+    timeout_s: Seconds = Field(
+        default=300.0, description="Seconds after which the API server is asked to end a watch."
+    )
+    read_deadline_s: Seconds = Field(
+        default=120.0,
+        description="Silence after which a watch is taken for dead; bookmarks come every 60 to 75 s.",
+    )
+    backoff_first_s: Seconds = Field(
+        default=0.25, description="First wait before a broken watch is tried again."
+    )
+    backoff_limit_s: Seconds = Field(default=30.0, description="Longest wait between two tries.")
+
+
+class Events(_Section):
+    queue: Positive = Field(
+        default=10_000, description="Kubernetes events that may wait; more are dropped and counted."
+    )
+    per_s: float = Field(default=50.0, gt=0, description="Events posted in a second, at most.")
+    burst: Positive = Field(default=100, description="Events posted at once after a pause, at most.")
+    repeat_after_s: Seconds = Field(
+        default=600.0, description="A pod's last event is posted again only after so long."
+    )
+
+
+class Planner(_Section):
+    deterministic_time: Seconds = Field(
+        default=0.5,
+        description="CP-SAT's work on one decision, in its own deterministic measure (about a second each).",
+    )
+    time_limit_s: Seconds = Field(
+        default=10.0, description="Outer guard by wall clock; a decision that it cuts short says `truncated`."
+    )
+
+
+class Gangs(_Section):
+    waiting_s: Seconds = Field(
+        default=3.0, description="How long a gang may be incomplete before an event says so."
+    )
+    plan_s: Seconds = Field(default=60.0, description="From a plan to its Permit, at most.")
+    bind_s: Seconds = Field(default=30.0, description="From Permit to each member seen bound, at most.")
+    exclusion_s: Seconds = Field(
+        default=300.0, description="How long a node that an in-tree plugin refused is left out."
+    )
+    recheck_s: Seconds = Field(
+        default=1.0, description="Pause after two answers in a row that the cluster overtook."
+    )
+    backoff_s: Seconds = Field(
+        default=1.0, description="Pause after a withdrawal; doubles with each in a row."
+    )
+    backoff_max_s: Seconds = Field(default=30.0, description="Longest such pause.")
+    prompt_retries: int = Field(
+        default=3, ge=0, description="Withdrawals in a row that are tried again at once."
+    )
+    alternates: int = Field(
+        default=8, ge=0, description="Nodes of which each member is told beside its planned one."
+    )
+
+
+class Config(_Section):
+    """All settings of `muster serve`."""
+
+    kubeconfig: Path | None = Field(
+        default=None,
+        description="Path; null: $KUBECONFIG or ~/.kube/config where there is one, else the pod's account.",
+    )
+    context: str | None = Field(
+        default=None, description="Context in the kubeconfig; null is its current one."
+    )
+    socket: Path = Field(
+        default_factory=default_socket,
+        description="Unix socket for the shim; its folder is made with mode 0700, the socket with 0600.",
+    )
+    scheduler_names: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        default=("muster",), description="schedulerName of the pods that are ours."
+    )
+    gpu_resources: tuple[str, ...] = Field(
+        default=("nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu"),
+        description="Extended resources that count whole GPUs.",
+    )
+    inbox: Positive = Field(
+        default=10_000, description="Changes that may wait for the gangs before the watches are held."
+    )
+    session_queue: Positive = Field(
+        default=4096,
+        description="Verdicts that may wait for the shim; one that falls behind further must reconnect.",
+    )
+    shutdown_s: Seconds = Field(default=10.0, description="Time for a clean end after SIGTERM.")
+    http: Http = Http()
+    log: Log = Log()
+    watch: Watch = Watch()
+    events: Events = Events()
+    planner: Planner = Planner()
+    gangs: Gangs = Gangs()
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Config:
+    """Merge the sources. `flags` are by dotted field ("http.port"); None in it means that it was not given.
+
+    Raises:
+        SettingsError: with one line for everything that is wrong.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[tuple[str, ...], str] = {}
+    if file is not None:
+        _merge(values, sources, _read(file), str(file))
+    for name, text in (os.environ if environment is None else environment).items():
+        if name.startswith(PREFIX):
+            path = tuple(part.lower() for part in name.removeprefix(PREFIX).split("__"))
+            _set(values, sources, path, _scalar(text), f"environment {name}")
+    for dotted, value in (flags or {}).items():
+        if value is not None:
+            flag = "--" + dotted.replace(".", "-").replace("_", "-")
+            _set(values, sources, tuple(dotted.split(".")), value, flag)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as wrong:
+        lines = [_line(error["loc"], error["type"], error["msg"], sources) for error in wrong.errors()]
+        raise SettingsError("\n".join(lines)) from None
+
+
+def reference() -> str:
+    """All settings with their defaults, as the YAML file that changes nothing."""
+    return "\n".join(_reference(Config, "")) + "\n"
+
+
+def _reference(section: type[BaseModel], indent: str) -> list[str]:
+    lines = []
+    for name, field in section.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            lines += [f"{indent}{name}:", *_reference(type(default), indent + "  ")]
+            continue
+        plain = (
+            list(default)
+            if isinstance(default, tuple)
+            else str(default)
+            if isinstance(default, Path)
+            else default
+        )
+        shown = yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+        lines += [f"{indent}# {field.description}", f"{indent}{name}: {shown}"]
+    return lines
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        read = yaml.safe_load(file.read_text())
+    except (OSError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"{file}: can't be read: {problem}") from problem
+    except yaml.YAMLError as problem:
+        raise SettingsError(f"{file}: no valid YAML: {problem}") from problem
+    if read is None:
+        return {}
+    if not isinstance(read, dict):
+        raise SettingsError(f"{file}: a mapping of settings is expected, not {type(read).__name__}")
+    return read
+
+
+def _scalar(text: str) -> Any:
+    """What YAML makes of it: numbers, null and [a, b] work in the environment too."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _merge(
+    values: dict[str, Any],
+    sources: dict[tuple[str, ...], str],
+    read: Mapping[Any, Any],
+    source: str,
+    at: tuple[str, ...] = (),
+) -> None:
+    for key, value in read.items():
+        path = (*at, str(key))
+        if isinstance(value, Mapping):
+            sources[path] = source
+            _merge(values.setdefault(str(key), {}), sources, value, source, path)
+        else:
+            sources[path] = source
+            values[str(key)] = value
+
+
+def _set(
+    values: dict[str, Any],
+    sources: dict[tuple[str, ...], str],
+    path: tuple[str, ...],
+    value: Any,
+    source: str,
+) -> None:
+    sources[path] = source
+    for part in path[:-1]:
+        inner = values.get(part)
+        values[part] = values = inner if isinstance(inner, dict) else {}
+    values[path[-1]] = value
+
+
+def _line(
+    where: tuple[int | str, ...], kind: str, message: str, sources: Mapping[tuple[str, ...], str]
+) -> str:
+    """One error: its source is that of the longest known beginning of its path."""
+    path = tuple(str(part) for part in where)
+    source = next(
+        (sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), "settings"
+    )
+    dotted = ".".join(path)
+    if kind == "extra_forbidden":
+        section: Any = Config
+        for part in path[:-1]:
+            section = section.model_fields[part].annotation
+        return f"{source}: there is no setting {dotted!r}; known here: {', '.join(section.model_fields)}"
+    return f"{source}: {dotted}: {message[0].lower()}{message[1:]}"

@@ -1,0 +1,126 @@
+"""Topology from node labels alone, where no matrix is published: islands of GPUs, their links' generation.
+
+First that speaks wins: `gpu.topology/nvlink-domain`, `nvidia.com/gpu.clique` (both: all GPUs of the node are
+in one domain), the matrix (not here: `gputopology`), `gpu.topology/nvlink-domain-size`,
+`nvidia.com/nvswitch.present`. What a label says against the one that won is a problem of the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.dialects.reading import positive
+from muster.dialects.settings import Settings
+from muster.domain.topology import GpuTopology, Link
+
+LINKS_OF_VERSION = {"2": 6, "3": 12, "4": 18, "5": 18}
+"""NVLink generation → links of one GPU: NVIDIA's table at https://www.nvidia.com/en-us/data-center/nvlink/
+(2nd: V100, 6 links; 3rd: A100, 12; 4th: H100, 18; 5th: B200, 18); the same numbers as in the printouts of
+`nvidia-smi topo -m` in local-cluster/topologies (dgx2 NV6, hgx-a100 NV12, hgx-h100 NV18, gb200 NV18)."""
+
+VERSION_OF_PRODUCT = (
+    ("V100", "2"),
+    ("A100", "3"),
+    ("A800", "3"),
+    ("H100", "4"),
+    ("H200", "4"),
+    ("H800", "4"),
+    ("H20", "4"),
+    ("B200", "5"),
+    ("B300", "5"),
+)
+"""Part of `nvidia.com/gpu.product` → NVLink generation; the first that occurs (GB200 has B200 in it)."""
+
+FEWEST_BEHIND_A_SWITCH = 6
+"""The links of the oldest generation that has NVSwitch, for GPUs of which nothing else is known."""
+LARGEST_WITHOUT_SWITCH = 4
+"""GPUs that are joined all to all without a switch, at most: HGX A100 and H100 boards of four."""
+
+
+def of_labels(
+    labels: Mapping[str, str], gpu_count: int, amd: bool, settings: Settings
+) -> tuple[GpuTopology, tuple[str, ...]]:
+    """The topology that the labels tell of, unknown where they tell nothing, and what is wrong in them."""
+    size, switched, problems = _islands(labels, gpu_count, settings)
+    if size is None or gpu_count < 2:
+        return GpuTopology.unknown(gpu_count), problems
+    if amd:
+        return GpuTopology.of_islands(gpu_count, size, Link.of_kind("XGMI"), Link.of_kind("SYS")), problems
+    version, more = _version(labels, settings)
+    inside = Link.of_kind(_kind(version, size, switched or size > LARGEST_WITHOUT_SWITCH))
+    # Between islands nothing is known; the slowest kind promises nothing.
+    return GpuTopology.of_islands(gpu_count, size, inside, Link.of_kind("SYS")), problems + more
+
+
+def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings) -> tuple[str, ...]:
+    """What the labels say against a matrix that was read."""
+    if not topology.known:
+        return ()
+    islands = [island.bit_count() for island in topology.islands]
+    shape = f"the matrix has NVLink islands of {', '.join(map(str, islands))} GPUs"
+    problems = []
+    domain = settings.nvlink_domain if settings.nvlink_domain in labels else settings.clique
+    if domain in labels and len(islands) > 1:
+        problems.append(f"{domain} puts all GPUs into one domain, but {shape}: the label decides the domain")
+    size = labels.get(settings.nvlink_domain_size)
+    if size is not None and set(islands) != {min(positive(size) or 0, topology.gpu_count)}:
+        problems.append(f"{settings.nvlink_domain_size} is {size!r}, but {shape}: the matrix is used")
+    if labels.get(settings.nvswitch_present) == "true" and len(islands) > 1:
+        problems.append(f"{settings.nvswitch_present} is true, but {shape}: the matrix is used")
+    return tuple(problems)
+
+
+def _islands(
+    labels: Mapping[str, str], gpu_count: int, settings: Settings
+) -> tuple[int | None, bool, tuple[str, ...]]:
+    """(GPUs of one island, whether a switch joins them, problems)."""
+    switched = labels.get(settings.nvswitch_present) == "true"
+    if labels.get(settings.nvlink_domain) or labels.get(settings.clique):
+        return gpu_count, True, ()
+    text = labels.get(settings.nvlink_domain_size)
+    if text is None:
+        return (gpu_count, True, ()) if switched else (None, False, ())
+    size = positive(text)
+    if size is None:
+        expected = "a positive number of GPUs"
+        problem = f"{settings.nvlink_domain_size} is {text!r}, expected {expected}: it is read as no label"
+        return (gpu_count if switched else None), switched, (problem,)
+    # A domain may be wider than the node (an NVL72 tray has 4 of 72).
+    size = min(size, gpu_count)
+    if size and gpu_count % size:
+        problem = (
+            f"{settings.nvlink_domain_size} is {text!r}, which does not divide the node's {gpu_count} GPUs; "
+            f"the node is used without topology"
+        )
+        return None, False, (problem,)
+    return size, switched, ()
+
+
+def _version(labels: Mapping[str, str], settings: Settings) -> tuple[str | None, tuple[str, ...]]:
+    """The NVLink generation: by its own label, else by the product's name."""
+    said = labels.get(settings.nvlink_version)
+    product = labels.get(settings.gpu_product, "")
+    known = next((version for part, version in VERSION_OF_PRODUCT if part in product.upper()), None)
+    if said is None:
+        return known, ()
+    version = said.split(".")[0]
+    if version not in LINKS_OF_VERSION:
+        problem = (
+            f"{settings.nvlink_version} is {said!r}, known are {', '.join(LINKS_OF_VERSION)}: it is not read"
+        )
+        return known, (problem,)
+    if known is not None and known != version:
+        problem = (
+            f"{settings.nvlink_version} is {said!r}, but {product} has NVLink {known}: the version is used"
+        )
+        return version, (problem,)
+    return version, ()
+
+
+def _kind(version: str | None, size: int, switched: bool) -> str:
+    """The link inside an island: behind a switch all links of the GPU reach every other; else its peers
+    share them (HGX boards of four: A100 NV4, H100 NV6; a bridged pair of A100: NV12)."""
+    if version is None:
+        return f"NV{FEWEST_BEHIND_A_SWITCH if switched else 1}"
+    links = LINKS_OF_VERSION[version]
+    return f"NV{links if switched else max(1, links // max(1, size - 1))}"

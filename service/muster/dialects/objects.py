@@ -1,0 +1,135 @@
+"""The few fields of Kubernetes objects that are read, for msgspec to decode. Names are the API's."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class _Object(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
+    """API objects are camelCase; what is not named here is skipped while decoding."""
+
+
+class OwnerReference(_Object, frozen=True):
+    uid: str = ""
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class Metadata(_Object, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class ResourceRequirements(_Object, frozen=True):
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class Container(_Object, frozen=True):
+    name: str = ""
+    resources: ResourceRequirements | None = None
+    restart_policy: str | None = None
+
+
+class SchedulingGate(_Object, frozen=True):
+    name: str = ""
+
+
+class NodeSelectorRequirement(_Object, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeSelectorTerm(_Object, frozen=True):
+    match_expressions: list[NodeSelectorRequirement] | None = None
+    match_fields: list[NodeSelectorRequirement] | None = None
+
+
+class NodeSelector(_Object, frozen=True):
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class NodeAffinity(_Object, frozen=True):
+    required: NodeSelector | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class Affinity(_Object, frozen=True):
+    node_affinity: NodeAffinity | None = None
+
+
+class PodToleration(_Object, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class PodResourceClaim(_Object, frozen=True):
+    name: str = ""
+
+
+class SchedulingGroup(_Object, frozen=True):
+    pod_group_name: str | None = None
+
+
+class PodSpec(_Object, frozen=True):
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[PodToleration] | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
+    scheduling_group: SchedulingGroup | None = None
+
+
+class PodStatus(_Object, frozen=True):
+    phase: str = ""
+
+
+class PodObject(_Object, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class NodeTaint(_Object, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(_Object, frozen=True):
+    unschedulable: bool = False
+    taints: list[NodeTaint] | None = None
+
+
+class NodeCondition(_Object, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class NodeStatus(_Object, frozen=True):
+    allocatable: dict[str, str | int | float] | None = None
+    conditions: list[NodeCondition] | None = None
+
+
+class NodeObject(_Object, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()

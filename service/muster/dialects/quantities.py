@@ -1,0 +1,60 @@
+"""Kubernetes quantities, read exactly: `500m`, `1.5Gi`, `2e3`, `4`.
+
+The grammar is that of k8s.io/apimachinery/pkg/api/resource: a signed decimal number, then a binary suffix
+(Ki … Ei), a decimal one (n, u, m, k, M, G, T, P, E) or an exponent. As there, what is larger than an int64
+holds is capped, and what must be whole is rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+Quantity = str | int | float
+"""What msgspec decodes a quantity to: most are strings, but hand-written manifests have plain numbers."""
+
+LARGEST = 2**63 - 1
+_MAX_LENGTH = 64
+
+_PATTERN = re.compile(
+    r"(?P<sign>[+-]?)(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+)"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,9}))?"
+)
+_SCALES = {
+    **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", start=1)},
+    **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", start=1)},
+    **{letter: Fraction(1, 1000**power) for power, letter in enumerate("mun", start=1)},
+}
+
+
+def parse(value: Quantity) -> Fraction | None:
+    """The exact value, capped at an int64's range; None for what is no quantity."""
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if isinstance(value, int | float):
+        return _capped(Fraction(value) if isinstance(value, int) else Fraction(repr(value)))
+    match = _PATTERN.fullmatch(value) if len(value) <= _MAX_LENGTH and value.isascii() else None
+    if match is None:
+        return None
+    number = Fraction(match["number"].rstrip("."))
+    if match["suffix"]:
+        number *= _SCALES[match["suffix"]]
+    elif match["exponent"]:
+        # A quantity of 64 characters is past the cap, or below any thousandth, long before this bound.
+        number *= Fraction(10) ** max(-2 * _MAX_LENGTH, min(2 * _MAX_LENGTH, int(match["exponent"])))
+    return _capped(-number if match["sign"] == "-" else number)
+
+
+def milli(value: Fraction) -> int:
+    """Thousandths, rounded up."""
+    return math.ceil(value * 1000)
+
+
+def whole(value: Fraction) -> int:
+    """Units, rounded up."""
+    return math.ceil(value)
+
+
+def _capped(value: Fraction) -> Fraction:
+    return max(Fraction(-LARGEST), min(Fraction(LARGEST), value))

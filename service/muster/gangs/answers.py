@@ -1,0 +1,174 @@
+"""The shim's calls, answered from the plan. Each asks first whether it still speaks of the current plan."""
+
+from __future__ import annotations
+
+from muster.domain import allocation
+from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.sentences import placed_sentence
+from muster.gangs.calls import (
+    BindingFate,
+    FilterAnswer,
+    GivenBack,
+    PermitAnswer,
+    PlanRef,
+    ReserveAnswer,
+    ScoreAnswer,
+    StaleError,
+)
+from muster.gangs.gang import Exclusion, Gang, Plan, usages
+from muster.gangs.instructions import EventReason, Outcome
+from muster.gangs.ledger import fits
+from muster.gangs.life import Phase, Trigger
+from muster.gangs.lives import Lives
+from muster.placement import moves
+
+
+def filter_(lives: Lives, ref: PlanRef) -> FilterAnswer:
+    """Candidates of each member, the planned node first; for a refused gang why."""
+    gang = _current(lives, ref)
+    plan = gang.plan
+    if plan is None:
+        return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
+    if plan.filter_answer is None:
+        snapshot = lives.ledger.without(set(plan.order))
+        found = moves.alternates(snapshot, plan.request, plan.placed, limit=lives.settings.alternates)
+        others = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
+        places = plan.places
+        plan.filter_answer = FilterAnswer(
+            tuple(_candidates(gang, places[uid], others[uid]) for uid in plan.order)
+        )
+    return plan.filter_answer
+
+
+def _candidates(gang: Gang, place: MemberPlacement, others: tuple[str, ...]) -> tuple[str, ...]:
+    """The planned node first, then the others that nobody has refused the member's role."""
+    left = (node for node in others if node != place.node and (place.role, node) not in gang.exclusions)
+    return (place.node, *left)
+
+
+def score(lives: Lives, ref: PlanRef) -> ScoreAnswer:
+    """100 for the planned node, then less by each step down the candidates."""
+    answer = filter_(lives, ref)
+    return ScoreAnswer(
+        tuple(tuple(max(1, 100 - 10 * rank) for rank in range(len(nodes))) for nodes in answer.candidates)
+    )
+
+
+def reserve(lives: Lives, now: float, ref: PlanRef, member: int, node: str) -> ReserveAnswer:
+    """Claim: as planned, or moved in place where the member landed on another node."""
+    gang, plan, uid = _planned(lives, ref, member)
+    at_home = plan.places[uid].node == node
+    if gang.phase is Phase.PERMITTED:
+        return ReserveAnswer(at_home, "" if at_home else "the gang is permitted already, with another node")
+    excluded = (plan.places[uid].role, node) in gang.exclusions
+    moved = plan.placed if at_home else None if excluded else _moved(lives, plan, uid, node)
+    if moved is None:
+        name = plan.pods[uid].name
+        return ReserveAnswer(False, f"node {node} would not keep the gang's plan whole for pod {name}")
+    if gang.phase is Phase.PLANNED:
+        lives.reserved(gang)
+    if not at_home:
+        plan.placed = moved
+        lives.ledger.hold(usages(moved, plan.pods))
+    return ReserveAnswer(True)
+
+
+def permit(lives: Lives, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer:
+    """Let the gang go. Asked again, the same answer. Members and nodes need no second look here: any change
+    of them has withdrawn the plan before, and the call is stale."""
+    gang = _current(lives, ref)
+    plan = gang.plan
+    if plan is None:
+        return PermitAnswer(False, gang.reason)
+    if plan.permit_answer is not None:
+        return plan.permit_answer
+    if gang.phase is not Phase.RESERVING:
+        return PermitAnswer(False, f"no member has reserved: the gang is {gang.phase}")
+    shut = [name for name in sorted(plan.nodes) if not _open(lives, name)]
+    if shut or not lives.bears(gang):
+        why = f"node {shut[0]} can't take pods now" if shut else "others took what it was to have"
+        lives.withdraw(gang, Trigger.NODE_CHANGED, why, now)
+        return PermitAnswer(False, why)
+    places = plan.places
+    plan.permit_answer = PermitAnswer(
+        True,
+        annotations=tuple(
+            allocation.write(plan.pods[uid], places[uid], plan.placed, plan.generation, wall_ns)
+            for uid in plan.order
+        ),
+    )
+    lives.permitted(gang, now)
+    lives.emit(gang, EventReason.PLACED, placed_sentence(plan.placed, plan.request))
+    return plan.permit_answer
+
+
+def unreserve(lives: Lives, now: float, ref: PlanRef, back: GivenBack) -> None:
+    """A member does not go where it was planned.
+
+    Before Permit the plan is void. After it, other members may be on their way: this one's place is freed (or
+    kept until the cluster says, where its Binding may have landed), and the gang is planned again once the
+    others are settled.
+    """
+    gang, plan, uid = _planned(lives, ref, back.member)
+    name = plan.pods[uid].name
+    why = f"pod {name} was given back"
+    if back.plugin:
+        until = now + lives.settings.exclusion_s
+        lives.exclude(gang, uid, back.node, Exclusion(until, back.plugin, back.message))
+        why = f"node {back.node} was refused to pod {name} by {back.plugin}"
+    if back.message:
+        why = f"{why}: {back.message}"
+    if gang.phase in (Phase.PLANNED, Phase.RESERVING):
+        trigger = Trigger.NODE_REFUSED if back.plugin else Trigger.GIVEN_BACK
+        lives.withdraw(gang, trigger, why, now, pause=not back.plugin)
+    elif gang.phase is Phase.PERMITTED and uid in gang.awaited:
+        if back.fate is BindingFate.UNKNOWN:
+            gang.awaited[uid] = now + lives.settings.bind_s
+            lives.arm(gang, min(gang.awaited.values()))
+            return
+        gang.lost = why
+        if lives.ledger.release((uid,)):
+            lives.freed()
+        lives.bindings(gang, now)
+
+
+def _current(lives: Lives, ref: PlanRef) -> Gang:
+    gang = lives.gangs.get(ref.gang)
+    verdict = gang.verdict if gang is not None else None
+    if (
+        gang is None
+        or verdict is None
+        or ref.epoch != lives.epoch
+        or ref.generation != verdict.generation
+        or verdict.outcome is Outcome.WITHDRAWN
+        or (verdict.outcome is Outcome.PLANNED and gang.plan is None)
+    ):
+        raise StaleError(f"gang {ref.gang}: epoch {ref.epoch}, generation {ref.generation} is not current")
+    return gang
+
+
+def _planned(lives: Lives, ref: PlanRef, member: int) -> tuple[Gang, Plan, str]:
+    """The gang, its plan and the UID of the member that the wire's index means."""
+    gang = _current(lives, ref)
+    if gang.plan is None or not 0 <= member < len(gang.plan.order):
+        raise StaleError(f"gang {ref.gang}: its current verdict plans no member {member}")
+    return gang, gang.plan, gang.plan.order[member]
+
+
+def _moved(lives: Lives, plan: Plan, uid: str, node: str) -> Placed | None:
+    """The plan with this member on that node and all others where they are; None where that can't be."""
+    snapshot = lives.ledger.without(set(plan.order))
+    moved = moves.move(snapshot, plan.request, plan.placed, uid, node)
+    if moved is None:
+        return None
+    places = plan.places
+    stays = all(
+        place.node == (node if place.uid == uid else places[place.uid].node) for place in moved.members
+    )
+    whole = {place.uid for place in moved.members} == set(places)
+    return moved if stays and whole and fits(snapshot, usages(moved, plan.pods)) else None
+
+
+def _open(lives: Lives, name: str) -> bool:
+    node = lives.ledger.nodes.get(name)
+    return node is not None and node.ready and not node.unschedulable

@@ -1,0 +1,97 @@
+"""What happens to gangs. Every event says when (`now`, seconds of a monotonic clock)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.domain.decision import Decision
+from muster.domain.node import Node, Usage
+from muster.domain.pod import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    now: float
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    now: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    now: float
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    now: float
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """All that existed has been seen once: planning may begin."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """A shim connected; every plan of the epoch before is void. `in_flight` are its Bindings whose fate is
+    not known yet."""
+
+    now: float
+    epoch: int
+    in_flight: tuple[Usage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    now: float
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The planner answered an instruction `Solve`."""
+
+    now: float
+    gang: str
+    generation: int
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class SolveFailed:
+    """The planner failed (a defect) on an instruction `Solve`: the gang waits for the next change."""
+
+    now: float
+    gang: str
+    generation: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed: deadlines are looked at."""
+
+    now: float
+
+
+Event = (
+    NodeSeen
+    | NodeGone
+    | PodSeen
+    | PodGone
+    | Synced
+    | SessionOpened
+    | SessionClosed
+    | Decided
+    | SolveFailed
+    | Tick
+)

@@ -1,0 +1,143 @@
+"""The record of one gang: its phase, its plan and what it waits for. Only `lives` writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.node import Usage
+from muster.domain.pod import Pod
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.gangs.calls import FilterAnswer, PermitAnswer
+from muster.gangs.instructions import EventReason, PushVerdict
+from muster.gangs.life import HOLDING, Phase
+from muster.gangs.roster import Group, NameKey
+
+
+@dataclass(slots=True)
+class Plan:
+    """A decision that holds capacity. `order` are the members' UIDs as the verdict numbers them; answers are
+    kept, so that a question asked twice is answered alike."""
+
+    generation: int
+    request: Request
+    placed: Placed
+    pods: dict[str, Pod]
+    order: tuple[str, ...]
+    filter_answer: FilterAnswer | None = None
+    permit_answer: PermitAnswer | None = None
+
+    @property
+    def places(self) -> dict[str, MemberPlacement]:
+        return {member.uid: member for member in self.placed.members}
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        return frozenset(member.node for member in self.placed.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A node that a role must not take until then, because an in-tree plugin refused it."""
+
+    until: float
+    plugin: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Solving:
+    """The Solve that is out. `frees` counts what had come free when its snapshot was taken."""
+
+    gang: str
+    generation: int
+    request: Request
+    snapshot: Snapshot
+    frees: int
+
+
+@dataclass(slots=True)
+class Gang:
+    """One gang, from its first pod to its last.
+
+    `generation` numbers attempts to plan it and never falls. `awaited` are members whose Binding may be under
+    way → when to give them up (only while permitted). `deadline` is when something is due without an event.
+    `attempts` counts withdrawals in a row. `lost` says why a permitted member was given back. `overtaken`:
+    the answer before this one was thrown away, because the cluster had changed. `stale`: pods of `group` have
+    changed since in a way that can't move the gang (a gang of thousands is not counted again for each pod).
+    """
+
+    key: str
+    name: NameKey
+    group: Group
+    phase: Phase = Phase.COLLECTING
+    generation: int = 0
+    plan: Plan | None = None
+    verdict: PushVerdict | None = None
+    announced: tuple[EventReason, str] | None = None
+    reason: str = ""
+    deadline: float | None = None
+    awaited: dict[str, float] = field(default_factory=dict)
+    lost: str = ""
+    attempts: int = 0
+    overtaken: bool = False
+    stale: bool = False
+    exclusions: dict[tuple[str, str], Exclusion] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may have reservations."""
+        return self.phase in HOLDING
+
+    def waiting(self) -> tuple[tuple[str, str], ...]:
+        """(name, UID) of the members that are not bound, in a fixed order."""
+        return tuple((pod.name, pod.uid) for pod in sorted(self.group.unbound, key=lambda p: (p.name, p.uid)))
+
+
+@dataclass(frozen=True, slots=True)
+class GangView:
+    """A gang as status pages and metrics show it."""
+
+    key: str
+    namespace: str
+    name: str
+    dialect: str
+    phase: Phase
+    generation: int
+    present: int
+    bound: int
+    needed: int
+    priority: int
+    created: float
+    reason: str
+    plan: Placed | None
+
+
+def usages(placed: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
+    """What a plan takes, member by member."""
+    taken = []
+    for member in placed.members:
+        mask = sum(1 << gpu for gpu in set(member.gpus))
+        taken.append(Usage(member.uid, member.node, pods[member.uid].resources, gpus=mask))
+    return tuple(taken)
+
+
+def view(gang: Gang, priority: int, created: float) -> GangView:
+    """A read-only picture of the gang now."""
+    group = gang.group
+    return GangView(
+        key=gang.key,
+        namespace=group.gang.namespace,
+        name=group.gang.name,
+        dialect=group.gang.dialect,
+        phase=gang.phase,
+        generation=gang.generation,
+        present=group.present,
+        bound=len(group.bound),
+        needed=group.needed,
+        priority=priority,
+        created=created,
+        reason=gang.reason,
+        plan=gang.plan.placed if gang.plan is not None else None,
+    )

@@ -1,0 +1,68 @@
+"""What the adapters are told to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """Place `request` on `snapshot`; answer with `events.Decided` of this generation, or with `SolveFailed`.
+
+    `excluded`: (role, node) → the in-tree plugin that refused the pair, for `placement.limits.Limits`.
+    """
+
+    gang: str
+    generation: int
+    request: Request
+    snapshot: Snapshot
+    excluded: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+class Outcome(StrEnum):
+    """The outcomes of a verdict on the wire."""
+
+    PLANNED = "planned"
+    REFUSED = "refused"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class PushVerdict:
+    """Send a verdict to the shim. Members are (pod name, UID), in the order that indices on the wire mean."""
+
+    gang: str
+    generation: int
+    outcome: Outcome
+    namespace: str
+    members: tuple[tuple[str, str], ...]
+    required: int
+    reason: str = ""
+
+
+class EventReason(StrEnum):
+    """Reasons of the Kubernetes events that users see."""
+
+    WAITING = "TopologyWaiting"
+    PLACED = "TopologyPlaced"
+    UNPLACEABLE = "TopologyUnplaceable"
+    WITHDRAWN = "TopologyWithdrawn"
+    INVALID = "TopologyInvalid"
+
+
+@dataclass(frozen=True, slots=True)
+class EmitEvent:
+    """Post one Kubernetes event on each of these pods: (name, UID). One a change of state, never a retry."""
+
+    namespace: str
+    pods: tuple[tuple[str, str], ...]
+    reason: EventReason
+    message: str
+
+
+Instruction = Solve | PushVerdict | EmitEvent

@@ -1,0 +1,167 @@
+"""What is taken of each node: by bound pods, and by reservations of plans and Bindings under way.
+
+A pod takes once: what is bound is the truth, and a reservation for the same pod ends there. The map of node
+states is kept up to date node by node, so that a snapshot costs a shallow copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from muster.domain.node import Node, Resources, Usage
+from muster.domain.snapshot import NodeState, Snapshot
+
+
+class Ledger:
+    """Usages by pod UID. `nodes`, `bound` and `held` are to be read, not written, from outside."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.bound: dict[str, Usage] = {}
+        self.held: dict[str, Usage] = {}
+        self._on_node: dict[str, dict[str, Usage]] = {}
+        self._states: dict[str, NodeState] = {}
+        self._dirty: set[str] = set()
+        self._unsorted = False
+        self._snapshot: Snapshot | None = None
+
+    def set_node(self, node: Node) -> bool:
+        """Take a node in; whether anything of it changed."""
+        if self.nodes.get(node.name) == node:
+            return False
+        self._unsorted |= node.name not in self.nodes
+        self.nodes[node.name] = node
+        self._touch(node.name)
+        return True
+
+    def drop_node(self, name: str) -> bool:
+        """Forget a node (usages on it stay, should it come back); whether it was there."""
+        if self.nodes.pop(name, None) is None:
+            return False
+        self._states.pop(name, None)
+        self._touch(name)
+        return True
+
+    def bind(self, uid: str, usage: Usage | None) -> tuple[str, ...]:
+        """What a pod takes as the cluster sees it, None for nothing (unbound, finished or gone).
+
+        A reservation for the pod ends as it is seen bound. Returns the nodes on which something changed.
+        """
+        before = self.usage(uid)
+        if usage is None:
+            self.bound.pop(uid, None)
+        else:
+            self.bound[uid] = usage
+            self.held.pop(uid, None)
+        return self._reindex(uid, before)
+
+    def hold(self, usages: Iterable[Usage]) -> None:
+        """Reserve; a pod that is bound keeps what it is bound to."""
+        for usage in usages:
+            if usage.pod_uid not in self.bound:
+                before = self.usage(usage.pod_uid)
+                self.held[usage.pod_uid] = usage
+                self._reindex(usage.pod_uid, before)
+
+    def release(self, uids: Iterable[str]) -> bool:
+        """End reservations; whether there were any."""
+        released = False
+        for uid in uids:
+            before = self.usage(uid)
+            if self.held.pop(uid, None) is not None:
+                self._reindex(uid, before)
+                released = True
+        return released
+
+    def usage(self, uid: str) -> Usage | None:
+        """What the pod takes now, bound or reserved."""
+        return self.bound.get(uid) or self.held.get(uid)
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now. The same object as long as nothing changes."""
+        if self._snapshot is None:
+            self._settle()
+            self._snapshot = Snapshot(dict(self._states))
+        return self._snapshot
+
+    def without(self, uids: Collection[str]) -> Snapshot:
+        """The cluster now, had these pods reserved and bound nothing."""
+        nodes = dict(self.snapshot().nodes)
+        for uid in uids:
+            usage = self.usage(uid)
+            if usage is not None and usage.node in self.nodes:
+                left = [u for u in self._on_node[usage.node].values() if u.pod_uid not in uids]
+                nodes[usage.node] = _state(self.nodes[usage.node], left)
+        return Snapshot(nodes)
+
+    def on_node(self, name: str) -> Mapping[str, Usage]:
+        """UID → usage of the node."""
+        return self._on_node.get(name, {})
+
+    def _reindex(self, uid: str, before: Usage | None) -> tuple[str, ...]:
+        after = self.usage(uid)
+        if before == after:
+            return ()
+        if before is not None:
+            on_node = self._on_node[before.node]
+            del on_node[uid]
+            if not on_node:
+                del self._on_node[before.node]
+        if after is not None:
+            self._on_node.setdefault(after.node, {})[uid] = after
+        touched = tuple({usage.node for usage in (before, after) if usage is not None})
+        for name in touched:
+            self._touch(name)
+        return touched
+
+    def _touch(self, name: str) -> None:
+        self._dirty.add(name)
+        self._snapshot = None
+
+    def _settle(self) -> None:
+        for name in self._dirty:
+            if name in self.nodes:
+                self._states[name] = _state(self.nodes[name], self._on_node.get(name, {}).values())
+        self._dirty.clear()
+        if self._unsorted:
+            self._states = {name: self._states[name] for name in sorted(self._states)}
+            self._unsorted = False
+
+
+def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:
+    """Whether all these can be taken together on top of what the snapshot has taken."""
+    states: dict[str, NodeState] = {}
+    for usage in usages:
+        state = states.get(usage.node) or snapshot.nodes.get(usage.node)
+        if (
+            state is None
+            or usage.gpus & ~state.free_gpus
+            or usage.gpus.bit_count() > state.free_gpu_count
+            or not _resources_fit(usage.resources, state.free)
+        ):
+            return False
+        states[usage.node] = state.taking(usage)
+    return True
+
+
+def _resources_fit(asked: Resources, free: Resources) -> bool:
+    """As kube-scheduler and the planner count: what is not asked for is not checked."""
+    return (
+        asked.pods <= free.pods
+        and (asked.cpu_milli == 0 or asked.cpu_milli <= free.cpu_milli)
+        and (asked.memory_bytes == 0 or asked.memory_bytes <= free.memory_bytes)
+    )
+
+
+def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
+    """The node's state. Indices that can't be true (beyond the node's GPUs, or taken twice by bound pods)
+    count by number alone: then too much is counted rather than too little."""
+    taken, believed = 0, []
+    for usage in sorted(usages, key=lambda usage: usage.pod_uid):
+        if usage.gpus and (usage.gpus & taken or usage.gpus >> node.topology.gpu_count):
+            believed.append(replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count()))
+        else:
+            taken |= usage.gpus
+            believed.append(usage)
+    return NodeState.of(node, believed)

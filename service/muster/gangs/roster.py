@@ -1,0 +1,199 @@
+"""Who belongs to which gang: present pods grouped by namespace, dialect, name and owners.
+
+A name used again is a new gang. Owners are taken in the order of their oldest pods, and join one gang until
+its count is reached; the next owner opens another gang. So two Jobs of one gang (master and workers) are one,
+and a second run under the same name is not mixed with the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from muster.domain.pod import Pod
+from muster.domain.reasons import BadValue, Cause, MembersDisagree, TooManyMembers
+from muster.domain.request import GangId
+
+NameKey = tuple[str, str, str, str]
+"""Namespace, dialect, name, and the pod's UID where it is a gang of one."""
+
+MAX_CAUSES = 8
+"""Of the members' own causes: a gang of thousands with the same slip in each says it a few times only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The present pods of one gang. `needed` is how many must be there, those that succeeded not counted."""
+
+    gang: GangId
+    bound: tuple[Pod, ...]
+    unbound: tuple[Pod, ...]
+    needed: int
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def present(self) -> int:
+        return len(self.bound) + len(self.unbound)
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """All that planning depends on."""
+        return (
+            frozenset(pod.uid for pod in self.bound),
+            {pod.uid: planning_facts(pod) for pod in self.unbound},
+            self.needed,
+            self.causes,
+        )
+
+
+def planning_facts(pod: Pod) -> tuple[object, ...]:
+    """What a plan made for an unbound pod depends on: all but its state."""
+    return (pod.claim, pod.resources, pod.gpus, pod.gpu_resource, pod.rules, pod.priority, pod.rank)
+
+
+class Roster:
+    """All pods that claim a gang, by UID and by gang name."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Pod] = {}
+        self._named: dict[NameKey, dict[str, Pod]] = {}
+
+    def see(self, pod: Pod) -> set[NameKey]:
+        """Take in a pod's new state; the names whose groups may have changed."""
+        before = self.pods.get(pod.uid)
+        if before is None and pod.claim is None:
+            return set()
+        if before is not None and _standing(before) == _standing(pod):
+            self.pods[pod.uid] = pod
+            self._named[_name_key(pod)][pod.uid] = pod
+            return set()
+        touched = self.drop(pod.uid)
+        if pod.claim is not None:
+            key = _name_key(pod)
+            self.pods[pod.uid] = pod
+            self._named.setdefault(key, {})[pod.uid] = pod
+            touched.add(key)
+        return touched
+
+    def drop(self, uid: str) -> set[NameKey]:
+        """Forget a pod; the names whose groups may have changed."""
+        pod = self.pods.pop(uid, None)
+        if pod is None:
+            return set()
+        key = _name_key(pod)
+        del self._named[key][uid]
+        if not self._named[key]:
+            del self._named[key]
+        return {key}
+
+    def size(self, key: NameKey) -> int:
+        """How many pods bear the name, present or not."""
+        return len(self._named.get(key, ()))
+
+    def groups(self, key: NameKey) -> list[Group]:
+        """The gangs of one name, by the age of their owners."""
+        by_owner: dict[str, list[Pod]] = {}
+        for pod in self._named.get(key, {}).values():
+            if pod.present or (pod.succeeded and pod.owner):
+                by_owner.setdefault(pod.owner, []).append(pod)
+        present = {owner: [p for p in pods if p.present] for owner, pods in by_owner.items()}
+        owners = sorted((o for o in by_owner if present[o]), key=lambda o: _age(by_owner[o], o))
+        groups: list[list[str]] = []
+        have, count = 0, 0
+        for owner in owners:
+            if not groups or have >= count:
+                groups.append([])
+                have, count = 0, max((_count(pod) for pod in present[owner]), default=0)
+            groups[-1].append(owner)
+            have += len(by_owner[owner])
+        return [_group(key, {owner: by_owner[owner] for owner in names}) for names in groups]
+
+
+def _standing(pod: Pod) -> tuple[object, ...]:
+    """All of a pod that grouping and planning look at: not whether its containers run."""
+    return (
+        planning_facts(pod),
+        pod.present,
+        pod.node,
+        pod.succeeded,
+        pod.owner,
+        pod.causes,
+        pod.created,
+        pod.name,
+    )
+
+
+def _name_key(pod: Pod) -> NameKey:
+    claim = pod.claim
+    assert claim is not None
+    return (pod.namespace, claim.dialect, claim.name, pod.uid if claim.lone else "")
+
+
+def _age(pods: Iterable[Pod], owner: str) -> tuple[float, str]:
+    return (min(pod.created for pod in pods), owner)
+
+
+def _count(pod: Pod) -> int:
+    claim = pod.claim
+    assert claim is not None
+    return claim.replicas or claim.min_member or 0
+
+
+def _group(key: NameKey, by_owner: Mapping[str, list[Pod]]) -> Group:
+    namespace, dialect, name, lone = key
+    owners = (lone,) if lone else tuple(sorted(owner for owner in by_owner if owner))
+    pods = [pod for of_owner in by_owner.values() for pod in of_owner]
+    bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
+    unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
+    succeeded = sum(1 for pod in pods if pod.succeeded)
+    counts = {_min_member(pod) for pod in (*bound, *unbound)}
+    causes = _causes(f"gang/{namespace}/{name}", (*bound, *unbound), unbound)
+    return Group(
+        GangId(namespace, dialect, name, owners), bound, unbound, max(0, max(counts) - succeeded), causes
+    )
+
+
+def _min_member(pod: Pod) -> int:
+    claim = pod.claim
+    assert claim is not None
+    return claim.min_member or claim.replicas or 0
+
+
+def _causes(where: str, present: tuple[Pod, ...], unbound: tuple[Pod, ...]) -> tuple[Cause, ...]:
+    """Why the gang is ill-formed. Only pods that are still to be placed have causes of their own."""
+    own = dict.fromkeys(cause for pod in unbound for cause in pod.causes)
+    causes: list[Cause] = list(own)[:MAX_CAUSES]
+    if not unbound or causes:
+        return tuple(causes)
+    causes.extend(_disagreements(present))
+    if causes:
+        return tuple(causes)
+    claim = unbound[0].claim
+    assert claim is not None
+    if claim.min_member is None and claim.replicas is None:
+        causes.append(BadValue(where, "min-member", "", "how many of its members must fit at once"))
+    if claim.replicas is not None and len(present) > claim.replicas:
+        causes.append(TooManyMembers(len(present), claim.replicas))
+    return tuple(causes)
+
+
+_SAID_ALIKE = {
+    "number of replicas": "replicas",
+    "min-member": "min_member",
+    "scope": "required_scope",
+    "preferred scopes": "preferred_scopes",
+}
+"""What all members must say alike → the field of their claims."""
+
+
+def _disagreements(pods: Iterable[Pod]) -> list[Cause]:
+    causes: list[Cause] = []
+    for field, attribute in _SAID_ALIKE.items():
+        said: dict[str, str] = {}
+        for pod in sorted(pods, key=lambda pod: (pod.name, pod.uid)):
+            value = getattr(pod.claim, attribute)
+            said.setdefault(",".join(value) if isinstance(value, tuple) else str(value), pod.name)
+        if len(said) > 1:
+            causes.append(MembersDisagree(field, tuple(sorted(said.items()))))
+            break  # ACK's one label is both replicas and min-member: one cause says it
+    return causes

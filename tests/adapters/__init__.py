@@ -1,0 +1,1 @@
+"""Tests of the edge: real gRPC, real HTTP, and one real API server."""

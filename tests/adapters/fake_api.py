@@ -1,0 +1,197 @@
+"""A small API server over real HTTP: lists with pages, watches that a test feeds, cuts and lets hang."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+DEADLINE_S = 10.0
+
+
+def pod(name: str, version: int = 1, **status: str) -> dict[str, Any]:
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+        },
+        "spec": {"schedulerName": "muster", "containers": [{"name": "main"}]},
+        "status": status or {"phase": "Pending"},
+    }
+
+
+def gpu_pod(name: str, gpus: int, version: int = 1) -> dict[str, Any]:
+    """A gang of one."""
+    made = pod(name, version)
+    made["spec"]["containers"] = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]
+    return made
+
+
+def gpu_node(name: str, gpus: int) -> dict[str, Any]:
+    allocatable = {"cpu": "32", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    ready = [{"type": "Ready", "status": "True"}]
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"},
+        "status": {"allocatable": allocatable, "conditions": ready},
+    }
+
+
+@dataclass
+class Stream:
+    """One watch that a client holds. What is put is written as it is; None cuts the connection."""
+
+    query: dict[str, str]
+    out: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    clean_end: bool = False
+
+    def event(self, kind: str, item: dict[str, Any]) -> None:
+        self.out.put_nowait(json.dumps({"type": kind, "object": item}).encode() + b"\n")
+
+    def bookmark(self, version: int) -> None:
+        self.event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(version)}})
+
+    def error(self, code: int) -> None:
+        self.event("ERROR", {"kind": "Status", "code": code, "message": "as the test wants it"})
+
+    def raw(self, data: bytes) -> None:
+        self.out.put_nowait(data)
+
+    def cut(self) -> None:
+        self.out.put_nowait(None)
+
+    def end(self) -> None:
+        self.clean_end = True
+        self.out.put_nowait(None)
+
+
+class FakeApi:
+    """`pods` is what lists say; `streams` are the watches, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.nodes: list[dict[str, Any]] = []
+        self.nodes_may_be_listed = asyncio.Event()
+        self.nodes_may_be_listed.set()
+        self.version = 1
+        self.lists: list[dict[str, str]] = []
+        self.posted: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.failing: list[int] = []
+        """Statuses that the next requests are refused with."""
+        self.expire_token = False
+        """Whether the next page token is refused as too old."""
+        self._streams: asyncio.Queue[Stream] = asyncio.Queue()
+
+    def has(self, *names: str) -> None:
+        """The pods that exist now."""
+        self.pods = {name: self.pods.get(name) or pod(name, self.version) for name in names}
+
+    async def stream(self) -> Stream:
+        """The next watch that a client opens."""
+        return await asyncio.wait_for(self._streams.get(), DEADLINE_S)
+
+    async def event(self) -> dict[str, Any]:
+        """The next object that a client posts."""
+        return await asyncio.wait_for(self.posted.get(), DEADLINE_S)
+
+    async def _on_pods(self, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
+        if self.failing:
+            return _status(self.failing.pop(0))
+        if query.get("watch") == "true":
+            return await self._watch(request, query)
+        if self.expire_token and "continue" in query:
+            self.expire_token = False
+            return _status(410)
+        self.lists.append(query)
+        names = sorted(self.pods)
+        begin = int(query.get("continue", "0"))
+        end = begin + int(query["limit"])
+        more = str(end) if end < len(names) else ""
+        return web.json_response(
+            {
+                "kind": "PodList",
+                "metadata": {"resourceVersion": str(self.version), "continue": more},
+                "items": [self.pods[name] for name in names[begin:end]],
+            }
+        )
+
+    async def _on_nodes(self, request: web.Request) -> web.StreamResponse:
+        """The nodes never change."""
+        if request.query.get("watch") == "true":
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await asyncio.sleep(DEADLINE_S)
+            return response
+        await self.nodes_may_be_listed.wait()
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.nodes})
+
+    async def _watch(self, request: web.Request, query: dict[str, str]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        stream = Stream(query)
+        self._streams.put_nowait(stream)
+        while (data := await stream.out.get()) is not None:
+            await response.write(data)
+        if not stream.clean_end:
+            assert request.transport is not None
+            request.transport.abort()
+        return response
+
+    async def _on_post(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if self.failing:
+            return _status(self.failing.pop(0))
+        self.posted.put_nowait(body)
+        return web.json_response(body, status=201)
+
+    @asynccontextmanager
+    async def running(self, port: int = 0) -> AsyncIterator[int]:
+        """Serve; the port."""
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/api/v1/pods", self._on_pods),
+                web.get("/api/v1/nodes", self._on_nodes),
+                web.post("/api/v1/namespaces/{namespace}/events", self._on_post),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+        try:
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+
+def _status(code: int) -> web.Response:
+    body = {"kind": "Status", "code": code, "message": "refused by the test"}
+    return web.json_response(body, status=code)
+
+
+def kubeconfig(folder: Path, port: int) -> str:
+    """A kubeconfig for a server on this port."""
+    path = folder / "kubeconfig"
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+                "users": [{"name": "fake", "user": {"token": "none"}}],
+                "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
+                "current-context": "fake",
+            }
+        )
+    )
+    return str(path)

@@ -1,0 +1,302 @@
+"""The server over a real unix socket, with a real client, and gangs that a test scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from muster.adapters.grpc import messages, reflection
+from muster.adapters.grpc.endpoint import Endpoint
+from muster.adapters.grpc.generated.muster import v1
+from muster.adapters.grpc.server import MESSAGE_LIMIT, GangServer, Refusal
+from muster.adapters.grpc.sessions import Cause, Session
+from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.telemetry.tracing import Tracing
+from muster.gangs import calls
+
+DEADLINE_S = 10.0
+PLAN = v1.PlanRef(epoch=3, gang="default/ack/g", generation=7)
+
+
+class Scripted:
+    """Gangs that answer what the test put into `answers`; an exception in it is raised."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[Any, ...]] = []
+        self.ready = asyncio.Event()
+        self.ready.set()
+        self.session: Session | None = None
+        self.in_flight: Sequence[v1.InFlightBinding] = ()
+        self.closed_sessions: asyncio.Queue[Session] = asyncio.Queue()
+
+    def _answer(self, *call: Any) -> Any:
+        self.asked.append(call)
+        answer = self.answers[call[0]]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def filter(self, ref: calls.PlanRef) -> Any:
+        return self._answer("filter", ref)
+
+    def score(self, ref: calls.PlanRef) -> Any:
+        return self._answer("score", ref)
+
+    def reserve(self, ref: calls.PlanRef, member: int, node: str) -> Any:
+        return self._answer("reserve", ref, member, node)
+
+    def permit(self, ref: calls.PlanRef) -> Any:
+        return self._answer("permit", ref)
+
+    def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None:
+        self._answer("unreserve", ref, refusal)
+
+    async def synced(self) -> None:
+        await self.ready.wait()
+
+    async def opened(self, session: Session, in_flight: Sequence[v1.InFlightBinding]) -> None:
+        if self.session is not None:
+            self.session.end(Cause.REPLACED)
+        self.session, self.in_flight = session, in_flight
+
+    async def closed(self, session: Session) -> None:
+        self.closed_sessions.put_nowait(session)
+
+
+class Shim:
+    """A client of the service, as the Go plugin is one."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+
+    def watch(self, session: str = "s", in_flight: Sequence[v1.InFlightBinding] = ()) -> Any:
+        call = self.channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
+        return call(v1.WatchRequest(session=session, in_flight=list(in_flight)), timeout=DEADLINE_S)
+
+    async def call(self, method: str, request: Any, response: Any) -> Any:
+        call = self.channel.unary_unary(f"/muster.v1.GangService/{method}", bytes, response.parse)
+        return await call(request, timeout=DEADLINE_S)
+
+
+class Bench:
+    def __init__(self, gangs: Scripted, server: GangServer, metrics: Metrics, shim: Shim) -> None:
+        self.gangs, self.server, self.metrics, self.shim = gangs, server, metrics, shim
+
+
+@pytest.fixture
+async def bench(short_folder: Path) -> AsyncIterator[Bench]:
+    gangs, metrics = Scripted(), Metrics()
+    endpoint = Endpoint(short_folder / "run" / "s")
+    server = GangServer(gangs, endpoint, metrics, Tracing(), queue=4)
+    await server.start()
+    options = [("grpc.max_receive_message_length", MESSAGE_LIMIT)]
+    async with grpc.aio.insecure_channel(endpoint.address, options=options) as channel:
+        yield Bench(gangs, server, metrics, Shim(channel))
+    await server.stop()
+
+
+# --- the four calls and Unreserve ----------------------------------------------------------------------
+
+
+async def test_filter_lays_candidates_out_flat(bench: Bench) -> None:
+    bench.gangs.answers["filter"] = calls.FilterAnswer((("b", "a"), ("c",), ("a", "c")))
+    answer = await bench.shim.call("Filter", v1.FilterRequest(plan=PLAN), v1.FilterResponse)
+    members = [
+        [answer.nodes[index] for index in answer.candidates[begin:end]]
+        for begin, end in zip(answer.offsets, answer.offsets[1:], strict=False)
+    ]
+    assert members == [["b", "a"], ["c"], ["a", "c"]]
+    assert len(answer.offsets) == 4
+    assert bench.gangs.asked == [("filter", calls.PlanRef(3, "default/ack/g", 7))]
+
+
+async def test_filter_of_a_refused_gang_has_a_reason_and_no_nodes(bench: Bench) -> None:
+    bench.gangs.answers["filter"] = calls.FilterAnswer(reason="needs 4 GPUs")
+    answer = await bench.shim.call("Filter", v1.FilterRequest(plan=PLAN), v1.FilterResponse)
+    assert answer == v1.FilterResponse(reason="needs 4 GPUs")
+
+
+async def test_score_is_parallel_to_the_candidates(bench: Bench) -> None:
+    bench.gangs.answers["score"] = calls.ScoreAnswer(((100, 60), (100,)))
+    answer = await bench.shim.call("Score", v1.ScoreRequest(plan=PLAN), v1.ScoreResponse)
+    assert answer.scores == [100, 60, 100]
+
+
+async def test_reserve_names_member_and_node(bench: Bench) -> None:
+    bench.gangs.answers["reserve"] = calls.ReserveAnswer(False, "node b is full")
+    request = v1.ReserveRequest(plan=PLAN, member=1, node="b")
+    answer = await bench.shim.call("Reserve", request, v1.ReserveResponse)
+    assert (answer.claimed, answer.reason) == (False, "node b is full")
+    assert bench.gangs.asked[0][2:] == (1, "b")
+
+
+async def test_permit_lays_annotations_out_member_by_member(bench: Bench) -> None:
+    bench.gangs.answers["permit"] = calls.PermitAnswer(
+        True, annotations=({"x": "1", "y": "2"}, {}, {"y": "3", "z": "4"})
+    )
+    answer = await bench.shim.call("Permit", v1.PermitRequest(plan=PLAN), v1.PermitResponse)
+    assert answer.annotation_keys == ["x", "y", "z"]
+    assert answer.annotation_values == ["1", "2", "", "", "", "", "", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("fate", "means"),
+    [
+        (v1.BindingFate.NEVER_SENT, calls.BindingFate.NEVER_SENT),
+        (v1.BindingFate.REFUSED, calls.BindingFate.REFUSED),
+        (v1.BindingFate.UNKNOWN, calls.BindingFate.UNKNOWN),
+        (v1.BindingFate.UNSPECIFIED, calls.BindingFate.UNKNOWN),
+        (v1.BindingFate(99), calls.BindingFate.UNKNOWN),
+    ],
+)
+async def test_unreserve_takes_an_unknown_fate_for_the_careful_one(
+    bench: Bench, fate: v1.BindingFate, means: calls.BindingFate
+) -> None:
+    bench.gangs.answers["unreserve"] = None
+    request = v1.UnreserveRequest(plan=PLAN, member=2, node="b", fate=fate, plugin="NodePorts", message="m")
+    await bench.shim.call("Unreserve", request, v1.UnreserveResponse)
+    assert bench.gangs.asked[0][2] == Refusal(2, "b", means, "NodePorts", "m")
+
+
+REFUSALS = {
+    "a stale plan": (calls.StaleError("epoch 3 is over"), "FAILED_PRECONDITION", "epoch 3 is over"),
+    "a member beyond the gang": (IndexError("member 9 of 2"), "INVALID_ARGUMENT", "member 9 of 2"),
+    "arguments without sense": (ValueError("no node"), "INVALID_ARGUMENT", "no node"),
+    "a defect": (RuntimeError("oops"), "INTERNAL", "oops"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+async def test_errors_have_a_code_and_a_sentence(bench: Bench, case: str) -> None:
+    error, code, text = REFUSALS[case]
+    bench.gangs.answers["permit"] = error
+    with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
+        await bench.shim.call("Permit", v1.PermitRequest(plan=PLAN), v1.PermitResponse)
+    assert caught.value.code().name == code
+    assert bench.metrics.value("muster_call_seconds_count", method="Permit", code=code) == 1
+
+
+@pytest.mark.parametrize("plan", [None, v1.PlanRef(epoch=1)])
+async def test_a_call_without_a_plan_is_refused(bench: Bench, plan: v1.PlanRef | None) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="names no plan") as caught:
+        await bench.shim.call("Filter", v1.FilterRequest(plan=plan), v1.FilterResponse)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_gang_of_thousands_fits_in_a_message(bench: Bench) -> None:
+    nodes = tuple(f"node-{number:05}" for number in range(100))
+    bench.gangs.answers["filter"] = calls.FilterAnswer((nodes,) * 2048)
+    answer = await bench.shim.call("Filter", v1.FilterRequest(plan=PLAN), v1.FilterResponse)
+    assert len(answer.candidates) == 204_800
+
+
+@pytest.mark.parametrize("values", [[], [0], [1, 127, 128, 300, 2**32 - 1], list(range(20_000))])
+def test_packed_integers_are_the_bytes_that_the_library_writes(values: list[int]) -> None:
+    answer = v1.FilterResponse(nodes=["a", "b"], offsets=values, candidates=values[::-1], reason="r")
+    assert v1.FilterResponse.parse(messages.filter_bytes(answer)) == answer
+    assert messages.score_bytes(v1.ScoreResponse(scores=values)) == bytes(v1.ScoreResponse(scores=values))
+
+
+# --- sessions ------------------------------------------------------------------------------------------
+
+
+async def test_a_session_begins_with_its_epoch_and_then_gets_verdicts(bench: Bench) -> None:
+    binding = v1.InFlightBinding(namespace="n", name="p", uid="u", node="a", annotations={"k": "v"})
+    stream = bench.shim.watch(in_flight=[binding])
+    opened = await stream.read()
+    assert bench.gangs.session is not None
+    assert opened.session_opened.epoch == bench.gangs.session.epoch > 0
+    assert list(bench.gangs.in_flight) == [binding]
+    verdict = v1.Verdict(gang="g", generation=2, outcome=v1.Outcome.PLANNED, names=["p"], uids=["u"])
+    bench.gangs.session.push(v1.WatchResponse(verdict=verdict))
+    assert (await stream.read()).verdict == verdict
+
+
+async def test_no_session_before_the_cluster_has_been_seen(bench: Bench) -> None:
+    bench.gangs.ready.clear()
+    stream = bench.shim.watch()
+    reading = asyncio.ensure_future(stream.read())
+    await asyncio.wait({reading}, timeout=0.1)
+    assert not reading.done()
+    bench.gangs.ready.set()
+    assert (await reading).session_opened is not None
+
+
+async def test_a_new_session_ends_the_one_before_with_a_higher_epoch(bench: Bench) -> None:
+    first = bench.shim.watch("first")
+    epoch = (await first.read()).session_opened.epoch
+    second = bench.shim.watch("second")
+    assert (await second.read()).session_opened.epoch > epoch
+    with pytest.raises(grpc.aio.AioRpcError, match=f"session {epoch} ended: replaced") as caught:
+        await first.read()
+    assert caught.value.code() is grpc.StatusCode.ABORTED
+    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), DEADLINE_S)
+    assert (closed.epoch, closed.cause) == (epoch, Cause.REPLACED)
+
+
+async def test_a_shim_that_leaves_closes_its_session(bench: Bench) -> None:
+    stream = bench.shim.watch()
+    await stream.read()
+    stream.cancel()
+    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), DEADLINE_S)
+    assert closed.cause is Cause.LEFT
+
+
+async def test_a_shim_that_does_not_read_loses_its_session_and_nobody_waits(bench: Bench) -> None:
+    stream = bench.shim.watch()
+    await stream.read()
+    session = bench.gangs.session
+    assert session is not None
+    verdict = v1.WatchResponse(verdict=v1.Verdict(gang="g", reason="x" * 1_000_000))
+    pushed = 0
+    while session.push(verdict):
+        pushed += 1
+        await asyncio.sleep(0.01)  # lets the writer fill the transport's window
+        assert pushed < 200
+    assert session.cause is Cause.SLOW
+    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), DEADLINE_S)
+    assert closed is session
+    assert bench.metrics.value("muster_sessions_total", cause="slow") == 1
+
+
+# --- health, reflection, the socket --------------------------------------------------------------------
+
+
+async def test_health_follows_the_sync(bench: Bench) -> None:
+    health = health_pb2_grpc.HealthStub(bench.shim.channel)
+    for service in ("", "muster.v1.GangService"):
+        request = health_pb2.HealthCheckRequest(service=service)
+        assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    await bench.server.serving()
+    for service in ("", "muster.v1.GangService"):
+        request = health_pb2.HealthCheckRequest(service=service)
+        assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_reflection_knows_the_contract(bench: Bench) -> None:
+    stub = reflection_pb2_grpc.ServerReflectionStub(bench.shim.channel)
+    requests = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol="muster.v1.GangService"),
+    ]
+    listed, file = [answer async for answer in stub.ServerReflectionInfo(iter(requests))]
+    assert "muster.v1.GangService" in {service.name for service in listed.list_services_response.service}
+    assert file.file_descriptor_response.file_descriptor_proto
+
+
+def test_descriptors_and_generated_messages_are_of_the_same_contract() -> None:
+    pool = reflection.pool()
+    file = pool.FindFileByName("muster/v1/gang_service.proto")
+    for name, message in file.message_types_by_name.items():
+        generated = dataclasses.fields(getattr(v1, name))
+        assert {field.name for field in message.fields} == {field.name for field in generated}, name

@@ -1,0 +1,131 @@
+"""Kubernetes events: bounded, limited, said once, and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from muster.adapters.kube.client import KubeClient
+from muster.adapters.kube.events import MESSAGE_LIMIT, EventPoster, EventSettings
+from muster.adapters.telemetry.metrics import Metrics
+from muster.gangs.instructions import EmitEvent, EventReason
+from tests.adapters.fake_api import DEADLINE_S, FakeApi
+
+
+def waiting(*pods: str, message: str = "1 of 2 members are there") -> EmitEvent:
+    return EmitEvent("default", tuple((pod, f"uid-{pod}") for pod in pods), EventReason.WAITING, message)
+
+
+def placed(*pods: str) -> EmitEvent:
+    return EmitEvent(
+        "default", tuple((pod, f"uid-{pod}") for pod in pods), EventReason.PLACED, "placed on node a"
+    )
+
+
+def unplaceable(pod: str, message: str) -> EmitEvent:
+    return EmitEvent("default", ((pod, f"uid-{pod}"),), EventReason.UNPLACEABLE, message)
+
+
+@asynccontextmanager
+async def posting(
+    client: KubeClient, settings: EventSettings | None = None
+) -> AsyncIterator[tuple[EventPoster, Metrics]]:
+    metrics = Metrics()
+    poster = EventPoster(client, metrics, "host-1", settings)
+    task = asyncio.create_task(poster.run())
+    try:
+        yield poster, metrics
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def drained(poster: EventPoster) -> None:
+    await asyncio.wait_for(poster.drained(), DEADLINE_S)
+
+
+def results(metrics: Metrics) -> dict[str, float]:
+    names = ("posted", "dropped", "failed", "repeated")
+    return {name: metrics.value("muster_events_total", result=name) for name in names}
+
+
+async def test_one_event_on_each_pod_with_all_that_kubectl_shows(api: FakeApi, client: KubeClient) -> None:
+    async with posting(client) as (poster, _):
+        poster.emit(waiting("a", "b"))
+        first, second = await api.event(), await api.event()
+    assert [body["involvedObject"]["name"] for body in (first, second)] == ["a", "b"]
+    assert first["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "default",
+        "name": "a",
+        "uid": "uid-a",
+    }
+    assert first["reason"] == "TopologyWaiting"
+    assert first["type"] == "Normal"
+    assert first["source"] == {"component": "muster"}
+    assert first["reportingComponent"] == "muster"
+    assert first["reportingInstance"] == "host-1"
+    assert first["metadata"]["name"] != second["metadata"]["name"]
+
+
+async def test_what_needs_a_look_is_a_warning(api: FakeApi, client: KubeClient) -> None:
+    async with posting(client) as (poster, _):
+        poster.emit(unplaceable("a", "x"))
+        assert (await api.event())["type"] == "Warning"
+
+
+async def test_the_same_state_is_said_once_and_a_change_back_again(api: FakeApi, client: KubeClient) -> None:
+    async with posting(client) as (poster, metrics):
+        for instruction in (waiting("a"), waiting("a"), placed("a"), waiting("a")):
+            poster.emit(instruction)
+        await drained(poster)
+    said = [api.posted.get_nowait()["reason"] for _ in range(api.posted.qsize())]
+    assert said == ["TopologyWaiting", "TopologyPlaced", "TopologyWaiting"]
+    assert results(metrics)["repeated"] == 1
+
+
+async def test_a_full_queue_drops_and_counts(client: KubeClient) -> None:
+    poster = EventPoster(client, metrics := Metrics(), "host-1", EventSettings(queue=3))
+    poster.emit(waiting(*(f"pod-{number}" for number in range(10))))
+    assert results(metrics)["dropped"] == 7
+
+
+async def test_the_rate_is_limited(api: FakeApi, client: KubeClient) -> None:
+    loop = asyncio.get_running_loop()
+    async with posting(client, EventSettings(per_s=100, burst=1)) as (poster, _):
+        began = loop.time()
+        poster.emit(waiting(*(f"pod-{number}" for number in range(11))))
+        await drained(poster)
+        assert loop.time() - began >= 0.09
+    assert api.posted.qsize() == 11
+
+
+async def test_a_passing_refusal_is_tried_again(api: FakeApi, client: KubeClient) -> None:
+    api.failing = [503]
+    async with posting(client) as (poster, metrics):
+        poster.emit(waiting("a"))
+        await api.event()
+        await drained(poster)
+    assert results(metrics) == {"posted": 1, "dropped": 0, "failed": 0, "repeated": 0}
+
+
+@pytest.mark.parametrize("code", [403, 404, 422])
+async def test_a_lasting_refusal_loses_that_event_alone(api: FakeApi, client: KubeClient, code: int) -> None:
+    api.failing = [code]
+    async with posting(client) as (poster, metrics):
+        poster.emit(waiting("a", "b"))
+        assert (await api.event())["involvedObject"]["name"] == "b"
+        await drained(poster)
+    assert results(metrics)["failed"] == 1
+
+
+async def test_a_long_message_is_cut_to_what_the_api_takes(api: FakeApi, client: KubeClient) -> None:
+    async with posting(client) as (poster, _):
+        poster.emit(unplaceable("a", "é" * 2000))
+        message = (await api.event())["message"]
+    assert len(message.encode()) <= MESSAGE_LIMIT
+    assert message.endswith("é…")

@@ -1,0 +1,214 @@
+"""The owner: order of events, calls in between, one session, deadlines as ticks, a defect ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from muster.adapters.grpc.generated.muster import v1
+from muster.adapters.grpc.server import Refusal
+from muster.adapters.grpc.sessions import Cause, Session
+from muster.adapters.owner import Owner
+from muster.adapters.telemetry.metrics import Metrics
+from muster.domain.node import Resources, Usage
+from muster.gangs import calls
+from muster.gangs.events import Event, NodeGone, PodGone, SessionClosed, SessionOpened, Synced, Tick
+from muster.gangs.instructions import EmitEvent, EventReason, Instruction, Outcome, PushVerdict
+
+DEADLINE_S = 10.0
+REF = calls.PlanRef(1, "g", 1)
+
+
+class Recorded:
+    """Gangs that record what they hear; `gives` is what they tell to do for a type of event."""
+
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+        self.gives: dict[type, list[Instruction]] = {}
+        self.deadline: float | None = None
+        self.fails: type | None = None
+        self.order: list[str] = []
+
+    def handle(self, event: Event) -> list[Instruction]:
+        if self.fails is type(event):
+            raise RuntimeError("a defect")
+        self.heard.append(event)
+        if isinstance(event, Tick):
+            self.deadline = None
+        return self.gives.get(type(event), [])
+
+    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
+        self.heard.append(PodGone(0.0, "a call"))
+        return calls.FilterAnswer(reason="asked")
+
+    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
+        return calls.ScoreAnswer(())
+
+    def reserve(
+        self, now: float, ref: calls.PlanRef, member: int, node: str
+    ) -> tuple[calls.ReserveAnswer, list[Instruction]]:
+        return calls.ReserveAnswer(True), [verdict("from reserve")]
+
+    def permit(
+        self, now: float, ref: calls.PlanRef, wall_ns: int
+    ) -> tuple[calls.PermitAnswer, list[Instruction]]:
+        assert abs(wall_ns - time.time_ns()) < 1e10
+        return calls.PermitAnswer(True), [verdict("from permit")]
+
+    def unreserve(self, *_: Any) -> list[Instruction]:
+        self.deadline = time.monotonic()
+        return [verdict("from unreserve")]
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+    def summary(self) -> object:
+        return ()
+
+
+def verdict(gang: str) -> PushVerdict:
+    return PushVerdict(gang, 1, Outcome.PLANNED, "default", (("p", "u"),), 1)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.gangs, self.metrics = Recorded(), Metrics()
+        self.emitted: list[EmitEvent] = []
+        self.bindings: list[Any] = []
+        self.owner = Owner(
+            self.gangs,
+            self.metrics,
+            solve=lambda _: None,
+            emit=self.emitted.append,
+            in_flight=self.in_flight,
+            inbox=8,
+        )
+        self.task = asyncio.create_task(self.owner.run())
+
+    def in_flight(self, bindings: Any) -> tuple[Usage, ...]:
+        return tuple(Usage(uid, node, Resources()) for uid, node, _ in bindings)
+
+    async def heard(self, condition: Callable[[list[Event]], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition(self.gangs.heard):  # noqa: ASYNC110 - it is the other task's turn
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    made.owner.shut_down()
+    made.task.cancel()
+    await asyncio.gather(made.task, return_exceptions=True)
+
+
+async def next_verdict(session: Session) -> str:
+    response = await asyncio.wait_for(session.next(), DEADLINE_S)
+    assert response is not None
+    assert response.verdict is not None
+    return response.verdict.gang
+
+
+async def test_events_keep_their_order_through_a_full_inbox(bench: Bench) -> None:
+    await asyncio.gather(*(bench.owner.put(NodeGone(0.0, str(number))) for number in range(100)))
+    await bench.heard(lambda heard: len(heard) == 100)
+    assert [event.name for event in bench.gangs.heard if isinstance(event, NodeGone)] == [
+        str(number) for number in range(100)
+    ]
+
+
+async def test_a_call_does_not_queue_behind_events(bench: Bench) -> None:
+    for number in range(8):
+        await bench.owner.put(NodeGone(0.0, str(number)))
+    assert bench.owner.filter(REF).reason == "asked"
+    assert len(bench.gangs.heard) < 8
+
+
+async def test_nothing_is_synced_before_synced_was_handled(bench: Bench) -> None:
+    waiting = asyncio.ensure_future(bench.owner.synced())
+    await bench.owner.put(NodeGone(0.0, "before"))
+    assert not bench.owner.is_synced
+    await bench.owner.sync(Synced(1.0))
+    await asyncio.wait_for(waiting, DEADLINE_S)
+    assert bench.gangs.heard == [NodeGone(0.0, "before"), Synced(1.0)]
+
+
+async def test_a_session_opens_with_its_in_flight_bindings_and_gets_what_follows(bench: Bench) -> None:
+    bench.gangs.gives = {SessionOpened: [verdict("replayed")]}
+    session = Session(5, 10)
+    await bench.owner.opened(session, [v1.InFlightBinding(uid="u", node="a")])
+    opened = bench.gangs.heard[0]
+    assert isinstance(opened, SessionOpened)
+    assert (opened.epoch, opened.in_flight) == (5, (Usage("u", "a", Resources()),))
+    assert await next_verdict(session) == "replayed"
+
+
+async def test_a_newer_session_replaces_the_older_which_closes_nothing(bench: Bench) -> None:
+    older, newer = Session(5, 10), Session(6, 10)
+    await bench.owner.opened(older, [])
+    bench.gangs.gives = {SessionOpened: [verdict("for the newer")]}
+    await bench.owner.opened(newer, [])
+    assert older.cause is Cause.REPLACED
+    await bench.owner.closed(older)
+    await bench.owner.sync(Synced(0.0))
+    assert not any(isinstance(event, SessionClosed) for event in bench.gangs.heard)
+    assert await next_verdict(newer) == "for the newer"
+
+
+async def test_a_closed_session_is_told_and_verdicts_are_counted_as_undelivered(bench: Bench) -> None:
+    session = Session(5, 10)
+    await bench.owner.opened(session, [])
+    await bench.owner.closed(session)
+    await bench.heard(lambda heard: isinstance(heard[-1], SessionClosed))
+    bench.owner.reserve(REF, 0, "a")
+    assert bench.metrics.value("muster_verdicts_undelivered_total") == 1
+
+
+async def test_instructions_of_calls_are_carried_out(bench: Bench) -> None:
+    session = Session(5, 10)
+    await bench.owner.opened(session, [])
+    bench.owner.reserve(REF, 0, "a")
+    bench.owner.permit(REF)
+    bench.owner.unreserve(REF, Refusal(0, "a", calls.BindingFate.REFUSED, "", ""))
+    assert [await next_verdict(session) for _ in range(3)] == [
+        "from reserve",
+        "from permit",
+        "from unreserve",
+    ]
+
+
+async def test_events_for_users_go_to_the_poster(bench: Bench) -> None:
+    event = EmitEvent("default", (("p", "u"),), EventReason.PLACED, "placed")
+    bench.gangs.gives = {NodeGone: [event]}
+    await bench.owner.put(NodeGone(0.0, "a"))
+    await bench.heard(bool)
+    assert bench.emitted == [event]
+
+
+async def test_a_deadline_becomes_a_tick_also_after_a_call(bench: Bench) -> None:
+    bench.gangs.deadline = time.monotonic() + 0.02
+    await bench.owner.put(NodeGone(0.0, "a"))
+    await bench.heard(lambda heard: isinstance(heard[-1], Tick) if heard else False)
+    bench.owner.unreserve(REF, Refusal(0, "a", calls.BindingFate.REFUSED, "", ""))
+    await bench.heard(lambda heard: sum(isinstance(event, Tick) for event in heard) == 2)
+
+
+async def test_an_earlier_deadline_replaces_a_later_one(bench: Bench) -> None:
+    bench.gangs.deadline = time.monotonic() + 3600
+    await bench.owner.put(NodeGone(0.0, "a"))
+    await bench.heard(bool)
+    bench.gangs.deadline = time.monotonic()
+    await bench.owner.put(NodeGone(0.0, "b"))
+    await bench.heard(lambda heard: isinstance(heard[-1], Tick))
+
+
+async def test_a_defect_in_the_gangs_ends_the_owner(bench: Bench) -> None:
+    bench.gangs.fails = NodeGone
+    await bench.owner.put(NodeGone(0.0, "a"))
+    with pytest.raises(RuntimeError, match="a defect"):
+        await asyncio.wait_for(bench.task, DEADLINE_S)

@@ -1,0 +1,118 @@
+"""The planner's thread: answers every Solve, survives defects, is told when its time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from muster.adapters.planner import Place, Planner
+from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.telemetry.tracing import Tracing
+from muster.domain.decision import Decision, Objective, Placed, Unplaceable
+from muster.domain.reasons import DomainTooSmall
+from muster.domain.request import GangId, Request
+from muster.domain.snapshot import Snapshot
+from muster.gangs.events import Decided, SolveFailed
+from muster.gangs.instructions import Solve
+
+DEADLINE_S = 10.0
+GANG = GangId("default", "ack", "g")
+REFUSED = Unplaceable(GANG, (DomainTooSmall("node", "a", 1, 2),))
+PLACED = Placed(GANG, (), Objective(None, (("rack", 1),), 50.0, 100.0, 3), "node", "node a", True)
+
+
+def asked(gang: str, generation: int = 1) -> Solve:
+    return Solve(gang, generation, Request(GANG, (), 1), Snapshot({}))
+
+
+class Bench:
+    def __init__(self, planner: Planner, metrics: Metrics, spans: InMemorySpanExporter, tracing: Tracing):
+        self.planner, self.metrics, self._spans, self._tracing = planner, metrics, spans, tracing
+        self.answers: asyncio.Queue[Decided | SolveFailed] = asyncio.Queue()
+
+    async def answer(self) -> Decided | SolveFailed:
+        return await asyncio.wait_for(self.answers.get(), DEADLINE_S)
+
+    def spans(self) -> list[Any]:
+        self._tracing.close()
+        return list(self._spans.get_finished_spans())
+
+
+@asynccontextmanager
+async def planning(place: Place) -> AsyncIterator[Bench]:
+    metrics, spans = Metrics(), InMemorySpanExporter()
+    tracing = Tracing(spans)
+
+    async def put(answer: Decided | SolveFailed) -> None:
+        bench.answers.put_nowait(answer)
+
+    planner = Planner(place, put, metrics, tracing, 60.0)
+    bench = Bench(planner, metrics, spans, tracing)
+    task = asyncio.create_task(planner.run())
+    yield bench
+    await planner.stop(DEADLINE_S)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_each_solve_is_answered_in_order_with_its_generation() -> None:
+    async with planning(lambda solve, seconds_left: PLACED) as bench:
+        for generation in (1, 2, 3):
+            bench.planner.submit(asked("g", generation))
+        answers = [await bench.answer() for _ in range(3)]
+    assert [answer.generation for answer in answers] == [1, 2, 3]
+    assert all(isinstance(answer, Decided) and answer.decision is PLACED for answer in answers)
+    assert bench.metrics.value("muster_decision_seconds_count", outcome="placed") == 3
+
+
+async def test_a_defect_is_answered_and_the_next_gang_is_planned() -> None:
+    def place(solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        if solve.gang == "bad":
+            raise ZeroDivisionError("oops")
+        return REFUSED
+
+    async with planning(place) as bench:
+        bench.planner.submit(asked("bad"))
+        bench.planner.submit(asked("good"))
+        failed, decided = await bench.answer(), await bench.answer()
+    assert isinstance(failed, SolveFailed)
+    assert (failed.gang, failed.error) == ("bad", "ZeroDivisionError: oops")
+    assert isinstance(decided, Decided)
+    assert bench.metrics.value("muster_planner_failures_total") == 1
+
+
+async def test_the_loop_goes_on_while_the_planner_computes_and_an_end_cuts_it_short() -> None:
+    began, saw_end = threading.Event(), threading.Event()
+
+    def place(solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        began.set()
+        while seconds_left() > 0:
+            pass
+        saw_end.set()
+        return REFUSED
+
+    async with planning(place) as bench:
+        bench.planner.submit(asked("g"))
+        assert await asyncio.to_thread(began.wait, DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.sleep(0.01)
+    assert saw_end.is_set()
+
+
+async def test_a_decisions_span_tells_what_was_asked_and_decided() -> None:
+    async with planning(lambda solve, seconds_left: PLACED if solve.gang == "fits" else REFUSED) as bench:
+        bench.planner.submit(asked("fits"))
+        bench.planner.submit(asked("does not"))
+        await bench.answer()
+        await bench.answer()
+        placed, refused = bench.spans()
+    assert placed.name == "decision"
+    assert placed.attributes["muster.gang"] == "default/g"
+    assert placed.attributes["muster.domain"] == "node a"
+    assert placed.attributes["muster.objective.weakest_link_gb_per_s"] == 50.0
+    assert refused.attributes["muster.causes"] == ("DomainTooSmall",)

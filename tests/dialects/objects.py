@@ -1,0 +1,78 @@
+"""Kubernetes objects for these tests, as the API has them and decoded as in production."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from muster.dialects.objects import NodeObject, PodObject
+
+
+def pod_object(  # noqa: PLR0913 - each is one field of the API
+    *,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    limits: dict[str, Any] | None = None,
+    scheduler: str = "muster",
+    node: str = "",
+    spec: dict[str, Any] | None = None,
+    status: dict[str, Any] | None = None,
+    **metadata: Any,
+) -> PodObject:
+    """A pod with one container `main`; what is given replaces fields."""
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": "p",
+                "namespace": "ns",
+                "uid": "u",
+                "labels": labels,
+                "annotations": annotations,
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                **metadata,
+            },
+            "spec": {
+                "schedulerName": scheduler,
+                "nodeName": node,
+                "containers": [{"name": "main", "resources": {"limits": limits or {}}}],
+                **(spec or {}),
+            },
+            "status": status or {"phase": "Pending"},
+        },
+        PodObject,
+    )
+
+
+def node_object(
+    allocatable: dict[str, Any] | None = None,
+    labels: dict[str, str] | None = None,
+    matrix: str | None = None,
+    **more: Any,
+) -> NodeObject:
+    """A ready node; `matrix` is its GPU_TOPOLOGY."""
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": "n",
+                "labels": labels,
+                "annotations": None if matrix is None else {"GPU_TOPOLOGY": matrix},
+            },
+            "spec": more.get("spec", {}),
+            "status": {
+                "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110", **(allocatable or {})},
+                "conditions": [{"type": "Ready", "status": more.get("ready", "True")}],
+            },
+        },
+        NodeObject,
+    )
+
+
+def full_matrix(gpus: int, kind: str = "NV2", words: str = "Two NVLinks") -> dict[str, str]:
+    """The pairs of GPU_TOPOLOGY, all alike."""
+    return {f"GPU_{kind}_{i}_{j}": words for i in range(gpus) for j in range(i + 1, gpus)}
+
+
+def as_json(pairs: dict[str, str]) -> str:
+    return json.dumps(pairs)

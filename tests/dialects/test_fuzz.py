@@ -1,0 +1,136 @@
+"""No object that the API could hand over, and none that it could not, makes read() raise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.dialects import nodes, pods
+from muster.dialects.objects import NodeObject, PodObject
+from muster.domain.allocation import MAX_GPUS, RESERVED_KEYS
+
+TEXT = st.text(max_size=12)
+NUMBER = st.sampled_from(["0", "1", "2", "8", "-1", "1.5", "500m", "two", "", "1e3", "9" * 40, "1Gi", "1e-9"])
+LABEL = st.sampled_from(
+    [
+        "gpu-topology",
+        "gpu-topology-replica",
+        "ack.node.gpu.schedule",
+        "gpu.topology/nvlink-domain",
+        "gpu.topology/nvlink-domain-size",
+        "nvidia.com/gpu.clique",
+        "nvidia.com/gpu.count",
+        "nvidia.com/gpu.product",
+        "nvidia.com/nvlink.version",
+        "nvidia.com/nvswitch.present",
+    ]
+)
+VALUE = TEXT | NUMBER | st.sampled_from(["true", "H100", "A100", "topology", "share", "train"])
+RESOURCE = st.sampled_from(
+    [
+        "cpu",
+        "memory",
+        "pods",
+        "nvidia.com/gpu",
+        "aliyun.com/gpu",
+        "amd.com/gpu",
+        "aliyun.com/gpu-mem",
+        "nvidia.com/mig-1g",
+    ]
+)
+QUANTITY = NUMBER | TEXT | st.integers() | st.floats()
+AMOUNTS = st.none() | st.dictionaries(RESOURCE, QUANTITY, max_size=4)
+MATRIX = TEXT | st.dictionaries(
+    st.builds(
+        "GPU_{}_{}_{}".format,
+        st.sampled_from(["NV1", "SYS", "N-A", "_"]),
+        st.integers(0, 4),
+        st.integers(0, 4),
+    ),
+    st.sampled_from(["Single NVLink", "Cross CPU socket", "?"]) | st.integers() | st.none(),
+    max_size=8,
+).map(lambda pairs: msgspec.json.encode(pairs).decode())
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from([*RESERVED_KEYS, "GPU_TOPOLOGY", "batch.kubernetes.io/job-completion-index"]),
+    MATRIX | NUMBER | st.just('{"version":1,"gpus":[0,1]}') | st.just('{"version":1,"gpus":[{}]}'),
+    max_size=3,
+)
+CONTAINER = st.fixed_dictionaries(
+    {"name": TEXT, "resources": st.fixed_dictionaries({"limits": AMOUNTS, "requests": AMOUNTS})},
+    optional={"restartPolicy": st.sampled_from(["Always", ""])},
+)
+REQUIREMENT = st.fixed_dictionaries(
+    {"key": TEXT, "operator": TEXT, "values": st.none() | st.lists(TEXT, max_size=2)}
+)
+TERMS = st.none() | st.lists(
+    st.fixed_dictionaries({}, optional={"matchExpressions": st.lists(REQUIREMENT), "matchFields": st.none()}),
+    max_size=2,
+)
+METADATA = st.fixed_dictionaries(
+    {
+        "name": TEXT,
+        "namespace": TEXT,
+        "uid": TEXT,
+        "labels": st.none() | st.dictionaries(LABEL, VALUE, max_size=4),
+        "annotations": st.none() | ANNOTATIONS,
+        "creationTimestamp": st.none()
+        | TEXT
+        | st.sampled_from(["2026-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59"]),
+    }
+)
+POD = st.fixed_dictionaries(
+    {
+        "metadata": METADATA,
+        "spec": st.fixed_dictionaries(
+            {
+                "schedulerName": st.sampled_from(["muster", "other", ""]),
+                "containers": st.lists(CONTAINER, max_size=3),
+            },
+            optional={
+                "nodeName": TEXT,
+                "initContainers": st.lists(CONTAINER, max_size=2),
+                "overhead": AMOUNTS,
+                "affinity": st.builds(
+                    lambda terms: {
+                        "nodeAffinity": {
+                            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+                        }
+                    },
+                    TERMS,
+                ),
+                "resourceClaims": st.lists(st.builds(lambda name: {"name": name}, TEXT), max_size=2),
+                "schedulingGroup": st.just({"podGroupName": None}),
+            },
+        ),
+    }
+)
+NODE = st.fixed_dictionaries(
+    {"metadata": METADATA, "status": st.fixed_dictionaries({"allocatable": AMOUNTS, "conditions": st.none()})}
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(POD)
+def test_any_pod_is_read(raw: dict[str, Any]) -> None:
+    pod = pods.read(msgspec.convert(raw, PodObject))
+    assert pod.gpus >= 0
+    assert pod.claim is not None or pod.causes == ()
+    hash((pod.claim, pod.rules, pod.causes))
+    if pod.allocation is not None:
+        assert pod.allocation.bit_count() == pod.gpus
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(NODE)
+def test_any_node_is_read(raw: dict[str, Any]) -> None:
+    node = nodes.read(msgspec.convert(raw, NodeObject))
+    count = node.topology.gpu_count
+    assert 0 <= count <= MAX_GPUS
+    for i in range(count):
+        for j in range(count):
+            assert node.topology.link(i, j) == node.topology.link(j, i)
+            assert i == j or (node.topology.link(i, j) is not None) == node.topology.known
+    assert all(isinstance(problem, str) and problem for problem in node.problems)

@@ -1,0 +1,222 @@
+"""What nodes offer, and their topology from a matrix or from labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from local_cluster.topology import load_topology
+from muster.dialects.gputopology import matrix
+from muster.dialects.nodes import read
+from muster.domain.node import Resources
+from muster.domain.topology import GpuTopology, mask_of
+from tests.dialects.objects import as_json, full_matrix, node_object
+
+BOTH = {"nvidia.com/gpu": "8", "aliyun.com/gpu": "8"}
+ANNOTATED = [
+    path.stem
+    for path in sorted((Path(__file__).parents[2] / "local-cluster" / "topologies").glob("*.txt"))
+    if not path.stem.startswith("mi300")
+]
+
+MODES: dict[str, tuple[dict[str, str], set[str], int]] = {
+    "no label": ({}, {"nvidia.com/gpu", "aliyun.com/gpu"}, 0),
+    "default": ({"ack.node.gpu.schedule": "default"}, {"nvidia.com/gpu"}, 0),
+    "topology": ({"ack.node.gpu.schedule": "topology"}, {"aliyun.com/gpu"}, 0),
+    "share": ({"ack.node.gpu.schedule": "share"}, set(), 0),
+    "cgpu": ({"ack.node.gpu.schedule": "cgpu"}, set(), 0),
+    "disabled": ({"ack.node.gpu.schedule": "disabled"}, set(), 0),
+    "unknown": ({"ack.node.gpu.schedule": "topolgy"}, {"nvidia.com/gpu", "aliyun.com/gpu"}, 1),
+}
+
+
+@pytest.mark.parametrize(("labels", "resources", "problems"), MODES.values(), ids=MODES.keys())
+def test_what_a_mode_serves(labels: dict[str, str], resources: set[str], problems: int) -> None:
+    node = read(node_object(BOTH, labels))
+    assert node.gpu_resources == resources
+    assert node.topology.gpu_count == 8  # what runs there keeps its GPUs
+    assert len(node.problems) == problems
+
+
+def test_what_a_node_offers() -> None:
+    spec = {"unschedulable": True, "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}
+    node = read(node_object({"cpu": "1500m"}, spec=spec, ready="Unknown"))
+    assert node.allocatable == Resources(1500, 16 << 30, 110)
+    assert (node.unschedulable, node.ready, node.gpu_resources) == (True, False, frozenset())
+    assert [(taint.key, taint.value, taint.effect) for taint in node.taints] == [("k", "v", "NoSchedule")]
+
+
+BAD_ALLOCATABLE = {
+    "no quantity": ({"nvidia.com/gpu": "many"}, 0, "no quantity"),
+    "negative": ({"nvidia.com/gpu": "-1"}, 0, "no quantity"),
+    "more than any node has": ({"nvidia.com/gpu": "1000000"}, 256, "256 of them are used"),
+    "counted differently": ({"nvidia.com/gpu": "8", "aliyun.com/gpu": "4"}, 8, "counts its GPUs differently"),
+}
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "gpus", "says"), BAD_ALLOCATABLE.values(), ids=BAD_ALLOCATABLE.keys()
+)
+def test_allocatable_that_can_not_be(allocatable: dict[str, str], gpus: int, says: str) -> None:
+    node = read(node_object(allocatable))
+    assert node.topology.gpu_count == gpus
+    assert says in node.problems[0]
+
+
+@pytest.mark.parametrize("name", ANNOTATED)
+def test_every_matrix_we_have_is_read_as_it_was_printed(name: str) -> None:
+    printed = load_topology(name)
+    topology, problems = matrix(printed.annotation(), printed.gpu_count)
+    assert problems == ()
+    assert topology.islands == tuple(mask_of(island) for island in printed.islands())
+    for i, row in enumerate(printed.links):
+        assert [link.kind if link else "X" for link in topology.links[i]] == list(row)
+
+
+def without(key: str) -> dict[str, str]:
+    return {name: words for name, words in full_matrix(3).items() if name != key}
+
+
+BAD_MATRIX = {
+    "no JSON": ("{", "it is no JSON"),
+    "a list": ("[]", "no JSON object"),
+    "a number": ("3", "no JSON object"),
+    "very deep": ("[" * 10_000, "it is no JSON"),
+    "far too long": (" " * 300_000, "more than an annotation can have"),
+    "a pair is missing": (as_json(without("GPU_NV2_0_2")), "1 pairs are missing, GPUs 0 and 2 the first"),
+    "empty": ("{}", "3 pairs are missing"),
+    "a key twice": (
+        '{"GPU_NV1_0_1":"Single NVLink",' + as_json(full_matrix(3))[1:],
+        "0 and 1 are given twice",
+    ),
+    "the same key twice": (
+        '{"GPU_NV2_0_1":"Two NVLinks",' + as_json(full_matrix(3))[1:],
+        "0 and 1 are given twice",
+    ),
+    "an index too high": (
+        as_json({**full_matrix(3), "GPU_NV2_2_3": "Two NVLinks"}),
+        "GPU 3, and the node has 3",
+    ),
+    "indices the wrong way": (as_json({**without("GPU_NV2_0_1"), "GPU_NV2_1_0": ""}), "must be the smaller"),
+    "a GPU with itself": (as_json({**full_matrix(3), "GPU_NV2_1_1": ""}), "must be the smaller"),
+    "another key": (as_json({**full_matrix(3), "NODE_TYPE": "x"}), "is not GPU_<ABBR>_<i>_<j>"),
+    "a huge index": (as_json({**full_matrix(3), "GPU_NV2_0_99999999": ""}), "is not GPU_<ABBR>_<i>_<j>"),
+    "an unknown link": (
+        as_json({**without("GPU_NV2_0_1"), "GPU_NV19_0_1": "?"}),
+        "the link 'NV19', '?', is unknown",
+    ),
+    "words that are no words": ('{"GPU_N-A_0_1": {"a": 1}}', "is unknown"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), BAD_MATRIX.values(), ids=BAD_MATRIX.keys())
+def test_a_bad_matrix_is_reported_and_not_used(text: str, says: str) -> None:
+    node = read(node_object({"aliyun.com/gpu": 3}, matrix=text))
+    assert node.topology == GpuTopology.unknown(3)
+    assert says in node.problems[0]
+    assert node.problems[0].endswith("; the node is used without topology")
+
+
+WORDS = {
+    "Cross CPU socket": "SYS",
+    "Same CPU socket": "NODE",
+    "Host PCI bridge": "PHB",
+    "Multiple PCI switches": "PXB",
+    "Single PCI switch": "PIX",
+    "Same board": "PSB",
+    "Single NVLink": "NV1",
+    "Two NVLinks": "NV2",
+    "eighteen nvlinks": "NV18",
+}
+
+
+@pytest.mark.parametrize(("words", "kind"), WORDS.items())
+def test_the_words_count_where_the_abbreviation_is_unknown(words: str, kind: str) -> None:
+    topology, problems = matrix(as_json({"GPU_N-A_0_1": words}), 2)
+    assert problems == ()
+    assert topology.link(1, 0) == topology.link(0, 1)
+    assert (link := topology.link(0, 1)) is not None
+    assert link.kind == kind
+
+
+def test_one_gpu_has_an_empty_matrix() -> None:
+    assert matrix("{}", 1) == (GpuTopology.unknown(1), ())
+
+
+H100, A100, V100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM3-32GB"
+SWITCH = {"nvidia.com/nvswitch.present": "true"}
+SIZE = "gpu.topology/nvlink-domain-size"
+LABELS: dict[str, tuple[dict[str, str], int, str, tuple[int, ...], str]] = {
+    # name: labels, GPUs, link inside, sizes of islands, a problem
+    "the document's H100": (
+        {**SWITCH, "nvidia.com/gpu.product": H100, "nvidia.com/nvlink.version": "4", SIZE: "8"},
+        8, "NV18", (8,), "",
+    ),
+    "A100 behind a switch": ({**SWITCH, "nvidia.com/gpu.product": A100}, 8, "NV12", (8,), ""),
+    "V100 behind a switch": ({**SWITCH, "nvidia.com/gpu.product": V100}, 16, "NV6", (16,), ""),
+    "a switch and nothing else": (SWITCH, 8, "NV6", (8,), ""),
+    "two islands of four H100": ({SIZE: "4", "nvidia.com/gpu.product": H100}, 8, "NV6", (4, 4), ""),
+    "four A100 on a board": ({SIZE: "4", "nvidia.com/gpu.product": A100}, 4, "NV4", (4,), ""),
+    "bridged pairs of A100": ({SIZE: "2", "nvidia.com/nvlink.version": "3.0"}, 4, "NV12", (2, 2), ""),
+    "islands of an unknown GPU": ({SIZE: "2"}, 4, "NV1", (2, 2), ""),
+    "no NVLink by size": ({SIZE: "1"}, 2, "SYS", (1, 1), ""),
+    "size before switch": ({SIZE: "4", **SWITCH, "nvidia.com/gpu.product": H100}, 8, "NV18", (4, 4), ""),
+    "a domain over nodes": (
+        {"gpu.topology/nvlink-domain": "rack1", "nvidia.com/gpu.product": "NVIDIA-GB200"},
+        4, "NV18", (4,), "",
+    ),
+    "a clique before size": (
+        {"nvidia.com/gpu.clique": "c.1", SIZE: "2", "nvidia.com/nvlink.version": "5"}, 4, "NV18", (4,), "",
+    ),
+    "a domain of 72 on a tray of 4": ({SIZE: "72", "nvidia.com/nvlink.version": "5"}, 4, "NV6", (4,), ""),
+    "a size that does not divide": ({SIZE: "3"}, 8, "", (), "does not divide"),
+    "a size that is no number": ({SIZE: "all"}, 8, "", (), "expected a positive number"),
+    "a switch beside such a size": ({SIZE: "0", **SWITCH}, 8, "NV6", (8,), "expected a positive number"),
+    "an unknown generation": ({**SWITCH, "nvidia.com/nvlink.version": "x"}, 8, "NV6", (8,), "known are 2, 3"),
+    "generation against product": (
+        {**SWITCH, "nvidia.com/nvlink.version": "3", "nvidia.com/gpu.product": H100},
+        8, "NV12", (8,), "has NVLink 4",
+    ),
+    "no switch": ({"nvidia.com/nvswitch.present": "false"}, 8, "", (), ""),
+    "another count": ({"nvidia.com/gpu.count": "4"}, 8, "", (), "but allocatable has 8"),
+    "nothing": ({}, 8, "", (), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("labels", "gpus", "kind", "islands", "says"), LABELS.values(), ids=LABELS.keys())
+def test_topology_from_labels(
+    labels: dict[str, str], gpus: int, kind: str, islands: tuple[int, ...], says: str
+) -> None:
+    node = read(node_object({"nvidia.com/gpu": gpus}, labels))
+    if islands:
+        assert (link := node.topology.link(0, 1)) is not None
+        assert link.kind == kind
+        assert tuple(island.bit_count() for island in node.topology.islands) == islands
+    else:
+        assert node.topology == GpuTopology.unknown(gpus)
+    assert (says in "; ".join(node.problems)) if says else node.problems == ()
+
+
+def test_amd_islands_are_xgmi() -> None:
+    node = read(node_object({"amd.com/gpu": 8}, {SIZE: "8"}))
+    assert (link := node.topology.link(0, 7)) is not None
+    assert link.kind == "XGMI"
+
+
+AGAINST = {
+    "a domain over islands": ({"gpu.topology/nvlink-domain": "d"}, "puts all GPUs into one domain"),
+    "a size": ({SIZE: "4"}, "is '4', but the matrix has NVLink islands of 2, 2 GPUs"),
+    "a switch": (SWITCH, "the matrix is used"),
+}
+
+
+@pytest.mark.parametrize(("labels", "says"), AGAINST.values(), ids=AGAINST.keys())
+def test_the_matrix_wins_and_labels_that_disagree_are_reported(labels: dict[str, str], says: str) -> None:
+    pairs = {**full_matrix(4, "SYS", "Cross CPU socket")}
+    for i, j in ((0, 1), (2, 3)):
+        del pairs[f"GPU_SYS_{i}_{j}"]
+        pairs[f"GPU_NV2_{i}_{j}"] = "Two NVLinks"
+    node = read(node_object({"nvidia.com/gpu": 4}, labels, matrix=as_json(pairs)))
+    assert len(node.topology.islands) == 2
+    assert says in node.problems[0]

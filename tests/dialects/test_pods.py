@@ -1,0 +1,249 @@
+"""What pods say, dialect by dialect: claims, requests, and the causes of what is ill-formed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from muster.dialects.pods import read
+from muster.dialects.reading import Reading, agreed
+from muster.domain.node import Resources
+from muster.domain.pod import GangClaim
+from muster.domain.reasons import BadValue, DialectsDisagree, ForgedAllocation
+from muster.domain.request import NodeRules, SelectorTerm, Toleration
+from tests.dialects.objects import pod_object
+
+GANG = {"gpu-topology": "train", "gpu-topology-replica": "2"}
+GPU = {"nvidia.com/gpu": 1}
+LONE = GangClaim("gputopology", "p", min_member=1, replicas=1, lone=True)
+ACK = GangClaim("ack", "train", min_member=2, replicas=2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pod, the claim that is read, and the fields of its causes ("forged" for annotations)."""
+
+    pod: dict[str, Any]
+    claim: GangClaim | None = None
+    causes: tuple[str, ...] = ()
+    gpus: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+def replica(count: str) -> Case:
+    return Case(
+        {"labels": {**GANG, "gpu-topology-replica": count}, "limits": GPU},
+        GangClaim("ack", "train"),
+        ("gpu-topology-replica",),
+        1,
+    )
+
+
+CASES = {
+    "the document's worker": Case({"labels": GANG, "limits": {"aliyun.com/gpu": 1}}, ACK, gpus=1),
+    "a member without GPUs": Case({"labels": GANG}, ACK),
+    "replicas two": replica("two"),
+    "replicas 0": replica("0"),
+    "replicas -1": replica("-1"),
+    "replicas 1.5": replica("1.5"),
+    "replicas empty": replica(""),
+    "replicas of thirty digits": replica("9" * 30),
+    "replicas of another alphabet": replica("٢"),
+    "no replicas": Case(
+        {"labels": {"gpu-topology": "train"}, "limits": GPU},
+        GangClaim("ack", "train"),
+        ("gpu-topology-replica",),
+        1,
+    ),
+    "only replicas": Case({"labels": {"gpu-topology-replica": "2"}}, LONE, ("gpu-topology",)),
+    "an empty name": Case(
+        {"labels": {"gpu-topology": "", "gpu-topology-replica": "x"}},
+        LONE,
+        ("gpu-topology", "gpu-topology-replica"),
+    ),
+    "a lone GPU pod": Case({"limits": {"aliyun.com/gpu": "2"}}, LONE, gpus=2),
+    "a lone pod without GPUs": Case({}),
+    "zero GPUs": Case({"limits": {"nvidia.com/gpu": 0}}),
+    "another scheduler's pod": Case(
+        {"scheduler": "default-scheduler", "labels": GANG, "limits": GPU}, gpus=1
+    ),
+    "half a GPU": Case({"limits": {"nvidia.com/gpu": "500m"}}, LONE, ("main: nvidia.com/gpu",)),
+    "a negative GPU": Case({"limits": {"nvidia.com/gpu": -1}}, LONE, ("main: nvidia.com/gpu",)),
+    "no number of GPUs": Case({"limits": {"amd.com/gpu": "all"}}, LONE, ("main: amd.com/gpu",)),
+    "far too many GPUs": Case({"limits": {"amd.com/gpu": "1e18"}}, LONE, ("main: amd.com/gpu",)),
+    "bad cpu beside a GPU": Case({"limits": {"cpu": "lots", **GPU}}, LONE, ("main: cpu",), 1),
+    "two kinds of GPU": Case({"limits": {"aliyun.com/gpu": 1, "nvidia.com/gpu": 2}}, LONE, ("resources",), 2),
+    "a MIG slice alone": Case({"limits": {"nvidia.com/mig-1g.5gb": 1}}),
+    "a MIG slice in a gang": Case(
+        {"labels": GANG, "limits": {"nvidia.com/mig-1g.5gb": 1}}, ACK, ("resources",)
+    ),
+    "GPU memory in a gang": Case({"labels": GANG, "limits": {"aliyun.com/gpu-mem": 3}}, ACK, ("resources",)),
+    "GPU memory alone": Case({"limits": {"aliyun.com/gpu-mem": 3}}),
+    "a resource claim in a gang": Case(
+        {"labels": GANG, "spec": {"resourceClaims": [{"name": "gpu"}]}}, ACK, ("resourceClaims",)
+    ),
+    "a resource claim alone": Case({"limits": GPU, "spec": {"resourceClaims": [{"name": "gpu"}]}}, gpus=1),
+    "a scheduling group": Case(
+        {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}}, LONE, ("schedulingGroup",), 1
+    ),
+    "a forged allocation": Case(
+        {"limits": GPU, "annotations": {"gpu.topology/allocation": "{}", "ALIYUN_COM_GPU_GROUP": "0"}},
+        LONE,
+        ("forged gpu.topology/allocation", "forged ALIYUN_COM_GPU_GROUP"),
+        1,
+    ),
+    "the allocation of a bound pod": Case(
+        {"limits": GPU, "node": "n", "annotations": {"gpu.topology/allocation": "{}"}}, LONE, gpus=1
+    ),
+    "an ill-formed pod that is bound already": Case(
+        {"labels": {**GANG, "gpu-topology-replica": "x"}, "node": "n"}, GangClaim("ack", "train")
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_what_a_pod_says(case: Case) -> None:
+    pod = read(pod_object(**case.pod))
+    assert pod.claim == case.claim
+    said = tuple(f"forged {c.key}" if isinstance(c, ForgedAllocation) else _field(c) for c in pod.causes)
+    assert said == case.causes
+    assert pod.gpus == case.gpus
+
+
+def _field(cause: object) -> str:
+    assert isinstance(cause, BadValue)
+    assert cause.where == "pod/ns/p"
+    assert cause.expected
+    return cause.field
+
+
+def _container(name: str, gpus: int = 0, cpu: str = "0", **more: str) -> dict[str, Any]:
+    return {"name": name, "resources": {"requests": {"cpu": cpu, "nvidia.com/gpu": gpus}}, **more}
+
+
+def test_all_containers_are_summed_in_order() -> None:
+    pod = read(
+        pod_object(
+            spec={"containers": [_container("x", 2, "1"), _container("y"), _container("z", 1, "500m")]}
+        )
+    )
+    assert (pod.gpus, pod.container_gpus) == (3, (("x", 2), ("z", 1)))
+    assert pod.resources == Resources(1500, 0, 1)
+
+
+def test_init_containers_count_by_the_largest_and_sidecars_add_up() -> None:
+    inits = [
+        _container("big", 2, "3"),
+        _container("sidecar", 1, "1", restartPolicy="Always"),
+        _container("after", 1, "3"),
+    ]
+    pod = read(pod_object(spec={"containers": [_container("main", 1, "2")], "initContainers": inits}))
+    assert pod.resources.cpu_milli == 4000  # after + sidecar
+    assert (pod.gpus, pod.container_gpus) == (2, (("sidecar", 1), ("main", 1)))
+
+
+def test_overhead_is_added_and_limits_stand_for_requests() -> None:
+    pod = read(
+        pod_object(limits={"cpu": "2", "memory": "1Gi"}, spec={"overhead": {"cpu": "250m", "memory": "1Mi"}})
+    )
+    assert pod.resources == Resources(2250, (1 << 30) + (1 << 20), 1)
+
+
+def test_which_nodes_admit_it() -> None:
+    zone = {"key": "zone", "operator": "In", "values": ["a", "b"]}
+    by_name = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    terms = [{"matchExpressions": [zone], "matchFields": [by_name]}, {}]
+    affinity: dict[str, Any] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    }
+    spec = {
+        "nodeSelector": {"pool": "gpu"},
+        "affinity": affinity,
+        "tolerations": [{"key": "t", "effect": "NoSchedule"}],
+    }
+    assert read(pod_object(spec=spec)).rules == NodeRules(
+        (SelectorTerm("pool", "In", ("gpu",)),),
+        ((SelectorTerm("zone", "In", ("a", "b")), SelectorTerm("metadata.name", "In", ("n1",))),),
+        (Toleration("t", "Equal", "", "NoSchedule"),),
+    )
+
+
+def test_a_selector_of_empty_terms_admits_no_node() -> None:
+    affinity: dict[str, Any] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
+    }
+    assert read(pod_object(spec={"affinity": affinity})).rules.any_of == (
+        (SelectorTerm("metadata.name", "In", ()),),
+    )
+
+
+def test_who_owns_it_and_where_it_stands() -> None:
+    owners = [{"uid": "other"}, {"uid": "job", "controller": True}]
+    pod = read(
+        pod_object(
+            name="train-worker-12",
+            ownerReferences=owners,
+            deletionTimestamp="2026-01-01T00:00:00Z",
+            spec={"priority": 7, "schedulingGates": [{"name": "x"}]},
+        )
+    )
+    assert (pod.owner, pod.rank, pod.priority, pod.created) == ("job", 12, 7, 1767225600.0)
+    assert (pod.terminating, pod.gated, pod.present) == (True, True, False)
+    indexed = {"batch.kubernetes.io/job-completion-index": "3"}
+    assert read(pod_object(name="train-12", annotations=indexed)).rank == 3
+
+
+@pytest.mark.parametrize(
+    ("phase", "states"),
+    [
+        ("Running", (True, False, False)),
+        ("Succeeded", (False, True, True)),
+        ("Failed", (False, True, False)),
+        ("", (False, False, False)),
+    ],
+)
+def test_its_phase(phase: str, states: tuple[bool, bool, bool]) -> None:
+    pod = read(pod_object(status={"phase": phase}))
+    assert (pod.running, pod.finished, pod.succeeded) == states
+
+
+ALLOCATIONS: dict[str, tuple[str, int | None]] = {
+    "as written": (json.dumps({"version": 1, "gpus": [1, 3]}), 0b1010),
+    "of another number of GPUs": (json.dumps({"version": 1, "gpus": [1]}), None),
+    "the same GPU twice": (json.dumps({"version": 1, "gpus": [1, 1]}), None),
+    "of a later version": (json.dumps({"version": 2, "gpus": [1, 3]}), None),
+    "an index far away": (json.dumps({"version": 1, "gpus": [1, 10**9]}), None),
+    "a negative index": (json.dumps({"version": 1, "gpus": [1, -1]}), None),
+    "booleans": (json.dumps({"version": 1, "gpus": [True, False]}), None),
+    "a list": ("[1, 3]", None),
+    "no JSON": ("1,3", None),
+    "very deep": ("[" * 10_000, None),
+    "very long": (" " * 20_000 + "{}", None),
+}
+
+
+@pytest.mark.parametrize(("text", "mask"), ALLOCATIONS.values(), ids=ALLOCATIONS.keys())
+def test_which_gpus_a_bound_pod_has(text: str, mask: int | None) -> None:
+    pod = read(
+        pod_object(limits={"nvidia.com/gpu": 2}, node="n", annotations={"gpu.topology/allocation": text})
+    )
+    assert pod.allocation == mask
+    usage = pod.usage
+    assert usage is not None
+    assert (usage.gpus, usage.unindexed_gpus) == ((mask, 0) if mask else (0, 2))
+
+
+def test_two_dialects_that_agree_are_one_claim() -> None:
+    other = GangClaim("other", "train")
+    assert agreed("p", [Reading(), Reading(ACK), Reading(other)]) == Reading(ACK)
+
+
+@pytest.mark.parametrize("other", [GangClaim("other", "run"), GangClaim("other", "train", min_member=3)])
+def test_two_dialects_that_disagree_name_both(other: GangClaim) -> None:
+    (cause,) = agreed("p", [Reading(ACK), Reading(other)]).causes
+    assert isinstance(cause, DialectsDisagree)
+    assert cause.first == "ack: gang train of 2"
+    assert cause.second.startswith("other: gang ")

@@ -1,0 +1,113 @@
+"""The shim's calls: claims, moves, what a Binding carries, and what is stale."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from muster.domain.allocation import ALLOCATION, ASSIGNED, ASSUME_TIME, DECISION, GROUP
+from muster.gangs.calls import BindingFate, PlanRef, StaleError
+from muster.gangs.instructions import Outcome
+from tests.gangs.world import WALL_NS, World, foreign, node, pod, stand
+
+PAIR = (pod("p0"), pod("p1"))
+
+
+def test_a_member_that_landed_elsewhere_is_moved_in_place() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(*PAIR)
+    other = next(
+        name for name in world.coordinator.filter(world.ref()).candidates[1] if name != world.home(1)
+    )
+    assert world.reserve(1, on=other).claimed
+    answer = world.permit()
+    assert json.loads(answer.annotations[1][ALLOCATION])["gpus"] == [0]
+    assert world.coordinator.lives.ledger.held["p1"].node == other
+    assert not world.reserve(1, on="nowhere").claimed
+
+
+def test_a_member_that_landed_where_it_does_not_fit_is_refused() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(foreign("f", "b", 4), *PAIR)
+    answer = world.reserve(1, on="b")
+    assert (answer.claimed, answer.reason) == (
+        False,
+        "node b would not keep the gang's plan whole for pod p1",
+    )
+
+
+def test_permit_says_what_each_binding_carries_and_says_it_again() -> None:
+    world = World().start(node("a"))
+    ours = [
+        pod(f"p{i}", gpu_resource="aliyun.com/gpu", gpus=2, container_gpus=(("x", 1), ("y", 1)))
+        for i in (0, 1)
+    ]
+    world.see(*ours)
+    assert not world.permit().allowed
+    world.reserve()
+    answer = world.permit()
+    assert world.permit(wall_ns=WALL_NS + 5) is answer
+    first = answer.annotations[0]
+    assert json.loads(first[ALLOCATION]) == {
+        "version": 1,
+        "generation": world.verdict().generation,
+        "containers": {"x": [0], "y": [1]},
+        "gpus": [0, 1],
+        "indices": "planned",
+    }
+    assert (first[GROUP], first[ASSIGNED], first[ASSUME_TIME]) == ("0,1", "false", str(WALL_NS))
+    assert json.loads(first[DECISION])["domain"]
+    assert world.events[-1].message.startswith("2 of 2 members on node a")
+
+
+def test_scores_fall_from_the_planned_node() -> None:
+    world = World().start(node("a"), node("b"), node("c"))
+    world.see(*PAIR)
+    candidates = world.coordinator.filter(world.ref()).candidates
+    scores = world.coordinator.score(world.ref()).scores
+    assert [len(nodes) for nodes in candidates] == [3, 3]
+    assert scores == ((100, 90, 80), (100, 90, 80))
+
+
+STALE = {
+    "another epoch": lambda ref: replace(ref, epoch=ref.epoch + 1),
+    "another generation": lambda ref: replace(ref, generation=ref.generation - 1),
+    "another gang": lambda ref: replace(ref, gang="ns/ack/other"),
+}
+
+
+@pytest.mark.parametrize("change", STALE.values(), ids=STALE.keys())
+def test_stale_calls_change_nothing(change: Callable[[PlanRef], PlanRef]) -> None:
+    world = stand("reserving")
+    ref = change(world.ref())
+    coordinator = world.coordinator
+    for call in (
+        lambda: coordinator.filter(ref),
+        lambda: coordinator.score(ref),
+        lambda: coordinator.reserve(world.now, ref, 0, "a"),
+        lambda: coordinator.permit(world.now, ref, WALL_NS),
+        lambda: coordinator.unreserve(world.now, ref, 0, "a", BindingFate.NEVER_SENT),
+    ):
+        with pytest.raises(StaleError):
+            call()
+    assert world.phase() == "reserving"
+    assert world.permit().allowed
+
+
+def test_a_withdrawn_plan_is_stale() -> None:
+    world = stand("planned")
+    ref = world.ref()
+    world.gone("p1")
+    with pytest.raises(StaleError):
+        world.coordinator.filter(ref)
+
+
+def test_a_refused_gangs_filter_gives_the_reason() -> None:
+    world = stand("invalid")
+    answer = world.coordinator.filter(world.ref())
+    assert answer.candidates == ()
+    assert answer.reason.startswith("Pods of one gang disagree on number of replicas")
+    assert world.verdict().outcome is Outcome.REFUSED

@@ -1,0 +1,128 @@
+"""When a gang is planned, planned again, refused, and what is thrown away."""
+
+from __future__ import annotations
+
+from muster.domain.reasons import BadValue
+from muster.gangs import events
+from muster.gangs.calls import BindingFate
+from tests.gangs.world import World, foreign, node, pod
+
+PAIR = (pod("p0"), pod("p1"))
+
+
+def test_the_planner_is_asked_once_at_a_time_and_highest_priority_first() -> None:
+    world = World(auto=False).start(node("a"))
+    world.see(pod("low", gang=""), pod("old", gang="", created=1.0, priority=5))
+    world.see(pod("new", gang="", created=2.0, priority=5))
+    asked = []
+    while world.solves:
+        assert len(world.solves) == 1
+        asked.append(world.solves[0].request.gang.name)
+        world.solve()
+    assert asked == ["low", "old", "new"]  # low was out when the others came
+
+
+def test_a_plan_on_an_outdated_snapshot_is_made_again() -> None:
+    world = World(auto=False).start(node("a"), node("b"))
+    world.see(*PAIR)
+    first = world.solves[0]
+    world.see(foreign("fa", "a", 3), foreign("fb", "b", 3))
+    world.solve()
+    assert world.verdicts == []
+    assert world.solves[0].generation > first.generation
+    world.solve()
+    assert {world.home(0), world.home(1)} == {"a", "b"}
+
+
+def test_a_plan_that_events_overtake_again_and_again_gives_way() -> None:
+    world = World(auto=False).start(node("a"), node("b"))
+    world.see(*PAIR)
+    for count in (1, 2):
+        world.send(events.NodeSeen(world.now, node("a", labels={"n": str(count)})))
+        world.send(events.NodeSeen(world.now, node("b", labels={"n": str(count)})))
+        world.solve()
+    assert world.solves == []
+    assert world.phase() == "withdrawn"
+    world.wait(1)
+    world.solve()
+    assert world.planned()
+
+
+def test_a_refusal_that_something_freed_overtook_is_asked_again() -> None:
+    world = World(auto=False).start(node("a"))
+    world.see(foreign("f", "a", 3), *PAIR)
+    world.gone("f")
+    world.solve()
+    assert world.verdicts == []
+    world.solve()
+    assert world.planned()
+
+
+def test_a_planner_that_fails_is_shown_and_the_next_change_tries_again() -> None:
+    world = World(auto=False).start(node("a"))
+    world.see(*PAIR)
+    asked = world.solves.pop()
+    world.send(events.SolveFailed(world.now, asked.gang, asked.generation, "KeyError: 3"))
+    assert world.verdict().reason == "the planner failed, which is a defect: KeyError: 3"
+    world.send(events.NodeSeen(world.now, node("b")))
+    world.solve()
+    assert world.planned()
+
+
+def test_nothing_is_planned_before_all_is_known_and_a_shim_listens() -> None:
+    world = World()
+    world.send(events.NodeSeen(world.now, node("a")))
+    world.see(*PAIR)
+    world.send(events.Synced(world.now))
+    assert world.verdicts == []
+    world.connect()
+    assert world.planned()
+
+
+def test_a_plugins_refusal_leaves_the_node_out_until_it_changes() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(*PAIR)
+    refused = world.home(0)
+    world.unreserve(0, BindingFate.NEVER_SENT, "VolumeBinding", "no disk")
+    assert refused not in {world.home(0), world.home(1)}
+    assert "VolumeBinding: no disk" in world.events[-1].message
+    world.unreserve(0, BindingFate.NEVER_SENT, "VolumeBinding", "no disk")
+    assert world.phase() == "unplaceable"
+    assert "VolumeBinding" in world.verdict().reason
+    world.send(events.NodeSeen(world.now, node(refused, labels={"new": "disk"})))
+    assert {world.home(0), world.home(1)} == {refused}
+
+
+def test_an_exclusion_ends_with_time() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    world.unreserve(0, BindingFate.NEVER_SENT, "NodePorts", "taken")
+    assert world.phase() == "unplaceable"
+    world.wait(299)
+    assert world.phase() == "unplaceable"
+    world.wait(2)
+    assert world.planned()
+
+
+def test_withdrawals_in_a_row_wait_longer_each_time() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    pauses = []
+    for _ in range(7):
+        world.unreserve(0, BindingFate.NEVER_SENT)
+        due = world.coordinator.next_deadline()
+        assert due is not None
+        pauses.append(due - world.now)
+        world.wait(due - world.now)
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_an_ill_formed_pod_says_why() -> None:
+    world = World().start(node("a"))
+    cause = BadValue("pod/ns/p0", "gpu-topology-replica", "two", "a number")
+    world.see(pod("p0", causes=(cause,)), pod("p1"))
+    assert world.verdict().reason == 'pod/ns/p0: gpu-topology-replica is "two", expected a number'
+    said = world.outcomes()
+    world.see(pod("p0", causes=(cause,), created=9.0))
+    assert world.outcomes() == said
+    assert world.reasons() == ["Invalid"]

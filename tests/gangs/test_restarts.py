@@ -1,0 +1,95 @@
+"""Bindings under way when a session begins, names used again, and gangs of thousands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muster.domain.node import Usage
+from muster.gangs.roster import Group, NameKey
+from tests.gangs.world import World, node, pod
+
+PAIR = (pod("p0"), pod("p1"))
+
+
+def test_a_restart_takes_bindings_under_way_as_taken() -> None:
+    world = World().start(node("a"), in_flight=(Usage("p0", "a", PAIR[0].resources, gpus=0b1110),))
+    assert world.coordinator.orphans == {"p0"}
+    world.see(pod("q", gang="", gpus=2))
+    assert world.phase("q") == "unplaceable"
+    world.wait(31)
+    assert world.planned("q")
+
+
+def test_a_gang_with_bindings_under_way_waits_for_them() -> None:
+    world = World()
+    world.see(*PAIR)
+    usage = Usage("p0", "a", PAIR[0].resources, gpus=0b0010)
+    world.start(node("a"), in_flight=(usage,))
+    assert world.phase() == "permitted"
+    world.see(replace(PAIR[0], node="a", allocation=0b0010))
+    assert world.phase() == "planned"
+    assert world.held() == {"p1"}
+    assert world.verdict().required == 1
+
+
+def test_a_member_that_succeeded_needs_no_place_again() -> None:
+    world = World().start(node("a"))
+    world.see(pod("p0", owner="job", node="a", finished=True, succeeded=True), pod("p1", owner="job"))
+    assert world.planned()
+    assert world.verdict().members == (("p1", "p1"),)
+
+
+def test_a_name_used_again_is_another_gang() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(*(pod(f"p{i}", owner="first") for i in (0, 1)))
+    world.run()
+    first = world.verdict().gang
+    world.see(pod("q0", owner="second", created=5.0))
+    phases = {view.key: str(view.phase) for view in world.coordinator.summary()}
+    assert phases == {first: "running", first.replace("first", "second"): "collecting"}
+    world.see(pod("q1", owner="second", created=5.0))
+    assert world.planned()
+    assert world.verdict().gang != first
+
+
+def test_two_owners_are_one_gang_until_the_count_is_reached() -> None:
+    world = World().start(node("a"))
+    world.see(pod("master", of=3, owner="m"), pod("w0", of=3, owner="w"), pod("w1", of=3, owner="w"))
+    assert world.verdict().gang == "ns/ack/g/m/w"
+    assert len(world.verdict().members) == 3
+
+
+def test_a_recreated_lone_pod_is_another_gang() -> None:
+    world = World().start(node("a"))
+    world.see(pod("u1", gang="", name="same"), pod("u2", gang="", name="same"))
+    assert len({view.key for view in world.coordinator.summary()}) == 2
+
+
+def test_another_owners_succeeded_pods_do_not_count() -> None:
+    world = World().start(node("a"))
+    world.see(pod("old", owner="first", finished=True, succeeded=True), pod("p1", owner="second"))
+    assert world.phase() == "collecting"
+
+
+def test_a_gang_of_thousands_is_not_counted_again_for_each_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(auto=False).start(node("a"))
+    counted: list[object] = []
+    groups = world.coordinator.lives.roster.groups
+
+    def count(key: NameKey) -> list[Group]:
+        counted.append(key)
+        return groups(key)
+
+    monkeypatch.setattr(world.coordinator.lives.roster, "groups", count)
+    members = [pod(f"p{i}", of=500) for i in range(500)]
+    for index, member in enumerate(members):
+        world.see(member)
+        if index == 99:
+            world.wait(3)
+            assert world.events[-1].message == "Waiting for 400 more members: 100 of 500 are here"
+    assert len(counted) < 10
+    assert world.solves[0].request.size == 500
+    world.see(replace(members[7], running=True))
+    assert len(counted) < 10

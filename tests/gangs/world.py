@@ -1,0 +1,241 @@
+"""Nodes, pods and a driver: what stands for the adapters, the planner and the cluster in these tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from muster.domain import allocation
+from muster.domain.decision import Decision
+from muster.domain.node import Node, Resources, Usage
+from muster.domain.pod import GangClaim, Pod
+from muster.domain.topology import GpuTopology, Link
+from muster.gangs import events
+from muster.gangs.calls import BindingFate, PermitAnswer, PlanRef, ReserveAnswer
+from muster.gangs.coordinator import Coordinator
+from muster.gangs.instructions import EmitEvent, Instruction, Outcome, PushVerdict, Solve
+from muster.gangs.invariants import check
+from muster.gangs.settings import Settings
+from muster.placement.limits import Limits
+from muster.placement.place import place
+
+GPU = "nvidia.com/gpu"
+WALL_NS = 1_700_000_000_000_000_000
+
+
+def node(name: str, gpus: int = 4, labels: dict[str, str] | None = None, **more: object) -> Node:
+    """A node whose GPUs are all joined by NV2, with room for the pods of these tests."""
+    link = Link.of_kind("NV2")
+    made = Node(
+        name,
+        Resources(64_000, 1 << 36, 100),
+        GpuTopology.of_islands(gpus, max(1, gpus), link, link),
+        frozenset({GPU, "aliyun.com/gpu"}) if gpus else frozenset(),
+        {"kubernetes.io/hostname": name, **(labels or {})},
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def pod(uid: str, gang: str = "g", of: int = 2, gpus: int = 1, **more: object) -> Pod:
+    """A pending pod of an ACK gang; its name is its UID. `gang=""`: a gang of one."""
+    claim = GangClaim("ack", gang, min_member=of, replicas=of)
+    if not gang:
+        claim = GangClaim("gputopology", uid, min_member=1, replicas=1, lone=True)
+    made = Pod(
+        uid=uid,
+        namespace="ns",
+        name=uid,
+        scheduler_name="muster",
+        resources=Resources(1_000, 1 << 30, 1),
+        gpus=gpus,
+        gpu_resource=GPU if gpus else "",
+        container_gpus=(("main", gpus),) if gpus else (),
+        claim=claim,
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def foreign(uid: str, on: str, gpus: int = 1) -> Pod:
+    """A running pod of another scheduler."""
+    return pod(uid, gpus=gpus, claim=None, scheduler_name="default-scheduler", node=on, running=True)
+
+
+@dataclass
+class World:
+    """A coordinator with a clock, its instructions gathered, and the invariants asked after each step.
+
+    `auto` answers each Solve at once with the real planner.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    auto: bool = True
+    now: float = 1000.0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.coordinator = Coordinator(self.settings)
+        self.solves: list[Solve] = []
+        self.verdicts: list[PushVerdict] = []
+        self.events: list[EmitEvent] = []
+        self.pods: dict[str, Pod] = {}
+
+    # --- events -------------------------------------------------------------------------------------
+
+    def start(self, *nodes: Node, in_flight: tuple[Usage, ...] = ()) -> World:
+        """Nodes and pods are seen, then synced, then a shim connects."""
+        for each in nodes:
+            self.send(events.NodeSeen(self.now, each))
+        self.send(events.Synced(self.now))
+        self.connect(in_flight)
+        return self
+
+    def restart(self) -> None:
+        """The service starts again and knows nothing."""
+        self.coordinator = Coordinator(self.settings)
+
+    def connect(self, in_flight: tuple[Usage, ...] = ()) -> None:
+        self.epoch += 1
+        self.send(events.SessionOpened(self.now, self.epoch, in_flight))
+
+    def see(self, *pods: Pod) -> None:
+        for each in pods:
+            self.pods[each.uid] = each
+            self.send(events.PodSeen(self.now, each))
+
+    def gone(self, *uids: str) -> None:
+        for uid in uids:
+            self.pods.pop(uid, None)
+            self.send(events.PodGone(self.now, uid))
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; Ticks come when they are due."""
+        until = self.now + seconds
+        for _ in range(10_000):
+            due = self.coordinator.next_deadline()
+            if due is None or due > until:
+                break
+            self.now = max(self.now, due)
+            self.send(events.Tick(self.now))
+        else:
+            raise AssertionError("the deadlines never end")
+        self.now = until
+
+    def send(self, event: events.Event) -> None:
+        self.take(self.coordinator.handle(event))
+
+    def take(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Solve():
+                    self.solves.append(instruction)
+                case PushVerdict():
+                    self.verdicts.append(instruction)
+                case EmitEvent():
+                    self.events.append(instruction)
+        assert check(self.coordinator) == []
+        if self.auto and self.solves:
+            self.solve()
+
+    def solve(self, decision: Decision | None = None) -> None:
+        """Answer the Solve that is out."""
+        asked = self.solves.pop(0)
+        if decision is None:
+            decision = place(asked.snapshot, asked.request, Limits(excluded=asked.excluded))
+        self.send(events.Decided(self.now, asked.gang, asked.generation, decision))
+
+    # --- what the shim does -------------------------------------------------------------------------
+
+    def verdict(self, gang: str = "g") -> PushVerdict:
+        """The gang's last verdict."""
+        return next(v for v in reversed(self.verdicts) if v.gang.split("/")[2] == gang)
+
+    def ref(self, gang: str = "g") -> PlanRef:
+        verdict = self.verdict(gang)
+        return PlanRef(self.epoch, verdict.gang, verdict.generation)
+
+    def planned(self, gang: str = "g") -> bool:
+        return self.verdict(gang).outcome is Outcome.PLANNED
+
+    def home(self, member: int, gang: str = "g") -> str:
+        """The planned node of a member."""
+        return self.coordinator.filter(self.ref(gang)).candidates[member][0]
+
+    def reserve(self, member: int = 0, on: str = "", gang: str = "g") -> ReserveAnswer:
+        node = on or self.home(member, gang)
+        answer, out = self.coordinator.reserve(self.now, self.ref(gang), member, node)
+        self.take(out)
+        return answer
+
+    def permit(self, gang: str = "g", wall_ns: int = WALL_NS) -> PermitAnswer:
+        answer, out = self.coordinator.permit(self.now, self.ref(gang), wall_ns)
+        self.take(out)
+        return answer
+
+    def unreserve(
+        self, member: int, fate: BindingFate, plugin: str = "", message: str = "", gang: str = "g"
+    ) -> None:
+        ref, node = self.ref(gang), self.home(member, gang)
+        self.take(self.coordinator.unreserve(self.now, ref, member, node, fate, plugin, message))
+
+    def bind(self, answer: PermitAnswer, members: Iterable[int] = (), gang: str = "g") -> None:
+        """The Bindings land, and the watch shows them. All members, or these."""
+        verdict, nodes = self.verdict(gang), [self.home(i, gang) for i in range(len(answer.annotations))]
+        chosen = list(members) or range(len(verdict.members))
+        for member in chosen:
+            uid = verdict.members[member][1]
+            self.see(bound(self.pods[uid], nodes[member], answer.annotations[member]))
+
+    def run(self, gang: str = "g") -> PermitAnswer:
+        """From a planned gang to a running one."""
+        assert self.reserve(gang=gang).claimed
+        answer = self.permit(gang)
+        assert answer.allowed
+        self.bind(answer, gang=gang)
+        return answer
+
+    # --- what is seen -------------------------------------------------------------------------------
+
+    def phase(self, gang: str = "g") -> str:
+        views = [view for view in self.coordinator.summary() if view.name == gang]
+        assert len(views) <= 1
+        return views[0].phase if views else "none"
+
+    def reasons(self) -> list[str]:
+        """The reasons of the events so far, without their prefix."""
+        return [event.reason.removeprefix("Topology") for event in self.events]
+
+    def outcomes(self) -> list[str]:
+        return [str(verdict.outcome) for verdict in self.verdicts]
+
+    def held(self) -> set[str]:
+        return set(self.coordinator.lives.ledger.held)
+
+
+def bound(pending: Pod, on: str, annotations: dict[str, str]) -> Pod:
+    """The pod as the watch shows it after its Binding."""
+    return replace(pending, node=on, allocation=allocation.read(annotations, pending.gpus))
+
+
+def stand(at: str) -> World:
+    """A world with gang g in this phase."""
+    pair = (pod("p0"), pod("p1"))
+    world = World(auto=at != "planning").start(node("a"), node("b"))
+    if at == "collecting":
+        world.see(pair[0])
+    elif at == "invalid":
+        world.see(pair[0], pod("p1", of=3))
+    elif at == "unplaceable":
+        world.see(foreign("f", "a"), pod("p0", gpus=4), pod("p1", gpus=4))
+    else:
+        world.see(*pair)
+    if at in ("reserving", "permitted", "running"):
+        assert world.reserve().claimed
+    if at in ("permitted", "running"):
+        answer = world.permit()
+        assert answer.allowed
+        if at == "running":
+            world.bind(answer)
+    if at == "withdrawn":
+        world.wait(60)
+    assert world.phase() == at
+    return world

@@ -1,0 +1,132 @@
+"""Settings: defaults that work, three sources, and errors that name source and field."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from muster.adapters.kube.events import EventSettings
+from muster.adapters.kube.watch import WatchSettings
+from muster.config import Config, Events, Gangs, SettingsError, Watch, load, reference
+from muster.dialects.settings import Settings as DialectSettings
+from muster.gangs.settings import Settings as GangSettings
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "muster.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert load(environment={}) == Config()
+
+
+def test_flags_go_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, "log: {level: debug}\nhttp: {port: 1, host: '::1'}\ninbox: 5")
+    environment = {"MUSTER__HTTP__PORT": "2", "MUSTER__INBOX": "6", "HOME": "/nowhere"}
+    config = load(file, environment, {"inbox": 7, "http.host": None, "socket": "/run/m/s"})
+    assert (config.log.level, config.http.port, config.http.host, config.inbox) == ("debug", 2, "::1", 7)
+    assert config.socket == Path("/run/m/s")
+
+
+def test_what_kubernetes_sets_for_a_service_named_muster_is_no_setting() -> None:
+    environment = {"MUSTER_SERVICE_HOST": "10.0.0.1", "MUSTER_PORT": "tcp://10.0.0.1:80"}
+    assert load(environment=environment) == Config()
+
+
+def test_lists_and_null_work_in_the_environment() -> None:
+    environment = {"MUSTER__SCHEDULER_NAMES": "[muster, kai-scheduler]", "MUSTER__HTTP__PORT": "null"}
+    config = load(environment=environment)
+    assert config.scheduler_names == ("muster", "kai-scheduler")
+    assert config.http.port is None
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "# nothing\n"), {}) == Config()
+
+
+BAD_FILES = {
+    "an unknown field": (
+        "sockett: /x",
+        "there is no setting 'sockett'; known here: kubeconfig, context, socket",
+    ),
+    "an unknown field in a section": (
+        "http: {prt: 1}",
+        "there is no setting 'http.prt'; known here: host, port",
+    ),
+    "a text where a number belongs": ("inbox: many", "inbox: input should be a valid integer"),
+    "a number out of range": (
+        "http: {port: 70000}",
+        "http.port: input should be less than or equal to 65535",
+    ),
+    "no time at all": ("gangs: {plan_s: 0}", "gangs.plan_s: input should be greater than 0"),
+    "an infinite time": ("watch: {timeout_s: .inf}", "watch.timeout_s: input should be a finite number"),
+    "a word that is none of the choices": ("log: {level: loud}", "log.level: input should be 'debug'"),
+    "a value where a section belongs": ("http: 80", "http: input should be a valid dictionary"),
+    "no scheduler names": ("scheduler_names: []", "scheduler_names: tuple should have at least 1 item"),
+    "a list for the whole file": ("[1, 2]", "a mapping of settings is expected, not list"),
+    "no YAML": ("a: [", "no valid YAML"),
+    "a key that is no text": ("1: 2", "there is no setting '1'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_bad_file_is_refused_with_its_name_and_the_field(tmp_path: Path, case: str) -> None:
+    text, message = BAD_FILES[case]
+    file = write(tmp_path, text)
+    with pytest.raises(SettingsError) as caught:
+        load(file, {})
+    assert str(caught.value).startswith(f"{file}: {message}")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.yaml: can't be read"):
+        load(tmp_path / "none.yaml", {})
+
+
+def test_a_bad_variable_and_a_bad_flag_are_named_as_such() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(None, {"MUSTER__HTTP__PRT": "1"}, {"log.level": "loud"})
+    assert sorted(str(caught.value).splitlines()) == [
+        "--log-level: log.level: input should be 'debug', 'info', 'warning' or 'error'",
+        "environment MUSTER__HTTP__PRT: there is no setting 'http.prt'; known here: host, port",
+    ]
+
+
+def test_the_reference_is_a_file_that_changes_nothing(tmp_path: Path) -> None:
+    assert load(write(tmp_path, reference()), {}) == Config()
+
+
+def test_every_field_is_documented() -> None:
+    def undocumented(section: type[BaseModel], path: str) -> list[str]:
+        found = []
+        for name, field in section.model_fields.items():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                found += undocumented(field.annotation, f"{path}{name}.")
+            elif not field.description:
+                found.append(path + name)
+        return found
+
+    assert undocumented(Config, "") == []
+    assert all(line for line in yaml.safe_load(reference()))
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [(Gangs, GangSettings), (Watch, WatchSettings), (Events, EventSettings)],
+    ids=["gangs", "watch", "events"],
+)
+def test_sections_and_what_they_set_do_not_drift_apart(section: type[BaseModel], settings: Any) -> None:
+    assert {field.name: field.default for field in fields(settings)} == section().model_dump()
+
+
+def test_names_are_those_of_the_dialects() -> None:
+    dialects = DialectSettings()
+    assert frozenset(Config().scheduler_names) == dialects.scheduler_names
+    assert Config().gpu_resources == dialects.gpu_resources
