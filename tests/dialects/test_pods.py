@@ -81,11 +81,14 @@ CASES = {
         {"labels": GANG, "limits": {"nvidia.com/mig-1g.5gb": 1}}, ACK, ("resources",)
     ),
     "GPU memory in a gang": Case({"labels": GANG, "limits": {"aliyun.com/gpu-mem": 3}}, ACK, ("resources",)),
-    "GPU memory alone": Case({"limits": {"aliyun.com/gpu-mem": 3}}),
+    "GPU memory alone": Case({"limits": {"aliyun.com/gpu-mem": 3}}, LONE, ("resources",)),
     "a resource claim in a gang": Case(
         {"labels": GANG, "spec": {"resourceClaims": [{"name": "gpu"}]}}, ACK, ("resourceClaims",)
     ),
-    "a resource claim alone": Case({"limits": GPU, "spec": {"resourceClaims": [{"name": "gpu"}]}}, gpus=1),
+    "a resource claim alone": Case({"spec": {"resourceClaims": [{"name": "gpu"}]}}),
+    "a resource claim beside whole GPUs": Case(
+        {"limits": GPU, "spec": {"resourceClaims": [{"name": "gpu"}]}}, LONE, ("resourceClaims",), 1
+    ),
     "a scheduling group": Case(
         {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}}, LONE, ("schedulingGroup",), 1
     ),

@@ -177,13 +177,17 @@ class Cluster(RuleBasedStateMachine):
         except StaleError:
             return
         self.world.take(out)
-        if not answer.claimed:
+        if not answer.claimed and not self._has_sent(verdict):
             self._give_back(verdict, member, nodes[-1], BindingFate.NEVER_SENT, "")
 
     @precondition(lambda self: self._current())
     @rule(data=st.data())
     def permit(self, data: st.DataObject) -> None:
         self._permit(data.draw(st.sampled_from(self._current())))
+
+    def _has_sent(self, verdict: PushVerdict) -> bool:
+        """Past its commit barrier the shim reports a member only with its own Binding's fate."""
+        return any(flying.verdict.generation == verdict.generation for flying in self.flying)
 
     def _permit(self, verdict: PushVerdict) -> None:
         ref = self._ref(verdict)
@@ -192,8 +196,7 @@ class Cluster(RuleBasedStateMachine):
         except StaleError:
             return
         self.world.take(out)
-        sent = {(f.verdict.generation, f.member) for f in self.flying}
-        if answer.allowed and not any(generation == verdict.generation for generation, _ in sent):
+        if answer.allowed and not self._has_sent(verdict):
             self._send(verdict, answer)
 
     def _send(self, verdict: PushVerdict, answer: PermitAnswer) -> None:
@@ -230,7 +233,7 @@ class Cluster(RuleBasedStateMachine):
     def give_back(self, data: st.DataObject, plugin: str) -> None:
         verdict = data.draw(st.sampled_from(self._current()))
         member = data.draw(st.integers(0, len(verdict.members) - 1))
-        if all(flying.verdict.generation != verdict.generation for flying in self.flying):
+        if not self._has_sent(verdict):
             self._give_back(
                 verdict, member, data.draw(st.sampled_from(NODES)), BindingFate.NEVER_SENT, plugin
             )
@@ -263,9 +266,9 @@ class Cluster(RuleBasedStateMachine):
         self.create_all(gang)
         self.as_it_should(steps)
         for verdict in self._current():
-            if all(flying.verdict.generation != verdict.generation for flying in self.flying):
-                home = self.world.coordinator.lives.ledger.held[verdict.members[0][1]].node
-                self._give_back(verdict, 0, home, BindingFate.NEVER_SENT, plugin)
+            held = self.world.coordinator.lives.ledger.held.get(verdict.members[0][1])
+            if held and not self._has_sent(verdict):
+                self._give_back(verdict, 0, held.node, BindingFate.NEVER_SENT, plugin)
 
     @rule(service=st.booleans())
     def restart(self, service: bool) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from muster.domain.reasons import BadValue
 from muster.gangs import events
 from muster.gangs.calls import BindingFate
+from muster.gangs.events import NodeSeen
+from muster.gangs.instructions import EventReason
 from tests.gangs.world import World, foreign, node, pod
 
 PAIR = (pod("p0"), pod("p1"))
@@ -93,15 +97,19 @@ def test_a_plugins_refusal_leaves_the_node_out_until_it_changes() -> None:
     assert {world.home(0), world.home(1)} == {refused}
 
 
-def test_an_exclusion_ends_with_time() -> None:
+def test_an_exclusion_ends_with_time_and_is_longer_with_each_refusal() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)
-    world.unreserve(0, BindingFate.NEVER_SENT, "NodePorts", "taken")
-    assert world.phase() == "unplaceable"
-    world.wait(299)
-    assert world.phase() == "unplaceable"
-    world.wait(2)
-    assert world.planned()
+    left_out = []
+    for _ in range(7):
+        refused_at = world.now
+        world.unreserve(0, BindingFate.NEVER_SENT, "NodePorts", "taken")
+        while not world.planned():
+            due = world.coordinator.next_deadline()
+            assert due is not None
+            world.wait(due - world.now)
+        left_out.append(world.now - refused_at)
+    assert left_out == [1, 4, 16, 64, 256, 300, 300]
 
 
 def test_withdrawals_in_a_row_wait_longer_each_time() -> None:
@@ -126,3 +134,14 @@ def test_an_ill_formed_pod_says_why() -> None:
     world.see(pod("p0", causes=(cause,), created=9.0))
     assert world.outcomes() == said
     assert world.reasons() == ["Invalid"]
+
+
+def test_what_a_node_says_that_cannot_be_read_is_said_on_it_once() -> None:
+    world = World().start(node("a"))
+    broken = replace(node("b"), problems=("annotation GPU_TOPOLOGY is no JSON",))
+    for _ in range(2):
+        world.send(NodeSeen(world.now, broken))
+    world.send(NodeSeen(world.now, replace(broken, unschedulable=True)))
+    (said,) = world.events
+    assert (said.kind, said.objects, said.reason) == ("Node", (("b", "b"),), EventReason.INVALID)
+    assert "GPU_TOPOLOGY is no JSON" in said.message

@@ -132,7 +132,8 @@ class World:
                     self.verdicts.append(instruction)
                 case EmitEvent():
                     self.events.append(instruction)
-        assert check(self.coordinator) == []
+        broken = check(self.coordinator)
+        assert not broken, broken
         if self.auto and self.solves:
             self.solve()
 

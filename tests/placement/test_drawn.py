@@ -106,18 +106,18 @@ CASES = {
         "2 x 1 GPU, scope nvlink-domain",
         refused(
             DomainTooSmall("nvlink-domain", "a/0", 1, 2, has_nvlink=False),
-            helps="scope node instead of nvlink-domain: fits",
+            helps="scope node instead of nvlink-domain",
         ),
     ),
     "the best island is one short": Case(
         ": a[8 = 4+4, free 0111 0011]",
         "4 x 1 GPU, scope nvlink-domain",
-        refused(DomainTooSmall("nvlink-domain", "a/0", 3, 4), helps="with 1 more free GPU on a: fits"),
+        refused(DomainTooSmall("nvlink-domain", "a/0", 3, 4), helps="1 more free GPU on a"),
     ),
     "3 x 4 GPUs on 6/2/2/2: enough in sum, not in pieces": Case(
         ": a[8, free 1111 1100] b[8, free 1100 0000] c[8, free 1100 0000] d[8, free 1100 0000]",
         "3 x 4 GPU",
-        refused(NotEnoughFree("w", GPU, 12, 12, 1, 3), helps="with 2 more free GPUs on a and 2 on b: fits"),
+        refused(NotEnoughFree("w", GPU, 12, 12, 1, 3), helps="2 more free GPUs on a and 2 on b"),
     ),
     "{8,1} on a rack with 8 + 1 free": Case(
         "rack r1: a[8] b[8, free 0000 0001]", "1 x 8 GPU + 1 x 1 GPU, scope rack", placed({"a": 1, "b": 1})
@@ -137,7 +137,7 @@ CASES = {
         "2 x 0 GPU 1 cpu + 1 x 1 GPU 1 cpu, scope rack",
         refused(
             DomainTooSmall("rack", "r1", 2, 3),
-            helps="no required scope instead of rack: fits",
+            helps="no required scope instead of rack",
         ),
     ),
     "Kueue's podsets, each in its own rack, A then B": Case(
@@ -188,7 +188,7 @@ CASES = {
     "and is not where one is": Case(
         ": a[8]\n rack r1: b[4]",
         "8 x 1 GPU, scope rack",
-        refused(DomainTooSmall("rack", "r1", 4, 8), helps="no required scope instead of rack: fits"),
+        refused(DomainTooSmall("rack", "r1", 4, 8), helps="no required scope instead of rack"),
     ),
     "GPUs of unknown index: counts hold": Case(
         ": a[8, unindexed 6]", "2 x 1 GPU", placed({"a": 2}, domain="nvlink-domain a/0")

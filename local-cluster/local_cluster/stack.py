@@ -1,0 +1,276 @@
+"""The real Muster on a local cluster: its service and its scheduler as processes, set up as in production.
+
+    with LocalCluster(directory / "cluster") as cluster, Stack(cluster, directory / "stack") as stack:
+        …                            # pods with schedulerName: muster are scheduled
+        stack.service.kill()         # as a crash would
+        stack.start_service()        # back, and the scheduler connected to it
+
+Both run under the service account and the RBAC of scheduler-config/, with its KubeSchedulerConfiguration.
+
+    Stack(cluster, directory)        nothing runs yet; logs and files go into `directory`
+    .start() .stop()                 both processes; also as a context manager
+    .service .scheduler              local_cluster.processes.Process: .kill() .stop() .pid .alive .log_tail()
+    .start_service() .start_scheduler()     one of them again; returns when the whole system is ready
+    .restore()                       start what does not run; returns when the system is ready
+    .wait_ready()                    returns when the service is in sync and the leading scheduler is
+                                     connected to it
+    .service_url                     the service's HTTP endpoint, with /healthz, /readyz, /metrics, …
+    .metrics_url                     its Prometheus metrics
+    .scheduler_metrics()             those of the scheduler, as text
+    .logs(lines)                     the ends of both logs, for failure texts
+
+No process is left behind: both die with the process that started them, however that ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import urllib3
+
+from local_cluster import stack_config
+from local_cluster.api import Api
+from local_cluster.build import binary
+from local_cluster.certificates import ClusterKeys
+from local_cluster.cluster import LocalCluster
+from local_cluster.ports import free_port
+from local_cluster.processes import LOG_TAIL_LINES, Process, ProcessError
+
+HOST = "127.0.0.1"
+SERVICE_DEADLINE_S = 60.0
+SCHEDULER_DEADLINE_S = 60.0
+"""A killed leader's lease holds for some seconds before the next one may lead."""
+PORT_ATTEMPTS = 5
+HTTP_TIMEOUT_S = 5.0
+SESSION = "muster_shim_session_up"
+
+
+class StackError(RuntimeError):
+    """The system did not start. The text ends with the log of what failed."""
+
+
+class Stack:
+    """Service and scheduler on one cluster. `service_options` are added to `muster serve`."""
+
+    def __init__(
+        self, cluster: LocalCluster, directory: Path, *, service_options: Sequence[str] = ()
+    ) -> None:
+        self.cluster = cluster
+        self.directory = directory.absolute()
+        self._service_options = tuple(service_options)
+        self._run: Path | None = None
+        self._kubeconfig = Path()
+        self._ports: dict[str, int] = {}
+        self._processes: dict[str, Process] = {}
+        self._http = urllib3.PoolManager(retries=False, timeout=HTTP_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # --- what it is -----------------------------------------------------------------------------
+
+    @property
+    def service(self) -> Process:
+        """`muster serve`."""
+        return self._processes["service"]
+
+    @property
+    def scheduler(self) -> Process:
+        """kube-scheduler with Muster's plugin: the shim."""
+        return self._processes["scheduler"]
+
+    @property
+    def service_url(self) -> str:
+        return f"http://{HOST}:{self._ports['service']}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"{self.service_url}/metrics"
+
+    def service_get(self, path: str) -> str:
+        """What the service answers; OSError while it can't be reached or answers with an error."""
+        try:
+            answer = self._http.request("GET", f"{self.service_url}{path}")
+        except urllib3.exceptions.HTTPError as problem:
+            raise OSError(f"GET {path}: {problem}") from problem
+        if answer.status != 200:
+            raise OSError(f"GET {path}: {answer.status} {answer.data.decode(errors='replace')[:200]}")
+        return answer.data.decode()
+
+    def scheduler_metrics(self) -> str:
+        """Prometheus metrics of the scheduler; OSError while it can't be reached."""
+        answer = self._scheduler_api().send("GET", "/metrics")
+        if not answer.ok:
+            raise OSError(f"metrics of the scheduler: {answer.status}")
+        return answer.body.decode()
+
+    @property
+    def ready(self) -> bool:
+        """Whether both run and are connected."""
+        try:
+            return all(process.alive for process in self._processes.values()) and self._connected()
+        except OSError:
+            return False
+
+    def logs(self, lines: int = LOG_TAIL_LINES) -> str:
+        return "\n".join(
+            f"--- the end of {process.log}\n{process.log_tail(lines)}" for process in self._processes.values()
+        )
+
+    # --- up and down ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start both processes and wait until the scheduler leads and is connected to the service."""
+        if self._run is not None:
+            raise StackError(f"the stack in {self.directory} runs already")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # its own short folder, 0700: a unix socket's path has at most 107 bytes
+        self._run = Path(tempfile.mkdtemp(prefix="muster-"))
+        try:
+            stack_config.apply_rights(self.cluster.api)
+            self._kubeconfig = self.cluster.kubeconfig_for(stack_config.ACCOUNT)
+            self._launch("service")
+            self._launch("scheduler")
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop both, the scheduler first: its lease is given back. Does nothing when nothing runs."""
+        try:
+            for name in ("scheduler", "service"):
+                if name in self._processes:
+                    self._processes[name].stop()
+        finally:
+            if self._run is not None:
+                shutil.rmtree(self._run, ignore_errors=True)
+                self._run = None
+
+    def start_service(self) -> None:
+        """Start the service again after it was stopped or killed; return when the system is ready."""
+        self._relaunch("service")
+        self.wait_ready()
+
+    def start_scheduler(self) -> None:
+        """Start the scheduler again after it was stopped or killed; return when the system is ready.
+
+        After a kill that takes until the lease of the one that was killed has run out.
+        """
+        self._relaunch("scheduler")
+        self.wait_ready()
+
+    def restore(self) -> None:
+        """Start what does not run; return when the system is ready. Nothing when it is."""
+        if not self.ready:
+            self._relaunch("service")
+            self._relaunch("scheduler")
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Return when the service is in sync and the leading scheduler has a session with it."""
+        try:
+            self.service.wait_ready(self._service_ready, SERVICE_DEADLINE_S)
+            self.scheduler.wait_ready(self._connected, SCHEDULER_DEADLINE_S)
+        except ProcessError as problem:
+            raise StackError(f"{problem}\n{self.logs()}") from problem
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _relaunch(self, name: str) -> None:
+        if self._run is None:
+            raise StackError(f"the stack in {self.directory} is not started")
+        if not self._processes[name].alive:
+            self._launch(name)
+
+    def _launch(self, name: str) -> None:
+        """Start one process and wait until it answers; on another port when its own was taken."""
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            self._ports[name] = self._ports.get(name) or free_port(frozenset(self._ports.values()))
+            argv = self._service_argv() if name == "service" else self._scheduler_argv()
+            process = Process(name, argv, log=self.directory / f"{name}.log")
+            self._processes[name] = process
+            healthy = self._service_healthy if name == "service" else self._scheduler_healthy
+            deadline = SERVICE_DEADLINE_S if name == "service" else SCHEDULER_DEADLINE_S
+            try:
+                process.start()
+                process.wait_ready(healthy, deadline)
+            except ProcessError as problem:
+                process.kill()
+                if "address already in use" not in str(problem).lower() or attempt == PORT_ATTEMPTS:
+                    raise StackError(str(problem)) from problem
+                del self._ports[name]
+            else:
+                return
+
+    @property
+    def _socket(self) -> Path:
+        if self._run is None:
+            raise StackError(f"the stack in {self.directory} is not started")
+        return self._run / "muster.sock"
+
+    def _service_argv(self) -> list[str]:
+        program = Path(sys.executable).with_name("muster")
+        return [
+            str(program),
+            "serve",
+            f"--kubeconfig={self._kubeconfig}",
+            f"--socket={self._socket}",
+            f"--http-port={self._ports['service']}",
+            *self._service_options,
+        ]
+
+    def _scheduler_argv(self) -> list[str]:
+        configuration = self.directory / "scheduler.json"
+        stack_config.write_scheduler_configuration(
+            configuration, kubeconfig=self._kubeconfig, socket=self._socket
+        )
+        ca = ClusterKeys.create(self.cluster.layout.pki).ca
+        pair = ca.issue("muster-scheduler", "muster-scheduler", serves=("localhost", HOST))
+        return [
+            str(binary("shim")),
+            f"--config={configuration}",
+            f"--authentication-kubeconfig={self._kubeconfig}",
+            f"--authorization-kubeconfig={self._kubeconfig}",
+            # the cluster's CA from its file: a lookup also wants a front proxy's, and there is none here
+            "--authentication-skip-lookup=true",
+            f"--client-ca-file={ca.pair.certificate}",
+            f"--bind-address={HOST}",
+            f"--secure-port={self._ports['scheduler']}",
+            f"--tls-cert-file={pair.certificate}",
+            f"--tls-private-key-file={pair.key}",
+            f"--feature-gates={stack_config.FEATURE_GATES}",
+            "--v=2",
+        ]
+
+    def _service_healthy(self) -> bool:
+        return bool(self.service_get("/healthz") is not None)
+
+    def _service_ready(self) -> bool:
+        return bool(self.service_get("/readyz") is not None)
+
+    def _scheduler_healthy(self) -> bool:
+        return self._scheduler_api().send("GET", "/healthz").ok
+
+    def _connected(self) -> bool:
+        """Only the leader opens a session: an open one says that it leads."""
+        return any(
+            line.startswith(f"{SESSION} ") and float(line.split()[1]) == 1
+            for line in self.scheduler_metrics().splitlines()
+        )
+
+    def _scheduler_api(self) -> Api:
+        keys = ClusterKeys.create(self.cluster.layout.pki)
+        return Api(f"https://{HOST}:{self._ports['scheduler']}", str(keys.ca.pair.certificate), keys.admin)

@@ -1,0 +1,93 @@
+"""How the stack's two processes are set up: what scheduler-config/ says, moved onto one machine.
+
+Only what must differ there is changed: addresses, credentials, and how long a dead leader's lease holds.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from local_cluster.api import Api, ApiError, Object
+from local_cluster.certificates import write_private
+from local_cluster.places import SOURCE
+
+MANIFESTS = SOURCE.parent / "scheduler-config"
+CONFIGURATION = MANIFESTS / "scheduler.yaml"
+ACCOUNT = "muster-system/muster"
+"""The service account of both processes, as scheduler-config/ has it: they are containers of one pod."""
+
+FEATURE_GATES = "NominatedNodeNameForExpectation=false"
+LEASE = {"leaseDuration": "8s", "renewDeadline": "5s", "retryPeriod": "1s"}
+"""Shorter than in production, where a killed leader's lease holds for 15 s: every fault test waits for it."""
+BIND_TIMEOUT = "2s"
+"""Below leaseDuration less renewDeadline, as scheduler.yaml says."""
+
+RIGHTS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
+}
+"""Kinds of scheduler-config/ that a cluster needs when the processes run outside of it, and their paths."""
+
+APPLY = "?fieldManager=local-cluster&force=true&fieldValidation=Strict"
+
+
+def apply_rights(api: Api) -> None:
+    """Give the account the rights that scheduler-config/ gives it, and no others."""
+    manifests = [manifest for manifest in _manifests() if manifest["kind"] in RIGHTS]
+    manifests.sort(key=lambda manifest: list(RIGHTS).index(manifest["kind"]))
+    for manifest in manifests:
+        meta = manifest["metadata"]
+        path = RIGHTS[manifest["kind"]].format(namespace=meta.get("namespace", ""))
+        api.call("PATCH", f"{path}/{meta['name']}{APPLY}", manifest, "application/apply-patch+yaml")
+
+
+def lease_path() -> str:
+    """The API path of the lease that the leading scheduler holds."""
+    election = _configuration()["leaderElection"]
+    namespace, name = election["resourceNamespace"], election["resourceName"]
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+
+
+def leader(api: Api) -> str:
+    """Who holds the lease; "" when nobody does."""
+    try:
+        lease = api.get(lease_path())
+    except ApiError as problem:
+        if problem.status == 404:
+            return ""
+        raise
+    return str(lease["spec"].get("holderIdentity") or "")
+
+
+def write_scheduler_configuration(path: Path, *, kubeconfig: Path, socket: Path) -> None:
+    """The KubeSchedulerConfiguration of scheduler-config/, for a scheduler outside of a pod."""
+    document = _configuration()
+    document["clientConnection"] = document.get("clientConnection", {}) | {"kubeconfig": str(kubeconfig)}
+    document["leaderElection"] |= LEASE
+    for profile in document["profiles"]:
+        for plugin in profile.get("pluginConfig", ()):
+            if plugin["name"] == "Muster":
+                plugin["args"] |= {"serviceAddress": f"unix://{socket}", "bindTimeout": BIND_TIMEOUT}
+    write_private(path, json.dumps(document, indent=2).encode() + b"\n")
+
+
+def _configuration() -> Object:
+    document: Object = yaml.safe_load(CONFIGURATION.read_text())
+    return document
+
+
+def _manifests() -> list[Any]:
+    documents = [
+        document
+        for file in sorted(MANIFESTS.glob("*.yaml"))
+        for document in yaml.safe_load_all(file.read_text())
+    ]
+    return [document for document in documents if document and "kind" in document]

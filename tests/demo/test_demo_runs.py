@@ -1,0 +1,43 @@
+"""The demo itself, on a real cluster: it holds, says only JSON, and leaves nothing running."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from local_cluster.cluster import LocalCluster
+
+pytestmark = pytest.mark.cluster
+ENDS_WITHIN_S = 240
+
+
+def command(directory: Path) -> list[str]:
+    return [sys.executable, "-u", "-m", "local_cluster.demo", "--json", "--dir", str(directory)]
+
+
+def test_every_claim_holds(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path), capture_output=True, text=True, timeout=ENDS_WITHIN_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["version"] == 1
+    assert [claim["name"] for claim in document["claims"] if not claim["holds"]] == []
+    assert LocalCluster(tmp_path / "cluster").running() == {}
+
+
+def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
+    with subprocess.Popen(command(tmp_path), stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stderr
+        for line in demo.stderr:
+            if "control plane healthy" in line:
+                assert set(LocalCluster(tmp_path / "cluster").running())
+                demo.send_signal(signal.SIGINT)
+        assert demo.wait(timeout=ENDS_WITHIN_S) == 130
+    assert LocalCluster(tmp_path / "cluster").running() == {}
+    assert not (tmp_path / "cluster" / "etcd").exists()

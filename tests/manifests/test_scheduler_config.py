@@ -1,0 +1,174 @@
+"""scheduler-config/ is accepted by a real API server, and means there what its comments say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from muster.config import load
+from tests.manifests.applying import apply
+from tests.manifests.rendering import Manifest, one
+
+pytestmark = pytest.mark.cluster
+
+ACCOUNT = "system:serviceaccount:muster-system:muster"
+
+# (allowed, verb, group/resource[/subresource], namespace, name)
+RIGHTS = {
+    "binds any pod": (True, "create", "pods/binding", "team-a", ""),
+    "writes conditions": (True, "patch", "pods/status", "team-a", ""),
+    "sees nodes": (True, "watch", "nodes", "", ""),
+    "writes events": (True, "create", "events.k8s.io/events", "team-a", ""),
+    "provisions volumes": (True, "update", "persistentvolumeclaims", "team-a", ""),
+    "allocates claims": (True, "update", "resource.k8s.io/resourceclaims/status", "team-a", ""),
+    "leads": (True, "update", "coordination.k8s.io/leases", "muster-system", "muster"),
+    "reads the API server's client CA": (
+        True,
+        "get",
+        "configmaps",
+        "kube-system",
+        "extension-apiserver-authentication",
+    ),
+    "no secrets": (False, "get", "secrets", "muster-system", ""),
+    "no configuration": (False, "list", "configmaps", "muster-system", ""),
+    "no pod is made": (False, "create", "pods", "team-a", ""),
+    "no pod is changed": (False, "patch", "pods", "team-a", ""),
+    "no node is changed": (False, "patch", "nodes", "", ""),
+    "no node's status is changed": (False, "patch", "nodes/status", "", ""),
+    "not the default scheduler's lease": (
+        False,
+        "update",
+        "coordination.k8s.io/leases",
+        "kube-system",
+        "kube-scheduler",
+    ),
+    "no exec": (False, "create", "pods/exec", "team-a", ""),
+    "no impersonation": (False, "impersonate", "users", "", ""),
+}
+
+
+@pytest.mark.parametrize("case", RIGHTS.values(), ids=RIGHTS)
+def test_the_account_may_do_what_it_needs_and_no_more(
+    client: Any, installed: list[Manifest], case: tuple[bool, str, str, str, str]
+) -> None:
+    expected, verb, path, namespace, name = case
+    first, _, rest = path.partition("/")
+    # a group has a dot in its name; the core group has none and is left out
+    group, what = (first, rest) if "." in first else ("", path)
+    resource, _, subresource = what.partition("/")
+    attributes = {
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": namespace,
+        "name": name,
+    }
+    reviews = client.resources.get(api_version="authorization.k8s.io/v1", kind="SubjectAccessReview")
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": ACCOUNT, "resourceAttributes": attributes},
+    }
+    assert reviews.create(body=review).status.allowed is expected
+
+
+def test_the_pods_of_the_deployment_are_admitted(client: Any, installed: list[Manifest]) -> None:
+    """Pod Security "restricted", the priority class and the service account: all are asked at admission."""
+    pod = _pod(installed)
+    admitted = apply(client, pod, dry_run=True)
+    assert admitted["spec"]["priority"] == 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    "loosened",
+    [
+        {"securityContext": {"runAsNonRoot": False, "runAsUser": 0}},
+        {"hostNetwork": True},
+    ],
+    ids=["root", "host network"],
+)
+def test_looser_pods_are_refused(client: Any, installed: list[Manifest], loosened: dict[str, Any]) -> None:
+    pod = _pod(installed)
+    with pytest.raises(AssertionError, match="violates PodSecurity"):
+        apply(client, pod | {"spec": pod["spec"] | loosened}, dry_run=True)
+
+
+def test_a_misspelt_field_is_refused(client: Any, installed: list[Manifest]) -> None:
+    """The tests above prove something only if the API server is really asked to be strict."""
+    deployment = one(installed, "Deployment", "muster")
+    misspelt = {key: deployment[key] for key in ("apiVersion", "kind")}
+    misspelt |= {"metadata": {"name": "misspelt", "namespace": "muster-system"}}
+    misspelt |= {"spec": deployment["spec"] | {"replica": 2}}
+    with pytest.raises(AssertionError, match="replica"):
+        apply(client, misspelt, dry_run=True)
+
+
+def test_both_containers_run_locked_down_as_the_same_user(rendered: list[Manifest]) -> None:
+    pod = one(rendered, "Deployment", "muster")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsUser"] == 65532
+    socket = next(volume for volume in pod["volumes"] if volume["name"] == "socket")
+    assert socket["emptyDir"]["medium"] == "Memory"
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"name": "socket", "mountPath": "/run"} in container["volumeMounts"]
+        assert "runAsUser" not in container["securityContext"]
+
+
+def test_the_service_takes_its_settings(rendered: list[Manifest]) -> None:
+    containers = one(rendered, "Deployment", "muster")["spec"]["template"]["spec"]["containers"]
+    service = next(container for container in containers if container["name"] == "service")
+    settings = load(environment={item["name"]: item["value"] for item in service["env"]})
+    assert settings.http.host == "0.0.0.0"  # a probe comes from the node, not from inside the pod
+    port = service["ports"][0]["containerPort"]
+    assert service["args"] == ["serve", "--socket=/run/muster/muster.sock", f"--http-port={port}"]
+
+
+def test_every_rule_names_what_it_grants(rendered: list[Manifest]) -> None:
+    """No wildcard, and no escalation by way of RBAC itself."""
+    roles = [item for item in rendered if item["kind"] in {"Role", "ClusterRole"}]
+    for role in roles:
+        for rule in role["rules"]:
+            values = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            assert "*" not in values, role["metadata"]["name"]
+            assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+            assert "rbac.authorization.k8s.io" not in rule["apiGroups"]
+
+
+def test_the_binding_ends_before_the_next_leader_plans(rendered: list[Manifest]) -> None:
+    """bindTimeout < leaseDuration − renewDeadline, as the comment in scheduler.yaml asks."""
+    configuration = yaml.safe_load(one(rendered, "ConfigMap", "muster-scheduler")["data"]["scheduler.yaml"])
+    election = configuration["leaderElection"]
+    arguments = configuration["profiles"][0]["pluginConfig"][0]["args"]
+    margin = _seconds(election["leaseDuration"]) - _seconds(election["renewDeadline"])
+    assert _seconds(arguments["bindTimeout"]) < margin
+
+
+def test_applying_twice_changes_nothing(
+    client: Any, rendered: list[Manifest], installed: list[Manifest]
+) -> None:
+    """No object fights with what the API server fills in."""
+    for manifest, before in zip(rendered, installed, strict=True):
+        again = apply(client, manifest)
+        assert again["metadata"].get("generation") == before["metadata"].get("generation"), manifest["kind"]
+
+
+def _pod(installed: list[Manifest]) -> Manifest:
+    template = one(installed, "Deployment", "muster")["spec"]["template"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": template["metadata"] | {"name": "muster-0", "namespace": "muster-system"},
+        "spec": template["spec"],
+    }
+
+
+def _seconds(text: str) -> float:
+    assert text.endswith("s")
+    return float(text[:-1])
