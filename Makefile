@@ -17,6 +17,8 @@ READY := .venv/.synced
 
 # local_cluster.toolchain fetches Go with it, where there is none; .venv has no pip.
 export PATH := $(PATH):$(CURDIR)/.tools/uv/bin
+# Go and uv keep their caches there; a service's environment may lack it.
+export HOME ?= $(shell $(PYTHON) -c 'from pathlib import Path; print(Path.home())')
 
 # uv trusts what this machine trusts, where that is written down (a company's proxy has a certificate of
 # its own); elsewhere uv has its own list.

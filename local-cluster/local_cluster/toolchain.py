@@ -125,6 +125,7 @@ def go_environment(go: Path, inherited: Mapping[str, str] | None = None) -> dict
     environment.pop("GOROOT", None)  # of another Go, perhaps
     environment.pop("GOOS", None)
     environment.pop("GOARCH", None)
+    environment.setdefault("HOME", str(Path.home()))  # Go's caches lie there
     return environment | {
         "GOTOOLCHAIN": "local",
         "GOFLAGS": "-mod=readonly -buildvcs=false",

@@ -101,8 +101,16 @@ class Gangs(_Section):
     )
     plan_s: Seconds = Field(default=60.0, description="From a plan to its Permit, at most.")
     bind_s: Seconds = Field(default=30.0, description="From Permit to each member seen bound, at most.")
+    session_s: Seconds = Field(
+        default=10.0,
+        description="The same from a new session, for Bindings that its shim does not report as under way.",
+    )
+    exclusion_first_s: Seconds = Field(
+        default=1.0,
+        description="How long a node that an in-tree plugin refused is left out; 4 times as long each time.",
+    )
     exclusion_s: Seconds = Field(
-        default=300.0, description="How long a node that an in-tree plugin refused is left out."
+        default=300.0, description="How long such a node is left out at most, however often it refused."
     )
     recheck_s: Seconds = Field(
         default=1.0, description="Pause after two answers in a row that the cluster overtook."
@@ -144,8 +152,8 @@ class Config(_Section):
         default=10_000, description="Changes that may wait for the gangs before the watches are held."
     )
     session_queue: Positive = Field(
-        default=4096,
-        description="Verdicts that may wait for the shim; one that falls behind further must reconnect.",
+        default=100_000,
+        description="Gangs whose verdicts may wait for the shim; beyond, its session ends and begins anew.",
     )
     shutdown_s: Seconds = Field(default=10.0, description="Time for a clean end after SIGTERM.")
     http: Http = Http()

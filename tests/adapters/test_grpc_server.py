@@ -257,9 +257,9 @@ async def test_a_shim_that_does_not_read_loses_its_session_and_nobody_waits(benc
     await stream.read()
     session = bench.gangs.session
     assert session is not None
-    verdict = v1.WatchResponse(verdict=v1.Verdict(gang="g", reason="x" * 1_000_000))
+    reason = "x" * 1_000_000
     pushed = 0
-    while session.push(verdict):
+    while session.push(v1.WatchResponse(verdict=v1.Verdict(gang=f"g{pushed}", reason=reason))):
         pushed += 1
         await asyncio.sleep(0.01)  # lets the writer fill the transport's window
         assert pushed < 200
@@ -267,6 +267,20 @@ async def test_a_shim_that_does_not_read_loses_its_session_and_nobody_waits(benc
     closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), DEADLINE_S)
     assert closed is session
     assert bench.metrics.value("muster_sessions_total", cause="slow") == 1
+
+
+async def test_of_each_gang_only_the_last_verdict_waits() -> None:
+    session = Session(epoch=1, bound=3)
+    opened = v1.WatchResponse(session_opened=v1.SessionOpened(epoch=1))
+    assert session.push(opened)
+    for generation in range(10):
+        for gang in ("a", "b"):
+            verdict = v1.Verdict(gang=gang, generation=generation)
+            assert session.push(v1.WatchResponse(verdict=verdict))
+    assert not session.ended.is_set()
+    assert await session.next() == opened
+    said = [await session.next() for _ in range(2)]
+    assert [(r.verdict.gang, r.verdict.generation) for r in said if r and r.verdict] == [("a", 9), ("b", 9)]
 
 
 # --- health, reflection, the socket --------------------------------------------------------------------

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster.dialects.pods import read
 from muster.dialects.reading import Reading, agreed
+from muster.dialects.settings import Settings
 from muster.domain.node import Resources
 from muster.domain.pod import GangClaim
 from muster.domain.reasons import BadValue, DialectsDisagree, ForgedAllocation
@@ -92,6 +95,12 @@ CASES = {
     "a scheduling group": Case(
         {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}}, LONE, ("schedulingGroup",), 1
     ),
+    "a dialect that is not read yet": Case(
+        {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, LONE, ("scheduling.x-k8s.io/pod-group",)
+    ),
+    "one of its annotations beside GPUs": Case(
+        {"limits": GPU, "annotations": {"gpu.topology/group": "g"}}, LONE, ("gpu.topology/group",), 1
+    ),
     "a forged allocation": Case(
         {"limits": GPU, "annotations": {"gpu.topology/allocation": "{}", "ALIYUN_COM_GPU_GROUP": "0"}},
         LONE,
@@ -153,6 +162,12 @@ def test_overhead_is_added_and_limits_stand_for_requests() -> None:
         pod_object(limits={"cpu": "2", "memory": "1Gi"}, spec={"overhead": {"cpu": "250m", "memory": "1Mi"}})
     )
     assert pod.resources == Resources(2250, (1 << 30) + (1 << 20), 1)
+
+
+def test_what_the_pod_as_a_whole_asks_for_stands_for_the_sum_of_its_containers() -> None:
+    whole = {"requests": {"cpu": "32"}, "limits": {"memory": "8Gi"}}
+    pod = read(pod_object(limits={"cpu": "2", **GPU}, spec={"resources": whole}))
+    assert (pod.resources, pod.gpus) == (Resources(32_000, 8 << 30, 1), 1)
 
 
 def test_which_nodes_admit_it() -> None:
@@ -250,3 +265,18 @@ def test_two_dialects_that_disagree_name_both(other: GangClaim) -> None:
     assert isinstance(cause, DialectsDisagree)
     assert cause.first == "ack: gang train of 2"
     assert cause.second.startswith("other: gang ")
+
+
+def test_what_the_shim_holds_is_read_or_refused() -> None:
+    """A pod that the shim gates and nobody answers would wait for ever in silence."""
+    args = (Path(__file__).parents[2] / "shim/internal/plugin/args.go").read_text()
+
+    def held(field: str) -> set[str]:
+        match = re.search(rf"{field}:\s+\[\]string\{{([^}}]*)\}}", args)
+        assert match
+        return set(re.findall(r'"([^"]+)"', match[1]))
+
+    settings = Settings()
+    assert held("Resources") == {*settings.gpu_resources, *settings.unplanned_resources}
+    assert held("GangLabels") == {settings.ack_name, *settings.unread_labels}
+    assert held("GangAnnotations") == {*settings.unread_annotations}

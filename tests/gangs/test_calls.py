@@ -11,7 +11,7 @@ import pytest
 from muster.domain.allocation import ALLOCATION, ASSIGNED, ASSUME_TIME, DECISION, GROUP
 from muster.gangs.calls import BindingFate, PlanRef, StaleError
 from muster.gangs.instructions import Outcome
-from tests.gangs.world import WALL_NS, World, foreign, node, pod, stand
+from tests.gangs.world import TRACE_ID, WALL_NS, World, foreign, node, pod, stand
 
 PAIR = (pod("p0"), pod("p1"))
 
@@ -49,7 +49,9 @@ def test_permit_says_what_each_binding_carries_and_says_it_again() -> None:
     assert not world.permit().allowed
     world.reserve()
     answer = world.permit()
-    assert world.permit(wall_ns=WALL_NS + 5) is answer
+    assert answer.bind_within_s == world.coordinator.lives.settings.bind_s
+    world.now += 10
+    assert world.permit(wall_ns=WALL_NS + 5) == replace(answer, bind_within_s=answer.bind_within_s - 10)
     first = answer.annotations[0]
     assert json.loads(first[ALLOCATION]) == {
         "version": 1,
@@ -60,6 +62,7 @@ def test_permit_says_what_each_binding_carries_and_says_it_again() -> None:
     }
     assert (first[GROUP], first[ASSIGNED], first[ASSUME_TIME]) == ("0,1", "false", str(WALL_NS))
     assert json.loads(first[DECISION])["domain"]
+    assert json.loads(first[DECISION])["trace_id"] == TRACE_ID
     assert world.events[-1].message.startswith("2 of 2 members on node a")
 
 

@@ -145,3 +145,31 @@ def test_what_a_node_says_that_cannot_be_read_is_said_on_it_once() -> None:
     (said,) = world.events
     assert (said.kind, said.objects, said.reason) == ("Node", (("b", "b"),), EventReason.INVALID)
     assert "GPU_TOPOLOGY is no JSON" in said.message
+
+
+def test_a_planner_that_fails_is_asked_again_with_longer_pauses() -> None:
+    world = World(auto=False).start(node("a"))
+    world.see(*PAIR)
+    pauses = []
+    for _ in range(4):
+        asked = world.solves.pop()
+        world.send(events.SolveFailed(world.now, asked.gang, asked.generation, "boom"))
+        assert world.phase() == "unplaceable"
+        due = world.coordinator.next_deadline()
+        assert due is not None
+        pauses.append(due - world.now)
+        world.wait(due - world.now)
+    assert pauses == [1, 2, 4, 8]
+    world.solve()
+    assert world.planned()
+
+
+def test_nodes_that_a_plugin_refuses_are_learnt_one_after_another_without_a_pause() -> None:
+    nodes = [node(f"n{number}") for number in range(12)]
+    world = World().start(*nodes)
+    world.see(*PAIR)
+    began = world.now
+    for _ in nodes[1:]:
+        world.unreserve(0, BindingFate.NEVER_SENT, "VolumeBinding", "no volume here")
+    assert world.now == began
+    assert world.planned()

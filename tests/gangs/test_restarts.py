@@ -34,6 +34,32 @@ def test_a_gang_with_bindings_under_way_waits_for_them() -> None:
     assert world.verdict().required == 1
 
 
+def test_a_gang_that_a_killed_leader_left_half_bound_is_completed_soon() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    world.bind(world.permit(), members=(0,))
+    world.connect()  # another shim: it knows of no Binding under way
+    world.wait(9)
+    assert world.phase() == "permitted"
+    assert world.held() == {"p1"}
+    world.wait(2)  # the pause after a withdrawal included
+    assert world.planned()
+    assert world.verdict().members == (("p1", "p1"),)
+
+
+def test_what_a_new_session_reports_as_under_way_has_its_full_time() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    world.bind(world.permit(), members=(0,))
+    world.connect(in_flight=(Usage("p1", "a", PAIR[1].resources, gpus=0b0010),))
+    world.wait(29)
+    assert world.phase() == "permitted"
+    world.wait(3)
+    assert world.planned()
+
+
 def test_a_member_that_succeeded_needs_no_place_again() -> None:
     world = World().start(node("a"))
     world.see(pod("p0", owner="job", node="a", finished=True, succeeded=True), pod("p1", owner="job"))

@@ -21,6 +21,7 @@ from muster.placement.place import place
 
 GPU = "nvidia.com/gpu"
 WALL_NS = 1_700_000_000_000_000_000
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 def node(name: str, gpus: int = 4, labels: dict[str, str] | None = None, **more: object) -> Node:
@@ -142,7 +143,7 @@ class World:
         asked = self.solves.pop(0)
         if decision is None:
             decision = place(asked.snapshot, asked.request, Limits(excluded=asked.excluded))
-        self.send(events.Decided(self.now, asked.gang, asked.generation, decision))
+        self.send(events.Decided(self.now, asked.gang, asked.generation, decision, TRACE_ID))
 
     # --- what the shim does -------------------------------------------------------------------------
 

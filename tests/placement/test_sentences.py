@@ -81,7 +81,7 @@ GOLDEN: list[tuple[Cause, str]] = [
     ),
     (
         DomainTooSmall("rack", "", 0, 2),
-        "All 2 members must lie in one rack, and no node that admits them lies in any",
+        "All 2 members must lie in one rack, and none is known that has room for one",
     ),
     (NodesExcluded("worker", "cordoned", 1), "1 node does not admit role worker: cordoned"),
     (

@@ -74,11 +74,15 @@ def test_false_claims_are_refused(plan: tuple[Snapshot, Request, Placed]) -> Non
         ({"ring_gb_per_s": 1.0}, "rings sum up"),
         ({"crossings": (("node", 7),)}, "nodes are touched"),
         ({"preferred_reached": "gpu"}, "no one gpu holds"),
+        ({"crossings": (("rack", 2), ("node", 2))}, "racks are touched"),
     )
     for claim, what in claims:
         broken = replace(placed, objective=replace(placed.objective, **claim))
         assert any(what in violation for violation in verify(snapshot, request, broken))
     assert verify(snapshot, request, replace(placed, domain="node z", scope_reached="node"))
+    assert verify(snapshot, request, replace(placed, domain="node z", scope_reached=None))
+    assert verify(snapshot, request, replace(placed, optimal=True, gap=0.5))
+    assert verify(snapshot, request, replace(placed, optimal=True, truncated=True))
     assert verify(snapshot, request, replace(placed, members=placed.members[:2]))
     assert verify(snapshot, request, replace(placed, members=()))
 

@@ -107,7 +107,7 @@ class Planner:
                 error = f"{type(defect).__name__}: {defect}"
                 return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)
             describe(span, decision)
-        took = time.monotonic() - began
+        took, trace = time.monotonic() - began, trace_id(span)
         outcome = "placed" if isinstance(decision, Placed) else "unplaceable"
         self._metrics.decision_seconds.labels(outcome).observe(took)
         log.info(
@@ -116,6 +116,6 @@ class Planner:
             generation=solve.generation,
             outcome=outcome,
             took_ms=round(took * 1000, 1),
-            trace_id=trace_id(span),
+            trace_id=trace,
         )
-        return Decided(time.monotonic(), solve.gang, solve.generation, decision)
+        return Decided(time.monotonic(), solve.gang, solve.generation, decision, trace)

@@ -90,6 +90,7 @@ class PodSpec(_Object, frozen=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     overhead: dict[str, str | int | float] | None = None
+    resources: ResourceRequirements | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[PodToleration] | None = None

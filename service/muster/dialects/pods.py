@@ -72,24 +72,35 @@ def _claim(
     claim = found.claim
     foreign = _foreign(where, obj.spec, asked)
     grouped = _scheduling_group(where, obj.spec) if asked.gpus or claim else ()
-    in_gang = claim is not None or bool(found.causes or grouped)
-    if not in_gang and (foreign or not (asked.gpus or asked.causes)):
+    unread = _unread(where, obj, settings)
+    unplanned = any(resource in settings.unplanned_resources for resource in asked.foreign)
+    in_gang = claim is not None or unplanned or bool(found.causes or grouped or unread)
+    if not (in_gang or asked.gpus or asked.causes):
         return None, ()
     if claim is None:
         claim = gputopology.lone(obj.metadata.name)
     if obj.spec.node_name:
         return claim, ()
-    return claim, (*found.causes, *asked.causes, *foreign, *grouped, *_forged(obj))
+    return claim, (*found.causes, *unread, *asked.causes, *foreign, *grouped, *_forged(obj))
 
 
 def _foreign(where: str, spec: PodSpec, asked: Asked) -> tuple[BadValue, ...]:
-    """GPU requests that the planner does not model: refused inside a gang."""
-    expected = "whole GPUs inside a gang: this is not planned yet, and alone is left to other plugins"
+    """GPU requests that the planner does not model."""
+    expected = "whole GPUs: this is not planned yet"
     causes = [BadValue(where, "resources", resource, expected) for resource in asked.foreign]
     if spec.resource_claims:
         names = ", ".join(claim.name for claim in spec.resource_claims[:4])
         causes.append(BadValue(where, "resourceClaims", names, expected))
     return tuple(causes)
+
+
+def _unread(where: str, obj: PodObject, settings: Settings) -> tuple[BadValue, ...]:
+    """Gangs named in dialects that are not read yet."""
+    meta = obj.metadata
+    named = [(key, (meta.labels or {}).get(key)) for key in settings.unread_labels]
+    named += [(key, (meta.annotations or {}).get(key)) for key in settings.unread_annotations]
+    expected = f"none: this dialect is not read yet, name the gang with the label {settings.ack_name}"
+    return tuple(BadValue(where, key, name[:80], expected) for key, name in named if name is not None)
 
 
 def _scheduling_group(where: str, spec: PodSpec) -> tuple[BadValue, ...]:

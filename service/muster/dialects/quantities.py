@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 Quantity = str | int | float
 """What msgspec decodes a quantity to: most are strings, but hand-written manifests have plain numbers."""
@@ -28,6 +29,7 @@ _SCALES = {
 }
 
 
+@lru_cache(maxsize=4096, typed=True)
 def parse(value: Quantity) -> Fraction | None:
     """The exact value, capped at an int64's range; None for what is no quantity."""
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):

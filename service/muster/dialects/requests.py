@@ -1,7 +1,8 @@
 """What a pod asks for, summed over its containers as kube-scheduler sums it.
 
 Containers run together and add up. An init container runs alone, so only the largest counts; one that
-restarts always (a sidecar) stays and adds up with what follows it. The pod's overhead comes on top.
+restarts always (a sidecar) stays and adds up with what follows it. What the pod as a whole asks for stands
+for its sum. The pod's overhead comes on top.
 (k8s.io/component-helpers/resource, PodRequests.)
 """
 
@@ -42,6 +43,7 @@ def read(where: str, spec: PodSpec, settings: Settings) -> Asked:
     containers = [(c.name, reader.requests(c)) for c in spec.containers or ()]
     inits = [(c.name, reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
     total = _total([amounts for _, amounts in containers], [(a, stays) for _, a, stays in inits])
+    total |= reader.requests(Container("pod", spec.resources))  # of the whole pod: before its containers'
     _add(total, reader.amounts("overhead", spec.overhead or {}))
     gpu_resource = reader.gpu_resource(total)
     # In the order in which the kubelet starts them: sidecars first.

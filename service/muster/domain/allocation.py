@@ -6,7 +6,7 @@ sides stand here so that they cannot drift apart.
     gpu.topology/allocation  {"version":1,"generation":7,"containers":{"main":[0,1]},"gpus":[0,1],
                               "indices":"planned"}
     gpu.topology/decision    {"scope":"node","domain":"node a","bandwidth_gb_per_s":50.0,"ring_gb_per_s":50.0,
-                              "optimal":true,"gap":null}
+                              "optimal":true,"gap":null,"trace_id":"4bf9…"}
     ALIYUN_COM_GPU_GROUP, …_ASSIGNED, …_ASSUME_TIME     for the original aliyun device plugin
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from muster.domain.decision import MemberPlacement, Placed
@@ -52,20 +53,27 @@ MAX_BYTES = 16 * 1024
 annotations, and a pod with over 256 KiB of them can't be updated any more: ours together stay far below."""
 
 
-def write(pod: Pod, place: MemberPlacement, plan: Placed, generation: int, wall_ns: int) -> dict[str, str]:
-    """The annotations of one member's Binding.
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Which plan it was and when: its generation, the wall clock (nanoseconds since the epoch) and the id of
+    the trace that shows the decision ("" for none)."""
 
-    `wall_ns` is the wall clock in nanoseconds since the epoch. A member without GPUs carries no allocation.
-    """
-    values = {DECISION: _decision(plan)}
+    generation: int
+    wall_ns: int
+    trace_id: str = ""
+
+
+def write(pod: Pod, place: MemberPlacement, plan: Placed, stamp: Stamp) -> dict[str, str]:
+    """The annotations of one member's Binding. A member without GPUs carries no allocation."""
+    values = {DECISION: _decision(plan, stamp.trace_id)}
     if not place.gpus:
         return values
     followed = pod.gpu_resource == FOLLOWED_RESOURCE
-    values[ALLOCATION] = _allocation(pod, place, generation, followed)
+    values[ALLOCATION] = _allocation(pod, place, stamp.generation, followed)
     if followed:
         values[GROUP] = ",".join(str(gpu) for gpu in place.gpus)
         values[ASSIGNED] = "false"
-        values[ASSUME_TIME] = str(wall_ns)
+        values[ASSUME_TIME] = str(stamp.wall_ns)
     return values
 
 
@@ -114,7 +122,7 @@ def _allocation(pod: Pod, place: MemberPlacement, generation: int, followed: boo
     return _json({**value, "containers": {}})
 
 
-def _decision(plan: Placed) -> str:
+def _decision(plan: Placed, trace_id: str) -> str:
     return _json(
         {
             "scope": plan.scope_reached,
@@ -123,6 +131,7 @@ def _decision(plan: Placed) -> str:
             "ring_gb_per_s": plan.objective.ring_gb_per_s,
             "optimal": plan.optimal,
             "gap": plan.gap,
+            **({"trace_id": trace_id} if trace_id else {}),
         }
     )
 

@@ -61,7 +61,7 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911 — one cause, one sen
             return f"waiting for {missing} more {_plural('member', missing)}: {present} of {needed} are here"
         case MemberTooLarge(role, resource, needed, node, largest):
             return (
-                f"a member of role {role} asks for {_amount(resource, needed)}, "
+                f"a member{_of_role(role)} asks for {_amount(resource, needed)}, "
                 f"and the largest node that admits it, {node}, has {_amount(resource, largest)}"
             )
         case NotEnoughFree():
@@ -69,13 +69,13 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911 — one cause, one sen
         case DomainTooSmall(scope, best, fit, needed, has_nvlink):
             if not best:
                 return (
-                    f"all {needed} members must lie in one {scope}, and no node that admits them lies in any"
+                    f"all {needed} members must lie in one {scope}, and none is known that has room for one"
                 )
             why = "" if has_nvlink else "; its node has no NVLink"
             return f"no one {scope} holds all {needed} members: the best, {best}, holds {fit}{why}"
         case NodesExcluded(role, by, nodes):
             verb = "does" if nodes == 1 else "do"
-            return f"{nodes} {_plural('node', nodes)} {verb} not admit role {role}: {by}"
+            return f"{nodes} {_plural('node', nodes)} {verb} not admit {_the_role(role)}: {by}"
         case NotDecided(truncated):
             by = "wall clock" if truncated else "its budget"
             return f"the search was ended by {by} before it found a plan or a proof that there is none"
@@ -103,7 +103,7 @@ def placed_sentence(placed: Placed, request: Request | None = None) -> str:
 
 def _not_enough(cause: NotEnoughFree) -> str:
     several = ", " in cause.role
-    role, verb = f"{'roles' if several else 'role'} {cause.role}", "need" if several else "needs"
+    role, verb = _the_role(cause.role), "need" if several else "needs"
     asked = f"{role} {verb} {_amount(cause.resource, cause.needed)} for {_members(cause.members_needed)}"
     fits = "fit" if cause.members_fit > 1 else "fits"
     fit = f"{cause.members_fit or 'none'} of {cause.members_needed} {fits}"
@@ -111,6 +111,15 @@ def _not_enough(cause: NotEnoughFree) -> str:
         fit = f"only {fit}" if cause.members_fit else fit
         return f"{asked}; {_amount(cause.resource, cause.free)} are free, but scattered: {fit}"
     return f"{asked}, and {_amount(cause.resource, cause.free)} are free: {fit}"
+
+
+def _the_role(role: str) -> str:
+    """A gang of one role, which nobody named, has "" for its name."""
+    return f"{'roles' if ', ' in role else 'role'} {role}" if role else "the gang"
+
+
+def _of_role(role: str) -> str:
+    return f" of role {role}" if role else ""
 
 
 def _members(count: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from muster.domain import allocation
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.sentences import placed_sentence
@@ -15,7 +17,7 @@ from muster.gangs.calls import (
     ScoreAnswer,
     StaleError,
 )
-from muster.gangs.gang import Exclusion, Gang, Plan, usages
+from muster.gangs.gang import Gang, Plan, usages
 from muster.gangs.instructions import EventReason, Outcome
 from muster.gangs.ledger import fits
 from muster.gangs.life import Phase, Trigger
@@ -31,7 +33,10 @@ def filter_(lives: Lives, ref: PlanRef) -> FilterAnswer:
         return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
     if plan.filter_answer is None:
         snapshot = lives.ledger.without(set(plan.order))
-        found = moves.alternates(snapshot, plan.request, plan.placed, limit=lives.settings.alternates)
+        refused = {pair: out.plugin for pair, out in gang.exclusions.items()}
+        found = moves.alternates(
+            snapshot, plan.request, plan.placed, limit=lives.settings.alternates, excluded=refused
+        )
         others = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
         places = plan.places
         plan.filter_answer = FilterAnswer(
@@ -81,7 +86,8 @@ def permit(lives: Lives, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer
     if plan is None:
         return PermitAnswer(False, gang.reason)
     if plan.permit_answer is not None:
-        return plan.permit_answer
+        left = min(gang.awaited.values(), default=now) - now
+        return replace(plan.permit_answer, bind_within_s=max(0.0, left))
     if gang.phase is not Phase.RESERVING:
         return PermitAnswer(False, f"no member has reserved: the gang is {gang.phase}")
     shut = [name for name in sorted(plan.nodes) if not _open(lives, name)]
@@ -90,11 +96,12 @@ def permit(lives: Lives, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer
         lives.withdraw(gang, Trigger.NODE_CHANGED, why, now)
         return PermitAnswer(False, why)
     places = plan.places
+    stamp = allocation.Stamp(plan.generation, wall_ns, plan.trace_id)
     plan.permit_answer = PermitAnswer(
         True,
+        bind_within_s=lives.settings.bind_s,
         annotations=tuple(
-            allocation.write(plan.pods[uid], places[uid], plan.placed, plan.generation, wall_ns)
-            for uid in plan.order
+            allocation.write(plan.pods[uid], places[uid], plan.placed, stamp) for uid in plan.order
         ),
     )
     lives.permitted(gang, now)
@@ -111,16 +118,15 @@ def unreserve(lives: Lives, now: float, ref: PlanRef, back: GivenBack) -> None:
     """
     gang, plan, uid = _planned(lives, ref, back.member)
     name = plan.pods[uid].name
-    why = f"pod {name} was given back"
+    why, learnt = f"pod {name} was given back", False
     if back.plugin:
-        until = now + lives.settings.exclusion_s
-        lives.exclude(gang, uid, back.node, Exclusion(until, back.plugin, back.message))
+        learnt = lives.exclude(gang, uid, back, now)
         why = f"node {back.node} was refused to pod {name} by {back.plugin}"
     if back.message:
         why = f"{why}: {back.message}"
     if gang.phase in (Phase.PLANNED, Phase.RESERVING):
         trigger = Trigger.NODE_REFUSED if back.plugin else Trigger.GIVEN_BACK
-        lives.withdraw(gang, trigger, why, now, pause=not back.plugin)
+        lives.withdraw(gang, trigger, why, now, pause=not back.plugin, learnt=learnt)
     elif gang.phase is Phase.PERMITTED and uid in gang.awaited:
         if back.fate is BindingFate.UNKNOWN:
             gang.awaited[uid] = now + lives.settings.bind_s

@@ -40,10 +40,12 @@ class ReserveAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PermitAnswer:
-    """`annotations` of each member's Binding, in the order of the verdict's members."""
+    """`annotations` of each member's Binding, in the order of the verdict's members. `bind_within_s`: how
+    long from now the members' places are kept without their being seen bound."""
 
     allowed: bool
     reason: str = ""
+    bind_within_s: float = 0.0
     annotations: tuple[dict[str, str], ...] = ()
 
 

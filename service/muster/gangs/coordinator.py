@@ -7,12 +7,13 @@ It is synchronous and not thread-safe: one task owns it. Every Solve that it ask
 from __future__ import annotations
 
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.node import Usage
+from muster.domain.node import Node, Usage
 from muster.domain.pod import Pod
+from muster.domain.reasons import NotDecided
 from muster.domain.sentences import sentence
 from muster.gangs import answers, calls, events, requests
 from muster.gangs.gang import Gang, GangView, Solving, usages, view
-from muster.gangs.instructions import EventReason, Instruction
+from muster.gangs.instructions import EmitEvent, EventReason, Instruction
 from muster.gangs.ledger import fits
 from muster.gangs.life import Phase, Trigger
 from muster.gangs.lives import Lives
@@ -34,6 +35,7 @@ class Coordinator:
         self._orphans: dict[str, float] = {}
         self._names: dict[NameKey, set[str]] = {}
         self._unlooked: set[NameKey] = set()
+        self._problems: dict[str, tuple[str, ...]] = {}
 
     # --- events -------------------------------------------------------------------------------------
 
@@ -213,13 +215,27 @@ class Coordinator:
             name, changed, what = event.node.name, lives.ledger.set_node(event.node), "changed"
         else:
             name, changed, what = event.name, lives.ledger.drop_node(event.name), "is gone"
+            self._problems.pop(name, None)
         if not changed:
             return
+        if isinstance(event, events.NodeSeen):
+            self._say_problems(event.node)
         for gang in self._planned_on(name):
             lives.withdraw(gang, Trigger.NODE_CHANGED, f"node {name} {what}", event.now)
         for gang in lives.gangs.values():
             gang.exclusions = {key: out for key, out in gang.exclusions.items() if key[1] != name}
+            gang.refusals = {key: times for key, times in gang.refusals.items() if key[1] != name}
         lives.freed()
+
+    def _say_problems(self, node: Node) -> None:
+        """Say on the node what of it can't be read, once for each change of that."""
+        if self.lives.active and self._problems.get(node.name, ()) != node.problems:
+            self._problems[node.name] = node.problems
+            if node.problems:
+                message = f"used without what can't be read: {'; '.join(node.problems)}"
+                self.lives.instruct(
+                    EmitEvent("default", ((node.name, node.name),), EventReason.INVALID, message, "Node")
+                )
 
     def _recheck(self, nodes: tuple[str, ...], now: float) -> None:
         """Void plans on nodes where others took what they hold, until what is left fits."""
@@ -274,6 +290,9 @@ class Coordinator:
             if overtaken and not gang.overtaken:
                 lives.again(gang, Trigger.OUTDATED)
                 return
+            if any(isinstance(cause, NotDecided) for cause in decision.causes):
+                lives.not_decided(gang, sentence(decision), event.now)
+                return
             lives.nothing_fits(gang, sentence(decision))
             if overtaken:
                 # Where something comes free all the time, others get their turn at the planner first.
@@ -286,7 +305,7 @@ class Coordinator:
             else:
                 lives.again(gang, Trigger.OUTDATED)
         else:
-            lives.plan_made(gang, solving, decision, event.now)
+            lives.plan_made(gang, solving, decision, event)
 
     def _outdated(self, gang: Gang, solving: Solving, decision: Placed) -> bool:
         """Whether the cluster has changed since in what the plan stands on."""
@@ -299,7 +318,8 @@ class Coordinator:
     def _solve_failed(self, event: events.SolveFailed) -> None:
         found = self._asked(event.gang, event.generation)
         if found is not None:
-            self.lives.nothing_fits(found[0], f"the planner failed, which is a defect: {event.error}")
+            text = f"the planner failed, which is a defect: {event.error}"
+            self.lives.not_decided(found[0], text, event.now)
 
     # --- sessions and time --------------------------------------------------------------------------
 
@@ -317,16 +337,19 @@ class Coordinator:
             self._look(names, now)
         if not lives.active:
             return
-        self._take_in_flight(now)
+        for node in lives.ledger.nodes.values():
+            self._say_problems(node)
+        under_way = self._take_in_flight(now)
         for key in sorted(lives.gangs):
             gang = lives.gangs[key]
             if gang.phase is Phase.PERMITTED:
-                gang.awaited = dict.fromkeys(gang.awaited, now + lives.settings.bind_s)
-                lives.arm(gang, now + lives.settings.bind_s)
+                for uid in gang.awaited.keys() - under_way:
+                    gang.awaited[uid] = now + lives.settings.session_s
+                lives.arm(gang, min(gang.awaited.values(), default=now))
             lives.new_session(gang, now)
 
-    def _take_in_flight(self, now: float) -> None:
-        """Count the GPUs of the shim's Bindings under way as taken."""
+    def _take_in_flight(self, now: float) -> frozenset[str]:
+        """Count the GPUs of the shim's Bindings under way as taken; the UIDs of all that it reported."""
         lives = self.lives
         in_flight, self._in_flight = self._in_flight, ()
         for usage in in_flight:
@@ -340,6 +363,7 @@ class Coordinator:
                 lives.in_flight(lives.gangs[key], uid, now)
             else:
                 self._orphans[uid] = now + lives.settings.bind_s
+        return frozenset(usage.pod_uid for usage in in_flight)
 
     def _tick(self, now: float) -> None:
         lives = self.lives

@@ -58,12 +58,13 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The planner answered an instruction `Solve`."""
+    """The planner answered an instruction `Solve`. `trace_id`: of the trace that shows how, "" for none."""
 
     now: float
     gang: str
     generation: int
     decision: Decision
+    trace_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Plan:
     placed: Placed
     pods: dict[str, Pod]
     order: tuple[str, ...]
+    trace_id: str = ""
     filter_answer: FilterAnswer | None = None
     permit_answer: PermitAnswer | None = None
 
@@ -84,6 +85,8 @@ class Gang:
     overtaken: bool = False
     stale: bool = False
     exclusions: dict[tuple[str, str], Exclusion] = field(default_factory=dict)
+    refusals: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(role, node) → how often an in-tree plugin has refused the node since it last changed."""
 
     @property
     def holds(self) -> bool:

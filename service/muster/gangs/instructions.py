@@ -57,12 +57,17 @@ class EventReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """Post one Kubernetes event on each of these pods: (name, UID). One a change of state, never a retry."""
+    """Post one Kubernetes event on each of these objects: (name, UID). One a change of state, never a retry.
+
+    `kind` is Pod, or Node, which has no namespace: its events go to `default`, its UID being its name, as the
+    kubelet does it.
+    """
 
     namespace: str
-    pods: tuple[tuple[str, str], ...]
+    objects: tuple[tuple[str, str], ...]
     reason: EventReason
     message: str
+    kind: str = "Pod"
 
 
 Instruction = Solve | PushVerdict | EmitEvent

@@ -7,12 +7,15 @@ or where the ledger sees a pod bound.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 
 from muster.domain.decision import Placed
 from muster.domain.reasons import MembersMissing
 from muster.domain.sentences import sentence
 from muster.gangs import requests
+from muster.gangs.calls import GivenBack
+from muster.gangs.events import Decided
 from muster.gangs.gang import Exclusion, Gang, Plan, Solving, usages
 from muster.gangs.instructions import (
     EmitEvent,
@@ -111,6 +114,7 @@ class Lives:
         if not group.unbound:
             self._go(gang, Trigger.ALL_BOUND)
             gang.attempts, gang.reason, gang.verdict, gang.announced = 0, "", None, None
+            gang.refusals = {}
         elif group.causes:
             self._go(gang, Trigger.ILL_FORMED)
             self.refuse(gang, EventReason.INVALID, sentence(group.causes))
@@ -122,6 +126,7 @@ class Lives:
         else:
             self._go(gang, Trigger.COMPLETE)
             gang.overtaken = False
+            gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.until > now}
             self._enqueue(gang)
 
     def _gate(self, gang: Gang) -> None:
@@ -173,23 +178,24 @@ class Lives:
         self.solving = Solving(key, gang.generation, request, snapshot, self.frees)
         self._out.append(Solve(key, gang.generation, request, snapshot, excluded))
 
-    def plan_made(self, gang: Gang, solving: Solving, placed: Placed, now: float) -> None:
+    def plan_made(self, gang: Gang, solving: Solving, placed: Placed, event: Decided) -> None:
         """Reserve what the planner chose and tell the shim."""
         there = {pod.uid: pod for pod in gang.group.unbound}
         pods = {member.uid: there[member.uid] for member in placed.members}
         asked = [member.uid for role in solving.request.roles for member in role.members]
         order = tuple(uid for uid in asked if uid in pods)
-        gang.plan = Plan(gang.generation, solving.request, placed, pods, order)
+        gang.plan = Plan(gang.generation, solving.request, placed, pods, order, event.trace_id)
         gang.reason = ""
         self.ledger.hold(usages(placed, pods))
         self._go(gang, Trigger.PLACED)
-        self.arm(gang, now + self.settings.plan_s)
+        self.arm(gang, event.now + self.settings.plan_s)
         members = tuple((pods[uid].name, uid) for uid in order)
         required = min(solving.request.min_member, len(order))
         self._push(gang, gang.generation, Outcome.PLANNED, members, required=required)
 
-    def nothing_fits(self, gang: Gang, text: str) -> None:
-        """The planner's no: the pods are let through once, to show it."""
+    def nothing_fits(self, gang: Gang, text: str, again_at: float = math.inf) -> None:
+        """The planner's no: the pods are let through once, to show it. `again_at` is when it is asked again
+        though nothing changes."""
         self._go(gang, Trigger.NOTHING_FITS)
         self._unplaceable.add(gang.key)
         left_out = [
@@ -198,7 +204,9 @@ class Lives:
         if left_out:
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
             text = f"{text}. Left out for a while: {', '.join(left_out[:3])}{more}"
-            self.arm(gang, min(out.until for out in gang.exclusions.values()))
+            again_at = min(again_at, *(out.until for out in gang.exclusions.values()))
+        if again_at < math.inf:
+            self.arm(gang, again_at)
         self.refuse(gang, EventReason.UNPLACEABLE, text)
 
     def refuse(self, gang: Gang, event: EventReason, text: str) -> None:
@@ -217,8 +225,16 @@ class Lives:
 
     # --- plans end ----------------------------------------------------------------------------------
 
-    def withdraw(self, gang: Gang, trigger: Trigger, why: str, now: float, pause: bool = False) -> None:
-        """Void the plan, free what it holds, and plan again: after a pause where nothing was learnt."""
+    def not_decided(self, gang: Gang, text: str, now: float) -> None:
+        """The planner failed, or gave up with no proof: asked again after a pause, longer each time."""
+        gang.attempts += 1
+        self.nothing_fits(gang, text, now + self.settings.backoff(gang.attempts))
+
+    def withdraw(  # noqa: PLR0913, PLR0917 - what, why and when
+        self, gang: Gang, trigger: Trigger, why: str, now: float, pause: bool = False, learnt: bool = False
+    ) -> None:
+        """Void the plan, free what it holds, and plan again: at once where something was `learnt` that will
+        not be asked twice, a few times in a row where something may have been, else after a `pause`."""
         plan, silent = gang.plan, trigger is Trigger.SESSION_OVER
         members = gang.verdict.members if gang.verdict is not None else gang.waiting()
         generation = plan.generation if plan is not None else gang.generation
@@ -226,23 +242,29 @@ class Lives:
         self._go(gang, trigger)
         gang.plan, gang.reason, gang.lost = None, why, ""
         if not silent:
-            gang.attempts += 1
+            gang.attempts += not learnt
             self._push(gang, generation, Outcome.WITHDRAWN, members, why)
             self.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
         if self.ledger.release(held):
             self.freed()
-        if pause or gang.attempts > self.settings.prompt_retries:
+        if pause or (not learnt and gang.attempts > self.settings.prompt_retries):
             self.arm(gang, now + self.settings.backoff(gang.attempts))
         else:
             self.settle(gang, now)
 
-    def exclude(self, gang: Gang, uid: str, node: str, out: Exclusion) -> None:
-        """Leave a node out for the role of this member."""
+    def exclude(self, gang: Gang, uid: str, back: GivenBack, now: float) -> bool:
+        """Leave the node out for the role of this member, longer each time; whether this is the first."""
+        first = False
         if gang.plan is None:
-            return
+            return first
         for role in gang.plan.request.roles:
             if any(member.uid == uid for member in role.members):
-                gang.exclusions[role.name, node] = out
+                pair = (role.name, back.node)
+                gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
+                until = now + self.settings.exclusion(gang.refusals[pair])
+                gang.exclusions[pair] = Exclusion(until, back.plugin, back.message)
+                first |= gang.refusals[pair] == 1
+        return first
 
     def reserved(self, gang: Gang) -> None:
         """Its first member reserves: the plan's deadline stays."""
@@ -297,6 +319,7 @@ class Lives:
         self._gate(gang)
         self._go(gang, Trigger.ALL_GONE)
         del self.gangs[gang.key]
+        self._queue.forget(gang.key)
         if self.ledger.release(held):
             self.freed()
         return awaited
@@ -334,6 +357,10 @@ class Lives:
         if self.active and pods and gang.announced != said:
             gang.announced = said
             self._out.append(EmitEvent(gang.group.gang.namespace, pods, reason, message))
+
+    def instruct(self, instruction: Instruction) -> None:
+        """Have this done beside what the gangs ask for."""
+        self._out.append(instruction)
 
     def new_session(self, gang: Gang, now: float) -> None:
         """Tell a shim that has just connected what it must know, and count its times from now."""

@@ -1,36 +1,69 @@
-"""The order in which gangs are planned: highest priority, then oldest, then by key."""
+"""The order in which gangs are planned: highest priority, then oldest; now and then who waited longest.
+
+Each change that frees something puts all gangs that did not fit back into the queue. Where changes come
+faster than the planner answers, the old ones among them would come before a young gang for ever, though it
+fits. So every few turns the planner goes to the gang that it was asked about longest ago, or never.
+"""
 
 from __future__ import annotations
 
 import heapq
+
+FAIR_TURN = 4
+"""Every so many turns the gang that was planned longest ago comes first."""
+
+_Entry = tuple[int, int, float, str, int]
+"""Turn of its last answer (or 0), negative priority, when it was created, its key, number of the entry."""
 
 
 class Queue:
     """Gang keys waiting to be planned. Each stands in it once."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, float, str]] = []
-        self._entries: dict[str, tuple[int, float, str]] = {}
+        self._entries: dict[str, int] = {}
+        self._by_priority: list[_Entry] = []
+        self._by_last_turn: list[_Entry] = []
+        self._last_turn: dict[str, int] = {}
+        self._turn = 0
+        self._number = 0
 
     def put(self, key: str, priority: int, created: float) -> None:
         """Queue a gang, or give it another place."""
-        entry = (-priority, created, key)
-        if self._entries.get(key) != entry:
-            self._entries[key] = entry
-            heapq.heappush(self._heap, entry)
+        self._number += 1
+        self._entries[key] = self._number
+        heapq.heappush(self._by_priority, (0, -priority, created, key, self._number))
+        last_turn = self._last_turn.get(key, 0)
+        heapq.heappush(self._by_last_turn, (last_turn, -priority, created, key, self._number))
 
     def drop(self, key: str) -> None:
         """Take a gang out, if it is in."""
         self._entries.pop(key, None)
 
+    def forget(self, key: str) -> None:
+        """The gang is no more: its key may be used again by a new one."""
+        self.drop(key)
+        self._last_turn.pop(key, None)
+
     def pop(self) -> str | None:
         """The next gang, taken out; None when none waits."""
-        while self._heap:
-            entry = heapq.heappop(self._heap)
-            if self._entries.get(entry[2]) == entry:
-                del self._entries[entry[2]]
-                return entry[2]
+        self._turn += 1
+        key = self._first(self._by_last_turn if self._turn % FAIR_TURN == 0 else self._by_priority)
+        if key is None:
+            return None
+        del self._entries[key]
+        self._last_turn[key] = self._turn
+        for heap in (self._by_priority, self._by_last_turn):
+            if len(heap) > 2 * len(self._entries) + FAIR_TURN:
+                heap[:] = [entry for entry in heap if self._stands(entry)]
+                heapq.heapify(heap)
+        return key
+
+    def _first(self, heap: list[_Entry]) -> str | None:
+        while heap:
+            entry = heapq.heappop(heap)
+            if self._stands(entry):
+                return entry[3]
         return None
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def _stands(self, entry: _Entry) -> bool:
+        return self._entries.get(entry[3]) == entry[4]

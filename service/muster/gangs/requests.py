@@ -1,8 +1,8 @@
 """A gang's unbound members as a Request: roles by equal requests, members in a fixed order.
 
 Role names come from the claim (`role`); where it has none, or one name stands for several different
-requests, a number is added: role-1, role-2, the most GPUs first. Equal members give equal requests, whatever
-order their pods were seen in.
+requests, a number is added: role-1, role-2, the most GPUs first. One role that nobody named has no name.
+Equal members give equal requests, whatever order their pods were seen in.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def _roles(pods: Iterable[Pod]) -> list[Role]:
 
 def _names(said: list[str]) -> list[str]:
     """A name for each role: as said where that is unique, else with a number."""
+    if len(said) == 1:
+        return said
     names, seen = [], dict.fromkeys(said, 0)
     for name in said:
         seen[name] += 1

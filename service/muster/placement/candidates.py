@@ -7,6 +7,7 @@ as a pair (role, node) that a plugin refused, and is excluded by that plugin's n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from muster.domain.request import Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
 
 NODE_NAME = "metadata.name"
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCHEDULE)
 """What a cordon stands for: a pod that tolerates it may go on a cordoned node."""
 
@@ -89,9 +91,9 @@ def matches(term: SelectorTerm, node: Node) -> bool:  # noqa: PLR0911 — one op
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            if value is None or not _is_integer(value) or not all(map(_is_integer, term.values)):
+            left, right = _int64(value or ""), _int64(term.values[0]) if len(term.values) == 1 else None
+            if left is None or right is None:
                 return False
-            left, right = int(value), int(term.values[0])
             return left > right if term.operator == "Gt" else left < right
     return False
 
@@ -113,5 +115,9 @@ def term_text(term: SelectorTerm) -> str:
     return f"{term.key} {'>' if term.operator == 'Gt' else '<'} {values}"
 
 
-def _is_integer(text: str) -> bool:
-    return text.lstrip("+-").isdecimal()
+def _int64(text: str) -> int | None:
+    """The integer as Go's strconv.ParseInt reads it; None for what is none: the API server lets it by."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None

@@ -162,11 +162,11 @@ def _relaxations(site: Site, budget: Budget) -> tuple[str, ...]:
         wider = WIDER[WIDER.index(scope) + 1 :] if scope in WIDER else ()
         for other in wider:
             if sum(most(site, (other,), need, budget)[0]) >= wanted:
-                found.append(f"scope {other} instead of {scope}: fits")
+                found.append(f"scope {other} instead of {scope}")
                 break
         else:
             if sum(most(site, (), need, budget)[0]) >= wanted:
-                found.append(f"no required scope instead of {scope}: fits")
+                found.append(f"no required scope instead of {scope}")
     roles = [role for role in site.roles if role.members]
     if len(roles) == 1:
         sentence = more_free_gpus(site, site.roles.index(roles[0]), wanted)

@@ -31,11 +31,11 @@ def more_free_gpus(site: Site, role: int, wanted: int) -> str | None:
     gpus, _, needed = best
     names = sorted(needed, key=natural)
     if len(names) > LISTED:
-        return f"with {gpus} more free GPUs on {len(names)} nodes: fits"
+        return f"{gpus} more free GPUs on {len(names)} nodes"
     listed = " and ".join(
         f"{needed[name]} {'on' if i else _more(needed[name])} {name}" for i, name in enumerate(names)
     )
-    return f"with {listed}: fits"
+    return listed
 
 
 def _more(gpus: int) -> str:
@@ -51,7 +51,9 @@ def _fewest(site: Site, role: int, wanted: int, nodes: dict[str, int]) -> dict[s
         if name not in site.admits[role]:
             continue
         place = site.places[name]
-        hosted[name] = min(_free(place, mask) // site.roles[role].gpus, _other_room(site, role, place))
+        hosted[name] = min(
+            max(0, _free(place, mask)) // site.roles[role].gpus, _other_room(site, role, place)
+        )
         fit += hosted[name]
         queue += _offer(site, role, place, mask, hosted[name])
     heapq.heapify(queue)
@@ -73,13 +75,15 @@ def _offer(site: Site, role: int, place: Place, mask: int, hosted: int) -> list[
     gpus = site.roles[role].gpus
     total = place.state.node.topology.gpu_count if place.state.unindexed_gpus else mask.bit_count()
     if (hosted + 1) * gpus <= total and hosted < _other_room(site, role, place):
-        cost = min(gpus, (hosted + 1) * gpus - _free(place, mask))
-        return [(cost, natural(place.name), place.name)]
+        short = (hosted + 1) * gpus - _free(place, mask)
+        return [(min(gpus, short) if hosted else short, natural(place.name), place.name)]
     return []
 
 
 def _free(place: Place, mask: int) -> int:
-    return min((place.state.free_gpus & mask).bit_count(), place.state.free_gpu_count)
+    """Below zero where more is taken than there is: so much must go before anything comes free."""
+    state = place.state
+    return min((state.free_gpus & mask).bit_count(), state.free_gpus.bit_count() - state.unindexed_gpus)
 
 
 def _other_room(site: Site, role: int, place: Place) -> int:

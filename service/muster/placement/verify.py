@@ -139,9 +139,12 @@ def _holds(term: SelectorTerm, node: Node) -> bool:
         return has == (term.operator == "Exists")
     if term.operator in ("In", "NotIn"):
         return (has and labels[term.key] in term.values) == (term.operator == "In")
+    numbers = [labels.get(term.key, ""), *term.values]
+    if len(numbers) != 2 or not all(text.lstrip("+-").isdigit() and text.isascii() for text in numbers):
+        return False
     try:
-        left, right = int(labels[term.key]), int(term.values[0])
-    except (KeyError, ValueError, IndexError):
+        left, right = map(int, numbers)
+    except ValueError:
         return False
     return {"Gt": left > right, "Lt": left < right}.get(term.operator, False)
 
@@ -158,6 +161,8 @@ def _scopes(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
             wrong.append(f"no one {scope} holds all members, although it is {what}")
         if what == "reached" and common and placed.domain.removeprefix(f"{scope} ") not in common:
             wrong.append(f"the members do not lie in {placed.domain}")
+    if reached is None and placed.domain:
+        wrong.append(f"no scope is reached, but the plan lies in {placed.domain}")
     return wrong
 
 
@@ -205,7 +210,7 @@ def _domains(state: NodeState) -> dict[str, set[int]]:
 def _claims(snapshot: Snapshot, placed: Placed) -> list[str]:
     """The links that the objective claims, counted again by trying every ring."""
     weakest: list[float] = []
-    total = 0.0
+    total, counted = 0.0, True
     for name, members in _by_node(placed).items():
         state = snapshot.nodes[name]
         gpus = sorted({gpu for member in members for gpu in member.gpus})
@@ -215,19 +220,39 @@ def _claims(snapshot: Snapshot, placed: Placed) -> list[str]:
             ring: tuple[float, float] | None = (0.0, 0.0)
         else:
             ring = _best_ring(state.node.topology, tuple(gpus))
-        if ring is None:
-            return []
-        weakest.append(ring[0])
-        total += ring[1]
+        counted &= ring is not None
+        weakest.append(ring[0] if ring else 0.0)
+        total += ring[1] if ring else 0.0
     slowest = min(weakest, default=0.0) or None
-    wrong = []
+    wrong = _crossings(snapshot, placed)
+    if placed.optimal and (placed.gap is not None or placed.truncated):
+        wrong.append("the plan is called optimal, but has a gap or was cut short")
+    if not counted:
+        return wrong
     if slowest != placed.objective.weakest_link_gb_per_s:
         wrong.append(f"the weakest link is {slowest}, not {placed.objective.weakest_link_gb_per_s} GB/s")
     if abs(total - placed.objective.ring_gb_per_s) > 1e-6 * max(1.0, total):
         wrong.append(f"the rings sum up to {total}, not {placed.objective.ring_gb_per_s} GB/s")
-    nodes = dict(placed.objective.crossings).get("node")
-    if nodes is not None and nodes != len(_by_node(placed)):
-        wrong.append(f"{len(_by_node(placed))} nodes are touched, not {nodes}")
+    return wrong
+
+
+def _crossings(snapshot: Snapshot, placed: Placed) -> list[str]:
+    """The parts that the objective claims are touched. Nodes without the label are a part each."""
+    wrong = []
+    for scope, claimed in placed.objective.crossings:
+        label = {
+            "zone": "topology.kubernetes.io/zone",
+            "rack": "topology.kubernetes.io/rack",
+            "node": "kubernetes.io/hostname",
+        }.get(scope)
+        if label is None:
+            continue
+        labels = {m.node: snapshot.nodes[m.node].node.labels.get(label) for m in placed.members}
+        parts = {
+            ("", name) if scope == "node" or not value else (value, "") for name, value in labels.items()
+        }
+        if len(parts) != claimed:
+            wrong.append(f"{len(parts)} {scope}s are touched, not {claimed}")
     return wrong
 
 

@@ -6,6 +6,7 @@ package gangs
 
 import (
 	"errors"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -53,6 +54,7 @@ type Gang struct {
 	quorum   []int // members that were waiting when Permit allowed
 	values   [][]string
 	keys     []string
+	sendBy   time.Time // no Binding is sent later: the service may give the GPUs to others then
 	progress int
 
 	committed chan struct{}
@@ -75,7 +77,7 @@ type member struct {
 	state memberState
 	seen  bool // PreFilter or PostFilter has met the pod under this verdict
 	node  string
-	rv    string // the pod's resourceVersion when Permit allowed it
+	rv    string // the resourceVersion that its Binding demands: the pod's at Permit, or what Renew says
 }
 
 // Instructions are what the caller must do, without any lock of ours, after an event.

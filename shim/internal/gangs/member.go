@@ -2,6 +2,7 @@ package gangs
 
 import (
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -67,9 +68,9 @@ func (g *Gang) Arrive(i int, version string) (Arrival, error) {
 }
 
 // Allow stores what each Binding must carry and returns who waits. The versions, one a member, are
-// those of now: a pod that changes later makes its Binding fail, which is how the service fences
-// Bindings that it no longer wants.
-func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string) ([]types.UID, error) {
+// those of now: a Binding that comes late, after its pod has changed, is refused. One whose answer is
+// awaited can be renewed. No Binding is to be sent after sendBy.
+func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string, sendBy time.Time) ([]types.UID, error) {
 	defer g.lock()()
 	if g.phase != Open {
 		return nil, ErrClosed
@@ -83,7 +84,7 @@ func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string) ([]type
 	for i := range g.members {
 		g.values[i] = answer.AnnotationValues[i*len(keys) : (i+1)*len(keys)]
 	}
-	g.phase = Permitted
+	g.phase, g.sendBy = Permitted, sendBy
 	var release []types.UID
 	for i := range g.members {
 		if g.members[i].state == waiting {
@@ -106,10 +107,25 @@ func (g *Gang) allow(i int, version string) {
 	}
 }
 
+// SendBy is when the last Binding may be sent.
+func (g *Gang) SendBy() time.Time {
+	defer g.lock()()
+	return g.sendBy
+}
+
 // Binding is what member i's Binding must carry beside its node: annotations and precondition.
 func (g *Gang) Binding(i int) (annotations map[string]string, version string) {
 	defer g.lock()()
 	return g.annotations(i), g.members[i].rv
+}
+
+// Renew notes the version that member i's Binding demands now, its pod having changed since Permit.
+func (g *Gang) Renew(i int, version string) {
+	defer g.lock()()
+	g.members[i].rv = version
+	if flight := g.store.inFlight[g.UIDs[i]]; flight != nil {
+		flight.Version = version
+	}
 }
 
 // Stand records that member i has come to Bind, past WaitOnPermit and PreBind. When the last of the

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -72,7 +73,7 @@ func permit(t *testing.T, g *Gang) []types.UID {
 	for i := range g.UIDs {
 		response.AnnotationValues = append(response.AnnotationValues, fmt.Sprint(i))
 	}
-	release, err := g.Allow(response, make([]string, len(g.UIDs)))
+	release, err := g.Allow(response, make([]string, len(g.UIDs)), time.Now().Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +190,7 @@ func TestRace(t *testing.T) {
 					s.Admit(g.UIDs[i])
 					_ = g.Reserve(i, "n0")
 					if at, err := g.Arrive(i, "1"); err == nil && at == Ask {
-						_, _ = g.Allow(&musterv1.PermitResponse{}, make([]string, 2))
+						_, _ = g.Allow(&musterv1.PermitResponse{}, make([]string, 2), time.Now().Add(time.Minute))
 					}
 				}
 				_, _ = g.Stand(0)

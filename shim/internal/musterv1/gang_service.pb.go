@@ -938,10 +938,14 @@ type PermitResponse struct {
 	// The annotations of each member's Binding: the keys are the same for all; the values are laid out
 	// member by member, so that member i has annotation_values[i * K + k] for key k of K. An empty
 	// value means that the member does not carry the key.
+	// A pod that carries one of the keys already is refused: only a Binding writes them.
 	AnnotationKeys   []string `protobuf:"bytes,3,rep,name=annotation_keys,json=annotationKeys,proto3" json:"annotation_keys,omitempty"`
 	AnnotationValues []string `protobuf:"bytes,4,rep,name=annotation_values,json=annotationValues,proto3" json:"annotation_values,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Every Binding must have been answered or given up so many milliseconds after the question: later the
+	// service may give the GPUs of a member that it has not seen bound to others. 0 sets no limit.
+	BindWithinMs  uint32 `protobuf:"varint,5,opt,name=bind_within_ms,json=bindWithinMs,proto3" json:"bind_within_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PermitResponse) Reset() {
@@ -1000,6 +1004,13 @@ func (x *PermitResponse) GetAnnotationValues() []string {
 		return x.AnnotationValues
 	}
 	return nil
+}
+
+func (x *PermitResponse) GetBindWithinMs() uint32 {
+	if x != nil {
+		return x.BindWithinMs
+	}
+	return 0
 }
 
 type UnreserveRequest struct {
@@ -1186,12 +1197,13 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\aclaimed\x18\x01 \x01(\bR\aclaimed\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"7\n" +
 	"\rPermitRequest\x12&\n" +
-	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"\x98\x01\n" +
+	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"\xbe\x01\n" +
 	"\x0ePermitResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12'\n" +
 	"\x0fannotation_keys\x18\x03 \x03(\tR\x0eannotationKeys\x12+\n" +
-	"\x11annotation_values\x18\x04 \x03(\tR\x10annotationValues\"\xc4\x01\n" +
+	"\x11annotation_values\x18\x04 \x03(\tR\x10annotationValues\x12$\n" +
+	"\x0ebind_within_ms\x18\x05 \x01(\rR\fbindWithinMs\"\xc4\x01\n" +
 	"\x10UnreserveRequest\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\rR\x06member\x12\x12\n" +

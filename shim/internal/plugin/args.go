@@ -33,7 +33,8 @@ type Args struct {
 	HookMisses int `json:"hookMisses,omitempty"`
 	// PermitTimeout is how long a gang's members wait while none of the others moves.
 	PermitTimeout metav1.Duration `json:"permitTimeout,omitempty"`
-	// CommitTimeout bounds the wait at the commit barrier, where siblings' volumes are bound.
+	// CommitTimeout is the longest time from Permit to the last Binding sent, in which siblings'
+	// volumes are bound too. The service's bind_s, less bindTimeout, bounds it as well.
 	CommitTimeout metav1.Duration `json:"commitTimeout,omitempty"`
 	// BindTimeout bounds one Binding. It must stay under the lease's duration less its renew
 	// deadline (15 s − 10 s by default), or the next leader plans while a Binding is under way.

@@ -28,6 +28,8 @@ import (
 // second, would make members of a large one miss their deadline unsent.
 const maxBindings = 64
 
+var errTooLate = errors.New("not sent: its turn came after the service may have given its GPUs to others")
+
 // sender posts one Binding.
 type sender func(context.Context, fwk.Handle, *v1.Binding) error
 
@@ -50,7 +52,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		c.fate.message = err.Error()
 		return fwk.AsStatus(err)
 	}
-	is, err := p.post(ctx, &v1.Binding{
+	is, err := p.post(ctx, c, &v1.Binding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version, Annotations: annotations,
 		},
@@ -76,7 +78,7 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 		metrics.Gang("committed")
 		klog.FromContext(ctx).V(2).Info("Gang committed", "gang", g.Plan.Gang, "generation", g.Plan.Generation)
 	}
-	timeout := time.NewTimer(p.args.CommitTimeout.Duration)
+	timeout := time.NewTimer(time.Until(g.SendBy()))
 	defer timeout.Stop()
 	select {
 	case <-g.Committed():
@@ -85,7 +87,7 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 	case <-ctx.Done():
 		p.carryOut(ctx, g.Abort("the scheduler is stopping"))
 	case <-timeout.C:
-		p.carryOut(ctx, g.Abort(fmt.Sprintf("not all members came to Bind within %v", p.args.CommitTimeout.Duration)))
+		p.carryOut(ctx, g.Abort("not all members came to Bind in time"))
 	}
 	select {
 	case <-g.Committed(): // committed just before: then it binds
@@ -95,19 +97,26 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 	}
 }
 
-func (p *Plugin) post(ctx context.Context, binding *v1.Binding) (musterv1.BindingFate, error) {
+func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (musterv1.BindingFate, error) {
+	late := time.NewTimer(time.Until(c.Gang.SendBy()))
+	defer late.Stop()
 	select {
 	case p.bindings <- struct{}{}:
 		defer func() { <-p.bindings }()
+	case <-late.C:
+		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, errTooLate
 	case <-ctx.Done():
 		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, ctx.Err()
+	}
+	if time.Now().After(c.Gang.SendBy()) { // both were ready
+		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, errTooLate
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.args.BindTimeout.Duration)
 	defer cancel()
 	klog.FromContext(ctx).V(3).Info("Binding", "pod", klog.KObj(binding), "node", binding.Target.Name)
 	start := time.Now()
 	err := p.send(ctx, p.handle, binding)
-	for certainlyUnsent(err) && sleep(ctx, minBackoff) {
+	for certainlyUnsent(err) && sleep(ctx, minBackoff) || p.renewed(ctx, c, binding, err) {
 		err = p.send(ctx, p.handle, binding)
 	}
 	is := fateOf(err, p.handle.APICacher() != nil)
@@ -137,6 +146,24 @@ func sendBinding(ctx context.Context, handle fwk.Handle, binding *v1.Binding) er
 // the commit that would halve a gang for nothing, and sending again is safe.
 func certainlyUnsent(err error) bool {
 	return apierrors.IsTooManyRequests(err) || utilnet.IsConnectionRefused(err)
+}
+
+// renewed looks whether a Binding that met a conflict may be sent once more, for the pod as it is now:
+// anybody may patch a pod between Permit and Bind (kube-scheduler itself does, with the condition of an
+// earlier refusal), and past the commit that would halve the gang. A conflict is certainly not written.
+// All tries share one bindTimeout: a Binding is as late as ever when the next leader plans.
+func (p *Plugin) renewed(ctx context.Context, c *cycle, binding *v1.Binding, err error) bool {
+	if !apierrors.IsConflict(err) || p.handle.APICacher() != nil {
+		return false
+	}
+	pod, err := p.handle.ClientSet().CoreV1().Pods(binding.Namespace).Get(ctx, binding.Name, metav1.GetOptions{})
+	if err != nil || pod.UID != binding.UID || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil ||
+		pod.ResourceVersion == binding.ResourceVersion || checkAnnotations(pod, binding.Annotations) != nil {
+		return false
+	}
+	binding.ResourceVersion = pod.ResourceVersion
+	c.Gang.Renew(c.Member, pod.ResourceVersion)
+	return true
 }
 
 // fateOf reads an answer. A refusal is what the API server has certainly not written; whatever may

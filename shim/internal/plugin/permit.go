@@ -52,6 +52,7 @@ func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 
 func (p *Plugin) ask(ctx context.Context, c *cycle) error {
 	g := c.Gang
+	asked := time.Now()
 	answer, err := p.client.Permit(ctx, &musterv1.PermitRequest{Plan: g.Plan})
 	if service.IsStale(err) {
 		p.carryOut(ctx, g.Stale())
@@ -66,13 +67,17 @@ func (p *Plugin) ask(ctx context.Context, c *cycle) error {
 	if err := p.checkGang(g, answer); err != nil {
 		return fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
 	}
+	sendBy, err := p.sendBy(asked, answer)
+	if err != nil {
+		return fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
+	}
 	versions := make([]string, len(g.UIDs))
 	for i := range g.UIDs {
 		if pod := p.pod(g, i); pod != nil {
 			versions[i] = pod.ResourceVersion
 		}
 	}
-	release, err := g.Allow(answer, versions)
+	release, err := g.Allow(answer, versions, sendBy)
 	if err != nil {
 		return err
 	}
@@ -80,6 +85,20 @@ func (p *Plugin) ask(ctx context.Context, c *cycle) error {
 	klog.FromContext(ctx).V(2).Info("Gang permitted", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "members", len(release))
 	p.allow(release)
 	return nil
+}
+
+// sendBy is when the last Binding may be sent: within commitTimeout, and so early that the service
+// still keeps the GPUs when the answer comes.
+func (p *Plugin) sendBy(asked time.Time, answer *musterv1.PermitResponse) (time.Time, error) {
+	commit, bind := p.args.CommitTimeout.Duration, p.args.BindTimeout.Duration
+	within := time.Duration(answer.BindWithinMs) * time.Millisecond
+	switch {
+	case within == 0:
+		return asked.Add(commit), nil
+	case within <= bind:
+		return asked, fmt.Errorf("the service gives %v to bind, which bindTimeout, %v, uses up: raise its gangs.bind_s", within, bind)
+	}
+	return asked.Add(min(commit, within-bind)), nil
 }
 
 func (p *Plugin) allow(uids []types.UID) {

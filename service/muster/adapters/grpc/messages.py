@@ -114,5 +114,9 @@ def permit_response(answer: calls.PermitAnswer) -> PermitResponse:
     keys = list(dict.fromkeys(key for member in answer.annotations for key in member))
     values = [member.get(key, "") for member in answer.annotations for key in keys]
     return PermitResponse(
-        allowed=answer.allowed, reason=answer.reason, annotation_keys=keys, annotation_values=values
+        allowed=answer.allowed,
+        reason=answer.reason,
+        annotation_keys=keys,
+        annotation_values=values,
+        bind_within_ms=max(1, int(answer.bind_within_s * 1000)) if answer.allowed else 0,
     )

@@ -1,13 +1,13 @@
 """One session of a shim: a bounded queue of what it is to be told, and why it ended.
 
-The queue is what makes a shim that does not read harmless: planning never waits for it; when the queue is
-full the session ends, and the shim, once it reads again, connects anew and is told the present state.
+The queue is what makes a shim that does not read harmless: planning never waits for it. Of each gang only the
+last verdict stands in it, for a later one replaces the one before, so that its length is the number of gangs;
+when even that is too much the session ends, and the shim, once it reads again, connects anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from enum import StrEnum
 
 from muster.adapters.grpc.generated.muster.v1 import WatchResponse
@@ -30,16 +30,18 @@ class Session:
         self.cause: Cause | None = None
         self.ended = asyncio.Event()
         self._bound = bound
-        self._queue: deque[WatchResponse] = deque()
+        self._queue: dict[str, WatchResponse] = {}
         self._arrived = asyncio.Event()
 
     def push(self, response: WatchResponse) -> bool:
         """Queue one response; False when the session has ended, which a full queue makes it do."""
-        if self.cause is None and len(self._queue) >= self._bound:
+        gang = response.verdict.gang if response.verdict is not None else ""
+        if self.cause is None and gang not in self._queue and len(self._queue) >= self._bound:
             self.end(Cause.SLOW)
         if self.cause is not None:
             return False
-        self._queue.append(response)
+        self._queue.pop(gang, None)
+        self._queue[gang] = response
         self._arrived.set()
         return True
 
@@ -56,4 +58,4 @@ class Session:
         while not self._queue and self.cause is None:
             self._arrived.clear()
             await self._arrived.wait()
-        return self._queue.popleft() if self._queue else None
+        return self._queue.pop(next(iter(self._queue))) if self._queue else None

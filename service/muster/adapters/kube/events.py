@@ -33,8 +33,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EventSettings:
-    """`queue`: how many may wait. `per_s` and `burst`: how fast they are posted. `repeat_after_s`: a pod's
-    last event is posted once more only after so long."""
+    """`queue`: how many may wait. `per_s` and `burst`: how fast they are posted. `repeat_after_s`: an
+    object's last event is posted once more only after so long."""
 
     queue: int = 10_000
     per_s: float = 50.0
@@ -44,6 +44,7 @@ class EventSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Post:
+    kind: str
     namespace: str
     name: str
     uid: str
@@ -71,17 +72,19 @@ class EventPoster:
         self._filled = time.monotonic()
 
     def emit(self, instruction: EmitEvent) -> None:
-        """Queue one event for each pod. Never waits."""
+        """Queue one event for each object. Never waits."""
         now = datetime.now(UTC)
         message = _shortened(instruction.message)
-        for name, uid in instruction.pods:
+        for name, uid in instruction.objects:
             if self._repeated(uid, instruction.reason, message):
                 self._metrics.event("repeated")
             elif len(self._waiting) >= self._settings.queue:
                 self._metrics.event("dropped")
             else:
                 self._waiting.append(
-                    _Post(instruction.namespace, name, uid, instruction.reason, message, now)
+                    _Post(
+                        instruction.kind, instruction.namespace, name, uid, instruction.reason, message, now
+                    )
                 )
         if self._waiting:
             self._idle.clear()
@@ -101,7 +104,7 @@ class EventPoster:
         await self._idle.wait()
 
     def _repeated(self, uid: str, reason: EventReason, message: str) -> bool:
-        """Whether the pod's last event said the same not long ago: a retry, and no change of state."""
+        """Whether the object's last event said the same not long ago: a retry, and no change of state."""
         now, last = time.monotonic(), self._last.pop(uid, None)
         same = last is not None and last[:2] == (reason, message)
         if same and last is not None and now - last[2] < self._settings.repeat_after_s:
@@ -122,9 +125,10 @@ class EventPoster:
     async def _post(self, post: _Post) -> None:
         backoff = Backoff(first=0.25, limit=8.0)
         path = f"/api/v1/namespaces/{post.namespace}/events"
+        what = f"event on {post.kind.lower()} {post.namespace}/{post.name}"
         for attempt in range(1, TRIES + 1):
             try:
-                await self._client.post(f"event on pod {post.namespace}/{post.name}", path, self._body(post))
+                await self._client.post(what, path, self._body(post))
             except KubeError as problem:
                 lasting = isinstance(problem, ApiError) and problem.status not in RETRY_STATUS
                 if lasting or attempt == TRIES or not isinstance(problem, ApiError | Unreachable):
@@ -145,10 +149,10 @@ class EventPoster:
             "metadata": {"name": f"{post.name[:200]}.{uuid4().hex[:16]}", "namespace": post.namespace},
             "involvedObject": {
                 "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": post.namespace,
+                "kind": post.kind,
                 "name": post.name,
                 "uid": post.uid,
+                **({"namespace": post.namespace} if post.kind == "Pod" else {}),
             },
             "reason": post.reason.value,
             "message": post.message,

@@ -18,8 +18,10 @@ def configure(level: str, style: str) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    # without the frames' locals: to render a snapshot's takes longer than the shim waits for its answer
+    tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     render: list[Any] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
         if as_json
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     )

@@ -183,9 +183,16 @@ class PermitResponse(betterproto2.Message):
     The annotations of each member's Binding: the keys are the same for all; the values are laid out
     member by member, so that member i has annotation_values[i * K + k] for key k of K. An empty
     value means that the member does not carry the key.
+    A pod that carries one of the keys already is refused: only a Binding writes them.
     """
 
     annotation_values: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+
+    bind_within_ms: "int" = betterproto2.field(5, betterproto2.TYPE_UINT32)
+    """
+    Every Binding must have been answered or given up so many milliseconds after the question: later the
+    service may give the GPUs of a member that it has not seen bound to others. 0 sets no limit.
+    """
 
 
 default_message_pool.register_message("muster.v1", "PermitResponse", PermitResponse)

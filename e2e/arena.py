@@ -1,0 +1,59 @@
+"""The cluster under test: one that the suite boots, with Muster's processes on it, or one that is there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.client import Client
+from local_cluster.cluster import LocalCluster
+from local_cluster.stack import Stack
+
+UNARY = re.compile(r"muster_call_seconds_count\{(?P<labels>[^}]*)\} (?P<value>\S+)")
+METHOD = re.compile(r'method="(\w+)"')
+
+
+class ArenaError(RuntimeError):
+    """The option --cluster names no cluster that can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """`stack` is None where Muster was installed by somebody else: its processes are out of reach."""
+
+    client: Client
+    cluster: LocalCluster | None = None
+    stack: Stack | None = None
+
+    @property
+    def fenced(self) -> bool:
+        """Whether there may be nodes that are no test's."""
+        return self.stack is None
+
+
+def unary_calls(stack: Stack) -> dict[str, int]:
+    """Method → calls that the service has answered since it started, whatever their outcome."""
+    counts: dict[str, int] = {}
+    for sample in UNARY.finditer(stack.service_get("/metrics")):
+        method = METHOD.search(sample["labels"])
+        name = method[1] if method else ""
+        counts[name] = counts.get(name, 0) + int(float(sample["value"]))
+    return counts
+
+
+@contextlib.contextmanager
+def open_arena(option: str, directory: Path) -> Iterator[Arena]:
+    """`option`: "local", or "kubeconfig:PATH"."""
+    credentials = directory / "credentials"
+    credentials.mkdir(mode=0o700)
+    if option == "local":
+        with LocalCluster(directory / "cluster") as cluster, Stack(cluster, directory / "stack") as stack:
+            yield Arena(Client.of(cluster.kubeconfig, credentials), cluster, stack)
+        return
+    kind, _, path = option.partition(":")
+    if kind != "kubeconfig" or not Path(path).is_file():
+        raise ArenaError(f"--cluster {option}: write local, or kubeconfig:PATH with the path of a file")
+    yield Arena(Client.of(Path(path), credentials))

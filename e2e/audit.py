@@ -1,0 +1,201 @@
+"""The auditor: what must hold whatever Muster does, judged from API objects alone.
+
+`judge` looks at one moment; `Auditor` follows the history and judges every bind in its order. Both give
+violations, each with the name of its rule:
+
+    gpu-twice             two live pods of a node have the same GPU
+    gpu-out-of-range      an index that the node does not have, or the same one twice in a pod
+    gpu-count             not as many indices as GPUs asked for
+    annotation-missing    a bound GPU pod of ours without its allocation
+    annotations-disagree  the allocation and ALIYUN_COM_GPU_GROUP name different GPUs
+    annotation-unreadable
+    overcommitted         pods of a node ask for more GPUs than it has
+    gang-partial          some members are bound, fewer than the gang needs, and longer than the grace
+    bound-too-early       a member was bound before the gang's members all existed
+    binding-in-two-steps  a pod was seen with a node and without its GPUs
+    allocation-moved      a bound pod's GPUs were changed afterwards
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from e2e.facts import GROUP_RESOURCE, NodeFacts, PodFacts
+
+OURS = frozenset({"muster"})
+"""Scheduler names whose pods must carry an allocation."""
+
+GRACE_S = 10.0
+"""How long a gang may be half bound. Binds of one gang follow one another within milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+def judge(pods: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> list[Violation]:
+    """All that is wrong with the cluster at one moment."""
+    pods = list(pods)
+    by_name = {node.name: node for node in nodes}
+    found = [violation for pod in pods if pod.holds for violation in judge_pod(pod, by_name.get(pod.node))]
+    by_node: dict[str, list[PodFacts]] = defaultdict(list)
+    for pod in pods:
+        if pod.holds:
+            by_node[pod.node].append(pod)
+    for name, held in sorted(by_node.items()):
+        found += _judge_node(name, by_name.get(name), held)
+    return found + judge_gangs(pods)
+
+
+def judge_pod(pod: PodFacts, node: NodeFacts | None) -> list[Violation]:
+    """One bound pod against its node; `node` is None when that is gone."""
+    found = [Violation("annotation-unreadable", f"{pod.name}: {problem}") for problem in pod.unreadable]
+    if not pod.gpus or pod.scheduler not in OURS or found:
+        return found
+    if pod.allocation is None:
+        return [Violation("annotation-missing", f"{pod.name} is bound to {pod.node} without an allocation")]
+    if pod.resource == GROUP_RESOURCE and pod.group is None:
+        found.append(Violation("annotation-missing", f"{pod.name} has no ALIYUN_COM_GPU_GROUP"))
+    if pod.group is not None and sorted(pod.group) != sorted(pod.allocation):
+        text = f"{pod.name}: the allocation says {pod.allocation}, ALIYUN_COM_GPU_GROUP {pod.group}"
+        found.append(Violation("annotations-disagree", text))
+    if len(pod.allocation) != pod.gpus:
+        found.append(Violation("gpu-count", f"{pod.name} asked for {pod.gpus} GPUs and got {pod.allocation}"))
+    distinct = set(pod.allocation)
+    if len(distinct) != len(pod.allocation) or min(distinct, default=0) < 0:
+        found.append(Violation("gpu-out-of-range", f"{pod.name} got {pod.allocation}"))
+    elif node is not None and max(distinct, default=0) >= node.count:
+        text = f"{pod.name} got {pod.allocation} on {node.name}, which has {node.count} GPUs"
+        found.append(Violation("gpu-out-of-range", text))
+    return found
+
+
+def _judge_node(name: str, node: NodeFacts | None, pods: Sequence[PodFacts]) -> list[Violation]:
+    """The pods that hold GPUs of one node against each other."""
+    found = []
+    owner: dict[int, str] = {}
+    for pod in pods:
+        for gpu in pod.allocation or ():
+            if owner.setdefault(gpu, pod.name) != pod.name:
+                text = f"GPU {gpu} of {name} belongs to {owner[gpu]} and to {pod.name}"
+                found.append(Violation("gpu-twice", text))
+    asked = sum(pod.gpus for pod in pods)
+    if node is not None and asked > node.count:
+        found.append(Violation("overcommitted", f"{asked} GPUs of {name} are asked for, it has {node.count}"))
+    return found
+
+
+def judge_gangs(pods: Iterable[PodFacts]) -> list[Violation]:
+    """Gangs of which some members are bound, too few of them. Finished members were bound once."""
+    members: dict[str, list[PodFacts]] = defaultdict(list)
+    for pod in pods:
+        if pod.gang is not None:
+            members[pod.gang.key].append(pod)
+    found = []
+    for key, gang in sorted(members.items()):
+        needed = max(pod.gang.needed for pod in gang if pod.gang)
+        bound = sorted(pod.name for pod in gang if pod.node)
+        if 0 < len(bound) < needed:
+            found.append(Violation("gang-partial", f"{key} needs {needed}, bound are {', '.join(bound)}"))
+    return found
+
+
+@dataclass
+class _Life:
+    """One gang from its first pod until none of its pods exists. `bound` keeps those deleted since."""
+
+    pods: dict[str, PodFacts] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    bound: set[str] = field(default_factory=set)
+    half_since: float | None = None
+    overdue: bool = False
+
+
+class Auditor:
+    """Follows changes in the order in which the API server made them; `violations` grows.
+
+    What existed before is told with `existed`: it was not seen happening and is not judged as if it were.
+    """
+
+    def __init__(self, grace_s: float = GRACE_S) -> None:
+        self._grace_s = grace_s
+        self._pods: dict[str, PodFacts] = {}
+        self._nodes: dict[str, NodeFacts] = {}
+        self._gangs: dict[str, _Life] = defaultdict(_Life)
+        self.violations: list[Violation] = []
+        self.binds: list[tuple[float, PodFacts]] = []
+
+    def node(self, node: NodeFacts) -> None:
+        self._nodes[node.name] = node
+
+    def existed(self, at: float, pod: PodFacts) -> None:
+        self._see(at, pod, judged=False)
+
+    def pod(self, at: float, pod: PodFacts) -> None:
+        """A pod was created or changed."""
+        self._see(at, pod, judged=True)
+
+    def gone(self, at: float, uid: str) -> None:
+        """A pod was removed."""
+        self.passed(at)
+        pod = self._pods.pop(uid, None)
+        if pod is None or pod.gang is None:
+            return
+        life = self._gangs[pod.gang.key]
+        life.pods.pop(uid, None)
+        if not life.pods:
+            del self._gangs[pod.gang.key]
+
+    def passed(self, now: float) -> None:
+        """Time passed: gangs that are half bound for too long are found."""
+        for key, life in self._gangs.items():
+            if life.half_since is not None and not life.overdue and now - life.half_since > self._grace_s:
+                life.overdue = True
+                text = f"{key} was half bound for more than {self._grace_s:g} s: {len(life.bound)} bound"
+                self.violations.append(Violation("gang-partial", text))
+
+    def half_bound(self) -> list[str]:
+        """Gangs that are half bound now."""
+        return sorted(key for key, life in self._gangs.items() if life.half_since is not None)
+
+    def _see(self, at: float, pod: PodFacts, *, judged: bool) -> None:
+        self.passed(at)
+        before = self._pods.get(pod.uid)
+        self._pods[pod.uid] = pod
+        newly_bound = bool(pod.node) and not (before and before.node)
+        if judged and newly_bound:
+            self.binds.append((at, pod))
+            self._judge_bind(pod)
+        if judged and before and before.node and before.allocation not in (None, pod.allocation):
+            text = f"{pod.name} had {before.allocation}, now {pod.allocation}"
+            self.violations.append(Violation("allocation-moved", text))
+        if pod.gang is not None:
+            self._see_member(at, pod, pod.gang.key, judged=judged and newly_bound)
+
+    def _judge_bind(self, pod: PodFacts) -> None:
+        for violation in judge_pod(pod, self._nodes.get(pod.node)):
+            late = violation.rule == "annotation-missing"
+            self.violations.append(replace(violation, rule="binding-in-two-steps") if late else violation)
+        held = [other for other in self._pods.values() if other.holds and other.node == pod.node]
+        self.violations += _judge_node(pod.node, self._nodes.get(pod.node), held)
+
+    def _see_member(self, at: float, pod: PodFacts, key: str, *, judged: bool) -> None:
+        life = self._gangs[key]
+        life.pods[pod.uid] = pod
+        life.seen.add(pod.uid)
+        needed = max(member.gang.needed for member in life.pods.values() if member.gang)
+        if judged and len(life.pods) < needed:
+            text = f"{pod.name} was bound when {len(life.pods)} of the {needed} members of {key} existed"
+            if len(life.seen) < needed or not life.bound:  # a replacement of a running gang may come alone
+                self.violations.append(Violation("bound-too-early", text))
+        if pod.node:
+            life.bound.add(pod.uid)
+        half = 0 < len(life.bound) < needed
+        life.half_since = (at if life.half_since is None else life.half_since) if half else None

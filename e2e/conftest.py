@@ -1,0 +1,94 @@
+"""Fixtures: the cluster under test for the whole session, and a scene of its own for every test."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.arena import Arena, open_arena
+from e2e.audit import GRACE_S
+from e2e.scene import Scene
+from e2e.story import tell
+from local_cluster.stack import Stack
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 180
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cluster",
+        default="local",
+        metavar="local|kubeconfig:PATH",
+        help="end-to-end tests: boot a cluster (default), or use one on which Muster is installed",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "grace(seconds): how long a gang may be half bound in this test")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and "arena" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    """The cluster under test, booted once."""
+    with open_arena(str(request.config.getoption("--cluster")), tmp_path_factory.mktemp("e2e")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, arena: Arena) -> Iterator[Scene]:
+    """A namespace, nodes and a record of one's own; Muster is up. The mark `grace` is for faults that may
+    leave a gang half bound for longer than usual, in seconds."""
+    marker = request.node.get_closest_marker("grace")
+    grace_s = float(marker.args[0]) if marker else GRACE_S
+    _bring_back(arena)
+    with Scene(arena.client, fenced=arena.fenced, grace_s=grace_s) as made:
+        yield made
+
+
+@pytest.fixture
+def stack(arena: Arena, scene: Scene) -> Iterator[Stack]:
+    """Muster's processes, to kill and start; they are brought back before the scene is cleared."""
+    if arena.stack is None:
+        pytest.skip("needs Muster's processes, which are out of reach on a cluster of somebody else's")
+    yield arena.stack
+    _bring_back(arena)
+
+
+def _bring_back(arena: Arena) -> None:
+    """What a test killed is no concern of the next one."""
+    if arena.stack is not None:
+        arena.stack.restore()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Every test ends with the auditor's judgement, as a part of the test."""
+    outcome = yield
+    scene = pyfuncitem.funcargs.get("scene")
+    if isinstance(scene, Scene):
+        scene.audit()
+    return outcome
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A failure tells what the API server and Muster know of it, before the scene is cleared."""
+    report = yield
+    funcargs = getattr(item, "funcargs", {})
+    scene, arena = funcargs.get("scene"), funcargs.get("arena")
+    if report.failed and isinstance(arena, Arena):
+        told = tell(arena, scene if isinstance(scene, Scene) else None)
+        report.sections.extend(told)
+    return report

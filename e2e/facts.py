@@ -1,0 +1,145 @@
+"""Pods and nodes as the auditor sees them: read from API objects by code that shares nothing with Muster.
+
+Only whole GPUs are read here; slices of GPU memory come with the issue that brings them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from local_cluster.api import Object
+
+GPU_RESOURCES = ("aliyun.com/gpu", "nvidia.com/gpu", "amd.com/gpu")
+ALLOCATION = "gpu.topology/allocation"
+GROUP = "ALIYUN_COM_GPU_GROUP"
+GROUP_RESOURCE = "aliyun.com/gpu"
+"""The resource of the original device plugin: its pods must carry ALIYUN_COM_GPU_GROUP."""
+
+FINISHED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What the pod's own words say of its gang. `needed` is 0 where they can't be read: nothing is judged."""
+
+    key: str
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod at one moment. `allocation` and `group` are its GPUs as either annotation says.
+
+    None: it is not there. `unreadable` says what is wrong with one that is there.
+    """
+
+    uid: str
+    name: str
+    scheduler: str
+    node: str
+    phase: str
+    gpus: int
+    resource: str
+    gang: Gang | None
+    allocation: tuple[int, ...] | None
+    group: tuple[int, ...] | None
+    unreadable: tuple[str, ...]
+
+    @classmethod
+    def of(cls, body: Object) -> PodFacts:
+        meta, spec = body["metadata"], body["spec"]
+        annotations: Mapping[str, str] = meta.get("annotations") or {}
+        resource, gpus = _gpus(spec)
+        problems: list[str] = []
+        return cls(
+            uid=str(meta["uid"]),
+            name=f"{meta['namespace']}/{meta['name']}",
+            scheduler=str(spec.get("schedulerName", "")),
+            node=str(spec.get("nodeName", "")),
+            phase=str((body.get("status") or {}).get("phase", "")),
+            gpus=gpus,
+            resource=resource,
+            gang=_gang(meta),
+            allocation=_read(_allocated, ALLOCATION, annotations, problems),
+            group=_read(_grouped, GROUP, annotations, problems),
+            unreadable=tuple(problems),
+        )
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in FINISHED
+
+    @property
+    def holds(self) -> bool:
+        """Whether it takes GPUs of its node now: bound, and not finished. A terminating pod still does."""
+        return bool(self.node) and not self.finished
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """`gpus`: how many whole GPUs the node offers under each resource."""
+
+    name: str
+    gpus: Mapping[str, int]
+
+    @classmethod
+    def of(cls, body: Object) -> NodeFacts:
+        offered = (body.get("status") or {}).get("allocatable") or {}
+        return cls(
+            str(body["metadata"]["name"]),
+            {resource: int(offered[resource]) for resource in GPU_RESOURCES if resource in offered},
+        )
+
+    @property
+    def count(self) -> int:
+        """The GPUs of the machine: the same ones under whatever name they are asked for."""
+        return max(self.gpus.values(), default=0)
+
+
+def _gpus(spec: Object) -> tuple[str, int]:
+    """(resource, whole GPUs) that the containers ask for, summed."""
+    totals = dict.fromkeys(GPU_RESOURCES, 0)
+    for container in spec.get("containers") or ():
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        for resource in GPU_RESOURCES:
+            totals[resource] += int(asked.get(resource, 0))
+    resource = max(totals, key=lambda name: totals[name])
+    return (resource, totals[resource]) if totals[resource] else ("", 0)
+
+
+def _gang(meta: Object) -> Gang | None:
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    for words, name, count in (
+        (labels, "gpu-topology", "gpu-topology-replica"),
+        (annotations, "gpu.topology/group", "gpu.topology/min-member"),
+    ):
+        if name in words:
+            said = str(words.get(count, ""))
+            return Gang(f"{meta['namespace']}/{name}/{words[name]}", int(said) if said.isdigit() else 0)
+    return None
+
+
+def _read(
+    reader: Callable[[str], list[int]], key: str, annotations: Mapping[str, str], problems: list[str]
+) -> tuple[int, ...] | None:
+    """The indices that an annotation holds; None without it or when it can't be read, which is noted."""
+    if key not in annotations:
+        return None
+    try:
+        return tuple(reader(annotations[key]))
+    except (ValueError, KeyError, TypeError) as problem:
+        problems.append(f"{key} is {annotations[key]!r}: {problem!r}")
+        return None
+
+
+def _allocated(value: str) -> list[int]:
+    """The indices in `gpu.topology/allocation`, over all containers."""
+    document = json.loads(value)
+    return [int(index) for index in document["gpus"]]
+
+
+def _grouped(value: str) -> list[int]:
+    return [int(index) for index in value.split(",")] if value else []
