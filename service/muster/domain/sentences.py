@@ -168,7 +168,7 @@ def _proof(placed: Placed) -> str:
         return "proven optimal"
     if placed.truncated:
         return "not proven optimal: the time limit cut the search short"
-    if placed.gap is None:
+    if placed.gap is None or placed.gap > 1:
         return "not proven optimal"
     return f"not proven optimal: gap {100 * placed.gap:.3g} %"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.placement.bounds import Price, capacity, group, region_of, worth
+from muster.placement.bounds import Price, capacity, floor, group, region_of, worth
 from muster.placement.model.problem import NodeClass, Pattern, Problem, Use, weakest_ranks
 
 
@@ -13,14 +13,31 @@ def link_floors(problem: Problem, by_price: tuple[Price, ...]) -> dict[str, int]
     floors = {"nvlink_domains": 0, "weakest_link": 0}
     patterns = [pattern for cls in problem.classes for pattern in cls.patterns]
     if patterns and all(cls.domain < 0 for cls in problem.classes):
-        # The nodes are as few as can be, so each of them is touched.
-        floors["nvlink_domains"] = dict(problem.at_most)["nodes"] * min(p.domains for p in patterns)
+        # The nodes are as few as can be, so each of them is touched; those with GPUs, in one domain at least.
+        floors["nvlink_domains"] = max(
+            dict(problem.at_most)["nodes"] * min(p.domains for p in patterns),
+            _nodes_with_gpus(problem, by_price) * min((p.domains for p in patterns if p.gpus), default=0),
+        )
     ranks = weakest_ranks(problem)
     for rank in range(max(ranks.values()) + 1):
         if _feasible(problem, [_left(cls, ranks, rank) for cls in problem.classes], by_price):
             floors["weakest_link"] = rank
             break
     return floors
+
+
+def _nodes_with_gpus(problem: Problem, by_price: tuple[Price, ...]) -> int:
+    """The fewest nodes that can hold the members with GPUs: prices that value no others bound them."""
+    without = {
+        role
+        for cls in problem.classes
+        for pattern in cls.patterns
+        if not pattern.gpus
+        for role, count in enumerate(pattern.counts)
+        if count
+    }
+    of_gpus = [price for price in by_price if not any(price[role] for role in without)]
+    return (floor(problem, "nodes", of_gpus) or 0) if of_gpus else 0
 
 
 def narrowed(problem: Problem, use: Use, by_price: tuple[Price, ...]) -> tuple[Problem, Use]:

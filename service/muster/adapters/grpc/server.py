@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from muster.adapters.grpc import messages
+from muster.adapters.grpc import encoding, messages
 from muster.adapters.grpc import reflection as descriptors
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.generated.muster import v1
@@ -129,11 +129,13 @@ class GangServer:
             return grpc.unary_unary_rpc_method_handler(behaviour, request.parse, serialize)
 
         methods = {
-            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, v1.WatchRequest.parse, bytes),
-            "Filter": unary(self._filter, v1.FilterRequest, messages.filter_bytes),
-            "Score": unary(self._score, v1.ScoreRequest, messages.score_bytes),
+            "Watch": grpc.unary_stream_rpc_method_handler(
+                self._watch, v1.WatchRequest.parse, encoding.watch_bytes
+            ),
+            "Filter": unary(self._filter, v1.FilterRequest, encoding.filter_bytes),
+            "Score": unary(self._score, v1.ScoreRequest, encoding.score_bytes),
             "Reserve": unary(self._reserve, v1.ReserveRequest),
-            "Permit": unary(self._permit, v1.PermitRequest),
+            "Permit": unary(self._permit, v1.PermitRequest, encoding.permit_bytes),
             "Unreserve": unary(self._unreserve, v1.UnreserveRequest),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
