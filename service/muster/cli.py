@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,15 @@ if TYPE_CHECKING:
     from muster.config import Config
 
 STATUS_DEADLINE_S = 5.0
+
+
+class Output(StrEnum):
+    """How `muster place` prints."""
+
+    TABLE = "table"
+    JSON = "json"
+    SVG = "svg"
+
 
 app = typer.Typer(
     name="muster",
@@ -24,7 +34,8 @@ app = typer.Typer(
         "[bold]Try it on this machine[/bold]\n\n"
         "  muster cluster up                 a real control plane with fake GPU nodes\n\n"
         "  muster serve --kubeconfig …       the service; the shim connects to its socket\n\n"
-        "  muster status                     gangs: who waits, and why\n"
+        "  muster status                     gangs: who waits, and why\n\n"
+        "  muster place -f FILE              the same decisions on files, without a cluster\n"
     ),
 )
 
@@ -36,6 +47,17 @@ ConfigFile = Annotated[
 ]
 SocketPath = Annotated[
     Path | None, typer.Option("--socket", help="Unix socket of the service.", metavar="PATH")
+]
+
+Manifests = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--file", "-f", help="YAML or JSON; a folder; - for stdin. May be repeated.", metavar="FILE"
+    ),
+]
+SchedulerNames = Annotated[
+    list[str] | None,
+    typer.Option(help="Place pods of this schedulerName. May be repeated. Default: muster.", metavar="NAME"),
 ]
 
 
@@ -120,6 +142,110 @@ def status(
         sys.stdout.write(body.rstrip("\n") + "\n")
     else:
         _show(json.loads(body))
+
+
+@app.command()
+def place(
+    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]…", help="More files.")] = None,
+    files: Manifests = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(help="Wall clock for each gang, seconds; without it results repeat exactly.", min=0.001),
+    ] = None,
+    scheduler_name: SchedulerNames = None,
+) -> None:
+    """Decide where gangs of GPU pods would go, from manifests alone: no cluster is asked or changed.
+
+    Files hold Nodes, running and pending Pods, and what makes Pods: Jobs,
+    StatefulSets, Deployments, ReplicaSets, PyTorchJobs. Gangs go by priority
+    and age; each takes its GPUs before the next.
+
+    Exit code: 0 all placed, 3 a gang waits, does not fit or is ill-formed,
+    2 bad input.
+
+    [bold]Examples[/bold]
+
+      muster capture -o cluster.json                what a live cluster has
+
+      muster place -f cluster.json -f train.yaml    where would it go?
+
+      kubectl get nodes,pods -A -o json | muster place -f -
+
+      muster place -f cluster.json -o json | jq '.gangs[] | {name, message}'
+
+      muster place -f cluster.json -o svg > plan.svg     as a picture
+    """
+    import sys  # noqa: PLC0415
+
+    names = [*(files or ()), *(more or ())]
+    if not names:
+        raise _fail("no input: name files with -f, for example `muster place -f cluster.json`", code=2)
+    from muster.adapters.files.problems import BadInput  # noqa: PLC0415
+    from muster.adapters.files.run import place_files  # noqa: PLC0415
+    from muster.dialects.settings import Settings  # noqa: PLC0415
+
+    settings = Settings(scheduler_names=frozenset(scheduler_name)) if scheduler_name else Settings()
+    try:
+        code = place_files(
+            names,
+            output.value,
+            time_limit_s=time_limit,
+            settings=settings,
+            stdin=sys.stdin.buffer,
+            stdout=sys.stdout,
+            stderr=sys.stderr,
+        )
+    except BadInput as problem:
+        for line in problem.lines:
+            typer.echo(line, err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def capture(
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, else the pod's account.", metavar="FILE"),
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context in the kubeconfig.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="JSON, or YAML by its name; without it: to stdout.", metavar="FILE"
+        ),
+    ] = None,
+) -> None:
+    """Write a cluster's nodes and pods to one file for `muster place`.
+
+    What is pending is then decided as the service would decide it. Only the
+    fields that are read are kept: no images, commands, environment or
+    secrets. It needs the right to list nodes and pods.
+
+    [bold]Examples[/bold]
+
+      muster capture -o cluster.json
+
+      muster capture --context prod -o prod.yaml
+
+      muster capture | muster place -f -
+    """
+    import sys  # noqa: PLC0415
+
+    from muster.adapters.files.run import capture_cluster  # noqa: PLC0415
+    from muster.adapters.kube.client import KubeError  # noqa: PLC0415
+    from muster.adapters.kube.decode import Undecodable  # noqa: PLC0415
+
+    try:
+        captured = capture_cluster(kubeconfig, context, output, sys.stdout)
+    except (KubeError, Undecodable) as problem:
+        raise _fail(str(problem)) from None
+    except OSError as problem:
+        raise _fail(f"{output}: can't be written: {problem.strerror or problem}") from None
+    for line in captured.problems:
+        typer.echo(f"note: left out, unreadable: {line}", err=True)
+    typer.echo(f"captured {captured.nodes} nodes and {captured.pods} pods", err=True)
 
 
 @app.command("config")

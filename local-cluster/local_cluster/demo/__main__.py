@@ -78,8 +78,8 @@ class Demo:
             if self._options.keep:
                 self._wait_for_a_signal()
         finally:
-            with self._interrupts.held():
-                self._stop()
+            self._interrupts.hold()
+            self._stop()
         return holds
 
     def _boot(self) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Iterator
 
 
 class Interrupts:
@@ -26,11 +24,7 @@ class Interrupts:
         if self._seen and not self._held:
             raise KeyboardInterrupt
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """No interrupt in here: what stops the processes must come to its end."""
+    def hold(self) -> None:
+        """No interrupt from here on: what stops the processes must come to its end, and then nothing is left
+        that one could stop."""
         self._held = True
-        try:
-            yield
-        finally:
-            self._held = False

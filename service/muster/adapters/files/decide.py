@@ -1,0 +1,114 @@
+"""Gang after gang, by priority and age, on what the ones before have left: no file, no clock of its own.
+
+The same pieces as in the service: its roster groups pods, its ledger counts what is taken, its requests go to
+`placement.place`. What the service does over time (waiting, retries, Bindings) is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from muster.domain.decision import Decision, Placed, Unplaceable
+from muster.domain.node import Node
+from muster.domain.pod import Pod
+from muster.domain.reasons import Cause, MembersMissing
+from muster.domain.request import Request
+from muster.domain.sentences import placed_sentence, sentence
+from muster.domain.snapshot import Snapshot
+from muster.gangs import requests
+from muster.gangs.gang import usages
+from muster.gangs.ledger import Ledger
+from muster.gangs.roster import Group, NameKey, Roster
+
+Place = Callable[[Snapshot, Request], Decision]
+Clock = Callable[[], float]
+
+
+class Status(StrEnum):
+    PLACED = "placed"
+    WAITING = "waiting"
+    UNPLACEABLE = "unplaceable"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one pending gang. `decision` is there where the planner was asked, `place_s` how long
+    it took."""
+
+    group: Group
+    request: Request
+    status: Status
+    decision: Decision | None = None
+    causes: tuple[Cause, ...] = ()
+    place_s: float | None = None
+
+    @property
+    def placed(self) -> Placed | None:
+        return self.decision if isinstance(self.decision, Placed) else None
+
+    @property
+    def message(self) -> str:
+        if isinstance(self.decision, Placed):
+            return placed_sentence(self.decision, self.request)
+        return sentence(self.decision if self.decision is not None else self.causes)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """All pending gangs in the order in which they were looked at; the cluster before and after."""
+
+    outcomes: tuple[Outcome, ...]
+    before: Snapshot
+    after: Snapshot
+
+    @property
+    def all_placed(self) -> bool:
+        return all(outcome.status is Status.PLACED for outcome in self.outcomes)
+
+
+def decide(nodes: Iterable[Node], pods: Iterable[Pod], place: Place, clock: Clock) -> Decided:
+    """Place every pending gang. `clock` gives seconds, for timings alone."""
+    ledger, roster = Ledger(), Roster()
+    for node in nodes:
+        ledger.set_node(node)
+    names: set[NameKey] = set()
+    for pod in pods:
+        ledger.bind(pod.uid, pod.usage)
+        names |= roster.see(pod)
+    before = ledger.snapshot()
+    outcomes = []
+    for group in _pending(roster, names):
+        outcome = _outcome(group, before=ledger.snapshot(), place=place, clock=clock)
+        if outcome.placed is not None:
+            ledger.hold(usages(outcome.placed, {pod.uid: pod for pod in group.unbound}))
+        outcomes.append(outcome)
+    return Decided(tuple(outcomes), before, ledger.snapshot())
+
+
+def _pending(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
+    """Gangs with pods to be placed: the highest priority first, then the oldest."""
+    groups = {
+        group.gang.key: group for name in sorted(names) for group in roster.groups(name) if group.unbound
+    }
+    return sorted(
+        groups.values(),
+        key=lambda group: (-requests.priority(group), requests.created(group), group.gang.key),
+    )
+
+
+def _outcome(group: Group, before: Snapshot, place: Place, clock: Clock) -> Outcome:
+    request = requests.request(group)
+    if group.causes:
+        return Outcome(group, request, Status.INVALID, causes=group.causes)
+    if group.present < group.needed:
+        missing = MembersMissing(group.present, group.needed)
+        return Outcome(group, request, Status.WAITING, causes=(missing,))
+    began = clock()
+    decision = place(before, request)
+    took = clock() - began
+    if isinstance(decision, Unplaceable):
+        return Outcome(group, request, Status.UNPLACEABLE, decision, decision.causes, took)
+    return Outcome(group, request, Status.PLACED, decision, (), took)

@@ -1,0 +1,109 @@
+"""Decisions as JSON: documented in docs/place.md, versioned, null where a number would be infinite."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from muster.adapters.files.decide import Decided, Outcome, Status
+from muster.domain.decision import Objective, Placed, Unplaceable
+from muster.domain.reasons import Cause
+
+VERSION = 1
+"""Raised when a field changes its meaning or goes; fields may be added without."""
+
+_UNITS = {"cpu": "cpu_milli", "memory": "bytes"}
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def as_json(decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...]) -> str:
+    """The whole answer, one line a field."""
+    return json.dumps(report(decided, skipped, notes), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def report(decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...]) -> dict[str, Any]:
+    counts = {status.value: 0 for status in Status}
+    for outcome in decided.outcomes:
+        counts[outcome.status.value] += 1
+    return {
+        "version": VERSION,
+        "summary": counts,
+        "gangs": [_gang(outcome) for outcome in decided.outcomes],
+        "skipped": dict(skipped),
+        "notes": list(notes),
+    }
+
+
+def _gang(outcome: Outcome) -> dict[str, Any]:
+    group, request, placed = outcome.group, outcome.request, outcome.placed
+    decision = outcome.decision
+    return {
+        "namespace": group.gang.namespace,
+        "name": group.gang.name,
+        "dialect": group.gang.dialect,
+        "status": outcome.status.value,
+        "priority": request.priority,
+        "needed": group.needed,
+        "present": group.present,
+        "bound": len(group.bound),
+        "optimal": placed.optimal if placed else None,
+        "gap": placed.gap if placed else None,
+        "truncated": placed.truncated if placed else None,
+        "scope": {
+            "required": request.required_scope,
+            "preferred": list(request.preferred_scopes),
+            "reached": placed.scope_reached if placed else None,
+            "domain": (placed.domain or None) if placed else None,
+        },
+        "objective": _objective(placed) if placed else None,
+        "bandwidth_gb_per_s": placed.objective.weakest_link_gb_per_s if placed else None,
+        "members": _members(outcome),
+        "causes": [cause_json(cause) for cause in outcome.causes],
+        "relaxations": list(decision.relaxations) if isinstance(decision, Unplaceable) else [],
+        "message": outcome.message,
+        "timings_ms": {} if outcome.place_s is None else {"place": round(outcome.place_s * 1000, 3)},
+    }
+
+
+def _objective(placed: Placed) -> dict[str, Any]:
+    value: Objective = placed.objective
+    return {
+        "members": len(placed.members),
+        "preferred_reached": value.preferred_reached,
+        "crossings": [{"scope": scope, "parts": parts} for scope, parts in value.crossings],
+        "weakest_link_gb_per_s": value.weakest_link_gb_per_s,
+        "ring_gb_per_s": value.ring_gb_per_s,
+        "damage_gpu_thousandths": value.damage,
+    }
+
+
+def _members(outcome: Outcome) -> list[dict[str, Any]]:
+    """The gang's unbound pods, role by role; those without a place have no node."""
+    places = {member.uid: member for member in outcome.placed.members} if outcome.placed else {}
+    members = []
+    for role in outcome.request.roles:
+        for member in role.members:
+            place = places.get(member.uid)
+            members.append(
+                {
+                    "pod": member.name,
+                    "role": role.name or None,
+                    "node": place.node if place else None,
+                    "gpus": list(place.gpus) if place else [],
+                }
+            )
+    return members
+
+
+def cause_json(cause: Cause) -> dict[str, Any]:
+    """A cause by its type, with its fields; `unit` says in what its numbers count a resource."""
+    body: dict[str, Any] = {"type": _HUMP.sub("-", type(cause).__name__).lower()}
+    for field in fields(cause):
+        value = getattr(cause, field.name)
+        body[field.name] = [list(pair) for pair in value] if isinstance(value, tuple) else value
+    if "resource" in body:
+        body["unit"] = _UNITS.get(body["resource"], "count")
+    return body

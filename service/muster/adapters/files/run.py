@@ -1,0 +1,132 @@
+"""`muster place` and `muster capture` from their options to their exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from muster.adapters.files import report, sources
+from muster.adapters.files.capture import Captured, capture, written
+from muster.adapters.files.cluster import cluster_of
+from muster.adapters.files.decide import Decided, decide
+from muster.adapters.files.problems import printable
+from muster.adapters.kube.client import KubeClient
+from muster.dialects.settings import Settings
+from muster.domain.decision import Decision
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.placement.limits import Limits
+
+ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT = 0, 3, 2
+NOTES_SHOWN = 20
+PIPED_WIDTH = 100
+"""Columns where there is no terminal: what the drawings need."""
+
+
+def place_files(  # noqa: PLR0913 - the command's options, and where it reads and writes
+    files: Sequence[str],
+    output: str,
+    *,
+    time_limit_s: float | None,
+    settings: Settings,
+    stdin: BinaryIO,
+    stdout: TextIO,
+    stderr: TextIO,
+) -> int:
+    """Decide and print; the exit code.
+
+    Raises:
+        BadInput: the files can't be used; nothing was printed.
+    """
+    cluster = cluster_of(sources.read(files, stdin), settings)
+    decided = decide(cluster.nodes, cluster.pods, planner(time_limit_s), time.perf_counter)
+    notes = cluster.notes
+    if cluster.skipped:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in cluster.skipped.items())
+        total = sum(cluster.skipped.values())
+        notes += (f"skipped {total} {'object' if total == 1 else 'objects'} of kinds not read here: {kinds}",)
+    _print(decided, output, stdout, cluster.skipped, notes)
+    for note in notes[:NOTES_SHOWN]:
+        stderr.write(f"note: {printable(note)}\n")
+    if len(notes) > NOTES_SHOWN:
+        stderr.write(f"note: and {len(notes) - NOTES_SHOWN} notes more; -o json has all\n")
+    return ALL_PLACED if decided.all_placed else NOT_ALL_PLACED
+
+
+def planner(
+    time_limit_s: float | None, deterministic_time: float = Limits().deterministic_time
+) -> Callable[[Snapshot, Request], Decision]:
+    """`place` with a wall-clock guard for each gang, where one is given.
+
+    The solver is imported here, 1.5 s, so that neither bad input nor a capture waits for it.
+    """
+    from muster.placement.place import place  # noqa: PLC0415
+
+    def plan(snapshot: Snapshot, request: Request) -> Decision:
+        if time_limit_s is None:
+            return place(snapshot, request, Limits(deterministic_time))
+        until = time.monotonic() + time_limit_s
+        return place(snapshot, request, Limits(deterministic_time, lambda: until - time.monotonic()))
+
+    return plan
+
+
+def _print(
+    decided: Decided, output: str, stdout: TextIO, skipped: dict[str, int], notes: tuple[str, ...]
+) -> None:
+    if output == "json":
+        stdout.write(report.as_json(decided, skipped, notes))
+    elif output == "svg":
+        from muster.adapters.files import svg  # noqa: PLC0415
+
+        stdout.write(svg.draw(decided))
+    else:
+        from rich.console import Console  # noqa: PLC0415
+
+        from muster.adapters.files import table  # noqa: PLC0415
+
+        width = None if stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
+        table.show(Console(file=stdout, highlight=False, width=width), decided)
+
+
+def capture_cluster(
+    kubeconfig: Path | None, context: str | None, output: Path | None, stdout: TextIO
+) -> Captured:
+    """Read the cluster and write the file, whole or not at all.
+
+    Raises:
+        KubeError, Undecodable, OSError.
+    """
+    captured = asyncio.run(_captured(kubeconfig, context))
+    as_yaml = output is not None and output.suffix in (".yaml", ".yml")
+    text = written(captured.items, as_yaml)
+    if output is None or str(output) == "-":
+        stdout.write(text)
+    else:
+        _write(output, text)
+    return captured
+
+
+async def _captured(kubeconfig: Path | None, context: str | None) -> Captured:
+    async with KubeClient(str(kubeconfig) if kubeconfig else None, context) as client:
+        return await capture(client)
+
+
+def _write(path: Path, text: str) -> None:
+    """By way of a file beside it, readable by its owner alone."""
+    if path.exists() and not path.is_file():  # /dev/stdout, a pipe
+        path.write_text(text, encoding="utf-8")
+        return
+    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise

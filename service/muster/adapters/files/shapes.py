@@ -1,0 +1,282 @@
+"""Documents → typed objects, or the field that is wrong.
+
+Nodes and pods have the shapes of `dialects.objects`, which the service decodes too; here what the API server
+would refuse is refused. The other kinds are those that make pods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from muster.adapters.files.problems import shown, type_name
+from muster.adapters.files.sources import Document, Object
+from muster.dialects.objects import Metadata, NodeObject, PodObject, PodSpec
+
+T = TypeVar("T")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class _Shape(msgspec.Struct, rename="camel", frozen=True):
+    """As in `dialects.objects`: what is not named here is skipped."""
+
+
+class Spec(PodSpec, frozen=True):
+    priority_class_name: str = ""
+
+
+class Named(Metadata, frozen=True):
+    generate_name: str = ""
+
+
+class PodManifest(PodObject, frozen=True):
+    metadata: Named = Named()
+    spec: Spec = Spec()
+
+
+class NodeStatusManifest(_Shape, frozen=True):
+    capacity: dict[str, str | int | float] | None = None
+
+
+class Template(_Shape, frozen=True):
+    """A pod template."""
+
+    spec: Spec
+    metadata: Metadata = Metadata()
+
+
+class Condition(_Shape, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class JobSpec(_Shape, frozen=True):
+    template: Template
+    parallelism: Count | None = None
+    completions: Count | None = None
+    completion_mode: str | None = None
+    suspend: bool | None = None
+
+
+class JobStatus(_Shape, frozen=True):
+    succeeded: Count | None = None
+    conditions: list[Condition] | None = None
+
+
+class Job(_Shape, frozen=True):
+    spec: JobSpec
+    metadata: Metadata = Metadata()
+    status: JobStatus = JobStatus()
+
+
+class Ordinals(_Shape, frozen=True):
+    start: Count | None = None
+
+
+class WorkloadSpec(_Shape, frozen=True):
+    template: Template
+    replicas: Count | None = None
+    ordinals: Ordinals | None = None
+    pod_management_policy: str | None = None
+    paused: bool | None = None
+
+
+class Workload(_Shape, frozen=True):
+    """A StatefulSet, Deployment, ReplicaSet or ReplicationController."""
+
+    spec: WorkloadSpec
+    metadata: Metadata = Metadata()
+
+
+class ReplicaSpec(_Shape, frozen=True):
+    template: Template
+    replicas: Count | None = None
+
+
+class RunPolicy(_Shape, frozen=True):
+    suspend: bool | None = None
+
+
+class TrainingJob(_Shape, frozen=True):
+    """A kubeflow.org job: PyTorchJob, TFJob … Its replica specs have a field name of their own each."""
+
+    spec: Object
+    metadata: Metadata = Metadata()
+    status: JobStatus = JobStatus()
+
+
+class PriorityClass(_Shape, frozen=True):
+    value: int
+    metadata: Metadata = Metadata()
+    global_default: bool | None = None
+
+
+# --- conversion ------------------------------------------------------------------------------------
+
+_SAID = re.compile(r"(?P<said>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_GOT = re.compile(r"Expected `(?P<expected>[^`]*)`(?:, got `(?P<got>[^`]*)`)?(?P<range>.*)", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+_STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
+_WORDS = {"str": "string", "int": "integer", "float": "number", "array": "list", "bool": "boolean"}
+_MAX_NULLS = 1000
+
+Path = tuple[str | int, ...]
+
+
+def convert(document: Document, shape: type[T], value: object = None, under: str = "") -> T:
+    """The document, or the part `value` of it at `under`, as this shape. A null is a field not given, as in
+    the API.
+
+    Raises:
+        Malformed: names the field.
+    """
+    value = document.value if value is None else value
+    for _ in range(_MAX_NULLS):
+        try:
+            return msgspec.convert(value, shape)
+        except msgspec.ValidationError as problem:
+            found = _SAID.fullmatch(str(problem))
+            assert found is not None
+            path = _path(value, found["path"] or "", found["said"])
+            if not ("got `null`" in found["said"] and not found["key"] and _without(value, path)):
+                field = ".".join(part for part in (under, _written(path)) if part)
+                raise document.malformed(_sentence(field, found["said"], bool(found["key"]))) from None
+        except RecursionError:
+            raise document.malformed("nested too deeply") from None
+    raise document.malformed("more nulls than can be left out")
+
+
+def _path(value: object, text: str, said: str) -> Path:
+    """The path that msgspec names; it writes the keys of maps as `[...]`, so they are looked for."""
+    missing, got = _MISSING.match(said), _GOT.match(said)
+
+    def is_it(found: object) -> bool:
+        if missing:
+            return isinstance(found, dict) and missing[1] not in found
+        return got is None or got["got"] is None or type_name(found) == _WORDS.get(got["got"], got["got"])
+
+    steps = [step["field"] or step["index"] or None for step in _STEP.finditer(text)]
+    return _followed(value, steps, is_it) or tuple(step or "…" for step in steps)
+
+
+def _followed(value: object, steps: list[str | None], is_it: Callable[[object], bool]) -> Path | None:
+    """The first path along these steps (None: any key) to what is looked for."""
+    if not steps:
+        return () if is_it(value) else None
+    step, *rest = steps
+    if isinstance(value, list):
+        keys: list[str | int] = [int(step)] if step and step.isdecimal() else []
+    else:
+        keys = list(value) if step is None and isinstance(value, dict) else [step or ""]
+    for key in keys:
+        try:
+            inner = value[key]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            continue
+        found = _followed(inner, rest, is_it)
+        if found is not None:
+            return (key, *found)
+    return None
+
+
+def _without(value: object, path: Path) -> bool:
+    """Take the field away; whether it was one of an object."""
+    for step in path[:-1]:
+        value = value[step]  # type: ignore[index]
+    if path and isinstance(value, dict) and path[-1] in value:
+        del value[path[-1]]
+        return True
+    return False
+
+
+def _written(path: Path) -> str:
+    text = ""
+    for step in path:
+        plain = isinstance(step, str) and re.fullmatch(r"\w+", step)
+        text += f"[{step}]" if not plain else f".{step}" if text else str(step)
+    return text
+
+
+def _sentence(field: str, said: str, key: bool) -> str:
+    missing = _MISSING.match(said)
+    if missing:
+        return f"{field + '.' if field else ''}{missing[1]}: expected, but not given"
+    got = _GOT.fullmatch(said)
+    if got is None:
+        return f"{field}: {said}" if field else said
+    kinds = [_WORDS.get(kind, kind) for kind in got["expected"].split(" | ") if kind != "null"]
+    expected = " or ".join(kinds) + got["range"]
+    if key:
+        expected = f"keys that are {expected}"
+    return f"{field}: expected {expected}" + (
+        f", got {_WORDS.get(got['got'], got['got'])}" if got["got"] else ""
+    )
+
+
+# --- what the API server would refuse --------------------------------------------------------------
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_NAMED = "lower-case letters, digits, '-' and '.'"
+
+
+def check_metadata(document: Document, meta: Metadata, under: str = "metadata") -> None:
+    """Names and labels can be what they are in a cluster."""
+    for field, name in (("name", meta.name), ("namespace", meta.namespace)):
+        if name and not _NAME.fullmatch(name):
+            raise document.malformed(f"{under}.{field}: expected {_NAMED}, got {shown(name)}")
+    check_labels(document, f"{under}.labels", meta.labels or {})
+
+
+def check_named(document: Document, meta: Metadata) -> None:
+    if not meta.name:
+        raise document.malformed("metadata.name: expected, but not given")
+    check_metadata(document, meta)
+
+
+def check_labels(document: Document, field: str, labels: Mapping[str, str]) -> None:
+    for key, value in labels.items():
+        if not _KEY.fullmatch(key):
+            raise document.malformed(f"{field}: expected label keys, got {shown(key)}")
+        if not _LABEL.fullmatch(value):
+            raise document.malformed(f"{field}[{key}]: expected a label's value, got {shown(value)}")
+
+
+def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
+    """Containers there are; what names a node can be one."""
+    if not spec.containers:
+        raise document.malformed(f"{under}.containers: expected at least one container")
+    if spec.node_name and not _NAME.fullmatch(spec.node_name):
+        raise document.malformed(f"{under}.nodeName: expected {_NAMED}, got {shown(spec.node_name)}")
+    for number, container in enumerate(spec.containers):
+        if not _NAME.fullmatch(container.name):
+            raise document.malformed(
+                f"{under}.containers[{number}].name: expected {_NAMED}, got {shown(container.name)}"
+            )
+
+
+def node(document: Document) -> NodeObject:
+    """A Node; what it can give is its capacity where nothing else is said, as in the API server."""
+    read = convert(document, NodeObject)
+    check_named(document, read.metadata)
+    if read.status.allocatable is None:
+        status: Any = document.value.get("status") or {}
+        capacity = convert(document, NodeStatusManifest, status, "status").capacity
+        read = msgspec.structs.replace(
+            read, status=msgspec.structs.replace(read.status, allocatable=capacity)
+        )
+    return read
+
+
+def pod(document: Document) -> PodManifest:
+    read = convert(document, PodManifest)
+    if not read.metadata.name and not read.metadata.generate_name:
+        raise document.malformed("metadata.name: expected, but not given")
+    check_metadata(document, read.metadata)
+    check_spec(document, read.spec)
+    return read

@@ -1,0 +1,276 @@
+"""Bytes → documents: files, folders and stdin; YAML of several documents, JSON, lists within.
+
+Sizes are bounded before anything is parsed, and what YAML would let pass in silence is refused: a key given
+twice, or a timestamp where text is meant.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import yaml
+
+from muster.adapters.files.problems import BadInput, Malformed, shown, type_name
+
+MAX_BYTES = 256 * 1024 * 1024
+"""Of one file; what is larger was not meant for this."""
+MAX_OBJECTS = 1_000_000
+"""Of one file: YAML's aliases can make much of little."""
+MAX_DEPTH = 8
+"""Lists within lists."""
+MAX_LEVELS = 500
+"""Of YAML, any within any; objects of Kubernetes have about ten."""
+
+STDIN = "-"
+SUFFIXES = (".yaml", ".yml", ".json")
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object of a file. `place` says where: "document 3", or "document 1, item 4" of a list."""
+
+    source: str
+    place: str
+    value: Object
+
+    @property
+    def kind(self) -> str:
+        return str(self.value["kind"])
+
+    @property
+    def group(self) -> str:
+        """The API group; "" for the core's."""
+        version = str(self.value["apiVersion"])
+        return version.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Kind and name as users say them: "Pod default/x", "Node a"."""
+        meta = self.value.get("metadata")
+        said = meta if isinstance(meta, dict) else {}
+        name, generated, namespace = (
+            text[:253] if isinstance(text := said.get(field), str) else ""
+            for field in ("name", "generateName", "namespace")
+        )
+        name = name or generated or "(no name)"
+        cluster_wide = self.kind in ("Node", "PriorityClass")
+        return f"{self.kind} {name}" if cluster_wide else f"{self.kind} {namespace or 'default'}/{name}"
+
+    def malformed(self, problem: str) -> Malformed:
+        return Malformed(self.source, f"{self.place}, {self.name}", problem)
+
+
+def read(paths: Iterable[str], stdin: BinaryIO) -> list[Document]:
+    """All documents of these files, folders and stdin ("-"), in order.
+
+    Raises:
+        BadInput: something can't be read or parsed.
+    """
+    documents: list[Document] = []
+    problems: list[Malformed] = []
+    try:
+        names = list(_files(paths))
+    except Malformed as problem:
+        raise BadInput([problem]) from None
+    for name in names:
+        try:
+            documents.extend(_documents(name, _text(name, stdin)))
+        except Malformed as problem:
+            problems.append(problem)
+    if problems:
+        raise BadInput(problems)
+    return documents
+
+
+def _files(paths: Iterable[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for path in paths:
+        if path in seen:
+            raise Malformed(path, "", "given twice")
+        seen.add(path)
+        if path != STDIN and Path(path).is_dir():
+            try:
+                inside = sorted(
+                    str(f) for f in Path(path).iterdir() if f.suffix in SUFFIXES and not f.is_dir()
+                )
+            except OSError as problem:
+                raise Malformed(path, "", f"can't be read: {problem.strerror}") from None
+            if not inside:
+                raise Malformed(path, "", f"no {', '.join(SUFFIXES)} in this folder")
+            yield from inside
+        else:
+            yield path
+
+
+def _text(name: str, stdin: BinaryIO) -> str:
+    try:
+        if name == STDIN:
+            data = stdin.read(MAX_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as problem:
+        raise Malformed(name, "", f"can't be read: {getattr(problem, 'strerror', None) or problem}") from None
+    if len(data) > MAX_BYTES:
+        raise Malformed(name, "", f"larger than {MAX_BYTES // 2**20} MiB")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise Malformed(name, f"byte {problem.start + 1}", "expected UTF-8 text") from None
+
+
+def _documents(source: str, text: str) -> Iterator[Document]:
+    count = 0
+    for number, value in enumerate(_parsed(source, text), start=1):
+        if value is None:
+            continue
+        for document in _objects(source, f"document {number}", value, "", "", 0):
+            count += 1
+            if count > MAX_OBJECTS:
+                raise Malformed(source, "", f"more than {MAX_OBJECTS:,} objects")
+            yield document
+
+
+def _parsed(source: str, text: str) -> Iterator[Any]:
+    """JSON where it is JSON (much faster), else YAML; `{` begins both."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            values = list(_json(text))
+        except ValueError as problem:
+            if source.endswith(".json"):
+                raise Malformed(source, "", f"no valid JSON: {problem}") from None
+        except RecursionError:
+            raise Malformed(source, "", "nested too deeply") from None
+        else:
+            yield from values
+            return
+    elif source.endswith(".json") and text.strip():
+        raise Malformed(source, "", "no valid JSON: expected an object")
+    try:
+        _check_depth(source, text)
+        yield from yaml.load_all(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        where = f"line {mark.line + 1}" if mark is not None else ""
+        raise Malformed(source, where, f"no valid YAML: {problem.problem or problem.context}") from None
+    except yaml.YAMLError as problem:
+        raise Malformed(source, "", f"no valid YAML: {str(problem).splitlines()[0]}") from None
+    except RecursionError:
+        raise Malformed(source, "", "nested too deeply") from None
+    except (ValueError, TypeError, OverflowError) as problem:  # PyYAML's own constructors, of odd scalars
+        raise Malformed(source, "", f"no valid YAML: {problem}") from None
+
+
+def _objects(  # noqa: PLR0913, PLR0917 - one step of a recursion
+    source: str, place: str, value: Any, kind: str, version: str, depth: int
+) -> Iterator[Document]:
+    """The objects of one document: itself, or a list's items. `kind` and `version`: of a typed list's."""
+    if not isinstance(value, dict):
+        raise Malformed(source, place, f"expected an object, got {type_name(value)}")
+    value = {**({"kind": kind, "apiVersion": version} if kind else {}), **value}
+    for field in ("apiVersion", "kind"):
+        said = value.get(field)
+        if not isinstance(said, str) or not said:
+            got = "nothing" if said is None else shown(said)
+            raise Malformed(source, place, f"{field}: expected text like {_LIKE[field]}, got {got}")
+    document = Document(source, place, value)
+    if not (document.kind.endswith("List") and "items" in value):
+        yield document
+        return
+    items, of = value["items"], document.kind.removesuffix("List")
+    if not isinstance(items, list | None):
+        raise Malformed(source, f"{place}, {document.kind}", f"items: expected list, got {type_name(items)}")
+    if depth == MAX_DEPTH:
+        raise Malformed(source, place, f"more than {MAX_DEPTH} lists within each other")
+    for number, item in enumerate(items or (), start=1):
+        at = f"{place}, item {number}"
+        yield from _objects(source, at, item, of, document.value["apiVersion"] if of else "", depth + 1)
+
+
+_LIKE = {"apiVersion": '"v1"', "kind": '"Pod"'}
+
+
+# --- parsers that refuse what they would else let pass ---------------------------------------------
+
+
+def _json(text: str) -> Iterator[Any]:
+    """One JSON value after another."""
+    decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
+    at, end = 0, len(text)
+    while at < end:
+        at = _NOT_SPACE.match(text, at).end()  # type: ignore[union-attr]
+        if at < end:
+            value, end_of_value = decoder.raw_decode(text, at)
+            if _SURROGATE.search(text, at, end_of_value):
+                json.dumps(value, ensure_ascii=False).encode()
+            at = end_of_value
+            yield value
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""Half a character, which no UTF-8 can say; a ValueError, unless its other half follows."""
+_NOT_SPACE = re.compile(r"\s*")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Object:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{shown(next(key for key in keys if keys.count(key) > 1))} is given twice")
+    return made
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _check_depth(source: str, text: str) -> None:
+    """libyaml's composer calls itself for each level: a deep document would end the process, not raise.
+
+    A block level takes a column, or none where a sequence stands under its key; a flow level takes a bracket.
+    Only where there are many of these are the levels counted.
+    """
+    if text.count("[") + text.count("{") < MAX_LEVELS and _longest_line(text) < MAX_LEVELS:
+        return
+    level = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            level += 1
+            if level > MAX_LEVELS:
+                where = f"line {event.start_mark.line + 1}" if event.start_mark is not None else ""
+                raise Malformed(source, where, "nested too deeply")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            level -= 1
+
+
+def _longest_line(text: str) -> int:
+    return max(map(len, text.splitlines()), default=0)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe YAML, in C where PyYAML has it. Dates stay the text that they are in the API."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Object:
+        seen: set[object] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{shown(key.value)} is given twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        made: Object = super().construct_mapping(node, deep=deep)
+        return made
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}

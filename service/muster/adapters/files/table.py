@@ -1,0 +1,75 @@
+"""Decisions for a terminal: one row a gang, then the nodes that were touched. Readable without colour."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from muster.adapters.drawing import draw_node, draw_strips
+from muster.adapters.files import pictures
+from muster.adapters.files.decide import Decided, Outcome, Status
+from muster.adapters.files.problems import printable
+from muster.placement.fabric import natural
+
+DRAWN = 6
+"""Nodes up to which each is drawn with its links; more are shown as strips."""
+STRIPS = 64
+"""Strips at most; more nodes are counted."""
+
+_STYLES = {
+    Status.PLACED: "bold green",
+    Status.WAITING: "yellow",
+    Status.UNPLACEABLE: "bold red",
+    Status.INVALID: "bold red",
+}
+
+
+def show(console: Console, decided: Decided) -> None:
+    """Print it all."""
+    if not decided.outcomes:
+        console.print("No gang is pending: there is nothing to place.")
+        return
+    known = pictures.holdings(decided)
+    console.print(_gangs(decided, known))
+    nodes = sorted((name for name, gpus in known.held.items() if gpus), key=natural)
+    if nodes:
+        console.print()
+        console.print(_nodes(decided, known, nodes), no_wrap=True, overflow="ignore", crop=False)
+
+
+def _gangs(decided: Decided, known: pictures.Holdings) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    table.add_column("GANG", overflow="fold")
+    table.add_column("STATUS", no_wrap=True)
+    table.add_column("PODS", no_wrap=True, justify="right")
+    table.add_column("DECISION", overflow="fold")
+    for outcome in decided.outcomes:
+        table.add_row(
+            Text(known.letters.get(pictures.key_of(outcome), "")),
+            Text(printable(str(outcome.group.gang))),
+            Text(outcome.status.value, _STYLES[outcome.status]),
+            _pods(outcome),
+            Text(printable(outcome.message)),
+        )
+    return table
+
+
+def _pods(outcome: Outcome) -> str:
+    """Placed (or bound already) of those needed, or of all where more are there."""
+    placed = len(outcome.placed.members) if outcome.placed else 0
+    bound = len(outcome.group.bound)
+    return f"{placed + bound}/{max(outcome.group.needed, outcome.group.present)}"
+
+
+def _nodes(decided: Decided, known: pictures.Holdings, nodes: list[str]) -> RenderableType:
+    shown = [pictures.picture(decided.after.nodes[name], known) for name in nodes[:STRIPS]]
+    legend = Text(f"letters: the gangs above   {pictures.TAKEN}: taken before", "dim")
+    if len(nodes) <= DRAWN:
+        parts: list[RenderableType] = [part for p in shown for part in (draw_node(p), Text())]
+    else:
+        parts = [draw_strips(shown)]
+        if len(nodes) > STRIPS:
+            parts.append(Text(f"and {len(nodes) - STRIPS} nodes more"))
+    return Group(*parts, legend)

@@ -1,0 +1,1 @@
+"""`muster place` and `muster capture`: manifests in, decisions out."""

@@ -1,0 +1,221 @@
+"""`muster capture`: a live cluster as a file, and the same decision from it as from the service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from muster.adapters.files import cluster, sources
+from muster.adapters.files.capture import capture, node_item, pod_item, written
+from muster.adapters.files.decide import decide
+from muster.adapters.files.run import planner
+from muster.adapters.kube.client import KubeClient
+from muster.cli import app
+from muster.dialects import nodes, pods
+from muster.dialects.objects import Metadata, NodeObject, PodObject
+from muster.dialects.settings import DEFAULTS
+from muster.domain.allocation import RESERVED_KEYS
+from muster.domain.decision import Placed
+from muster.gangs import events
+from muster.gangs.coordinator import Coordinator
+from muster.gangs.instructions import Instruction, Solve
+from tests.adapters.fake_api import FakeApi, kubeconfig
+from tests.files.manifests import Object, decisions, gang, node, pod, runner, spots
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    """Eight nodes; gangs that fit, that don't, that wait; pods that run."""
+    made = FakeApi()
+    made.nodes = [live(node(f"n{i}", 8, f"r{i // 2}"), i) for i in range(8)]
+    running = [pod(f"busy-{i}", gpus=1 + i % 5, nodeName=f"n{i}", env="s3cret") for i in range(8)]
+    for i, one in enumerate(running):
+        if i % 2:
+            mask = list(range(1 + i % 5))
+            one["metadata"]["annotations"] = {
+                "gpu.topology/allocation": json.dumps({"version": 1, "gpus": mask}),
+                "kubectl.kubernetes.io/last-applied-configuration": "s3cret",
+            }
+    pending = [
+        *gang("train", 6, 2),
+        *gang("wide", 4, 4, priority=7),
+        *gang("never", 9, 8),
+        *gang("half", 3)[:2],
+    ]
+    for i, one in enumerate([*running, *pending]):
+        one["metadata"]["labels"]["password"] = "s3cret"
+        made.pods[f"{i:03}"] = live(one, i)
+    return made
+
+
+def live(made: Object, number: int) -> Object:
+    """With what an API server adds."""
+    made["metadata"] |= {
+        "uid": f"uid-{made['metadata']['name']}",
+        "resourceVersion": str(number),
+        "creationTimestamp": f"2026-01-01T00:00:{number:02}Z",
+        "managedFields": [{"manager": "s3cret"}],
+    }
+    if made["kind"] == "Pod":
+        made["metadata"]["namespace"] = "ml"
+        for container in made["spec"]["containers"]:
+            container["env"] = [{"name": "TOKEN", "value": "s3cret"}]
+    return made
+
+
+@pytest.fixture
+async def client(api: FakeApi, tmp_path: Path) -> AsyncIterator[KubeClient]:
+    async with api.running() as port, KubeClient(kubeconfig(tmp_path, port)) as connected:
+        yield connected
+
+
+def service_says(api: FakeApi) -> dict[str, dict[str, tuple[str, tuple[int, ...]]]]:
+    """What the coordinator of the service plans on the same objects: gang → pod → (node, GPUs)."""
+    coordinator, plan = Coordinator(), planner(None)
+    todo: list[Instruction] = []
+    for one in api.nodes:
+        read = nodes.read(_decoded(one, NodeObject))
+        todo += coordinator.handle(events.NodeSeen(0.0, read))
+    for made in api.pods.values():
+        todo += coordinator.handle(events.PodSeen(0.0, pods.read(_decoded(made, PodObject))))
+    todo += coordinator.handle(events.SessionOpened(0.0, 1, ()))
+    todo += coordinator.handle(events.Synced(0.0))
+    placed = {}
+    while todo:
+        said = todo.pop(0)
+        if isinstance(said, Solve):
+            decision = plan(said.snapshot, said.request)
+            if isinstance(decision, Placed):
+                placed[decision.gang.name] = {m.name: (m.node, m.gpus) for m in decision.members}
+            todo += coordinator.handle(events.Decided(0.0, said.gang, said.generation, decision, ""))
+    return placed
+
+
+def _decoded(made: Object, shape: Any) -> Any:
+    return msgspec.convert(made, shape)
+
+
+async def test_what_is_captured_is_decided_as_in_the_service(
+    api: FakeApi, client: KubeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.adapters.files.capture.PAGE_SIZE", 7)
+    captured = await capture(client)
+    assert (captured.nodes, captured.pods, captured.problems) == (8, 29, ())
+    assert [query["limit"] for query in api.lists] == ["7"] * 5
+    expected = service_says(api)
+    assert set(expected) == {"train", "wide"}
+    for suffix in ("json", "yaml"):
+        file = tmp_path / f"captured.{suffix}"
+        file.write_text(written(captured.items, suffix == "yaml"))
+        said = decisions(str(file))
+        assert {g["name"]: g["status"] for g in said["gangs"]} == {
+            "wide": "placed",
+            "train": "placed",
+            "never": "unplaceable",
+            "half": "waiting",
+        }
+        found = {g["name"]: spots(g) for g in said["gangs"] if g["status"] == "placed"}
+        assert found == {
+            name: {p: f"{n}:{','.join(map(str, gpus))}" for p, (n, gpus) in members.items()}
+            for name, members in expected.items()
+        }
+
+
+async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient) -> None:
+    text = written((await capture(client)).items, as_yaml=False)
+    for secret in ("s3cret", "image", "env", "managedFields", "password", "resourceVersion"):
+        assert secret not in text
+    first = json.loads(text)["items"][-1]
+    assert first == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "half-1",
+            "namespace": "ml",
+            "uid": "uid-half-1",
+            "creationTimestamp": "2026-01-01T00:00:28Z",
+            "labels": {"gpu-topology": "half", "gpu-topology-replica": "3"},
+        },
+        "spec": {
+            "schedulerName": "muster",
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}}}],
+        },
+    }
+
+
+@pytest.mark.parametrize("key", [*RESERVED_KEYS, DEFAULTS.matrix, DEFAULTS.ack_name, DEFAULTS.ack_replicas])
+def test_every_annotation_and_label_that_is_read_is_kept(key: str) -> None:
+    meta = Metadata(name="x", labels={key: "v", "other": "v"}, annotations={key: "v", "other": "v"})
+    kept = pod_item(PodObject(metadata=meta))["metadata"]
+    assert kept["labels"] == kept["annotations"] == {key: "v"}
+    assert node_item(NodeObject(metadata=meta))["metadata"]["annotations"] == {key: "v"}
+
+
+async def test_captured_twice_is_the_same(api: FakeApi, client: KubeClient, tmp_path: Path) -> None:
+    """A capture of what a capture wrote loses nothing: the facts are equal."""
+    items = (await capture(client)).items
+    file = tmp_path / "c.json"
+    file.write_text(written(items, as_yaml=False))
+    with file.open("rb") as unused:
+        seen = cluster.cluster_of(sources.read([str(file)], unused), DEFAULTS)
+    assert seen.nodes == tuple(nodes.read(_decoded(n, NodeObject)) for n in api.nodes)
+    assert seen.pods == tuple(pods.read(_decoded(p, PodObject)) for p in api.pods.values())
+    assert len(decide(seen.nodes, seen.pods, planner(None), lambda: 0.0).outcomes) == 4
+
+
+async def test_a_list_whose_token_expired_is_begun_again(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.adapters.files.capture.PAGE_SIZE", 10)
+    api.expire_token = True
+    assert (await capture(client)).pods == 29
+
+
+async def test_what_can_not_be_read_is_named(api: FakeApi, client: KubeClient) -> None:
+    api.pods["001"]["spec"]["containers"] = 5
+    captured = await capture(client)
+    assert (captured.pods, len(captured.problems)) == (28, 1)
+    assert "ml/busy-1" in captured.problems[0]
+
+
+async def test_the_command_writes_a_file(api: FakeApi, tmp_path: Path) -> None:
+    async with api.running() as port:
+        config = kubeconfig(tmp_path, port)
+        for name, load in (("c.json", json.loads), ("c.yaml", yaml.safe_load)):
+            file = tmp_path / name
+            result = await asyncio.to_thread(
+                runner.invoke, app, ["capture", "--kubeconfig", config, "-o", str(file)]
+            )
+            assert (result.exit_code, result.stdout) == (0, ""), result.output
+            assert "captured 8 nodes and 29 pods" in result.stderr
+            assert file.stat().st_mode & 0o777 == 0o600
+            assert load(file.read_text())["kind"] == "List"
+        result = await asyncio.to_thread(runner.invoke, app, ["capture", "--kubeconfig", config])
+        assert len(json.loads(result.stdout)["items"]) == 37
+        nowhere = str(tmp_path / "none" / "c.json")
+        result = await asyncio.to_thread(
+            runner.invoke, app, ["capture", "--kubeconfig", config, "-o", nowhere]
+        )
+        assert (result.exit_code, "c.json: can't be written: No such file" in result.stderr) == (1, True)
+        api.failing = [403]
+        result = await asyncio.to_thread(runner.invoke, app, ["capture", "--kubeconfig", config])
+        assert (result.exit_code, "GET pods: 403, refused by the test" in result.stderr) == (1, True)
+
+
+def test_no_kubeconfig(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["capture", "--kubeconfig", str(tmp_path / "none")])
+    assert (result.exit_code, "can't use the credentials of" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("command", ["place", "capture"])
+def test_help_teaches_with_examples(command: str) -> None:
+    output = runner.invoke(app, [command, "--help"]).output
+    assert "Examples" in output
+    assert f"muster {command} -" in output

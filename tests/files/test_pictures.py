@@ -1,0 +1,140 @@
+"""What is printed: golden JSON, table and SVG; the same for the same input."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from muster.adapters.files.svg import WIDTH
+from tests.files.manifests import (
+    DEMO,
+    EXAMPLES,
+    Object,
+    controller,
+    decisions,
+    gang,
+    node,
+    place,
+    pod,
+    spec,
+    template,
+    write,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def story(folder: Path) -> list[str]:
+    """One gang of each fate, on the demo's cluster."""
+    objects = [
+        *gang("too-large", 3, 8),
+        pod("lonely-0", "lonely", 2),
+        pod("odd-0", "odd", 2),
+        pod("odd-1", "odd", 3),
+        *gang("cpu-only", 1, 0),
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}},
+    ]
+    names = [f"{name}.yaml" for name in ("ack-pytorchjob", "four-on-a-busy-node", "gang-of-two")]
+    return [str(DEMO), *(str(EXAMPLES / name) for name in names), write(folder, *objects)]
+
+
+def test_json(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    assert json.dumps(decisions(*story(tmp_path)), indent=2) == snapshot
+
+
+def test_table(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    result = place(*story(tmp_path))
+    assert result.exit_code == 3
+    assert "\x1b" not in result.stdout
+    assert result.stdout == snapshot
+
+
+def test_svg(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    result = place(*story(tmp_path), "-o", "svg")
+    assert result.exit_code == 3
+    assert result.stdout == snapshot
+
+
+def test_the_order_of_nodes_and_members_changes_nothing(tmp_path: Path) -> None:
+    objects = [
+        *(node(f"n{i}", 4, f"r{i % 3}") for i in range(9)),
+        *(pod(f"busy-{i}", gpus=i % 3, nodeName=f"n{i}") for i in range(9)),
+        *gang("g", 12),
+        *gang("h", 3, 2),
+    ]
+    for made in objects:
+        made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    first = decisions(write(tmp_path, *objects))
+    for seed in range(3):
+        random.Random(seed).shuffle(objects)
+        assert decisions(write(tmp_path, *objects)) == first
+
+
+def test_no_infinities_and_units(tmp_path: Path) -> None:
+    text = place(write(tmp_path, node("a"), pod("x")), "-o", "json").stdout
+    said = json.loads(text, parse_constant=pytest.fail)
+    assert said["version"] == 1
+    (one,) = said["gangs"]
+    assert one["bandwidth_gb_per_s"] is one["gap"] is None
+    assert one["timings_ms"]["place"] > 0
+
+
+CLUSTERS: dict[str, list[Object]] = {
+    "hostile names": [
+        node("a", labels={"gpu.topology/nvlink-domain": "d"}),
+        controller("Job", "batch/v1", "j", template={"spec": spec(1, nodeSelector={"<&>": '"</svg>\x1b'})}),
+    ],
+    "a node of sixteen": [node("a", 16), pod("x", gpus=12)],
+    "no GPUs at all": [node("a", 0), *gang("x", 2, 0)],
+    "islands of two": [
+        node(
+            "a",
+            8,
+            labels={"nvidia.com/nvswitch.present": "false", "gpu.topology/nvlink-domain-size": "2"},
+        ),
+        *gang("g", 3),
+    ],
+    "long names": [node("n" * 250, 8), *gang("g" * 60, 2)],
+    "many nodes": [*(node(f"n{i}", 8, f"r{i % 40}") for i in range(200)), *gang("g", 100, 5)],
+    "many gangs": [*(node(f"n{i}", 8) for i in range(12)), *(pod(f"p{i}") for i in range(70))],
+    "NVL72": [
+        *(node(f"n{i}", 4, labels={"gpu.topology/nvlink-domain": f"d{i // 18}"}) for i in range(36)),
+        controller("Job", "batch/v1", "j", parallelism=20, template=template("g", 20, 4)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_svg_stays_in_its_frame(name: str, tmp_path: Path) -> None:
+    result = place(write(tmp_path, *CLUSTERS[name]), "-o", "svg")
+    root = ElementTree.fromstring(result.stdout)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    assert width == WIDTH <= 1200
+    boxes = [r.attrib for r in root.iter(f"{SVG}rect") if r.attrib["width"] != "100%"]
+    for box in boxes:
+        assert 0 <= float(box["x"]) <= float(box["x"]) + float(box["width"]) <= width
+        assert 0 <= float(box["y"]) <= float(box["y"]) + float(box["height"]) <= height
+    nodes = [b for b in boxes if b.get("class") == "node"]
+    for one in nodes:
+        for other in nodes:
+            assert one is other or apart(one, other)
+
+
+def apart(a: dict[str, str], b: dict[str, str]) -> bool:
+    return any(
+        float(p[at]) + float(p[size]) <= float(q[at])
+        for p, q in ((a, b), (b, a))
+        for at, size in (("x", "width"), ("y", "height"))
+    )
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_tables_of_any_cluster(name: str, tmp_path: Path) -> None:
+    result = place(write(tmp_path, *CLUSTERS[name]))
+    assert "\x1b" not in result.stdout
+    assert "GANG" in result.stdout

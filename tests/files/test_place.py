@@ -1,0 +1,258 @@
+"""Manifests → decisions, through the command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.files.manifests import (
+    DEMO,
+    EXAMPLES,
+    Object,
+    controller,
+    decisions,
+    gang,
+    node,
+    place,
+    pod,
+    spots,
+    template,
+    write,
+)
+
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Objects in, `namespace/name: status` of each gang out, in order; where pods go, of all gangs."""
+
+    objects: list[Object]
+    gangs: list[str]
+    at: dict[str, str] = field(default_factory=dict)
+    says: str = ""
+    code: int = 3
+
+
+def created(made: Object, when: str) -> Object:
+    made["metadata"]["creationTimestamp"] = when
+    return made
+
+
+def allocated(made: Object, *gpus: int) -> Object:
+    text = f'{{"version":1,"gpus":{list(gpus)}}}'
+    made["metadata"]["annotations"] = {"gpu.topology/allocation": text}
+    return made
+
+
+CASES = {
+    "a gang takes one node": Case(
+        [node("a", 2), node("b", 4), *gang("g", 3)],
+        ["default/g: placed"],
+        {"g-0": "b:0", "g-1": "b:1", "g-2": "b:2"},
+        code=0,
+    ),
+    "a member is missing": Case(
+        [node("a"), pod("g-0", "g", 2)], ["default/g: waiting"], says="Waiting for 1 more member: 1 of 2"
+    ),
+    "it does not fit": Case(
+        [node("a", 2), *gang("g", 3)],
+        ["default/g: unplaceable"],
+        says="3 nvidia.com/gpu for 3 members, and 2 nvidia.com/gpu are free",
+    ),
+    "labels contradict": Case(
+        [node("a"), pod("g-0", "g", 2), pod("g-1", "g", 3)],
+        ["default/g: invalid"],
+        says="Pods of one gang disagree on number of replicas",
+    ),
+    "an amount that is none makes the gang ill-formed, not the file": Case(
+        [node("a"), pod("x", gpus="two")],  # type: ignore[arg-type]
+        ["default/x: invalid"],
+        says='main: nvidia.com/gpu is "two"',
+    ),
+    "what a running pod has is taken": Case(
+        [node("a"), allocated(pod("busy", gpus=2, nodeName="a"), 0, 2), pod("x", gpus=2)],
+        ["default/x: placed"],
+        {"x": "a:1,3"},
+        code=0,
+    ),
+    "a finished pod takes nothing": Case(
+        [node("a", 1), {**pod("done", nodeName="a"), "status": {"phase": "Succeeded"}}, pod("x")],
+        ["default/x: placed"],
+        {"x": "a:0"},
+        code=0,
+    ),
+    "another scheduler's pods take GPUs nobody knows the numbers of": Case(
+        [node("a", 2), pod("busy", gpus=1, nodeName="a", schedulerName="other"), pod("x", gpus=2)],
+        ["default/x: unplaceable"],
+    ),
+    "the second gang finds what the first left": Case(
+        [node("a", 4), *gang("first", 3), *gang("second", 2)],
+        ["default/first: placed", "default/second: unplaceable"],
+    ),
+    "the older comes first": Case(
+        [node("a", 1), created(pod("young"), NEW), created(pod("old"), OLD)],
+        ["default/old: placed", "default/young: unplaceable"],
+    ),
+    "without a time of creation it comes after those that have one": Case(
+        [node("a", 1), pod("new"), created(pod("old"), OLD)],
+        ["default/old: placed", "default/new: unplaceable"],
+    ),
+    "priority comes before age": Case(
+        [node("a", 1), created(pod("old"), OLD), created(pod("urgent", priority=5), NEW)],
+        ["default/urgent: placed", "default/old: unplaceable"],
+    ),
+    "a priority class gives the priority": Case(
+        [
+            node("a", 1),
+            pod("plain"),
+            pod("urgent", priorityClassName="high"),
+            {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+            | {"metadata": {"name": "high"}, "value": 100},
+        ],
+        ["default/urgent: placed", "default/plain: unplaceable"],
+    ),
+    "a cordoned node takes nobody": Case(
+        [node("a", spec={"unschedulable": True}), pod("x")], ["default/x: unplaceable"], says="cordoned"
+    ),
+    "a selector is kept": Case(
+        [node("a"), node("b"), pod("x", nodeSelector={"kubernetes.io/hostname": "b"})],
+        ["default/x: placed"],
+        {"x": "b:0"},
+        code=0,
+    ),
+    "capacity stands for allocatable that is not given": Case(
+        [{**node("a"), "status": {"capacity": {"pods": "5", "nvidia.com/gpu": "1"}}}, pod("x")],
+        ["default/x: placed"],
+        code=0,
+    ),
+    "members that are bound are not placed again": Case(
+        [node("a"), allocated(pod("g-0", "g", 2, nodeName="a"), 0), pod("g-1", "g", 2)],
+        ["default/g: placed"],
+        {"g-1": "a:1"},
+        code=0,
+    ),
+    "a null is a field that is not given": Case(
+        [node("a", spec=None), {**pod("x", tolerations=None, nodeName=None), "status": None}],
+        ["default/x: placed"],
+        code=0,
+    ),
+    "nothing pending": Case([node("a")], [], code=0),
+    "a PyTorchJob": Case(
+        [
+            node("a"),
+            controller(
+                "PyTorchJob",
+                "kubeflow.org/v1",
+                "train",
+                pytorchReplicaSpecs={
+                    "Master": {"template": template("t", 3)},
+                    "Worker": {"replicas": 2, "template": template("t", 3)},
+                },
+            ),
+        ],
+        ["default/t: placed"],
+        {"train-master-0": "a:0", "train-worker-0": "a:1", "train-worker-1": "a:2"},
+        code=0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_manifests_are_decided(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    file = write(tmp_path, *case.objects)
+    said = decisions(file)
+    assert [f"{g['namespace']}/{g['name']}: {g['status']}" for g in said["gangs"]] == case.gangs
+    everywhere = {pod: at for g in said["gangs"] for pod, at in spots(g).items()}
+    if case.at:
+        assert everywhere == case.at
+    assert case.says in " ".join(g["message"] for g in said["gangs"])
+    assert place(file).exit_code == place(file, "-o", "svg").exit_code == case.code
+
+
+EXPECTED = {
+    "ack-pytorchjob": {"pytorch-dist-nccl": ({"v100-2": [1, 2]}, 50.0)},
+    "ack-pytorchjob-pods": {"pytorch-dist-nccl": ({"v100-2": [1, 2]}, 50.0)},
+    "gang-of-two": {"finetune": ({"h100-1": [0, 1, 2, 3]}, 450.0)},
+    "gputopology-job": {"test-gpu-topology-bbbbb": ({"v100-2": [1, 2]}, 50.0)},
+    "pair-on-a-busy-node": {"pair-on-the-rest": ({"v100-2": [1, 2]}, 50.0)},
+    "four-on-a-busy-node": {"ring-of-four": ({"v100-3": [1, 2, 4, 7]}, 25.0)},
+}
+
+
+@pytest.mark.parametrize("example", EXPECTED)
+def test_the_examples_on_the_demos_cluster(example: str) -> None:
+    said = decisions(str(DEMO), str(EXAMPLES / f"{example}.yaml"))
+    found = {}
+    for gang_ in said["gangs"]:
+        used: dict[str, list[int]] = {}
+        for member in gang_["members"]:
+            used.setdefault(member["node"], []).extend(member["gpus"])
+        found[gang_["name"]] = ({n: sorted(g) for n, g in used.items()}, gang_["bandwidth_gb_per_s"])
+        assert gang_["optimal"] is True
+    assert found == EXPECTED[example]
+
+
+def test_the_example_that_does_not_fit_a_busy_cluster(tmp_path: Path) -> None:
+    busy = [allocated(pod(f"busy-{i}", nodeName=f"v100-{i}"), *range(6)) for i in (1, 2, 3)]
+    for made in busy:
+        made["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu": 6}
+    said = decisions(str(DEMO), write(tmp_path, *busy[:1]), str(EXAMPLES / "gang-that-does-not-fit.yaml"))
+    assert [g["status"] for g in said["gangs"]] == ["placed"]
+    said = decisions(
+        "-f", str(DEMO), "-f", write(tmp_path, *busy, name="b.yaml"), "-f", str(EXAMPLES / "filler.yaml"),
+        str(EXAMPLES / "gang-that-does-not-fit.yaml"),
+    )  # fmt: skip
+    assert {g["name"]: g["status"] for g in said["gangs"]}["too-large"] == "unplaceable"
+
+
+def test_scheduler_name(tmp_path: Path) -> None:
+    file = write(tmp_path, node("a"), pod("x", schedulerName="kai"), pod("y"), pod("z", schedulerName=""))
+    assert [g["name"] for g in decisions(file)["gangs"]] == ["y"]
+    assert "2 pending pods of other schedulers not placed (ours: muster)" in place(file).stderr
+    both = decisions(file, "--scheduler-name", "kai", "--scheduler-name", "default-scheduler")
+    assert [g["name"] for g in both["gangs"]] == ["x", "z"]
+
+
+def test_stdin_folders_and_lists(tmp_path: Path) -> None:
+    write(tmp_path, pod("x"), name="b.yml")
+    (tmp_path / "notes.txt").write_text("not: read")
+    listed = '{"apiVersion":"v1","kind":"NodeList","items":[{"metadata":{"name":"a"},"status":'
+    listed += '{"allocatable":{"pods":"9","nvidia.com/gpu":"1"}}}]}'
+    (tmp_path / "a.json").write_text(listed)
+    assert [g["status"] for g in decisions(str(tmp_path))["gangs"]] == ["placed"]
+    piped = decisions("-f", "-", "-f", str(tmp_path / "b.yml"), stdin=listed + "\n")
+    assert [g["status"] for g in piped["gangs"]] == ["placed"]
+
+
+def test_what_is_not_read_is_counted(tmp_path: Path) -> None:
+    services = [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": f"s{i}"}} for i in range(2)]
+    volcano = controller("Job", "batch.volcano.sh/v1alpha1", "v", tasks=[])
+    result = place(write(tmp_path, node("a"), *services, volcano))
+    assert result.exit_code == 0
+    assert "note: skipped 3 objects of kinds not read here: Job 1, Service 2" in result.stderr
+    assert "nothing to place" in result.stdout
+
+
+def test_pods_that_are_no_gangs_are_left_out_and_counted(tmp_path: Path) -> None:
+    result = place(write(tmp_path, node("a"), pod("plain", gpus=0)))
+    assert "note: 1 pending pod asks for no GPU and names no gang: not placed here" in result.stderr
+
+
+def test_notes_say_what_a_reader_would_miss(tmp_path: Path) -> None:
+    broken = node("a")
+    broken["metadata"]["annotations"] = {"GPU_TOPOLOGY": "{"}
+    bare = {**node("b"), "status": {"allocatable": {"nvidia.com/gpu": "1"}}}
+    errors = place(write(tmp_path, broken, bare, pod("x", priorityClassName="none"))).stderr
+    assert "note: Node a: GPU_TOPOLOGY: it is no JSON" in errors
+    assert "note: Node b: status.allocatable has no pods, so none can go there" in errors
+    assert "note: PriorityClass none is not in the input: 1 pod of it count as priority 0" in errors
+
+
+def test_a_time_limit_is_said_where_it_cut_short(tmp_path: Path) -> None:
+    file = write(tmp_path, node("a"), *gang("g", 2))
+    assert decisions(file, "--time-limit", "5")["gangs"][0]["status"] == "placed"
+    assert place(file, "--time-limit", "0").exit_code == 2
