@@ -9,7 +9,7 @@ from pathlib import Path
 from local_cluster.certificates import KeyPair, write_private
 
 
-def write_kubeconfig(  # noqa: PLR0913  by keyword
+def write_kubeconfig(
     path: Path,
     *,
     cluster: str,

@@ -121,7 +121,7 @@ class Process:
     running program again; with `die_with_parent=False` it runs on until it is stopped.
     """
 
-    def __init__(  # noqa: PLR0913  by keyword
+    def __init__(
         self,
         name: str,
         argv: Sequence[str | Path],

@@ -187,7 +187,7 @@ def dialect_settings(config: Config) -> DialectSettings:
 
 def serve(config: Config) -> None:
     """Build everything and run until SIGTERM or SIGINT."""
-    from muster.gangs.coordinator import Coordinator  # noqa: PLC0415
+    from muster.gangs.coordinator import Coordinator
 
     asyncio.run(_serve(App(config, Coordinator(GangSettings(**config.gangs.model_dump())), planning(config))))
 
@@ -204,8 +204,8 @@ def planning(config: Config) -> Place:
     """`place` with this service's limits; the solver is imported by its first call, or by `_load_solver`."""
 
     def plan(solve: Solve, seconds_left: Callable[[], float]) -> Decision:
-        from muster.placement.limits import Limits  # noqa: PLC0415
-        from muster.placement.place import place  # noqa: PLC0415
+        from muster.placement.limits import Limits
+        from muster.placement.place import place
 
         limits = Limits(config.planner.deterministic_time, seconds_left, solve.excluded)
         return place(solve.snapshot, solve.request, limits)
@@ -215,4 +215,4 @@ def planning(config: Config) -> Place:
 
 def _load_solver() -> None:
     """Half a second of imports."""
-    import muster.placement.place  # noqa: F401, PLC0415
+    import muster.placement.place  # noqa: F401

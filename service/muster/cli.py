@@ -62,7 +62,7 @@ SchedulerNames = Annotated[
 
 
 @app.command()
-def serve(  # noqa: PLR0913, PLR0917
+def serve(
     config: ConfigFile = None,
     kubeconfig: Annotated[
         Path | None,
@@ -101,10 +101,10 @@ def serve(  # noqa: PLR0913, PLR0917
             "log.format": log_format,
         },
     )
-    from muster.adapters.grpc.endpoint import SocketError  # noqa: PLC0415
-    from muster.adapters.kube.client import ConfigError  # noqa: PLC0415
-    from muster.adapters.telemetry import logs  # noqa: PLC0415
-    from muster.app import serve as run  # noqa: PLC0415
+    from muster.adapters.grpc.endpoint import SocketError
+    from muster.adapters.kube.client import ConfigError
+    from muster.adapters.telemetry import logs
+    from muster.app import serve as run
 
     logs.configure(settings.log.level, settings.log.format)
     try:
@@ -134,8 +134,8 @@ def status(
 
       muster status --url http://127.0.0.1:9464 --json | jq '.gangs[] | select(.phase == "unplaceable")'
     """
-    import json  # noqa: PLC0415
-    import sys  # noqa: PLC0415
+    import json
+    import sys
 
     body = _ask(url or _address(config, socket), "/gangs")
     if as_json:
@@ -176,14 +176,14 @@ def place(
 
       muster place -f cluster.json -o svg > plan.svg     as a picture
     """
-    import sys  # noqa: PLC0415
+    import sys
 
     names = [*(files or ()), *(more or ())]
     if not names:
         raise _fail("no input: name files with -f, for example `muster place -f cluster.json`", code=2)
-    from muster.adapters.files.problems import BadInput  # noqa: PLC0415
-    from muster.adapters.files.run import place_files  # noqa: PLC0415
-    from muster.dialects.settings import Settings  # noqa: PLC0415
+    from muster.adapters.files.problems import BadInput
+    from muster.adapters.files.run import place_files
+    from muster.dialects.settings import Settings
 
     settings = Settings(scheduler_names=frozenset(scheduler_name)) if scheduler_name else Settings()
     try:
@@ -231,11 +231,11 @@ def capture(
 
       muster capture | muster place -f -
     """
-    import sys  # noqa: PLC0415
+    import sys
 
-    from muster.adapters.files.run import capture_cluster  # noqa: PLC0415
-    from muster.adapters.kube.client import KubeError  # noqa: PLC0415
-    from muster.adapters.kube.decode import Undecodable  # noqa: PLC0415
+    from muster.adapters.files.run import capture_cluster
+    from muster.adapters.kube.client import KubeError
+    from muster.adapters.kube.decode import Undecodable
 
     try:
         captured = capture_cluster(kubeconfig, context, output, sys.stdout)
@@ -256,7 +256,7 @@ def config_reference() -> None:
 
       muster config > muster.yaml
     """
-    from muster.config import reference  # noqa: PLC0415
+    from muster.config import reference
 
     typer.echo(reference(), nl=False)
 
@@ -273,7 +273,7 @@ def cluster(context: typer.Context) -> None:
       muster cluster up
     """
     try:
-        from local_cluster.cli import app as cluster_app  # noqa: PLC0415
+        from local_cluster.cli import app as cluster_app
     except ModuleNotFoundError as missing:
         raise _fail(f"`muster cluster` is not installed here: {missing}") from None
     cluster_app(args=context.args or ["--help"], prog_name="muster cluster")
@@ -286,7 +286,7 @@ def version() -> None:
 
 
 def _settings(file: Path | None, flags: dict[str, Any]) -> Config:
-    from muster.config import SettingsError, load  # noqa: PLC0415
+    from muster.config import SettingsError, load
 
     try:
         return load(file, flags=flags)
@@ -308,8 +308,8 @@ def _address(config: Path | None, socket: Path | None) -> str:
 
 
 def _ask(url: str, path: str) -> str:
-    import urllib.error  # noqa: PLC0415
-    import urllib.request  # noqa: PLC0415
+    import urllib.error
+    import urllib.request
 
     if not url.startswith(("http://", "https://")):
         raise _fail(f"--url {url}: an address like http://127.0.0.1:9464 is expected")
@@ -321,9 +321,9 @@ def _ask(url: str, path: str) -> str:
 
 
 def _show(summary: Any) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
 
     console = Console()
     if not summary["ready"]:

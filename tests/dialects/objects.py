@@ -10,7 +10,7 @@ import msgspec
 from muster.dialects.objects import NodeObject, PodObject
 
 
-def pod_object(  # noqa: PLR0913 - each is one field of the API
+def pod_object(
     *,
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,

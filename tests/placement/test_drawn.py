@@ -26,7 +26,7 @@ class Case:
     expect: Check
 
 
-def placed(  # noqa: PLR0913, PLR0917 — a table's columns
+def placed(
     counts: dict[str, int] | None = None,
     gpus: dict[str, set[int]] | None = None,
     link: float | None = None,

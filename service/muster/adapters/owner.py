@@ -43,7 +43,7 @@ class Gangs(Protocol):
     def permit(
         self, now: float, ref: calls.PlanRef, wall_ns: int
     ) -> tuple[calls.PermitAnswer, list[Instruction]]: ...
-    def unreserve(  # noqa: PLR0913, PLR0917
+    def unreserve(
         self,
         now: float,
         ref: calls.PlanRef,
@@ -67,7 +67,7 @@ class Owner:
     """Carries events to the gangs and instructions from them. `run` ends only by cancellation, or by a defect
     in the Coordinator: its state can't be trusted then, and a restart rebuilds it from what is bound."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         gangs: Gangs,
         metrics: Metrics,

@@ -114,7 +114,7 @@ class Coordinator:
         answer = answers.permit(self.lives, now, ref, wall_ns)
         return answer, self.lives.take_instructions()
 
-    def unreserve(  # noqa: PLR0913, PLR0917 - the fields of the wire's message
+    def unreserve(
         self,
         now: float,
         ref: calls.PlanRef,

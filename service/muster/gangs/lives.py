@@ -230,7 +230,7 @@ class Lives:
         gang.attempts += 1
         self.nothing_fits(gang, text, now + self.settings.backoff(gang.attempts))
 
-    def withdraw(  # noqa: PLR0913, PLR0917 - what, why and when
+    def withdraw(
         self, gang: Gang, trigger: Trigger, why: str, now: float, pause: bool = False, learnt: bool = False
     ) -> None:
         """Void the plan, free what it holds, and plan again: at once where something was `learnt` that will
@@ -334,7 +334,7 @@ class Lives:
         self._unplaceable.discard(gang.key)
         self._queue.drop(gang.key)
 
-    def _push(  # noqa: PLR0913, PLR0917 - the fields of a verdict
+    def _push(
         self,
         gang: Gang,
         generation: int,

@@ -63,7 +63,7 @@ def alternates(
     return tuple(memo[member.role, member.node] for member in placed.members)
 
 
-def move(  # noqa: PLR0913 — what the call of the shim names, one by one
+def move(
     snapshot: Snapshot,
     request: Request,
     placed: Placed,

@@ -28,7 +28,7 @@ PIPED_WIDTH = 100
 """Columns where there is no terminal: what the drawings need."""
 
 
-def place_files(  # noqa: PLR0913 - the command's options, and where it reads and writes
+def place_files(
     files: Sequence[str],
     output: str,
     *,
@@ -65,7 +65,7 @@ def planner(
 
     The solver is imported here, 1.5 s, so that neither bad input nor a capture waits for it.
     """
-    from muster.placement.place import place  # noqa: PLC0415
+    from muster.placement.place import place
 
     def plan(snapshot: Snapshot, request: Request) -> Decision:
         if time_limit_s is None:
@@ -82,13 +82,13 @@ def _print(
     if output == "json":
         stdout.write(report.as_json(decided, skipped, notes))
     elif output == "svg":
-        from muster.adapters.files import svg  # noqa: PLC0415
+        from muster.adapters.files import svg
 
         stdout.write(svg.draw(decided))
     else:
-        from rich.console import Console  # noqa: PLC0415
+        from rich.console import Console
 
-        from muster.adapters.files import table  # noqa: PLC0415
+        from muster.adapters.files import table
 
         width = None if stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
         table.show(Console(file=stdout, highlight=False, width=width), decided)

@@ -168,9 +168,7 @@ def _parsed(source: str, text: str) -> Iterator[Any]:
         raise Malformed(source, "", f"no valid YAML: {problem}") from None
 
 
-def _objects(  # noqa: PLR0913, PLR0917 - one step of a recursion
-    source: str, place: str, value: Any, kind: str, version: str, depth: int
-) -> Iterator[Document]:
+def _objects(source: str, place: str, value: Any, kind: str, version: str, depth: int) -> Iterator[Document]:
     """The objects of one document: itself, or a list's items. `kind` and `version`: of a typed list's."""
     if not isinstance(value, dict):
         raise Malformed(source, place, f"expected an object, got {type_name(value)}")

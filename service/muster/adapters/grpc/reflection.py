@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import resources
 
-from google.protobuf import descriptor_pb2, descriptor_pool  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 

@@ -133,7 +133,7 @@ class KubeClient:
             yield _lines(what, response)
 
     @contextlib.asynccontextmanager
-    async def _request(  # noqa: PLR0913
+    async def _request(
         self,
         verb: str,
         what: str,
@@ -143,7 +143,7 @@ class KubeClient:
         body: object = None,
         read_deadline_s: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        import aiohttp  # noqa: PLC0415
+        import aiohttp
 
         if self._rest is None:
             raise Unreachable(f"{verb} {what}: the client is closed")
@@ -192,9 +192,9 @@ class KubeClient:
             await self._load()
 
     async def _load(self) -> None:
-        from kubernetes.aio import config  # noqa: PLC0415
-        from kubernetes.aio.client.configuration import Configuration  # noqa: PLC0415
-        from kubernetes.aio.client.rest import RESTClientObject  # noqa: PLC0415
+        from kubernetes.aio import config
+        from kubernetes.aio.client.configuration import Configuration
+        from kubernetes.aio.client.rest import RESTClientObject
 
         configuration = Configuration()
         try:
@@ -231,7 +231,7 @@ class KubeClient:
 
 def _connection(base: Any, configuration: Any) -> Any:
     """The client library's connection, with sockets that notice a dead peer."""
-    import aiohttp  # noqa: PLC0415
+    import aiohttp
 
     class Connection(base):  # type: ignore[misc]
         def _create_connector(self) -> aiohttp.TCPConnector:
@@ -267,5 +267,5 @@ async def _lines(what: str, response: aiohttp.ClientResponse) -> AsyncIterator[l
 
 
 def _import_kubernetes() -> None:
-    import kubernetes.aio.client.rest  # noqa: PLC0415
-    import kubernetes.aio.config  # noqa: F401, PLC0415
+    import kubernetes.aio.client.rest
+    import kubernetes.aio.config  # noqa: F401

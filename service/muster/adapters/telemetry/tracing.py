@@ -31,7 +31,7 @@ class Tracing:
             shutdown_on_exit=False,
         )
         if exporter is None and any(os.environ.get(name) for name in ENDPOINTS):
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (  # noqa: PLC0415
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
                 OTLPSpanExporter,
             )
 
