@@ -64,8 +64,8 @@ def _claim(
 ) -> tuple[GangClaim | None, tuple[Cause, ...]]:
     """The gang of a pod that is ours, and what is ill-formed in it.
 
-    A pod with neither gang nor GPUs, and a lone one that asks for GPUs in a way that is not planned, has no
-    claim: the in-tree plugins place it. A bound pod is a fact, so nothing is ill-formed in it any more.
+    A pod that the shim does not hold, with neither gang nor GPUs of ours, has no claim: the in-tree plugins
+    place it. A bound pod is a fact, so nothing is ill-formed in it any more.
     """
     labels = obj.metadata.labels or {}
     found = agreed(obj.metadata.name, (dialect(where, labels, settings) for dialect in GANG_DIALECTS))

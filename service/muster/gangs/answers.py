@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain import allocation
-from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.decision import Placed
 from muster.domain.sentences import placed_sentence
 from muster.gangs.calls import (
     BindingFate,
@@ -33,22 +33,12 @@ def filter_(lives: Lives, ref: PlanRef) -> FilterAnswer:
         return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
     if plan.filter_answer is None:
         snapshot = lives.ledger.without(set(plan.order))
-        refused = {pair: out.plugin for pair, out in gang.exclusions.items()}
         found = moves.alternates(
-            snapshot, plan.request, plan.placed, limit=lives.settings.alternates, excluded=refused
+            snapshot, plan.request, plan.placed, limit=lives.settings.alternates, excluded=gang.excluded
         )
-        others = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
-        places = plan.places
-        plan.filter_answer = FilterAnswer(
-            tuple(_candidates(gang, places[uid], others[uid]) for uid in plan.order)
-        )
+        nodes = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
+        plan.filter_answer = FilterAnswer(tuple(nodes[uid] for uid in plan.order))
     return plan.filter_answer
-
-
-def _candidates(gang: Gang, place: MemberPlacement, others: tuple[str, ...]) -> tuple[str, ...]:
-    """The planned node first, then the others that nobody has refused the member's role."""
-    left = (node for node in others if node != place.node and (place.role, node) not in gang.exclusions)
-    return (place.node, *left)
 
 
 def score(lives: Lives, ref: PlanRef) -> ScoreAnswer:

@@ -89,6 +89,11 @@ class Gang:
     """(role, node) → how often an in-tree plugin has refused the node since it last changed."""
 
     @property
+    def excluded(self) -> dict[tuple[str, str], str]:
+        """(role, node) → the plugin that refused it, as the planner takes it."""
+        return {pair: out.plugin for pair, out in self.exclusions.items()}
+
+    @property
     def holds(self) -> bool:
         """Whether it may have reservations."""
         return self.phase in HOLDING

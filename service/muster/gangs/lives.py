@@ -173,10 +173,9 @@ class Lives:
             return
         gang = self.gangs[key]
         request = requests.request(gang.group)
-        excluded = {pair: out.plugin for pair, out in gang.exclusions.items()}
         snapshot = self.ledger.snapshot()
         self.solving = Solving(key, gang.generation, request, snapshot, self.frees)
-        self._out.append(Solve(key, gang.generation, request, snapshot, excluded))
+        self._out.append(Solve(key, gang.generation, request, snapshot, gang.excluded))
 
     def plan_made(self, gang: Gang, solving: Solving, placed: Placed, event: Decided) -> None:
         """Reserve what the planner chose and tell the shim."""
