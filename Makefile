@@ -155,6 +155,12 @@ test: build ## All of it: check, Go tests, and every pytest, from unit to end-to
 	$(PYTEST) tests e2e || failed+=" pytest"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
+# --- measuring ------------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: $(READY) ## Figures beside the peers' methods: tables, and JSON lines in out/ (at most 15 minutes)
+	$(PY) -m benchmarks.run
+
 # --- trying it out --------------------------------------------------------------------------------
 
 .PHONY: demo

@@ -1,0 +1,1 @@
+"""Peers reproduce what their originals publish; figures are counted as they say."""
