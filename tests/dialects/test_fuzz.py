@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 
 from muster.dialects import nodes, pods
 from muster.dialects.objects import NodeObject, PodObject
+from muster.dialects.own import KEYS, MAX_LEVELS, MAX_LISTED
 from muster.domain.allocation import MAX_GPUS, RESERVED_KEYS
+from muster.domain.request import Scope
 
 TEXT = st.text(max_size=12)
 NUMBER = st.sampled_from(["0", "1", "2", "8", "-1", "1.5", "500m", "two", "", "1e3", "9" * 40, "1Gi", "1e-9"])
@@ -26,6 +30,7 @@ LABEL = st.sampled_from(
         "nvidia.com/gpu.product",
         "nvidia.com/nvlink.version",
         "nvidia.com/nvswitch.present",
+        "gpu.topology/group",
     ]
 )
 VALUE = TEXT | NUMBER | st.sampled_from(["true", "H100", "A100", "topology", "share", "train"])
@@ -53,10 +58,17 @@ MATRIX = TEXT | st.dictionaries(
     st.sampled_from(["Single NVLink", "Cross CPU socket", "?"]) | st.integers() | st.none(),
     max_size=8,
 ).map(lambda pairs: msgspec.json.encode(pairs).decode())
-ANNOTATIONS = st.dictionaries(
-    st.sampled_from([*RESERVED_KEYS, "GPU_TOPOLOGY", "batch.kubernetes.io/job-completion-index"]),
-    MATRIX | NUMBER | st.just('{"version":1,"gpus":[0,1]}') | st.just('{"version":1,"gpus":[{}]}'),
-    max_size=3,
+SCOPES = st.sampled_from([*Scope, "example.com/row", "-", "", " rack "])
+LISTED = st.lists(SCOPES | NUMBER | st.builds("{}={}".format, SCOPES, NUMBER), max_size=9).map(",".join)
+OWN = LISTED | VALUE | st.builds(operator.mul, TEXT, st.integers(0, 200))
+ANNOTATIONS = st.builds(
+    operator.or_,
+    st.dictionaries(
+        st.sampled_from([*RESERVED_KEYS, "GPU_TOPOLOGY", "batch.kubernetes.io/job-completion-index"]),
+        MATRIX | NUMBER | st.just('{"version":1,"gpus":[0,1]}') | st.just('{"version":1,"gpus":[{}]}'),
+        max_size=3,
+    ),
+    st.dictionaries(st.sampled_from(KEYS) | TEXT.map("gpu.topology/{}".format), OWN, max_size=6),
 )
 CONTAINER = st.fixed_dictionaries(
     {"name": TEXT, "resources": st.fixed_dictionaries({"limits": AMOUNTS, "requests": AMOUNTS})},
@@ -119,6 +131,15 @@ def test_any_pod_is_read(raw: dict[str, Any]) -> None:
     assert pod.gpus >= 0
     assert pod.claim is not None or pod.causes == ()
     hash((pod.claim, pod.rules, pod.causes))
+    assert pod.rank is None or pod.rank >= 0
+    if pod.claim is not None:
+        wishes = pod.claim.wishes
+        sizes = [segment.size for segment in wishes.segments]
+        assert len(sizes) <= MAX_LEVELS
+        assert all(size > 0 for size in sizes)
+        assert not any(wide % narrow for wide, narrow in pairwise(sizes))
+        assert len(wishes.preferred_scopes) <= MAX_LISTED
+        assert all(most.members > 0 for most in wishes.max_per)
     if pod.allocation is not None:
         assert pod.allocation.bit_count() == pod.gpus
 

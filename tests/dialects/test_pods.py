@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muster.dialects.own import GANG_KEYS
 from muster.dialects.pods import read
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import Settings
@@ -99,7 +100,10 @@ CASES = {
         {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, LONE, ("scheduling.x-k8s.io/pod-group",)
     ),
     "one of its annotations beside GPUs": Case(
-        {"limits": GPU, "annotations": {"gpu.topology/group": "g"}}, LONE, ("gpu.topology/group",), 1
+        {"limits": GPU, "annotations": {"scheduling.run.ai/pod-group": "g"}},
+        LONE,
+        ("scheduling.run.ai/pod-group",),
+        1,
     ),
     "a forged allocation": Case(
         {"limits": GPU, "annotations": {"gpu.topology/allocation": "{}", "ALIYUN_COM_GPU_GROUP": "0"}},
@@ -279,4 +283,4 @@ def test_what_the_shim_holds_is_read_or_refused() -> None:
     settings = Settings()
     assert held("Resources") == {*settings.gpu_resources, *settings.unplanned_resources}
     assert held("GangLabels") == {settings.ack_name, *settings.unread_labels}
-    assert held("GangAnnotations") == {*settings.unread_annotations}
+    assert held("GangAnnotations") == {*GANG_KEYS, *settings.unread_annotations}

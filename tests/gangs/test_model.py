@@ -19,11 +19,12 @@ from muster.gangs import events
 from muster.gangs.calls import BindingFate, PermitAnswer, PlanRef, StaleError
 from muster.gangs.instructions import Outcome, PushVerdict
 from muster.gangs.life import Phase
-from tests.gangs.world import World, bound, foreign, node, pod
+from tests.gangs.world import World, bound, foreign, node, pod, wishing
 
 NODES = ("a", "b", "c")
-GANGS = {"g": (2, 2), "h": (3, 2), "k": (2, 4), "": (1, 3)}
-"""Name → (members, GPUs of each)."""
+GANGS = {"g": (2, 2), "h": (3, 2), "k": (2, 4), "e": (2, 1), "": (1, 3)}
+"""Name → (members, GPUs of each). Of e, which is elastic, at least so many."""
+MOST = {"e": 4}
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,14 @@ class Cluster(RuleBasedStateMachine):
 
     def create(self, gang: str, priority: int) -> None:
         members, gpus = GANGS[gang]
-        if sum(1 for p in self.world.pods.values() if p.claim and p.claim.name == gang) <= members:
+        there = sum(1 for p in self.world.pods.values() if p.claim and p.claim.name == gang)
+        if there <= MOST.get(gang, members):
             self.serial += 1
             uid = f"{gang or 'lone'}-{self.serial}"
-            self.world.see(pod(uid, gang, members, gpus, created=float(self.serial), priority=priority))
+            made = pod(uid, gang, members, gpus, created=float(self.serial), priority=priority)
+            if gang in MOST:
+                made = replace(made, claim=wishing(uid, of=members, gang=gang).claim)
+            self.world.see(made)
 
     @rule(gang=st.sampled_from(sorted(GANGS)))
     def create_all(self, gang: str) -> None:

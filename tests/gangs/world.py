@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from muster.domain import allocation
 from muster.domain.decision import Decision
 from muster.domain.node import Node, Resources, Usage
-from muster.domain.pod import GangClaim, Pod
+from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.topology import GpuTopology, Link
 from muster.gangs import events
 from muster.gangs.calls import BindingFate, PermitAnswer, PlanRef, ReserveAnswer
@@ -54,6 +55,14 @@ def pod(uid: str, gang: str = "g", of: int = 2, gpus: int = 1, **more: object) -
         claim=claim,
     )
     return replace(made, **more)  # type: ignore[arg-type]
+
+
+def wishing(
+    uid: str, wishes: Wishes | None = None, of: int | None = 1, gang: str = "g", gpus: int = 1, **more: Any
+) -> Pod:
+    """A pending pod of a gang by our own annotations: at least `of` members must fit."""
+    claim = GangClaim("annotations", gang, of, wishes=wishes or Wishes())
+    return pod(uid, gpus=gpus, claim=claim, **more)
 
 
 def foreign(uid: str, on: str, gpus: int = 1) -> Pod:

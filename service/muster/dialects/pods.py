@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from muster.dialects import ack, gputopology, requests
+from muster.dialects import ack, gputopology, own, requests
 from muster.dialects.objects import NodeSelectorRequirement, PodObject, PodSpec
 from muster.dialects.reading import agreed
 from muster.dialects.requests import Asked
@@ -16,7 +17,8 @@ from muster.domain.reasons import BadValue, Cause, ForgedAllocation
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
 GANG_DIALECTS = (ack.claim,)
-"""Each reads (where, labels, settings) → Reading. A pod may speak several that agree."""
+"""Each reads (where, labels, settings) → Reading. A pod may speak several that agree; `own` comes on top
+of each."""
 
 _RANK = "batch.kubernetes.io/job-completion-index"
 _LAST_NUMBER = re.compile(r"-([0-9]{1,9})$")
@@ -29,9 +31,10 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
     asked = requests.read(where, spec, settings)
     claim: GangClaim | None = None
     causes: tuple[Cause, ...] = ()
+    said = own.Said()
     if spec.scheduler_name in settings.scheduler_names:
-        claim, causes = _claim(where, obj, asked, settings)
-    annotations = meta.annotations or {}
+        said = own.read(where, meta)
+        claim, causes = _claim(where, obj, asked, said, settings)
     finished = obj.status.phase in ("Succeeded", "Failed")
     return Pod(
         uid=meta.uid,
@@ -44,7 +47,7 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
         container_gpus=asked.container_gpus,
         rules=_rules(spec),
         claim=claim,
-        rank=_rank(obj),
+        rank=_rank(obj) if said.rank is None else said.rank,
         owner=next((owner.uid for owner in meta.owner_references or () if owner.controller), ""),
         priority=spec.priority or 0,
         created=_seconds(meta.creation_timestamp),
@@ -54,13 +57,13 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
         succeeded=obj.status.phase == "Succeeded",
         terminating=meta.deletion_timestamp is not None,
         gated=bool(spec.scheduling_gates),
-        allocation=allocation.read(annotations, asked.gpus) if spec.node_name else None,
+        allocation=allocation.read(meta.annotations or {}, asked.gpus) if spec.node_name else None,
         causes=causes,
     )
 
 
 def _claim(
-    where: str, obj: PodObject, asked: Asked, settings: Settings
+    where: str, obj: PodObject, asked: Asked, said: own.Said, settings: Settings
 ) -> tuple[GangClaim | None, tuple[Cause, ...]]:
     """The gang of a pod that is ours, and what is ill-formed in it.
 
@@ -68,7 +71,9 @@ def _claim(
     place it. A bound pod is a fact, so nothing is ill-formed in it any more.
     """
     labels = obj.metadata.labels or {}
-    found = agreed(obj.metadata.name, (dialect(where, labels, settings) for dialect in GANG_DIALECTS))
+    name = obj.metadata.name
+    named = agreed(name, (dialect(where, labels, settings) for dialect in GANG_DIALECTS))
+    found = agreed(name, (named, own.claim(where, said, named.claim)))
     claim = found.claim
     foreign = _foreign(where, obj.spec, asked)
     grouped = _scheduling_group(where, obj.spec) if asked.gpus or claim else ()
@@ -77,11 +82,10 @@ def _claim(
     in_gang = claim is not None or unplanned or bool(found.causes or grouped or unread)
     if not (in_gang or asked.gpus or asked.causes):
         return None, ()
-    if claim is None:
-        claim = gputopology.lone(obj.metadata.name)
+    claim = replace(claim or gputopology.lone(name), wishes=said.wishes)
     if obj.spec.node_name:
         return claim, ()
-    return claim, (*found.causes, *unread, *asked.causes, *foreign, *grouped, *_forged(obj))
+    return claim, (*found.causes, *said.causes, *unread, *asked.causes, *foreign, *grouped, *_forged(obj))
 
 
 def _foreign(where: str, spec: PodSpec, asked: Asked) -> tuple[BadValue, ...]:
@@ -143,7 +147,7 @@ def _term(requirement: NodeSelectorRequirement) -> SelectorTerm:
 
 
 def _rank(obj: PodObject) -> int | None:
-    """Order along the fabric: the Job's completion index, else the number at the end of the name."""
+    """The Job's completion index, else the number at the end of the name."""
     index = (obj.metadata.annotations or {}).get(_RANK, "")
     match = _LAST_NUMBER.search(f"-{index}") or _LAST_NUMBER.search(obj.metadata.name)
     return int(match[1]) if match else None

@@ -34,11 +34,16 @@ def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
     return Reading(claim, tuple(causes))
 
 
-def positive(text: str | None) -> int | None:
-    """The positive integer that `text` is; None for anything else."""
+def natural(text: str | None) -> int | None:
+    """The integer from 0 that `text` is; None for anything else."""
     if text is None or len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
         return None
-    return int(text) or None
+    return int(text)
+
+
+def positive(text: str | None) -> int | None:
+    """The positive integer that `text` is; None for anything else."""
+    return natural(text) or None
 
 
 def _contradict(first: GangClaim, second: GangClaim) -> bool:

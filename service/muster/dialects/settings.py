@@ -23,7 +23,7 @@ class Settings:
     unplanned_resources: tuple[str, ...] = ("aliyun.com/gpu-mem",)
     foreign_prefixes: tuple[str, ...] = ("nvidia.com/mig-",)
     unread_labels: tuple[str, ...] = ("scheduling.x-k8s.io/pod-group",)
-    unread_annotations: tuple[str, ...] = ("gpu.topology/group", "scheduling.run.ai/pod-group")
+    unread_annotations: tuple[str, ...] = ("scheduling.run.ai/pod-group",)
     ack_name: str = "gpu-topology"
     ack_replicas: str = "gpu-topology-replica"
     ack_node_mode: str = "ack.node.gpu.schedule"

@@ -6,7 +6,22 @@ from dataclasses import dataclass, field
 
 from muster.domain.node import Resources, Usage
 from muster.domain.reasons import Cause
-from muster.domain.request import NodeRules
+from muster.domain.request import MaxPer, NodeRules, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Where one pod wants its gang to be. What is not said is empty.
+
+    `role_scope` and `segments` are asked for the pod's `role` alone, the others for the whole gang.
+    """
+
+    role: str = ""
+    required_scope: str | None = None
+    preferred_scopes: tuple[str, ...] = ()
+    role_scope: str | None = None
+    segments: tuple[Segment, ...] = ()
+    max_per: tuple[MaxPer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +36,7 @@ class GangClaim:
     name: str
     min_member: int | None = None
     replicas: int | None = None
-    role: str | None = None
-    required_scope: str | None = None
-    preferred_scopes: tuple[str, ...] = ()
+    wishes: Wishes = field(default_factory=Wishes)
     lone: bool = False
 
 

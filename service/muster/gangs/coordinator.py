@@ -395,12 +395,11 @@ class Coordinator:
 
 
 def _comes_alike(pod: Pod, gang: Gang) -> bool:
-    """Whether the pod says of its gang what the others say, and is no more than one more of them."""
-    first = next(iter((*gang.group.unbound, *gang.group.bound)))
+    """Whether the pod says of its gang what one of the others says, and is no more than one more of them."""
     owners = gang.group.gang.owners
     return (
         not pod.node
         and not pod.causes
-        and pod.claim == first.claim
+        and pod.claim in gang.group.claims
         and (pod.owner in owners or not (pod.owner or owners))
     )

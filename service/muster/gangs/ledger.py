@@ -99,6 +99,15 @@ class Ledger:
         """UID → usage of the node."""
         return self._on_node.get(name, {})
 
+    def gpus_of(self, uid: str) -> int:
+        """The bit mask of the pod's GPUs, as `snapshot` counts them: 0 where their indices are not known or
+        can't be true."""
+        usage = self.usage(uid)
+        if usage is None or not usage.gpus or usage.node not in self.nodes:
+            return 0
+        believed = _believed(self.nodes[usage.node], self._on_node[usage.node].values())
+        return next(each.gpus for each in believed if each.pod_uid == uid)
+
     def _reindex(self, uid: str, before: Usage | None) -> tuple[str, ...]:
         after = self.usage(uid)
         if before == after:
@@ -155,7 +164,11 @@ def _resources_fit(asked: Resources, free: Resources) -> bool:
 
 
 def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
-    """The node's state. Indices that can't be true (beyond the node's GPUs, or taken twice by bound pods)
+    return NodeState.of(node, _believed(node, usages))
+
+
+def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
+    """The usages of a node. Indices that can't be true (beyond the node's GPUs, or taken twice by bound pods)
     count by number alone: then too much is counted rather than too little."""
     taken, believed = 0, []
     for usage in sorted(usages, key=lambda usage: usage.pod_uid):
@@ -164,4 +177,4 @@ def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
         else:
             taken |= usage.gpus
             believed.append(usage)
-    return NodeState.of(node, believed)
+    return believed

@@ -28,7 +28,7 @@ from muster.gangs.instructions import (
 from muster.gangs.ledger import Ledger, fits
 from muster.gangs.life import Phase, Trigger, after
 from muster.gangs.queue import Queue
-from muster.gangs.roster import Group, Roster
+from muster.gangs.roster import Group, Roster, planning_facts
 from muster.gangs.settings import Settings
 
 _SAID_ONCE = (EventReason.WAITING, EventReason.UNPLACEABLE)
@@ -100,9 +100,7 @@ class Lives:
             now = there.get(uid)
             if now is None:
                 return f"pod {pod.name} went, was bound elsewhere or can't be scheduled any more"
-            if (now.claim, now.resources, now.gpus, now.gpu_resource, now.rules, now.priority) != (
-                (pod.claim, pod.resources, pod.gpus, pod.gpu_resource, pod.rules, pod.priority)
-            ):
+            if planning_facts(now) != planning_facts(pod):
                 return f"pod {pod.name} was changed"
         if group.present < group.needed:
             return sentence((MembersMissing(group.present, group.needed),))
@@ -172,7 +170,7 @@ class Lives:
         if key is None:
             return
         gang = self.gangs[key]
-        request = requests.request(gang.group)
+        request = requests.request(gang.group, self.ledger)
         snapshot = self.ledger.snapshot()
         self.solving = Solving(key, gang.generation, request, snapshot, self.frees)
         self._out.append(Solve(key, gang.generation, request, snapshot, gang.excluded))

@@ -1,35 +1,44 @@
-"""A gang's unbound members as a Request: roles by equal requests, members in a fixed order.
+"""A gang's members as a Request: roles by equal requests, members in a fixed order, and those that are bound
+as what the others are to be near.
 
 Role names come from the claim (`role`); where it has none, or one name stands for several different
 requests, a number is added: role-1, role-2, the most GPUs first. One role that nobody named has no name.
+Bound members count in this, so that a role keeps its name while its members come and go.
 Equal members give equal requests, whatever order their pods were seen in.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import count
 
-from muster.domain.pod import Pod
-from muster.domain.request import Member, Request, Role
+from muster.domain.node import Resources
+from muster.domain.pod import Pod, Wishes
+from muster.domain.request import Member, NodeRules, Request, Role, Running, Segment
+from muster.gangs.ledger import Ledger
 from muster.gangs.roster import Group
+
+_Alike = tuple[str, int, str, tuple[Resources, NodeRules, str | None, tuple[Segment, ...]]]
+"""What the pods of one role have in common: its name, what they ask for, and what they wish as a role."""
 
 _NUMBERS = re.compile(r"([0-9]+)")
 
 
-def request(group: Group) -> Request:
-    """What is still to be placed of a complete group.
-
-    Members that are bound already count: only the rest must fit. That it lies in the scope of the bound ones
-    is not asked yet.
-    """
-    claims = [pod.claim for pod in group.unbound if pod.claim is not None]
+def request(group: Group, ledger: Ledger) -> Request:
+    """What is still to be placed of a complete group: members that are bound already count, so that only the
+    rest must fit."""
+    wishes = _wishes(group.unbound[0])
+    roles = _by_role((*group.bound, *group.unbound))
     return Request(
         gang=group.gang,
-        roles=tuple(_roles(group.unbound)),
+        roles=tuple(_roles(roles)),
         min_member=min(len(group.unbound), max(1, group.needed - len(group.bound))),
-        required_scope=claims[0].required_scope,
-        preferred_scopes=claims[0].preferred_scopes,
+        required_scope=wishes.required_scope,
+        preferred_scopes=wishes.preferred_scopes,
+        max_per=wishes.max_per,
+        running=tuple(_running(roles, ledger)),
         priority=priority(group),
         created=created(group),
     )
@@ -45,32 +54,70 @@ def created(group: Group) -> float:
     return min((pod.created for pod in (*group.bound, *group.unbound)), default=0.0)
 
 
-def _roles(pods: Iterable[Pod]) -> list[Role]:
-    alike: dict[tuple[str, int, str, str, str], list[Pod]] = {}
+def _by_role(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """The members of each role by its name, in rank order."""
+    alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
-        role = pod.claim.role if pod.claim is not None else None
-        # Rules and resources by their repr: they need an order, and any fixed one will do.
-        key = (role or "", -pod.gpus, pod.gpu_resource, repr(pod.resources), repr(pod.rules))
-        alike.setdefault(key, []).append(pod)
-    keys = sorted(alike)
-    return [_role(name, alike[key]) for name, key in zip(_names([key[0] for key in keys]), keys, strict=True)]
+        wishes = _wishes(pod)
+        key = (pod.resources, pod.rules, wishes.role_scope, wishes.segments)
+        alike.setdefault((wishes.role, -pod.gpus, pod.gpu_resource, key), []).append(pod)
+    # The last by its repr: it needs an order, and any fixed one will do.
+    keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
+    names = _names([key[0] for key in keys])
+    return {name: sorted(alike[key], key=_order) for name, key in zip(names, keys, strict=True)}
 
 
 def _names(said: list[str]) -> list[str]:
-    """A name for each role: as said where that is unique, else with a number."""
+    """A name for each role: as said where that is unique, else with a number that makes it so."""
     if len(said) == 1:
         return said
-    names, seen = [], dict.fromkeys(said, 0)
+    times = Counter(said)
+    taken = {name for name in said if name and times[name] == 1}
+    numbers = {name: count(1) for name in said}
+    names = []
     for name in said:
-        seen[name] += 1
-        names.append(name if name and said.count(name) == 1 else f"{name or 'role'}-{seen[name]}")
+        if name and times[name] == 1:
+            names.append(name)
+            continue
+        numbered = (f"{name or 'role'}-{number}" for number in numbers[name])
+        names.append(next(made for made in numbered if made not in taken))
+        taken.add(names[-1])
     return names
 
 
-def _role(name: str, pods: list[Pod]) -> Role:
-    first = pods[0]
-    members = tuple(Member(pod.uid, pod.name, pod.rank) for pod in sorted(pods, key=_order))
-    return Role(name, members, first.resources, first.gpus, first.gpu_resource, first.rules)
+def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
+    """The roles that have members to be placed."""
+    for name, pods in by_role.items():
+        members = tuple(_member(pod) for pod in pods if not pod.node)
+        if members:
+            first, wishes = pods[0], _wishes(pods[0])
+            yield Role(
+                name,
+                members,
+                first.resources,
+                first.gpus,
+                first.gpu_resource,
+                first.rules,
+                wishes.role_scope,
+                wishes.segments,
+            )
+
+
+def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[Running]:
+    """The members that are bound. On a node that is not there (any more) one is near to nothing."""
+    for name, pods in by_role.items():
+        for pod in pods:
+            if pod.node in ledger.nodes:
+                yield Running(_member(pod), name, pod.node, ledger.gpus_of(pod.uid))
+
+
+def _member(pod: Pod) -> Member:
+    return Member(pod.uid, pod.name, pod.rank)
+
+
+def _wishes(pod: Pod) -> Wishes:
+    assert pod.claim is not None
+    return pod.claim.wishes
 
 
 def _order(pod: Pod) -> tuple[object, ...]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from muster.domain.pod import Pod
-from muster.domain.reasons import BadValue, Cause, MembersDisagree, TooManyMembers
+from muster.domain.pod import GangClaim, Pod
+from muster.domain.reasons import BadValue, Cause, TooManyMembers
 from muster.domain.request import GangId
+from muster.gangs.agreement import disagreements
 
 NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID where it is a gang of one."""
@@ -23,13 +24,15 @@ MAX_CAUSES = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The present pods of one gang. `needed` is how many must be there, those that succeeded not counted."""
+    """The present pods of one gang. `needed` is how many must be there, those that succeeded not counted.
+    `claims` are what they say of it, each once."""
 
     gang: GangId
     bound: tuple[Pod, ...]
     unbound: tuple[Pod, ...]
     needed: int
     causes: tuple[Cause, ...] = ()
+    claims: frozenset[GangClaim] = frozenset()
 
     @property
     def present(self) -> int:
@@ -146,17 +149,16 @@ def _group(key: NameKey, by_owner: Mapping[str, list[Pod]]) -> Group:
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
     succeeded = sum(1 for pod in pods if pod.succeeded)
-    counts = {_min_member(pod) for pod in (*bound, *unbound)}
-    causes = _causes(f"gang/{namespace}/{name}", (*bound, *unbound), unbound)
+    claims = frozenset(pod.claim for pod in (*bound, *unbound) if pod.claim is not None)
+    counts = (claim.min_member or claim.replicas or 0 for claim in claims)
     return Group(
-        GangId(namespace, dialect, name, owners), bound, unbound, max(0, max(counts) - succeeded), causes
+        GangId(namespace, dialect, name, owners),
+        bound,
+        unbound,
+        needed=max(0, max(counts) - succeeded),
+        causes=_causes(f"gang/{namespace}/{name}", (*bound, *unbound), unbound),
+        claims=claims,
     )
-
-
-def _min_member(pod: Pod) -> int:
-    claim = pod.claim
-    assert claim is not None
-    return claim.min_member or claim.replicas or 0
 
 
 def _causes(where: str, present: tuple[Pod, ...], unbound: tuple[Pod, ...]) -> tuple[Cause, ...]:
@@ -165,35 +167,19 @@ def _causes(where: str, present: tuple[Pod, ...], unbound: tuple[Pod, ...]) -> t
     causes: list[Cause] = list(own)[:MAX_CAUSES]
     if not unbound or causes:
         return tuple(causes)
-    causes.extend(_disagreements(present))
+    causes.extend(disagreements(present))
     if causes:
         return tuple(causes)
     claim = unbound[0].claim
     assert claim is not None
     if claim.min_member is None and claim.replicas is None:
-        causes.append(BadValue(where, "min-member", "", "how many of its members must fit at once"))
+        causes.append(BadValue(where, "min-member", "", _COUNT_EXPECTED))
     if claim.replicas is not None and len(present) > claim.replicas:
         causes.append(TooManyMembers(len(present), claim.replicas))
     return tuple(causes)
 
 
-_SAID_ALIKE = {
-    "number of replicas": "replicas",
-    "min-member": "min_member",
-    "scope": "required_scope",
-    "preferred scopes": "preferred_scopes",
-}
-"""What all members must say alike → the field of their claims."""
-
-
-def _disagreements(pods: Iterable[Pod]) -> list[Cause]:
-    causes: list[Cause] = []
-    for field, attribute in _SAID_ALIKE.items():
-        said: dict[str, str] = {}
-        for pod in sorted(pods, key=lambda pod: (pod.name, pod.uid)):
-            value = getattr(pod.claim, attribute)
-            said.setdefault(",".join(value) if isinstance(value, tuple) else str(value), pod.name)
-        if len(said) > 1:
-            causes.append(MembersDisagree(field, tuple(sorted(said.items()))))
-            break  # ACK's one label is both replicas and min-member: one cause says it
-    return causes
+# The counts of its pods' owners are not read, and a gang must not begin with those that came first.
+_COUNT_EXPECTED = (
+    'how many of its members must fit at once: add the annotation gpu.topology/min-member, as in "4", to each'
+)

@@ -52,7 +52,7 @@ func defaultArgs() Args {
 		ServiceAddress:  "unix:///run/muster/muster.sock",
 		Resources:       []string{"nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu", "aliyun.com/gpu-mem"},
 		GangLabels:      []string{"gpu-topology", "scheduling.x-k8s.io/pod-group"},
-		GangAnnotations: []string{"gpu.topology/group", "scheduling.run.ai/pod-group"},
+		GangAnnotations: []string{"gpu.topology/group", "gpu.topology/min-member", "scheduling.run.ai/pod-group"},
 		FetchTimeout:    metav1.Duration{Duration: 5 * time.Second},
 		HookTimeout:     metav1.Duration{Duration: 500 * time.Millisecond},
 		HookMisses:      3,

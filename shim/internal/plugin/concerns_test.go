@@ -31,6 +31,8 @@ func TestConcerns(t *testing.T) {
 		"ACK gang":             {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"gpu-topology": "job"}}}, true},
 		"coscheduling gang":    {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"scheduling.x-k8s.io/pod-group": "g"}}}, true},
 		"our gang":             {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"gpu.topology/group": "g"}}}, true},
+		"our gang, unnamed":    {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"gpu.topology/min-member": "2"}}}, true},
+		"a wish, no gang":      {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"gpu.topology/scope": "rack"}}}, false},
 		"recipe gang":          {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"scheduling.run.ai/pod-group": "g"}}}, true},
 		"a label of the wrong": {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"gpu.topology/group": "g"}}}, false},
 	}

@@ -1,0 +1,215 @@
+"""The dialect of our own annotations: all that the planner can be asked for, without any CRD.
+
+gpu.topology/group: <the gang's name, within its namespace>     gpu.topology/min-member: "4"
+gpu.topology/role: worker           role-scope: rack            rank: "0"
+gpu.topology/scope: rack            preferred-scopes: nvlink-domain,node
+gpu.topology/segment-size: "16,4"   segment-scope: rack,nvlink-domain
+gpu.topology/max-per: rack=8,node=1
+
+They make a gang of their own, or add to the gang that a pod names in another dialect, also to a gang of one.
+A key that is none of these is a slip: it would otherwise be a wish that nobody grants.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from muster.dialects.objects import Metadata
+from muster.dialects.reading import Reading, natural, positive
+from muster.domain.allocation import RESERVED_KEYS
+from muster.domain.pod import GangClaim, Wishes
+from muster.domain.reasons import BadValue
+from muster.domain.request import MaxPer, Scope, Segment
+
+NAME = "annotations"
+
+PREFIX = "gpu.topology/"
+GROUP = f"{PREFIX}group"
+MIN_MEMBER = f"{PREFIX}min-member"
+ROLE = f"{PREFIX}role"
+SCOPE = f"{PREFIX}scope"
+ROLE_SCOPE = f"{PREFIX}role-scope"
+PREFERRED_SCOPES = f"{PREFIX}preferred-scopes"
+SEGMENT_SIZE = f"{PREFIX}segment-size"
+SEGMENT_SCOPE = f"{PREFIX}segment-scope"
+MAX_PER = f"{PREFIX}max-per"
+RANK = f"{PREFIX}rank"
+
+GANG_KEYS = (GROUP, MIN_MEMBER)
+"""Each makes a pod one of a gang, though it may ask for no GPU."""
+KEYS = (
+    *GANG_KEYS, ROLE, SCOPE, ROLE_SCOPE, PREFERRED_SCOPES, SEGMENT_SIZE, SEGMENT_SCOPE, MAX_PER, RANK,
+)  # fmt: skip
+
+MAX_CHARACTERS = 1_024
+MAX_LISTED = 8
+"""Scopes in one value: each preferred one may cost the planner a search of its own."""
+MAX_LEVELS = 3
+"""Of segments: rack, nvlink-domain and node are as deep as fabrics are nested."""
+
+_SHOWN = 80
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME.pattern}")
+
+_A_NAME = "a name as labels have it: at most 63 letters, digits, '-', '_' and '.'"
+_WORDS = ", ".join(scope.value for scope in Scope)
+_A_SCOPE = f"one of {_WORDS}, or a label key of nodes"
+_SCOPES = f"scopes, each once, at most {MAX_LISTED}: {_WORDS}, or label keys of nodes"
+# Members of a segment have GPUs of their own: several never lie on one.
+_PARTS = ", ".join(scope.value for scope in Scope if scope is not Scope.GPU)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a pod's own annotations say. `group` and `min_member` are None where they are not given or can't
+    be read; `gang_causes` say what is ill-formed in these two, `causes` in the others."""
+
+    group: str | None = None
+    min_member: int | None = None
+    wishes: Wishes = field(default_factory=Wishes)
+    rank: int | None = None
+    gang_causes: tuple[BadValue, ...] = ()
+    causes: tuple[BadValue, ...] = ()
+
+
+def read(where: str, meta: Metadata) -> Said:
+    """What the pod `where` (kind/namespace/name) says."""
+    said = {key: text for key, text in (meta.annotations or {}).items() if key.startswith(PREFIX)}
+    gang, wishes = _Reader(where, said), _Reader(where, said)
+    group = gang.matching(GROUP, _NAME, _A_NAME)
+    min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
+    asked = wishes.wishes()
+    rank = wishes.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
+    wishes.unheard(meta.labels or {})
+    return Said(group, min_member, asked, rank, tuple(gang.causes), tuple(wishes.causes))
+
+
+def claim(where: str, said: Said, other: GangClaim | None) -> Reading:
+    """The gang that the annotations name; `other` is what the pod claims in another dialect, to which a
+    min-member alone belongs."""
+    if said.group is not None:
+        return Reading(GangClaim(NAME, said.group, said.min_member), said.gang_causes)
+    if said.min_member is None or said.gang_causes:
+        return Reading(causes=said.gang_causes)
+    if other is not None:
+        return Reading(GangClaim(NAME, other.name, said.min_member))
+    expected = f"a gang beside it: add the annotation {GROUP}"
+    return Reading(causes=(BadValue(where, MIN_MEMBER, str(said.min_member), expected),))
+
+
+class _Reader:
+    """Values of one pod, gathering causes. A value that can't be read counts as not given."""
+
+    def __init__(self, where: str, said: Mapping[str, str]) -> None:
+        self.causes: list[BadValue] = []
+        self._where = where
+        self._said = said
+
+    def wishes(self) -> Wishes:
+        return Wishes(
+            role=self.matching(ROLE, _NAME, _A_NAME) or "",
+            required_scope=self.matching(SCOPE, _LABEL_KEY, _A_SCOPE),
+            preferred_scopes=self._scopes(PREFERRED_SCOPES, _SCOPES),
+            role_scope=self.matching(ROLE_SCOPE, _LABEL_KEY, _A_SCOPE),
+            segments=self._segments(),
+            max_per=self._max_per(),
+        )
+
+    def matching(self, key: str, pattern: re.Pattern[str], expected: str) -> str | None:
+        text = self._text(key)
+        if text is not None and not pattern.fullmatch(text):
+            self._bad(key, text, expected)
+            return None
+        return text
+
+    def number(self, key: str, parse: Callable[[str | None], int | None], expected: str) -> int | None:
+        text = self._text(key)
+        number = parse(text)
+        if text is not None and number is None:
+            self._bad(key, text, expected)
+        return number
+
+    def unheard(self, labels: Mapping[str, str]) -> None:
+        """What nobody would read: misspelt keys, and ours where they stand among the labels."""
+        known = ", ".join(key.removeprefix(PREFIX) for key in KEYS)
+        for key in sorted(self._said.keys() - {*KEYS, *RESERVED_KEYS})[:MAX_LISTED]:
+            self._bad(key[:_SHOWN], self._said[key], f"none: the annotations {PREFIX}… are {known}")
+        for key in KEYS:
+            if key in labels:
+                self._bad(f"label {key}", labels[key], "none: it is an annotation")
+
+    def _scopes(self, key: str, expected: str) -> tuple[str, ...]:
+        text = self._text(key)
+        if text is None:
+            return ()
+        scopes = _split(text)
+        if not all(map(_LABEL_KEY.fullmatch, scopes)) or not len(set(scopes)) == len(scopes) <= MAX_LISTED:
+            self._bad(key, text, expected)
+            return ()
+        return tuple(scopes)
+
+    def _segments(self) -> tuple[Segment, ...]:
+        """Widest first: each size is a multiple of the next."""
+        if SEGMENT_SIZE not in self._said and SEGMENT_SCOPE not in self._said:
+            return ()
+        sizes = self._sizes()
+        expected = f"a scope for each of {SEGMENT_SIZE}, each once: {_PARTS}, or label keys of nodes"
+        if SEGMENT_SCOPE not in self._said:
+            self._bad(SEGMENT_SCOPE, "", expected)
+        scopes = self._scopes(SEGMENT_SCOPE, expected)
+        if sizes and scopes and (len(scopes) != len(sizes) or Scope.GPU in scopes):
+            self._bad(SEGMENT_SCOPE, ",".join(scopes), expected)
+            return ()
+        return tuple(map(Segment, sizes, scopes))
+
+    def _sizes(self) -> tuple[int, ...]:
+        expected = f"at most {MAX_LEVELS} sizes, each a multiple of the next, as in 16,4"
+        if SEGMENT_SIZE not in self._said:
+            self._bad(SEGMENT_SIZE, "", f"{expected}, for the scopes in {SEGMENT_SCOPE}")
+        text = self._text(SEGMENT_SIZE)
+        if text is None:
+            return ()
+        sizes = tuple(size for part in _split(text) if (size := positive(part)) is not None)
+        whole = len(sizes) == len(_split(text)) <= MAX_LEVELS
+        if not whole or any(wide % narrow for wide, narrow in pairwise(sizes)):
+            self._bad(SEGMENT_SIZE, text, expected)
+            return ()
+        return sizes
+
+    def _max_per(self) -> tuple[MaxPer, ...]:
+        text = self._text(MAX_PER)
+        if text is None:
+            return ()
+        most: dict[str, int] = {}
+        pairs = _split(text)
+        for pair in pairs:
+            scope, _, count = (part.strip() for part in pair.partition("="))
+            members = positive(count)
+            if members is not None and _LABEL_KEY.fullmatch(scope):
+                most[scope] = members
+        if not len(most) == len(pairs) <= MAX_LISTED:
+            self._bad(
+                MAX_PER, text, f"as in rack=2,node=1, each scope once: {_PARTS}, or label keys of nodes"
+            )
+            return ()
+        # In a fixed order: the pods of a gang may list them differently.
+        return tuple(MaxPer(scope, most[scope]) for scope in sorted(most))
+
+    def _text(self, key: str) -> str | None:
+        text = self._said.get(key)
+        if text is None:
+            return None
+        if len(text) > MAX_CHARACTERS:
+            self._bad(key, text, f"at most {MAX_CHARACTERS:,} characters")
+            return None
+        return text.strip()
+
+    def _bad(self, field: str, value: str, expected: str) -> None:
+        self.causes.append(BadValue(self._where, field, value[:_SHOWN], expected))
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]

@@ -1,0 +1,75 @@
+"""What the pods of one gang must say alike, and what those of one role must.
+
+Silence is an answer too: a wish that only some members have is not the gang's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.reasons import MembersDisagree
+
+Words = Callable[[Pod], str]
+
+
+def disagreements(present: Iterable[Pod]) -> list[MembersDisagree]:
+    """The first thing that the members of a gang, or of a role that has a name, give different values."""
+    pods = sorted(present, key=lambda pod: (pod.name, pod.uid))
+    roles: dict[str, list[Pod]] = {}
+    for pod in pods:
+        roles.setdefault(_wishes(pod).role, []).append(pod)
+    roles.pop("", None)  # different pods that nobody named are different roles
+    asked = [(field, pods, words) for field, words in _OF_A_GANG.items()]
+    for role, members in sorted(roles.items()):
+        asked += [(f"{field} of role {role}", members, words) for field, words in _OF_A_ROLE.items()]
+        if any(_wishes(pod).role_scope or _wishes(pod).segments for pod in members):
+            # Requests that differ make several roles of one name: each would then lie in a part of its own.
+            asked += [(f"{field} of role {role}", members, words) for field, words in _OF_ONE_ROLE.items()]
+    # One at a time: ACK's one label is both replicas and min-member.
+    return next(([cause] for cause in map(_disagreement, asked) if cause is not None), [])
+
+
+def _disagreement(asked: tuple[str, list[Pod], Words]) -> MembersDisagree | None:
+    field, pods, words = asked
+    said: dict[str, str] = {}
+    for pod in pods:
+        said.setdefault(words(pod), pod.name)
+    return MembersDisagree(field, tuple(sorted(said.items()))) if len(said) > 1 else None
+
+
+def _claim(pod: Pod) -> GangClaim:
+    assert pod.claim is not None
+    return pod.claim
+
+
+def _wishes(pod: Pod) -> Wishes:
+    return _claim(pod).wishes
+
+
+def _segments(pod: Pod) -> str:
+    return ",".join(f"{segment.size} in one {segment.scope}" for segment in _wishes(pod).segments)
+
+
+def _resources(pod: Pod) -> str:
+    asked = pod.resources
+    gpus = f"{pod.gpus} {pod.gpu_resource or 'GPUs'}"
+    return f"{gpus}, {asked.cpu_milli / 1000:g} cpu, {asked.memory_bytes} bytes"
+
+
+_OF_A_GANG: Mapping[str, Words] = MappingProxyType(
+    {
+        "number of replicas": lambda pod: str(_claim(pod).replicas or ""),
+        "min-member": lambda pod: str(_claim(pod).min_member or ""),
+        "scope": lambda pod: _wishes(pod).required_scope or "",
+        "preferred scopes": lambda pod: ",".join(_wishes(pod).preferred_scopes),
+        "max-per": lambda pod: ",".join(f"{most.scope}={most.members}" for most in _wishes(pod).max_per),
+    }
+)
+_OF_A_ROLE: Mapping[str, Words] = MappingProxyType(
+    {"role-scope": lambda pod: _wishes(pod).role_scope or "", "segments": _segments}
+)
+_OF_ONE_ROLE: Mapping[str, Words] = MappingProxyType(
+    {"requests": _resources, "node rules": lambda pod: repr(pod.rules)}
+)

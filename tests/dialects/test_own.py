@@ -1,0 +1,204 @@
+"""Our own annotations: what is read of them, what is refused, and how they go with the other dialects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from muster.dialects.own import KEYS, PREFIX
+from muster.dialects.pods import read
+from muster.domain.pod import GangClaim, Wishes
+from muster.domain.reasons import BadValue, DialectsDisagree
+from muster.domain.request import MaxPer, Segment
+from muster.domain.sentences import MAX_CHARACTERS, sentence
+from tests.dialects.objects import pod_object
+
+GPU = {"nvidia.com/gpu": 1}
+ACK = {"gpu-topology": "train", "gpu-topology-replica": "2"}
+OF_ACK = GangClaim("ack", "train", min_member=2, replicas=2)
+LONE = GangClaim("gputopology", "p", min_member=1, replicas=1, lone=True)
+
+
+def said(**annotations: str) -> dict[str, str]:
+    """`min_member="4"` → gpu.topology/min-member: "4"."""
+    return {PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
+
+
+WISHES: dict[str, tuple[dict[str, str], Wishes]] = {
+    "a scope": (said(scope="rack"), Wishes(required_scope="rack")),
+    "a label key is a scope": (said(scope="example.com/row"), Wishes(required_scope="example.com/row")),
+    "spaces around it": (said(scope=" rack\n"), Wishes(required_scope="rack")),
+    "a role and its scope": (
+        said(role="prefill", role_scope="nvlink-domain"),
+        Wishes(role="prefill", role_scope="nvlink-domain"),
+    ),
+    "preferred scopes keep their order": (
+        said(preferred_scopes="nvlink-domain, node,rack"),
+        Wishes(preferred_scopes=("nvlink-domain", "node", "rack")),
+    ),
+    "segments": (
+        said(segment_size="4", segment_scope="nvlink-domain"),
+        Wishes(segments=(Segment(4, "nvlink-domain"),)),
+    ),
+    "segments in segments": (
+        said(segment_size="16, 4", segment_scope="rack,nvlink-domain"),
+        Wishes(segments=(Segment(16, "rack"), Segment(4, "nvlink-domain"))),
+    ),
+    "the same size twice": (
+        said(segment_size="4,4", segment_scope="rack,node"),
+        Wishes(segments=(Segment(4, "rack"), Segment(4, "node"))),
+    ),
+    "at most so many": (
+        said(max_per="rack=2, node = 1"),
+        Wishes(max_per=(MaxPer("node", 1), MaxPer("rack", 2))),
+    ),
+}
+"""Annotations → wishes."""
+
+
+@pytest.mark.parametrize(("annotations", "wishes"), WISHES.values(), ids=WISHES.keys())
+def test_what_a_pod_wishes(annotations: dict[str, str], wishes: Wishes) -> None:
+    grouped = read(pod_object(annotations={**annotations, **said(group="g", min_member="4")}))
+    assert (grouped.claim, grouped.causes) == (GangClaim("annotations", "g", 4, wishes=wishes), ())
+    lone = read(pod_object(annotations=annotations, limits=GPU))
+    assert lone.claim == GangClaim("gputopology", "p", 1, 1, wishes, lone=True)
+    ack = read(pod_object(annotations=annotations, labels=ACK))
+    assert ack.claim == GangClaim("ack", "train", 2, 2, wishes)
+    assert ack.causes == lone.causes == ()
+
+
+BAD: dict[str, tuple[dict[str, str], str]] = {
+    "no name": (said(group=""), "group"),
+    "a name that no label could have": (said(group="a/b"), "group"),
+    "a name of 64 letters": (said(group="a" * 64), "group"),
+    "no number of members": (said(group="g", min_member="four"), "min-member"),
+    "no member": (said(group="g", min_member="0"), "min-member"),
+    "a count without a gang": (said(min_member="1"), "min-member"),
+    "a role of two words": (said(role="a, b"), "role"),
+    "a scope that is no label key": (said(scope="/rack"), "scope"),
+    "two required scopes": (said(scope="rack,node"), "scope"),
+    "no role scope": (said(role_scope=" "), "role-scope"),
+    "an empty list": (said(preferred_scopes=""), "preferred-scopes"),
+    "a comma too many": (said(preferred_scopes="rack,"), "preferred-scopes"),
+    "a scope twice": (said(preferred_scopes="rack,node,rack"), "preferred-scopes"),
+    "nine scopes": (said(preferred_scopes=",".join("abcdefghi")), "preferred-scopes"),
+    "sizes without scopes": (said(segment_size="4"), "segment-scope"),
+    "scopes without sizes": (said(segment_scope="rack"), "segment-size"),
+    "no size": (said(segment_size="0", segment_scope="rack"), "segment-size"),
+    "half a size": (said(segment_size="4,x", segment_scope="rack,node"), "segment-size"),
+    "sizes that do not nest": (said(segment_size="6,4", segment_scope="rack,node"), "segment-size"),
+    "the narrow one first": (said(segment_size="4,16", segment_scope="node,rack"), "segment-size"),
+    "four levels": (said(segment_size="8,4,2,1", segment_scope="zone,rack,node,x"), "segment-size"),
+    "fewer scopes than sizes": (said(segment_size="8,4", segment_scope="rack"), "segment-scope"),
+    "more scopes than sizes": (said(segment_size="8", segment_scope="rack,node"), "segment-scope"),
+    "several members on one GPU": (said(segment_size="4", segment_scope="gpu"), "segment-scope"),
+    "no number": (said(max_per="rack"), "max-per"),
+    "none at all": (said(max_per="rack=0"), "max-per"),
+    "the same part twice": (said(max_per="rack=1,rack=2"), "max-per"),
+    "no part": (said(max_per="=1"), "max-per"),
+    "a rank below zero": (said(rank="-1"), "rank"),
+    "a rank of another alphabet": (said(rank="٢"), "rank"),
+    "a slip in the key": (said(prefered_scopes="rack"), "prefered-scopes"),
+    "longer than any value": (said(preferred_scopes="a," * 600), "preferred-scopes"),
+    "a long list of sizes": (said(segment_size="1," * 600, segment_scope="rack"), "segment-size"),
+}
+"""Annotations → the one that is refused."""
+
+
+@pytest.mark.parametrize(("annotations", "key"), BAD.values(), ids=BAD.keys())
+def test_what_can_not_be_read_says_so(annotations: dict[str, str], key: str) -> None:
+    pod = read(pod_object(annotations=annotations, limits=GPU))
+    assert pod.claim is not None
+    (cause,) = pod.causes
+    assert isinstance(cause, BadValue)
+    assert (cause.where, cause.field) == ("pod/ns/p", PREFIX + key)
+    assert cause.expected
+    assert len(cause.value) <= 80
+    assert len(sentence([cause])) < MAX_CHARACTERS
+    assert read(pod_object(annotations=annotations, limits=GPU, node="n")).causes == ()
+
+
+def test_a_key_among_the_labels_says_where_it_belongs() -> None:
+    (cause,) = read(pod_object(labels=said(group="g"), limits=GPU)).causes
+    assert sentence([cause]) == (
+        'pod/ns/p: label gpu.topology/group is "g", expected none: it is an annotation'
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pod of two dialects, or none, and what becomes of it."""
+
+    pod: dict[str, Any]
+    claim: GangClaim | None
+    causes: tuple[object, ...] = field(default=())
+
+
+OTHERS = {
+    "ACK and the same": Case({"labels": ACK, "annotations": said(group="train", min_member="2")}, OF_ACK),
+    "ACK and the same name": Case({"labels": ACK, "annotations": said(group="train")}, OF_ACK),
+    "ACK and the same count": Case({"labels": ACK, "annotations": said(min_member="2")}, OF_ACK),
+    "ACK and another name": Case(
+        {"labels": ACK, "annotations": said(group="other")},
+        OF_ACK,
+        (DialectsDisagree("p", "ack: gang train of 2", "annotations: gang other"),),
+    ),
+    "ACK and another count": Case(
+        {"labels": ACK, "annotations": said(min_member="1")},
+        OF_ACK,
+        (DialectsDisagree("p", "ack: gang train of 2", "annotations: gang train of 1"),),
+    ),
+    "ACK and both": Case(
+        {"labels": ACK, "annotations": said(group="other", min_member="3")},
+        OF_ACK,
+        (DialectsDisagree("p", "ack: gang train of 2", "annotations: gang other of 3"),),
+    ),
+    "a gang without a count": Case({"annotations": said(group="g")}, GangClaim("annotations", "g")),
+    "a lone pod with GPUs": Case({"limits": GPU}, LONE),
+    "a lone pod without GPUs": Case({"annotations": said(scope="!", rank="x")}, None),
+    "another scheduler's pod": Case(
+        {"annotations": said(group="", scope="!"), "scheduler": "other", "limits": GPU}, None
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS.keys())
+def test_beside_other_dialects(case: Case) -> None:
+    pod = read(pod_object(**case.pod))
+    assert (pod.claim, pod.causes) == (case.claim, case.causes)
+
+
+def test_a_member_without_gpus_is_held_for_its_gang_and_refused_without_one() -> None:
+    assert read(pod_object(annotations=said(group="g", min_member="2"))).causes == ()
+    lost = read(pod_object(annotations=said(min_member="2")))
+    assert lost.claim == LONE
+    assert sentence(lost.causes) == (
+        'pod/ns/p: gpu.topology/min-member is "2", expected a gang beside it: '
+        "add the annotation gpu.topology/group"
+    )
+
+
+RANKS = {
+    "as it says": (said(rank="7"), "p-3", 7),
+    "the first": (said(rank="0"), "p-3", 0),
+    "the Job's index": ({"batch.kubernetes.io/job-completion-index": "5"}, "p-3", 5),
+    "the end of its name": ({}, "p-3", 3),
+    "nothing": ({}, "p", None),
+}
+
+
+@pytest.mark.parametrize(("annotations", "name", "rank"), RANKS.values(), ids=RANKS.keys())
+def test_its_rank(annotations: dict[str, str], name: str, rank: int | None) -> None:
+    assert read(pod_object(name=name, annotations=annotations)).rank == rank
+
+
+def test_all_of_them_on_one_pod() -> None:
+    annotations = said(
+        group="g", min_member="8", role="w", scope="zone", role_scope="rack", preferred_scopes="rack",
+        segment_size="4", segment_scope="node", max_per="node=4", rank="0",
+    )  # fmt: skip
+    assert set(annotations) == set(KEYS)
+    pod = read(pod_object(annotations=annotations))
+    assert (pod.causes, pod.rank) == ((), 0)

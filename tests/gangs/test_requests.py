@@ -1,0 +1,272 @@
+"""What a gang's pods amount to: roles, what is to be placed, and what runs already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from muster.domain.pod import Pod, Wishes
+from muster.domain.request import MaxPer, Member, Running, Segment
+from muster.domain.sentences import sentence
+from muster.gangs.ledger import Ledger
+from muster.gangs.requests import request
+from muster.gangs.roster import Group, NameKey, Roster
+from tests.gangs.world import World, bound, node, pod, wishing
+
+FOURS = Wishes(segments=(Segment(4, "node"),))
+
+
+def group_of(*pods: Pod) -> Group:
+    roster = Roster()
+    for each in pods:
+        roster.see(each)
+    (group,) = roster.groups(("ns", "annotations", "g", ""))
+    return group
+
+
+def ledger_of(*pods: Pod) -> Ledger:
+    ledger = Ledger()
+    for name in ("a", "b"):
+        ledger.set_node(node(name))
+    for each in pods:
+        ledger.bind(each.uid, each.usage)
+    return ledger
+
+
+def on(name: str, gpus: int | None, made: Pod) -> Pod:
+    return replace(made, node=name, allocation=gpus)
+
+
+ROLES: dict[str, tuple[list[Pod], list[str]]] = {
+    "one that nobody named": ([wishing("p0"), wishing("p1")], [": p0 p1"]),
+    "one that has a name": ([wishing("p0", Wishes(role="w"))], ["w: p0"]),
+    "by GPUs, the most first": (
+        [wishing("p0", gpus=1), wishing("p1", gpus=2)],
+        ["role-1: p1", "role-2: p0"],
+    ),
+    "by what they wish": ([wishing("p0", FOURS), wishing("p1")], ["role-1: p1", "role-2: p0"]),
+    "one name for different requests": (
+        [wishing("p0", Wishes(role="w"), gpus=2), wishing("p1", Wishes(role="w"))],
+        ["w-1: p0", "w-2: p1"],
+    ),
+    "no name that another has": (
+        [wishing("p0"), wishing("p1", gpus=2), wishing("p2", Wishes(role="role-1"))],
+        ["role-2: p1", "role-3: p0", "role-1: p2"],
+    ),
+    "by rank, then by the numbers in their names": (
+        [wishing("p10"), wishing("p9"), wishing("x", rank=0), wishing("a", rank=1)],
+        [": x a p9 p10"],
+    ),
+    "a role keeps its name while another runs": (
+        [on("a", None, wishing("p0", gpus=2)), wishing("p1", gpus=1)],
+        ["role-2: p1"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("pods", "roles"), ROLES.values(), ids=ROLES.keys())
+def test_roles(pods: list[Pod], roles: list[str]) -> None:
+    for order in (pods, pods[::-1]):
+        made = request(group_of(*order), ledger_of(*order))
+        assert [f"{r.name}: {' '.join(m.name for m in r.members)}" for r in made.roles] == roles
+
+
+def test_what_is_wished_is_asked() -> None:
+    wishes = Wishes("w", "zone", ("node", "rack"), "rack", (Segment(4, "node"),), (MaxPer("node", 4),))
+    made = request(group_of(wishing("p0", wishes)), ledger_of())
+    assert (made.required_scope, made.preferred_scopes, made.max_per) == (
+        "zone", ("node", "rack"), (MaxPer("node", 4),),
+    )  # fmt: skip
+    (role,) = made.roles
+    assert (role.name, role.required_scope, role.segments) == ("w", "rack", (Segment(4, "node"),))
+
+
+def test_bound_members_run_on_the_gpus_that_the_ledger_believes() -> None:
+    pods = [
+        on("a", 0b0110, wishing("r0", gpus=2, rank=0)),
+        on("a", 0b0100, wishing("r1", rank=1)),  # a GPU that r0 has
+        on("b", 0b10000, wishing("r2", rank=2)),  # of four
+        on("b", None, wishing("r3", rank=3)),
+        on("gone", 0b0001, wishing("r4", rank=4)),
+        on("a", None, wishing("r5", gpus=0, rank=5)),
+        replace(on("a", 0b1000, wishing("r6")), terminating=True),
+        wishing("p", rank=6),
+    ]
+    made = request(group_of(*pods), ledger_of(*pods))
+    assert [(role.name, len(role.members)) for role in made.roles] == [("role-2", 1)]
+    assert made.running == (
+        Running(Member("r0", "r0", 0), "role-1", "a", 0b0110),
+        Running(Member("r1", "r1", 1), "role-2", "a", 0),
+        Running(Member("r2", "r2", 2), "role-2", "b", 0),
+        Running(Member("r3", "r3", 3), "role-2", "b", 0),
+        Running(Member("r5", "r5", 5), "role-3", "a", 0),
+    )
+
+
+DISAGREE: dict[str, tuple[list[Pod], str]] = {
+    "a scope that one does not have": (
+        [wishing("p0", Wishes(required_scope="rack")), wishing("p1")],
+        'scope: "" (pod p1), "rack" (pod p0)',
+    ),
+    "preferred scopes in another order": (
+        [
+            wishing("p0", Wishes(preferred_scopes=("node", "rack"))),
+            wishing("p1", Wishes(preferred_scopes=("rack", "node"))),
+        ],
+        'preferred scopes: "node,rack" (pod p0), "rack,node" (pod p1)',
+    ),
+    "counts": ([wishing("p0", of=2), wishing("p1", of=3)], 'min-member: "2" (pod p0), "3" (pod p1)'),
+    "a count that one does not have": (
+        [wishing("p0", of=2), wishing("p1", of=None)],
+        'min-member: "" (pod p1), "2" (pod p0)',
+    ),
+    "max-per": (
+        [
+            wishing("p0", Wishes(max_per=(MaxPer("node", 1), MaxPer("rack", 2)))),
+            wishing("p1", Wishes(max_per=(MaxPer("node", 2),))),
+        ],
+        'max-per: "node=1,rack=2" (pod p0), "node=2" (pod p1)',
+    ),
+    "a role's scope": (
+        [wishing("p0", Wishes("w", role_scope="rack")), wishing("p1", Wishes("w", role_scope="zone"))],
+        'role-scope of role w: "rack" (pod p0), "zone" (pod p1)',
+    ),
+    "a role's segments": (
+        [wishing("p0", Wishes("w", segments=FOURS.segments)), wishing("p1", Wishes("w"))],
+        'segments of role w: "" (pod p1), "4 in one node" (pod p0)',
+    ),
+    "what a role with a scope asks for": (
+        [
+            wishing("p0", Wishes("w", role_scope="rack"), gpus=2),
+            wishing("p1", Wishes("w", role_scope="rack")),
+        ],
+        'requests of role w: "1 nvidia.com/gpu, 1 cpu, 1073741824 bytes" (pod p1), '
+        '"2 nvidia.com/gpu, 1 cpu, 1073741824 bytes" (pod p0)',
+    ),
+}
+
+
+@pytest.mark.parametrize(("pods", "said"), DISAGREE.values(), ids=DISAGREE.keys())
+def test_pods_that_disagree(pods: list[Pod], said: str) -> None:
+    group = group_of(*pods)
+    assert sentence(group.causes) == f"Pods of one gang disagree on {said}"
+    assert group_of(*pods[::-1]).causes == group.causes
+    request(group, ledger_of())
+
+
+def test_roles_and_pods_that_nobody_named_may_wish_what_they_like() -> None:
+    assert not group_of(
+        wishing("p0", Wishes("x", role_scope="rack")),
+        wishing("p1", Wishes("y", role_scope="zone"), gpus=2),
+        wishing("p2", FOURS),
+        wishing("p3", gpus=2),
+    ).causes
+
+
+def test_a_gang_without_a_count_says_what_to_add() -> None:
+    world = World().start(node("a"))
+    world.see(wishing("p0", of=None), wishing("p1", of=None))
+    assert world.phase() == "invalid"
+    assert world.verdict().reason == (
+        'gang/ns/g: min-member is "", expected how many of its members must fit at once: '
+        'add the annotation gpu.topology/min-member, as in "4", to each'
+    )
+    world.see(wishing("p0", of=2), wishing("p1", of=2))
+    assert world.planned()
+
+
+# --- beside those that run ---------------------------------------------------------------------------
+
+
+def asked(world: World) -> Any:
+    return world.solves[-1].request
+
+
+def running_pair(**more: Any) -> World:
+    """A gang of two that runs on a, whose r2 is out of work; another like it waits for the planner."""
+    world = World().start(node("a"), node("b"))
+    world.see(pod("p0", **more), pod("p1", **more))
+    world.run()
+    world.auto = False
+    return world
+
+
+def test_a_replacement_is_asked_for_beside_those_that_run() -> None:
+    world = running_pair()
+    left = world.pods["p0"]
+    world.gone("p1")
+    world.see(pod("p9"))
+    made = asked(world)
+    assert [member.uid for role in made.roles for member in role.members] == ["p9"]
+    assert made.running == (Running(Member("p0", "p0"), "", left.node, left.allocation or 0),)
+    assert made.min_member == 1
+    free = world.solves[-1].snapshot.nodes[left.node].free_gpus
+    assert not free & (left.allocation or 0)
+
+
+def test_an_elastic_member_is_asked_for_beside_those_that_run() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.run()
+    world.auto = False
+    world.see(wishing("p2", of=2), wishing("p3", of=2))
+    world.solve()  # for p2 alone, before p3 came
+    made = asked(world)
+    assert (made.min_member, made.size, len(made.running)) == (1, 2, 2)
+    world.solve()
+    assert (len(world.verdict().members), world.verdict().required) == (2, 1)
+
+
+def test_members_on_their_way_are_neither_running_nor_asked_for() -> None:
+    """One is bound, one permitted: nothing is asked before the second is settled."""
+    world = World().start(node("a"), node("b"))
+    world.see(pod("p0"), pod("p1"))
+    assert world.reserve().claimed
+    answer = world.permit()
+    world.auto = False
+    world.bind(answer, [0])
+    assert world.phase() == "permitted"
+    assert not world.solves
+    world.wait(32)
+    made = asked(world)
+    assert [running.member.uid for running in made.running] == ["p0"]
+    assert [member.uid for role in made.roles for member in role.members] == ["p1"]
+
+
+def test_a_terminating_member_is_no_neighbour() -> None:
+    world = running_pair()
+    world.see(replace(world.pods["p1"], terminating=True), pod("p9"))
+    assert [running.member.uid for running in asked(world).running] == ["p0"]
+
+
+def test_a_rank_that_changes_voids_the_plan() -> None:
+    world = World().start(node("a"))
+    world.see(wishing("p0", FOURS, of=2), wishing("p1", FOURS, of=2))
+    assert world.planned()
+    world.see(wishing("p1", FOURS, of=2, rank=7))
+    assert world.outcomes() == ["planned", "withdrawn", "planned"]
+
+
+def test_a_gang_of_two_roles_is_not_counted_again_for_each_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(auto=False).start(node("a"))
+    counted: list[NameKey] = []
+    roster = world.coordinator.lives.roster
+    groups = roster.groups
+
+    def count(key: NameKey) -> list[Group]:
+        counted.append(key)
+        return groups(key)
+
+    monkeypatch.setattr(roster, "groups", count)
+    world.see(*(wishing(f"p{i}", Wishes("xy"[i % 2]), of=200) for i in range(200)))
+    assert asked(world).size == 200
+    assert len(counted) < 10
+
+
+def test_a_restart_knows_where_the_others_run() -> None:
+    world = World(auto=False)
+    world.see(bound(pod("p0"), "b", {"gpu.topology/allocation": '{"version":1,"gpus":[2]}'}), pod("p1"))
+    world.start(node("a"), node("b"))
+    assert asked(world).running == (Running(Member("p0", "p0"), "", "b", 0b0100),)
