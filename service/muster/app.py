@@ -8,6 +8,7 @@ a defect in any of the tasks, which ends the process with an error rather than l
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket as sockets
 import time
@@ -103,6 +104,10 @@ class App:
         await self._nodes.synced.wait()
         await self._pods.synced.wait()
         await self.owner.sync(Synced(time.monotonic()))
+        # The cluster's objects live as long as the process: a full collection that looks at all of them again
+        # would hold a decision up for 0.2 s at 5,000 nodes.
+        gc.collect()
+        gc.freeze()
         await self._server.serving()
         log.info("synced")
 

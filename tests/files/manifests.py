@@ -10,6 +10,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from muster.cli import app
+from muster.placement.limits import PHASES
 
 Object = dict[str, Any]
 
@@ -89,7 +90,7 @@ def decisions(*arguments: str, stdin: str | None = None) -> Object:
     assert result.exit_code in {0, 3}, result.output
     read: Object = json.loads(result.stdout)
     for said in read["gangs"]:
-        assert set(said.pop("timings_ms")) <= {"place"}
+        assert set(said.pop("timings_ms")) <= {"place", *PHASES}
     return read
 
 

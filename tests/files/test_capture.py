@@ -18,7 +18,7 @@ from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.kube.client import KubeClient
 from muster.cli import app
-from muster.dialects import nodes, pods
+from muster.dialects import nodes, own, pods
 from muster.dialects.objects import Metadata, NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
@@ -26,6 +26,7 @@ from muster.domain.decision import Placed
 from muster.gangs import events
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.instructions import Instruction, Solve
+from muster.placement.limits import Timings
 from tests.adapters.fake_api import FakeApi, kubeconfig
 from tests.files.manifests import Object, decisions, gang, node, pod, runner, spots
 
@@ -91,7 +92,7 @@ def service_says(api: FakeApi) -> dict[str, dict[str, tuple[str, tuple[int, ...]
     while todo:
         said = todo.pop(0)
         if isinstance(said, Solve):
-            decision = plan(said.snapshot, said.request)
+            decision = plan(said.snapshot, said.request, Timings(lambda: 0.0))
             if isinstance(decision, Placed):
                 placed[decision.gang.name] = {m.name: (m.node, m.gpus) for m in decision.members}
             todo += coordinator.handle(events.Decided(0.0, said.gang, said.generation, decision, ""))
@@ -150,7 +151,9 @@ async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient
     }
 
 
-@pytest.mark.parametrize("key", [*RESERVED_KEYS, DEFAULTS.matrix, DEFAULTS.ack_name, DEFAULTS.ack_replicas])
+@pytest.mark.parametrize(
+    "key", [*RESERVED_KEYS, *own.KEYS, DEFAULTS.matrix, DEFAULTS.ack_name, DEFAULTS.ack_replicas]
+)
 def test_every_annotation_and_label_that_is_read_is_kept(key: str) -> None:
     meta = Metadata(name="x", labels={key: "v", "other": "v"}, annotations={key: "v", "other": "v"})
     kept = pod_item(PodObject(metadata=meta))["metadata"]

@@ -17,6 +17,21 @@ from tests.files.manifests import Object, controller, node, place, pod, template
 TERMS = [{"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}]
 AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": TERMS}}}
 
+WISHES = {
+    "group": "w",
+    "min-member": "2",
+    "role": "r",
+    "scope": "rack",
+    "role-scope": "node",
+    "preferred-scopes": "nvlink-domain,node",
+    "segment-size": "4,2",
+    "segment-scope": "rack,node",
+    "max-per": "rack=4,node=2",
+    "rank": "1",
+}
+WISHING = template()
+WISHING["metadata"]["annotations"] = {f"gpu.topology/{key}": text for key, text in WISHES.items()}
+
 VALID: list[Object] = [
     node("a", 8, spec={"taints": [{"key": "k", "effect": "NoSchedule"}], "unschedulable": False}),
     node("b", 4, labels={"gpu.topology/nvlink-domain": "d"}),
@@ -25,6 +40,7 @@ VALID: list[Object] = [
     pod("r", nodeName="a", gpus=2),
     controller("Job", "batch/v1", "j", parallelism=2, completions=2, template=template("h", 2)),
     controller("StatefulSet", "apps/v1", "s", replicas=2, template=template("k", 2)),
+    controller("Job", "batch/v1", "w", parallelism=3, template=WISHING),
     controller(
         "PyTorchJob",
         "kubeflow.org/v1",

@@ -60,7 +60,7 @@ CASES = {
     "it does not fit": Case(
         [node("a", 2), *gang("g", 3)],
         ["default/g: unplaceable"],
-        says="3 nvidia.com/gpu for 3 members, and 2 nvidia.com/gpu are free",
+        says="3 nvidia.com/gpu for 3 members, and the nodes that admit it have 2 nvidia.com/gpu in all",
     ),
     "labels contradict": Case(
         [node("a"), pod("g-0", "g", 2), pod("g-1", "g", 3)],

@@ -1,21 +1,46 @@
 """The same problem, solved by trying everything: the oracle of the properties.
 
-Every way to give members and free GPUs of every node, all combinations over the nodes. Shares no code with
-the planner; small clusters only.
+Every way to give members and free GPUs of every node, all combinations over the nodes, and for each that is
+better than the best so far a search for who goes where that keeps every rule. Shares no code with the planner
+or the judge; small clusters only.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from itertools import permutations, product
+from itertools import combinations, permutations, product
+from typing import NamedTuple
 
-from muster.domain.request import Request
+from muster.domain.decision import MemberPlacement, Objective, Placed
+from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
 
 INF = float("inf")
 Option = tuple[tuple[int, ...], int]
 """Members by role on the node, the mask of their GPUs."""
+
+
+class Spot(NamedTuple):
+    """Where a member lies, or several on one node. `known`: false if it has GPUs and nobody knows which."""
+
+    state: NodeState
+    mask: int
+    known: bool = True
+
+
+class Value(NamedTuple):
+    """All levels, smaller is better; `weakest` is −INF where there is no link, 0 where one is unknown."""
+
+    members: int
+    by_role: tuple[int, ...]
+    preferred: int
+    crossings: tuple[int, ...]
+    weakest: float
+    ring: float
+    damage: int
 
 
 @cache
@@ -33,122 +58,420 @@ def ring(topology: GpuTopology, mask: int) -> tuple[float, float]:
     return best
 
 
+def links(state: NodeState, mask: int) -> tuple[float, float]:
+    """The ring as far as the free GPUs are known: with guesses among them no link counts."""
+    if state.unindexed_gpus and mask.bit_count() > 1:
+        return 0.0, 0.0
+    return ring(state.node.topology, mask)
+
+
+def clique(state: NodeState) -> str | None:
+    """The domain that the node's labels name."""
+    labels = state.node.labels
+    return labels.get("gpu.topology/nvlink-domain") or labels.get("nvidia.com/gpu.clique")
+
+
+def everything(state: NodeState) -> int:
+    return (1 << state.node.topology.gpu_count) - 1
+
+
 def domains(state: NodeState) -> dict[str, int]:
-    node, everything = state.node, (1 << state.node.topology.gpu_count) - 1
-    clique = node.labels.get("gpu.topology/nvlink-domain") or node.labels.get("nvidia.com/gpu.clique")
-    if clique:
-        return {clique: everything} if everything else {}
-    return {f"{node.name}/{i}": mask for i, mask in enumerate(node.topology.islands)}
+    """The NVLink domains that the node lies in, promised or not, and its GPUs there."""
+    name = clique(state)
+    if name:
+        return {name: everything(state)} if everything(state) else {}
+    return {f"{state.node.name}/{i}": mask for i, mask in enumerate(state.node.topology.islands)}
 
 
-def parts(state: NodeState, scope: str) -> dict[str, int]:
-    """Parts of the scope that the node lies in, and its GPUs there."""
-    everything = (1 << state.node.topology.gpu_count) - 1
-    if scope == "gpu":
-        return {f"{state.node.name}/{i}": 1 << i for i in range(state.node.topology.gpu_count)}
-    if scope == "nvlink-domain":
-        return domains(state)
+def label(snapshot: Snapshot, state: NodeState, scope: str) -> str:
+    """The part of a level, or of a label of its own, that the node lies in."""
+    keys = {level.scope: level.labels for level in snapshot.levels}.get(scope, (scope,))
+    values = [state.node.labels[key] for key in keys if key in state.node.labels]
+    return values[0] if values else ""
+
+
+def holding(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
+    """The parts of the scope that all of the spot lies in."""
+    state, name = spot.state, spot.state.node.name
     if scope == "node":
-        return {state.node.name: everything}
-    value = state.node.labels.get(f"topology.kubernetes.io/{scope}")
-    return {value: everything} if value else {}
+        return frozenset({name})
+    if scope not in ("gpu", "nvlink-domain"):
+        return frozenset(filter(None, [label(snapshot, state, scope)]))
+    whole = len(domains(state)) == 1
+    parts = domains(state) if whole or not state.unindexed_gpus else {}
+    if scope == "gpu":
+        count = 0 if state.unindexed_gpus else state.node.topology.gpu_count
+        parts = {f"{name}/{i}": 1 << i for i in range(count)}
+    if not spot.known and not whole:
+        return frozenset()
+    return frozenset(part for part, mask in parts.items() if mask & spot.mask == spot.mask)
+
+
+def touching(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
+    """The parts of the scope in which the spot counts: where there is none, the node or GPU is one."""
+    state, name = spot.state, spot.state.node.name
+    if scope == "node":
+        return frozenset({name})
+    if scope != "nvlink-domain":
+        return frozenset({label(snapshot, state, scope) or f"alone {name}"})
+    if not spot.known and len(domains(state)) == 1:
+        return frozenset(domains(state))
+    if state.unindexed_gpus and len(domains(state)) > 1:
+        return frozenset(f"guess {name} {i}" for i in range(16) if spot.mask >> i & 1)
+    return frozenset(part for part, mask in domains(state).items() if mask & spot.mask)
+
+
+Look = Callable[[Snapshot, Spot, str], frozenset[str]]
+
+
+def together(snapshot: Snapshot, spots: Iterable[Spot], scope: str) -> bool:
+    """Whether one part of the scope holds all of these."""
+    inside = [holding(snapshot, spot, scope) for spot in spots]
+    return bool(frozenset.intersection(*inside))
 
 
 def unusable(state: NodeState, free: int) -> int:
-    known = domains(state)
-    linked = any(m.bit_count() > 1 for m in state.node.topology.islands) or "clique" in str(state.node.labels)
-    pools = list(known.values()) if linked else [(1 << state.node.topology.gpu_count) - 1]
+    """F of the node, GPU-thousandths."""
+    linked = any(m.bit_count() > 1 for m in state.node.topology.islands) or clique(state)
+    pools = list(domains(state).values()) if linked and not state.unindexed_gpus else [everything(state)]
     total = 0
     for pool in pools:
-        k = (free & pool).bit_count()
+        k = max(0, (free & pool).bit_count() - state.unindexed_gpus)
         total += sum(250 * k for p in (1, 2, 4, 8) if k < p)
     return total
 
 
-def options(state: NodeState, request: Request) -> list[Option]:
-    """All ways to use the node, one for each distinct outcome."""
+def by_rank(members: Iterable[Member]) -> list[Member]:
+    """By rank, none last; then w-2 before w-10."""
+
+    def name(member: Member) -> list[object]:
+        return [int(piece) if piece.isdigit() else piece for piece in re.split(r"(\d+)", member.name)]
+
+    return sorted(members, key=lambda m: (INF if m.rank is None else m.rank, name(m), m.uid))
+
+
+class Rules:
+    """What must hold of who lies where, worked out once for a request."""
+
+    def __init__(self, snapshot: Snapshot, request: Request) -> None:
+        self.snapshot, self.request = snapshot, request
+        self.scopes = crossing_scopes(snapshot, request)
+        self.memo: dict[object, frozenset[str]] = {}
+        gpus = {role.name: role.gpus for role in request.roles}
+        stay = [r for r in request.running if r.node in snapshot.nodes]
+        self.running = {
+            r.member.uid: Spot(snapshot.nodes[r.node], r.gpus, r.gpus > 0 or gpus[r.role] == 0) for r in stay
+        }
+        self.ranks = {role.name: by_rank(role.members) for role in request.roles}
+        self.groups: list[tuple[str, list[str]]] = []
+        """(scope, uids): one part of the scope holds those of them that are somewhere."""
+        everyone: list[str] = []
+        for role in request.roles:
+            old = [r.member for r in stay if r.role == role.name]
+            uids = [member.uid for member in by_rank([*role.members, *old])]
+            everyone += uids
+            if role.required_scope:
+                self.groups.append((role.required_scope, uids))
+            for segment in role.segments:
+                starts = range(0, len(uids), segment.size)
+                self.groups += [(segment.scope, uids[i : i + segment.size]) for i in starts]
+        if request.required_scope:
+            self.groups.append((request.required_scope, everyone))
+
+    def stay(self) -> bool:
+        """Whether the running members keep the rules among themselves."""
+        alone, self.running = self.running, {}
+        held = self.hold(alone)
+        self.running = alone
+        return held
+
+    def hold(self, placed: Mapping[str, Spot], last: str | None = None) -> bool:
+        """Whether these members may lie here, beside those that run. More members never make it better, so
+        a search may ask before all are placed, each time for the `last` that came. Where the plan puts
+        nobody, nothing is its fault."""
+        both = {**self.running, **placed}
+        for scope, uids in self.groups:
+            if last in uids or (last is None and any(uid in placed for uid in uids)):
+                inside = [self.look(holding, both[uid], scope) for uid in uids if uid in both]
+                if not frozenset.intersection(*inside):
+                    return False
+        for rule in self.request.max_per:
+            if rule.scope == "gpu":
+                continue
+            old, new = (
+                [part for spot in spots.values() for part in self.look(touching, spot, rule.scope)]
+                for spots in (self.running, placed)
+            )
+            if any(old.count(part) + new.count(part) > rule.members for part in set(new)):
+                return False
+        return True
+
+    def look(self, how: Look, spot: Spot, scope: str) -> frozenset[str]:
+        """`holding` or `touching`, remembered: the search asks again and again."""
+        key = how, scope, spot.state.node.name, spot.mask, spot.known
+        if key not in self.memo:
+            self.memo[key] = how(self.snapshot, spot, scope)
+        return self.memo[key]
+
+
+def admits(state: NodeState, role: Role) -> bool:
+    """As far as the drawn clusters go: cordons, resources and selectors by value."""
+    return (
+        not state.node.unschedulable
+        and (not role.gpus or role.gpu_resource in state.node.gpu_resources)
+        and all(state.node.labels.get(term.key) in term.values for term in role.rules.required)
+    )
+
+
+def options(state: NodeState, request: Request, running: int) -> list[Option]:
+    """All ways to use the node, one for each distinct outcome. `running`: GPUs of the gang there already."""
     found: list[Option] = []
+    by_gpu = "gpu" in {request.required_scope, *request.preferred_scopes}
     for counts in product(*(range(len(role.members) + 1) for role in request.roles)):
         pairs = list(zip(counts, request.roles, strict=True))
         cpu = sum(n * role.resources.cpu_milli for n, role in pairs)
         gpus = sum(n * role.gpus for n, role in pairs)
-        if cpu > state.free.cpu_milli or (state.node.unschedulable and any(counts)):
+        if (cpu and cpu > state.free.cpu_milli) or gpus > state.free_gpu_count:
             continue
-        if gpus and "nvidia.com/gpu" not in state.node.gpu_resources:
-            continue
-        if any(
-            n and any(state.node.labels.get(t.key) not in t.values for t in role.rules.required)
-            for n, role in pairs
-        ):
+        if any(n and not admits(state, role) for n, role in pairs):
             continue
         seen = set()
         for mask in range(1 << state.node.topology.gpu_count):
             if mask & ~state.free_gpus or mask.bit_count() != gpus:
                 continue
-            touched = frozenset(name for name, part in domains(state).items() if part & mask)
             outcome = (
-                touched, ring(state.node.topology, mask), unusable(state, state.free_gpus & ~mask),
-                mask.bit_count() == 1 and mask,
-            )  # fmt: skip
+                tuple((mask & part).bit_count() for part in domains(state).values()),
+                links(state, mask | running),
+                unusable(state, state.free_gpus & ~mask),
+                mask if by_gpu or mask.bit_count() == 1 else 0,
+            )
             if outcome not in seen:
                 seen.add(outcome)
                 found.append((counts, mask))
     return found
 
 
-def holds(scope: str, used: list[tuple[NodeState, Option]]) -> bool:
-    """Whether one part of the scope holds everything in use."""
-    common: set[str] | None = None
-    for state, (_, mask) in used:
-        here = {name for name, part in parts(state, scope).items() if mask & ~part == 0}
-        common = here if common is None else common & here
-    return bool(common)
+Used = list[tuple[NodeState, Option]]
 
 
-def value(snapshot: Snapshot, request: Request, used: list[tuple[NodeState, Option]]) -> tuple[float, ...]:
-    """All levels, smaller is better: members (all, by role), preferred scopes, crossings, links, damage."""
-    counts = [sum(option[0][r] for _, option in used) for r in range(len(request.roles))]
-    reached = [i for i, scope in enumerate(request.preferred_scopes) if holds(scope, used)]
-    crossed: list[float] = []
-    for scope in ("zone", "rack"):
-        if any(parts(state, scope) for state in snapshot.nodes.values()):
-            crossed.append(len({next(iter(parts(s, scope)), f"alone {s.node.name}") for s, _ in used}))
-    crossed.append(len(used))
-    if any(role.gpus for role in request.roles):
-        crossed.append(len({d for s, (_, mask) in used for d, part in domains(s).items() if part & mask}))
-    rings = [ring(state.node.topology, mask) for state, (_, mask) in used]
-    damage = sum(
-        unusable(state, state.free_gpus & ~mask) - unusable(state, state.free_gpus)
-        for state, (_, mask) in used
+def shared_out(rules: Rules, used: Used) -> dict[str, Spot] | None:
+    """Who goes where and on which GPUs, every rule kept; None if that can't be. The last ranks stay out."""
+    roles = rules.request.roles
+    queue = [
+        (r, member.uid)
+        for r, role in enumerate(roles)
+        for member in rules.ranks[role.name][: sum(option[0][r] for _, option in used)]
+    ]
+    queue.sort(key=lambda item: -sum(item[1] in uids for _, uids in rules.groups))  # the hardest first
+    left = [(list(option[0]), option[1]) for _, option in used]
+    placed: dict[str, Spot] = {}
+
+    def fill(at: int) -> bool:
+        if at == len(queue):
+            return True
+        r, uid = queue[at]
+        for n, (state, _) in enumerate(used):
+            counts, mask = left[n]
+            if not counts[r]:
+                continue
+            for gpus in shares(state, mask, roles[r].gpus):
+                placed[uid] = Spot(state, gpus)
+                counts[r] -= 1
+                left[n] = (counts, mask & ~gpus)
+                if rules.hold(placed, uid) and fill(at + 1):
+                    return True
+                counts[r] += 1
+                left[n] = (counts, mask)
+                del placed[uid]
+        return False
+
+    return placed if fill(0) else None
+
+
+def shares(state: NodeState, mask: int, size: int) -> Iterator[int]:
+    """Sets of so many GPUs of the mask, one for each way to take them from the domains."""
+    seen = set()
+    for gpus in combinations([i for i in range(state.node.topology.gpu_count) if mask >> i & 1], size):
+        share = sum(1 << gpu for gpu in gpus)
+        kind = tuple((share & part).bit_count() for part in domains(state).values())
+        if kind not in seen:
+            seen.add(kind)
+            yield share
+
+
+def value(rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot]) -> Value:
+    """What a plan is worth: members by role, and where they lie, by node."""
+    snapshot, request = rules.snapshot, rules.request
+    spots = [*placed.values(), *rules.running.values()]
+    reached = [i for i, scope in enumerate(request.preferred_scopes) if together(snapshot, spots, scope)]
+    gang = {name: spot.mask for name, spot in placed.items()}
+    for spot in rules.running.values():
+        if spot.state.node.name in gang:
+            gang[spot.state.node.name] |= spot.mask
+    rings = [links(spot.state, gang[name]) for name, spot in placed.items()]
+    by_role = tuple(-n for n in counts)
+    return Value(
+        sum(by_role),
+        by_role,
+        min(reached, default=99),
+        tuple(
+            len(frozenset[str]().union(*(rules.look(touching, spot, scope) for spot in spots)))
+            for scope in rules.scopes
+        ),
+        -min((weakest for weakest, _ in rings), default=INF),
+        -sum(total for _, total in rings),
+        sum(
+            unusable(state, state.free_gpus & ~mask) - unusable(state, state.free_gpus)
+            for state, mask, _ in placed.values()
+        ),
     )
-    return (
-        -sum(counts), *(-n for n in counts), min(reached, default=99), *crossed,
-        -min((weakest for weakest, _ in rings), default=INF), -sum(total for _, total in rings), damage,
-    )  # fmt: skip
 
 
-def best(snapshot: Snapshot, request: Request) -> tuple[float, ...] | None:
-    """The value of the best plan; None when there is none."""
+def crossing_scopes(snapshot: Snapshot, request: Request) -> list[str]:
+    levels = [level.scope for level in snapshot.levels]
+    scopes = [s for s in levels if any(label(snapshot, state, s) for state in snapshot.nodes.values())]
+    asked = sum(role.gpus * len(role.members) for role in request.roles)
+    return [*scopes, "node", "nvlink-domain"] if asked else [*scopes, "node"]
+
+
+def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
+    """The best value there is, and a plan that has it; None when there is none."""
+    rules = Rules(snapshot, request)
     states = list(snapshot.nodes.values())
-    found: tuple[float, ...] | None = None
     sizes = [len(role.members) for role in request.roles]
+    found: tuple[Value, dict[str, Spot]] | None = None
+    tried: dict[object, dict[str, Spot] | None] = {}
 
-    def walk(at: int, left: list[int], used: list[tuple[NodeState, Option]]) -> None:
+    def judge(left: list[int], used: Used) -> None:
         nonlocal found
+        if found is not None and sum(left) - sum(sizes) > found[0].members:
+            return
+        unions = {state.node.name: Spot(state, mask) for state, (_, mask) in used}
+        if request.required_scope and not together(
+            snapshot, [*unions.values(), *rules.running.values()], request.required_scope
+        ):
+            return
+        got = value(rules, (size - n for size, n in zip(sizes, left, strict=True)), unions)
+        if found is not None and got >= found[0]:
+            return
+        kind = tuple(
+            (state.node.name, counts, *((mask & part).bit_count() for part in domains(state).values()))
+            for state, (counts, mask) in used
+        )
+        if tried.get(kind, True) is None:
+            return
+        tried[kind] = placed = shared_out(rules, used)
+        if placed is not None:
+            found = got, placed
+
+    def walk(at: int, left: list[int], used: Used) -> None:
+        if sum(sizes) - sum(left) + sum(most[at:]) < least:
+            return
         if at == len(states):
-            if sum(sizes) - sum(left) < request.min_member or not used:
-                return
-            if request.required_scope and not holds(request.required_scope, used):
-                return
-            got = value(snapshot, request, used)
-            if found is None or got < found:
-                found = got
+            if used:
+                judge(left, used)
             return
         for option in all_options[at]:
             if all(n <= have for n, have in zip(option[0], left, strict=True)):
                 rest = [have - n for n, have in zip(option[0], left, strict=True)]
                 walk(at + 1, rest, [*used, (states[at], option)] if any(option[0]) else used)
 
-    all_options = [options(state, request) for state in states]
+    def gang_on(state: NodeState) -> int:
+        return sum(spot.mask for spot in rules.running.values() if spot.state.node.name == state.node.name)
+
+    all_options = [options(state, request, gang_on(state)) for state in states]
+    most = [max((sum(counts) for counts, _ in of_node), default=0) for of_node in all_options]
+    least = min(request.min_member, sum(sizes))
     walk(0, sizes, [])
-    return found
+    return found and (found[0], plan(snapshot, request, members(request, found[1])))
+
+
+def members(request: Request, placed: Mapping[str, Spot]) -> tuple[MemberPlacement, ...]:
+    """The members' places as a decision lists them."""
+    return tuple(
+        MemberPlacement(member.uid, member.name, role.name, spot.state.node.name, gpus)
+        for role in request.roles
+        for member in by_rank(role.members)
+        if (spot := placed.get(member.uid))
+        for gpus in [tuple(i for i in range(16) if spot.mask >> i & 1)]
+    )
+
+
+def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Placed:
+    """The decision that places these members so, every claim in it true; they must lie on the cluster."""
+    rules = Rules(snapshot, request)
+    unions: dict[str, Spot] = {}
+    for m in members:
+        old = unions[m.node].mask if m.node in unions else 0
+        unions[m.node] = Spot(snapshot.nodes[m.node], old | sum(1 << gpu for gpu in m.gpus))
+    counts = [sum(m.role == role.name for m in members) for role in request.roles]
+    got = value(rules, counts, unions)
+    spots = [*unions.values(), *rules.running.values()]
+    narrow = ["gpu"] if any(spot.mask for spot in spots) else []
+    narrow += ["nvlink-domain", "node", *(level.scope for level in reversed(snapshot.levels))]
+    scope = next((scope for scope in narrow if spots and together(snapshot, spots, scope)), None)
+    part = min(frozenset.intersection(*(holding(snapshot, s, scope) for s in spots))) if scope else ""
+    objective = Objective(
+        preferred_reached=None if got.preferred == 99 else request.preferred_scopes[got.preferred],
+        crossings=tuple(zip(rules.scopes, got.crossings, strict=True)),
+        weakest_link_gb_per_s=None if got.weakest in (0, -INF) else -got.weakest,
+        ring_gb_per_s=-got.ring,
+        damage=got.damage,
+    )
+    return Placed(request.gang, members, objective, scope, f"{scope} {part}" if scope else "", optimal=True)
+
+
+def honest(snapshot: Snapshot, request: Request, placed: Placed) -> bool:
+    """Whether every claim of a valid plan is true."""
+    truth = plan(snapshot, request, placed.members)
+    domain = truth.domain
+    if truth.scope_reached:  # several domains may hold members without GPUs
+        rules = Rules(snapshot, request)
+        spots = [Spot(snapshot.nodes[m.node], sum(1 << i for i in m.gpus)) for m in placed.members]
+        spots += rules.running.values()
+        parts = frozenset.intersection(*(holding(snapshot, s, truth.scope_reached) for s in spots))
+        domain = next((d for p in parts if (d := f"{truth.scope_reached} {p}") == placed.domain), "")
+    proof = not placed.optimal or (placed.gap is None and not placed.truncated)
+    return proof and (placed.gang, placed.objective, placed.scope_reached, placed.domain) == (
+        request.gang, truth.objective, truth.scope_reached, domain
+    )  # fmt: skip
+
+
+def valid(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> bool:
+    """Whether these are places that the gang may have: every rule, member by member, by definition."""
+    if not known(snapshot, request, members) or not room(snapshot, request, members):
+        return False
+    spots = {m.uid: Spot(snapshot.nodes[m.node], sum(1 << gpu for gpu in m.gpus)) for m in members}
+    return Rules(snapshot, request).hold(spots)
+
+
+def known(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> bool:
+    """Whether these are members of the gang, enough of them, none twice, the first ranks of each role."""
+    ranks = Rules(snapshot, request).ranks
+    expected = [
+        (member.uid, member.name, role.name)
+        for role in request.roles
+        for member in ranks[role.name][: sum(m.role == role.name for m in members)]
+    ]
+    asked = {role.name: role.gpus for role in request.roles}
+    return (
+        len(members) >= max(1, min(request.min_member, request.size))
+        and sorted((m.uid, m.name, m.role) for m in members) == sorted(expected)
+        and all(m.node in snapshot.nodes and len(m.gpus) == asked[m.role] for m in members)
+        and all(list(m.gpus) == sorted(m.gpus) for m in members)
+    )
+
+
+def room(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> bool:
+    """Whether every node admits who lies there and has what they take."""
+    roles = {role.name: role for role in request.roles}
+    for name, state in snapshot.nodes.items():
+        here = [m for m in members if m.node == name]
+        taken = [gpu for m in here for gpu in m.gpus]
+        cpu = sum(roles[m.role].resources.cpu_milli for m in here)
+        free = {gpu for gpu in range(state.node.topology.gpu_count) if state.free_gpus >> gpu & 1}
+        if len(set(taken)) != len(taken) or not set(taken) <= free or len(taken) > state.free_gpu_count:
+            return False
+        if (cpu and cpu > state.free.cpu_milli) or not all(admits(state, roles[m.role]) for m in here):
+            return False
+    return True

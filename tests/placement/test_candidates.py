@@ -8,7 +8,7 @@ from muster.domain.node import Node, Resources, Taint
 from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
-from muster.placement.candidates import candidates, matches, refusal, tolerated
+from muster.placement.cluster.candidates import candidates, matches, refusal, tolerated
 
 NODE = Node("a", Resources(), GpuTopology.unknown(8), frozenset({"g"}), {"pool": "p", "count": "8"})
 

@@ -14,7 +14,7 @@ rack r2: c[v100-8x-gputopology-document, free 0110 0010] d[v100-8x-gputopology-d
 
 
 def test_without_time_the_greedy_plan_is_given_and_not_called_optimal() -> None:
-    snapshot, request = cluster(CLUSTER), gang("6 x 1 GPU")
+    snapshot, request = cluster(CLUSTER), gang("9 x 1 GPU")
     proven, greedy = place(snapshot, request), place(snapshot, request, Limits(deterministic_time=0))
     assert isinstance(proven, Placed)
     assert isinstance(greedy, Placed)
@@ -27,19 +27,20 @@ def test_without_time_the_greedy_plan_is_given_and_not_called_optimal() -> None:
 
 
 def test_wall_clock_says_truncated() -> None:
-    decision = place(cluster(CLUSTER), gang("6 x 1 GPU"), Limits(seconds_left=lambda: 0.0))
+    decision = place(cluster(CLUSTER), gang("9 x 1 GPU"), Limits(seconds_left=lambda: 0.0))
     assert isinstance(decision, Placed)
     assert decision.truncated
     assert not decision.optimal
 
 
 def test_no_plan_and_no_proof_is_not_called_unplaceable_for_a_made_up_cause() -> None:
-    # cpu is short only for all roles at once: neither greedy nor bounds see it.
-    drawing = ": a[2, cpu 3] b[2, cpu 3]"
-    request = gang("2 x 1 GPU 2 cpu + 2 x 0 GPU 1 cpu + 1 x 2 GPU 0.5 cpu")
-    decision = place(cluster(drawing), request, Limits(deterministic_time=0))
+    # It fits, but only just: neither greedy nor bounds see whether.
+    snapshot = cluster(": a[4, cpu 3] b[4, cpu 3] c[2, cpu 2]")
+    request = gang("2 x 0 GPU 1.6 cpu + 3 x 1 GPU 0.5 cpu + 3 x 2 GPU 0.7 cpu")
+    decision = place(snapshot, request, Limits(deterministic_time=0))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotDecided(truncated=False),)
+    assert isinstance(place(snapshot, request), Placed)
 
 
 def test_a_pair_that_a_plugin_refused_is_left_out_and_named() -> None:

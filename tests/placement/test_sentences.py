@@ -9,19 +9,39 @@ from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.reasons import (
     BadValue,
     Cause,
+    ClusterTooSmall,
     DialectsDisagree,
     DomainTooSmall,
     ForgedAllocation,
+    FreeApart,
+    FreeInPieces,
+    IndicesUnknown,
     MembersDisagree,
     MembersMissing,
     MemberTooLarge,
     NodesExcluded,
+    NoSuchDomain,
     NotDecided,
     NotEnoughFree,
+    RoleScope,
+    RunningElsewhere,
+    SegmentsTooLarge,
+    TooFewParts,
     TooManyMembers,
 )
+from muster.domain.relaxations import (
+    DropSelector,
+    FewerMembers,
+    MoreFree,
+    MorePerPart,
+    Relaxation,
+    SmallerSegments,
+    Tolerate,
+    Uncordon,
+    WiderScope,
+)
 from muster.domain.request import GangId
-from muster.domain.sentences import MAX_CHARACTERS, placed_sentence, sentence
+from muster.domain.sentences import MAX_CHARACTERS, placed_sentence, relaxation_sentence, sentence
 from muster.placement.place import place
 from tests.placement.drawings import cluster, gang
 
@@ -51,16 +71,36 @@ GOLDEN: list[tuple[Cause, str]] = [
         "A member of role worker asks for 16 nvidia.com/gpu, and the largest node that admits it, a, has 8 nvidia.com/gpu",
     ),
     (
+        MemberTooLarge("worker", GPU, 16, "a", 8, anywhere=True),
+        "A member of role worker asks for 16 nvidia.com/gpu, and the largest node, a, has 8 nvidia.com/gpu",
+    ),
+    (
         MemberTooLarge("worker", "memory", 3 * 2**30, "a", 2**31),
         "A member of role worker asks for 3 GiB of memory, and the largest node that admits it, a, has 2 GiB of memory",
+    ),
+    (
+        ClusterTooSmall("worker", GPU, 16, 24, 16, 24, "a", 8),
+        "Role worker needs 24 nvidia.com/gpu for 24 members, and the nodes that admit it have 16 nvidia.com/gpu in all: 16 of 24 fit",
+    ),
+    (
+        ClusterTooSmall("w, x", GPU, 16, 15, 2, 3, "a", 8),
+        "Roles w, x need 15 nvidia.com/gpu for 3 members; the nodes that admit them have 16 nvidia.com/gpu in all, but in pieces too small, at most 8 on one node (a): 2 of 3 fit",
+    ),
+    (
+        ClusterTooSmall("", GPU, 16, 24, None, 24, "a", 8, anywhere=True),
+        "The gang needs 24 nvidia.com/gpu for 24 members, and all nodes have 16 nvidia.com/gpu in all",
+    ),
+    (
+        ClusterTooSmall("", GPU, 0, 1, 0, 1, "", 0, anywhere=True),
+        "The gang needs 1 nvidia.com/gpu for 1 member, and there are no nodes",
     ),
     (
         NotEnoughFree("worker", GPU, 10, 12, 2, 3),
         "Role worker needs 12 nvidia.com/gpu for 3 members, and 10 nvidia.com/gpu are free: 2 of 3 fit",
     ),
     (
-        NotEnoughFree("worker", GPU, 12, 12, 1, 3),
-        "Role worker needs 12 nvidia.com/gpu for 3 members; 12 nvidia.com/gpu are free, but scattered: only 1 of 3 fits",
+        NotEnoughFree("worker", GPU, 1, 12, 0, 3),
+        "Role worker needs 12 nvidia.com/gpu for 3 members, and 1 nvidia.com/gpu is free: none of 3 fits",
     ),
     (
         NotEnoughFree("master, worker", "cpu", 1500, 3000, 0, 2),
@@ -70,19 +110,72 @@ GOLDEN: list[tuple[Cause, str]] = [
         NotEnoughFree("", GPU, 8, 10, 8, 10),
         "The gang needs 10 nvidia.com/gpu for 10 members, and 8 nvidia.com/gpu are free: 8 of 10 fit",
     ),
-    (NodesExcluded("", "cordoned", 1), "1 node does not admit the gang: cordoned"),
+    (
+        FreeInPieces("worker", GPU, 12, 12, 1, 3, "a", 6),
+        "Role worker needs 12 nvidia.com/gpu for 3 members; 12 nvidia.com/gpu are free, but in pieces too small, at most 6 on one node (a): 1 of 3 fits",
+    ),
+    (
+        FreeInPieces("worker", "memory", 2**35, 2**34, 1, 2, "a", 2**33),
+        "Role worker needs 16 GiB of memory for 2 members; 32 GiB of memory are free, but in pieces too small, at most 8 GiB on one node (a): 1 of 2 fits",
+    ),
+    (
+        FreeApart("worker", ((GPU, 4), ("cpu", 4500)), 0, 2),
+        "Role worker needs room for 2 members; 4 nvidia.com/gpu and 4.5 cpu are free, but not on the same nodes: none of 2 fits",
+    ),
+    (
+        FreeApart("w, x", ((GPU, 4), ("cpu", 4500)), 1, 2, even_empty=True),
+        "Roles w, x need room for 2 members; 4 nvidia.com/gpu and 4.5 cpu are there, but not on the same nodes: 1 of 2 fits",
+    ),
     (
         DomainTooSmall("nvlink-domain", "dgx-07/0", 3, 4),
         "No one nvlink-domain holds all 4 members: the best, dgx-07/0, holds 3",
     ),
     (
-        DomainTooSmall("nvlink-domain", "a/0", 1, 2, has_nvlink=False),
-        "No one nvlink-domain holds all 2 members: the best, a/0, holds 1; its node has no NVLink",
+        DomainTooSmall("nvlink-domain", "a/0", 1, 2, has_nvlink=False, even_empty=True),
+        "No one nvlink-domain holds all 2 members, even if nothing else ran: the best, a/0, holds 1; its node has no NVLink",
     ),
     (
-        DomainTooSmall("rack", "", 0, 2),
-        "All 2 members must lie in one rack, and none is known that has room for one",
+        DomainTooSmall("rack", "r1", 0, 1, role="worker"),
+        "No one rack holds the one member of role worker: the best, r1, holds 0",
     ),
+    (DomainTooSmall("rack", "r1", None, 4), "No one rack holds all 4 members"),
+    (
+        NoSuchDomain("rack"),
+        "The gang must lie in one rack, and no node that admits it lies in any",
+    ),
+    (
+        IndicesUnknown("nvlink-domain", 2),
+        "No one nvlink-domain can be promised: on 2 nodes, pods have GPUs and do not say which",
+    ),
+    (
+        RoleScope("decode", "rack", "r1", 2, 4),
+        "No one rack holds all 4 members of role decode: the best, r1, holds 2",
+    ),
+    (
+        RoleScope("decode", "rack", "r1", 4, 4),
+        "All 4 members of role decode must lie in one rack, and no one holds them beside the other roles",
+    ),
+    (
+        SegmentsTooLarge("worker", ((8, "rack"), (4, "node")), 4, 16, even_empty=True),
+        "Members of role worker must lie by segments of 8 in one rack, each of 4 in one node: 4 of 16 fit, even if nothing else ran",
+    ),
+    (
+        TooFewParts("node", 2, 6, 8),
+        "At most 2 members may lie in one node: 6 of 8 fit",
+    ),
+    (
+        TooFewParts("node", 1, 0, 1, running=2),
+        "At most 1 member may lie in one node, 2 that run already counted: none of 1 fits",
+    ),
+    (
+        RunningElsewhere("rack", "r1", 1),
+        "1 member runs already in rack r1, and the others must join it",
+    ),
+    (
+        RunningElsewhere("rack", "", 2),
+        "2 members run already, and not in one rack, where the others must join them",
+    ),
+    (NodesExcluded("", "cordoned", 1), "1 node does not admit the gang: cordoned"),
     (NodesExcluded("worker", "cordoned", 1), "1 node does not admit role worker: cordoned"),
     (
         NodesExcluded("worker", "taint pool=a100:NoSchedule", 3),
@@ -94,17 +187,44 @@ GOLDEN: list[tuple[Cause, str]] = [
     ),
 ]
 
+HELPS: list[tuple[Relaxation, str]] = [
+    (MoreFree(GPU, 1, (("a", 1),)), "1 more free GPU on a"),
+    (MoreFree(GPU, 4, (("a", 2), ("b", 2))), "2 more free GPUs on a and 2 on b"),
+    (MoreFree(GPU, 9, (("a", 2), ("b", 2), ("c", 2), ("d", 3))), "9 more free GPUs on 4 nodes"),
+    (Uncordon(2), "to uncordon 2 nodes"),
+    (
+        Tolerate("worker", "pool=a100:NoSchedule", 3),
+        "a toleration of taint pool=a100:NoSchedule for role worker (3 more nodes)",
+    ),
+    (DropSelector("", "selector pool=p", 1), "no selector pool=p (1 more node)"),
+    (WiderScope("nvlink-domain", "node", "a", 4), "scope node instead of nvlink-domain (4 of 4 fit in a)"),
+    (WiderScope("rack", "", "", 4, "x"), "no required scope instead of rack for role x (4 of 4 fit)"),
+    (
+        SmallerSegments("x", ((4, "rack"), (2, "node"))),
+        "segments of 4 in one rack, each of 2 in one node for role x",
+    ),
+    (SmallerSegments("x", ()), "no segments for role x"),
+    (MorePerPart("node", 3, 2), "up to 3 members in one node instead of 2"),
+    (FewerMembers(3, 4), "to start with 3 members instead of 4"),
+]
+
 
 @pytest.mark.parametrize(("cause", "expected"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_causes(cause: Cause, expected: str) -> None:
     assert sentence((cause,)) == expected
 
 
+@pytest.mark.parametrize(("relaxation", "expected"), HELPS, ids=lambda value: type(value).__name__)
+def test_relaxations(relaxation: Relaxation, expected: str) -> None:
+    assert relaxation_sentence(relaxation) == expected
+
+
 def test_decisions() -> None:
     causes = (DomainTooSmall("nvlink-domain", "a/0", 3, 4), NodesExcluded("w", "cordoned", 1))
-    assert sentence(Unplaceable(GangId("n", "d", "g"), causes, ("scope node instead of nvlink-domain",))) == (
+    helps = (Uncordon(1), WiderScope("nvlink-domain", "node", "a", 4))
+    assert sentence(Unplaceable(GangId("n", "d", "g"), causes, helps)) == (
         "No one nvlink-domain holds all 4 members: the best, a/0, holds 3; 1 node does not admit role w: cordoned. "
-        "It would help: scope node instead of nvlink-domain"
+        "It would help: to uncordon 1 node; or scope node instead of nvlink-domain (4 of 4 fit in a)"
     )
     assert sentence(Invalid(GangId("n", "d", "g"), (TooManyMembers(5, 4),))).startswith("The gang has 5")
 

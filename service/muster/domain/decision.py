@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from muster.domain.reasons import Cause
+from muster.domain.relaxations import Relaxation
 from muster.domain.request import GangId
 
 
@@ -41,9 +42,8 @@ class Placed:
     """A plan. `domain` is the narrowest part of the fabric that holds all members: "node dgx-07",
     "nvlink-domain dgx-07/0", "rack r1"; empty when none does.
 
-    `optimal` says that every level is proven best; otherwise `gap` bounds the first level that is not
-    (its value over its bound, as a share), and `truncated` that wall clock cut the search short.
-    """
+    `optimal` says that every level is proven best; otherwise `gap` bounds `unproven`, the first level that is
+    not (its value over its bound, as a share), and `truncated` that wall clock cut the search short."""
 
     gang: GangId
     members: tuple[MemberPlacement, ...]
@@ -52,16 +52,18 @@ class Placed:
     domain: str
     optimal: bool
     gap: float | None = None
+    unproven: str | None = None
     truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """Nothing fits now; `causes` together forbid it. `relaxations` are sentences checked to help."""
+    """Nothing fits now; `causes` together forbid it, and none of them can be left out. Each one of
+    `relaxations` was checked to help, the cheapest first."""
 
     gang: GangId
     causes: tuple[Cause, ...]
-    relaxations: tuple[str, ...] = ()
+    relaxations: tuple[Relaxation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,50 +62,167 @@ class MembersMissing:
 
 
 # --- unplaceable: complete, and nothing fits ---------------------------------------------------------
+# `members_fit` of `members_needed` fit; None where the search for the most of them did not end.
 
 
 @dataclass(frozen=True, slots=True)
 class MemberTooLarge:
-    """One member asks for more than any node that admits it has, even empty."""
+    """One member asks for more than any node that admits it has, even empty. `largest_node` has most of what
+    is short."""
 
     role: str
     resource: str
     needed: int
     largest_node: str
     largest: int
+    anywhere: bool = False
+    """No node admits the role: this is told of all nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTooSmall:
+    """The nodes that admit the role, taken together, could not host its members even if they were empty.
+
+    `total` and `needed` count the resource that is short; where there is enough of it, it is in pieces too
+    small: `largest_node` has most of it, `largest`.
+    """
+
+    role: str
+    resource: str
+    total: int
+    needed: int
+    members_fit: int | None
+    members_needed: int
+    largest_node: str
+    largest: int
+    anywhere: bool = False
+    """No node admits the role: this is told of all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotEnoughFree:
-    """The nodes that admit the role can't host all its members now, taken together.
-
-    `members_fit` of `members_needed` fit; `free` and `needed` count the resource that is short.
-    """
+    """The nodes that admit the role can't host its members now, taken together: less is free of a resource
+    than they need. `members_fit` of `members_needed` fit."""
 
     role: str
     resource: str
     free: int
     needed: int
-    members_fit: int
+    members_fit: int | None
     members_needed: int
 
 
 @dataclass(frozen=True, slots=True)
+class FreeInPieces:
+    """Enough of the resource is free in sum, but in pieces too small; `largest` of it on `largest_node`."""
+
+    role: str
+    resource: str
+    free: int
+    needed: int
+    members_fit: int | None
+    members_needed: int
+    largest_node: str
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
+class FreeApart:
+    """Of each of these resources as much as is needed is free, but not on the same nodes. `resources`:
+    (resource, free); (resource, what there is) if that is so even on empty nodes."""
+
+    role: str
+    resources: tuple[tuple[str, int], ...]
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DomainTooSmall:
-    """No part of the required scope holds all; the best one holds `members_fit`."""
+    """No part of the required scope holds all; the best one holds `members_fit`, or, where it holds none, has
+    most free. `role`: "" where all roles of the gang are meant."""
 
     scope: str
     best: str
-    members_fit: int
+    members_fit: int | None
     members_needed: int
     has_nvlink: bool = True
     """False when the scope is an nvlink-domain and the best part is a GPU without NVLink."""
+    even_empty: bool = False
+    """Also if nothing else ran there: `members_fit` counts that."""
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoSuchDomain:
+    """No node that admits the gang lies in a part of the required scope: none carries its label."""
+
+    scope: str
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IndicesUnknown:
+    """No part of the scope, narrower than a node, can be promised: on the nodes that admit the gang, GPUs are
+    taken by pods that do not say which."""
+
+    scope: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleScope:
+    """All members of a role must lie in one part of its own scope. The best part holds `members_fit` of them;
+    if that is all, it does not leave the other roles enough."""
+
+    role: str
+    scope: str
+    best: str
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsTooLarge:
+    """A role comes in segments, each in one part of a scope: `segments` are (members, scope), widest first.
+    So `members_fit` of the gang fit."""
+
+    role: str
+    segments: tuple[tuple[int, str], ...]
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TooFewParts:
+    """At most `members_per_part` of the gang may lie in one part of the scope. So `members_fit` fit."""
+
+    scope: str
+    members_per_part: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+    running: int = 0
+    """Members that run already and count."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningElsewhere:
+    """Members that run already say in which part of a scope the others must lie. `part` is "" where they lie
+    in no one part themselves, or in none that is known."""
+
+    scope: str
+    part: str
+    running: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodesExcluded:
     """Nodes that would have had room but do not admit the role. `by` is a selector term, a taint,
-    "cordoned", "not ready" or the plugin that refused them."""
+    "cordoned", "not ready", a resource that they do not offer, or the plugin that refused them."""
 
     role: str
     by: str
@@ -127,8 +244,17 @@ Cause = (
     | DialectsDisagree
     | MembersMissing
     | MemberTooLarge
+    | ClusterTooSmall
     | NotEnoughFree
+    | FreeInPieces
+    | FreeApart
     | DomainTooSmall
+    | NoSuchDomain
+    | IndicesUnknown
+    | RoleScope
+    | SegmentsTooLarge
+    | TooFewParts
+    | RunningElsewhere
     | NodesExcluded
     | NotDecided
 )

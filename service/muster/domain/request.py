@@ -75,10 +75,43 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Every `size` consecutive members of a role, in rank order from the first, lie in one part of `scope`.
+
+    The last ones, where the number of members is no multiple of `size`, make a shorter segment.
+    """
+
+    size: int
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPer:
+    """At most `members` of the gang, running ones counted, in one part of `scope`. A node without the label
+    of the scope is a part of its own."""
+
+    scope: str
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A member that is bound already and stays where it is. `gpus` is the bit mask of its GPUs, 0 where it
+    has none or nobody knows them. What it takes is taken in the snapshot."""
+
+    member: Member
+    role: str
+    node: str
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Role:
     """Members with equal requests; the planner counts them and fills their names in last.
 
     `gpus` whole GPUs a member, of the extended resource `gpu_resource` ("" and 0 for cpu-only members).
+    `required_scope`: all members of this role in one part of it; other roles may be in other parts.
+    `segments` are nested, widest first: each size is a multiple of the next.
     """
 
     name: str
@@ -87,13 +120,17 @@ class Role:
     gpus: int = 0
     gpu_resource: str = ""
     rules: NodeRules = field(default_factory=NodeRules)
+    required_scope: str | None = None
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A complete gang: `min_member` of its members must fit at once, within one part of `required_scope`.
 
-    `preferred_scopes` are tried narrowest first, in the order given.
+    `preferred_scopes` are tried narrowest first, in the order given. `running` are members that stay where
+    they are: they are not in `roles[…].members`, `min_member` does not count them, but scopes, segments,
+    `max_per` and every level of the objective do.
     """
 
     gang: GangId
@@ -101,6 +138,8 @@ class Request:
     min_member: int
     required_scope: str | None = None
     preferred_scopes: tuple[str, ...] = ()
+    max_per: tuple[MaxPer, ...] = ()
+    running: tuple[Running, ...] = ()
     priority: int = 0
     created: float = 0.0
     """Seconds since the epoch: when the gang's oldest pod was created; with priority it orders the queue."""

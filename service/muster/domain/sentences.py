@@ -9,16 +9,36 @@ from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.reasons import (
     BadValue,
     Cause,
+    ClusterTooSmall,
     DialectsDisagree,
     DomainTooSmall,
     ForgedAllocation,
+    FreeApart,
+    FreeInPieces,
+    IndicesUnknown,
     MembersDisagree,
     MembersMissing,
     MemberTooLarge,
     NodesExcluded,
+    NoSuchDomain,
     NotDecided,
     NotEnoughFree,
+    RoleScope,
+    RunningElsewhere,
+    SegmentsTooLarge,
+    TooFewParts,
     TooManyMembers,
+)
+from muster.domain.relaxations import (
+    DropSelector,
+    FewerMembers,
+    MoreFree,
+    MorePerPart,
+    Relaxation,
+    SmallerSegments,
+    Tolerate,
+    Uncordon,
+    WiderScope,
 )
 from muster.domain.request import Request
 from muster.domain.topology import LINK_GB_PER_S, NVLINK_GB_PER_S
@@ -27,6 +47,7 @@ MAX_CHARACTERS = 900
 """An event's note may have 1,024 bytes; what comes around the sentence needs room too."""
 
 _LISTED = 4
+_LISTED_NODES = 3
 _FASTEST_NVLINKS = 18
 
 
@@ -38,7 +59,7 @@ def sentence(said: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
     text = "; ".join(cause_sentence(cause) for cause in causes) or "no cause is known"
     relaxations = said.relaxations if isinstance(said, Unplaceable) else ()
     if relaxations:
-        text += f". It would help: {'; '.join(relaxations)}"
+        text += f". It would help: {'; or '.join(map(relaxation_sentence, relaxations))}"
     return _cut(text if causes and isinstance(causes[0], BadValue) else text[0].upper() + text[1:])
 
 
@@ -59,26 +80,128 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911 — one cause, one sen
         case MembersMissing(present, needed):
             missing = max(0, needed - present)
             return f"waiting for {missing} more {_plural('member', missing)}: {present} of {needed} are here"
-        case MemberTooLarge(role, resource, needed, node, largest):
-            return (
-                f"a member{_of_role(role)} asks for {_amount(resource, needed)}, "
-                f"and the largest node that admits it, {node}, has {_amount(resource, largest)}"
-            )
-        case NotEnoughFree():
-            return _not_enough(cause)
-        case DomainTooSmall(scope, best, fit, needed, has_nvlink):
-            if not best:
-                return (
-                    f"all {needed} members must lie in one {scope}, and none is known that has room for one"
-                )
-            why = "" if has_nvlink else "; its node has no NVLink"
-            return f"no one {scope} holds all {needed} members: the best, {best}, holds {fit}{why}"
+        case MemberTooLarge(role, resource, needed, node, largest, anywhere):
+            which = f"the largest node{'' if anywhere else ' that admits it'}, {node},"
+            asks = f"a member{_of_role(role)} asks for {_amount(resource, needed)}"
+            return f"{asks}, and {which} has {_amount(resource, largest)}"
+        case ClusterTooSmall() | NotEnoughFree() | FreeInPieces() | FreeApart():
+            return _short_of(cause)
         case NodesExcluded(role, by, nodes):
             verb = "does" if nodes == 1 else "do"
             return f"{nodes} {_plural('node', nodes)} {verb} not admit {_the_role(role)}: {by}"
         case NotDecided(truncated):
             by = "wall clock" if truncated else "its budget"
             return f"the search was ended by {by} before it found a plan or a proof that there is none"
+    return _out_of_place(cause)
+
+
+def _short_of(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart) -> str:
+    """There is not enough, or it is not where it would be of use."""
+    several = ", " in cause.role
+    role, verb = _the_role(cause.role), "need" if several else "needs"
+    members, fit = _members(cause.members_needed), _fit(cause.members_fit, cause.members_needed)
+    if isinstance(cause, FreeApart):
+        amounts = " and ".join(_amount(*each) for each in cause.resources)
+        there = "there" if cause.even_empty else "free"
+        return f"{role} {verb} room for {members}; {amounts} are {there}, but not on the same nodes{fit}"
+    asked = f"{role} {verb} {_amount(cause.resource, cause.needed)} for {members}"
+    match cause:
+        case NotEnoughFree(_, what, free):
+            return f"{asked}, and {_are_free(what, free)}{fit}"
+        case FreeInPieces(_, what, free):
+            return f"{asked}; {_are_free(what, free)}, but {_pieces(cause)}{fit}"
+        case ClusterTooSmall(_, what, total):
+            nodes = "all nodes" if cause.anywhere else f"the nodes that admit {'them' if several else 'it'}"
+            have = f"{nodes} have {_amount(what, total)} in all"
+            if not cause.largest_node:
+                return f"{asked}, and there are no nodes"
+            if total < cause.needed:
+                return f"{asked}, and {have}{fit}"
+            return f"{asked}; {have}, but {_pieces(cause)}{fit}"
+
+
+def _pieces(cause: ClusterTooSmall | FreeInPieces) -> str:
+    largest = _number(cause.resource, cause.largest)
+    return f"in pieces too small, at most {largest} on one node ({cause.largest_node})"
+
+
+def _out_of_place(  # noqa: PLR0911 — one cause, one sentence
+    cause: DomainTooSmall
+    | NoSuchDomain
+    | IndicesUnknown
+    | RoleScope
+    | SegmentsTooLarge
+    | TooFewParts
+    | RunningElsewhere,
+) -> str:
+    """There may be enough, but not where members may lie."""
+    match cause:
+        case DomainTooSmall(scope, best, fit, needed, has_nvlink, even_empty, role):
+            why = "" if has_nvlink else "; its node has no NVLink"
+            who = f"{_all(needed)}{_of_role(role)}"
+            return f"no one {scope} holds {who}{_empty(even_empty)}{_best(best, fit)}{why}"
+        case NoSuchDomain(scope, role):
+            return f"{_the_role(role)} must lie in one {scope}, and no node that admits it lies in any"
+        case IndicesUnknown(scope, nodes):
+            where = f"{nodes} {_plural('node', nodes)}"
+            return f"no one {scope} can be promised: on {where}, pods have GPUs and do not say which"
+        case RoleScope(role, scope, best, fit, needed, even_empty):
+            if fit is None or fit < needed:
+                who = f"{_all(needed)} of role {role}"
+                return f"no one {scope} holds {who}{_empty(even_empty)}{_best(best, fit)}"
+            must = f"{_all(needed)} of role {role} must lie in one {scope}"
+            return f"{must}, and no one holds them beside the other roles"
+        case SegmentsTooLarge(role, segments, fit, needed, even_empty):
+            by = ", each of ".join(f"{size} in one {scope}" for size, scope in segments)
+            must = f"members of {_the_role(role)} must lie by segments of {by}"
+            return f"{must}{_fit(fit, needed)}{_empty(even_empty)}"
+        case TooFewParts(scope, each, fit, needed, even_empty, running):
+            counted = (
+                f", {running} that {'runs' if running == 1 else 'run'} already counted" if running else ""
+            )
+            must = f"at most {_members(each)} may lie in one {scope}{counted}"
+            return f"{must}{_fit(fit, needed)}{_empty(even_empty)}"
+        case RunningElsewhere(scope, part, running):
+            runs = f"{_members(running)} {'runs' if running == 1 else 'run'} already"
+            if not part:
+                return f"{runs}, and not in one {scope}, where the others must join them"
+            return f"{runs} in {scope} {part}, and the others must join {'it' if running == 1 else 'them'}"
+
+
+def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one relaxation, one sentence
+    """What would help, as a noun phrase: no capital, no full stop."""
+    match relaxation:
+        case MoreFree(resource, amount, nodes):
+            return _more_free(resource, amount, nodes)
+        case Uncordon(nodes):
+            return f"to uncordon {nodes} {_plural('node', nodes)}"
+        case Tolerate(role, taint, nodes):
+            return f"a toleration of taint {taint}{_for_role(role)} ({_more_nodes(nodes)})"
+        case DropSelector(role, selector, nodes):
+            return f"no {selector}{_for_role(role)} ({_more_nodes(nodes)})"
+        case WiderScope(scope, wider, part, needed, role):
+            new = f"scope {wider}" if wider else "no required scope"
+            where = f" in {part}" if part else ""
+            return f"{new} instead of {scope}{_for_role(role)} ({needed} of {needed} fit{where})"
+        case SmallerSegments(role, sizes):
+            if not sizes:
+                return f"no segments{_for_role(role)}"
+            by = ", each of ".join(f"{size} in one {scope}" for size, scope in sizes)
+            return f"segments of {by}{_for_role(role)}"
+        case MorePerPart(scope, members, before):
+            return f"up to {_members(members)} in one {scope} instead of {before}"
+        case FewerMembers(min_member, before):
+            return f"to start with {_members(min_member)} instead of {before}"
+
+
+def _more_free(resource: str, amount: int, nodes: tuple[tuple[str, int], ...]) -> str:
+    what = _plural("GPU", amount) if "/" in resource else resource
+    if len(nodes) > _LISTED_NODES:
+        return f"{_number(resource, amount)} more free {what} on {len(nodes)} nodes"
+    first, *rest = nodes
+    what = _plural("GPU", first[1]) if "/" in resource else resource
+    listed = [f"{_number(resource, first[1])} more free {what} on {first[0]}"]
+    return " and ".join([*listed, *(f"{_number(resource, n)} on {node}" for node, n in rest)])
 
 
 def placed_sentence(placed: Placed, request: Request | None = None) -> str:
@@ -101,18 +224,6 @@ def placed_sentence(placed: Placed, request: Request | None = None) -> str:
     return _cut(f"{of} {where}{_link(placed.objective.weakest_link_gb_per_s)}, {_proof(placed)}")
 
 
-def _not_enough(cause: NotEnoughFree) -> str:
-    several = ", " in cause.role
-    role, verb = _the_role(cause.role), "need" if several else "needs"
-    asked = f"{role} {verb} {_amount(cause.resource, cause.needed)} for {_members(cause.members_needed)}"
-    fits = "fit" if cause.members_fit > 1 else "fits"
-    fit = f"{cause.members_fit or 'none'} of {cause.members_needed} {fits}"
-    if cause.free >= cause.needed:
-        fit = f"only {fit}" if cause.members_fit else fit
-        return f"{asked}; {_amount(cause.resource, cause.free)} are free, but scattered: {fit}"
-    return f"{asked}, and {_amount(cause.resource, cause.free)} are free: {fit}"
-
-
 def _the_role(role: str) -> str:
     """A gang of one role, which nobody named, has "" for its name."""
     return f"{'roles' if ', ' in role else 'role'} {role}" if role else "the gang"
@@ -122,8 +233,37 @@ def _of_role(role: str) -> str:
     return f" of role {role}" if role else ""
 
 
+def _for_role(role: str) -> str:
+    return f" for role {role}" if role else ""
+
+
+def _more_nodes(count: int) -> str:
+    return f"{count} more {_plural('node', count)}"
+
+
+def _empty(even_empty: bool) -> str:
+    return ", even if nothing else ran" if even_empty else ""
+
+
+def _fit(fit: int | None, needed: int) -> str:
+    """A clause that follows what they need; nothing where it is not known."""
+    return "" if fit is None else f": {fit or 'none'} of {needed} {'fit' if fit > 1 else 'fits'}"
+
+
+def _best(best: str, fit: int | None) -> str:
+    return "" if fit is None else f": the best, {best}, holds {fit}"
+
+
 def _members(count: int) -> str:
     return f"{count} {_plural('member', count)}"
+
+
+def _all(count: int) -> str:
+    return f"all {count} members" if count > 1 else "the one member"
+
+
+def _are_free(resource: str, amount: int) -> str:
+    return f"{_amount(resource, amount)} {'is' if amount == 1 else 'are'} free"
 
 
 def _plural(word: str, count: int) -> str:
@@ -131,12 +271,18 @@ def _plural(word: str, count: int) -> str:
 
 
 def _amount(resource: str, amount: int) -> str:
+    """An amount with its unit."""
+    of = "of " if resource == "memory" else ""
+    return f"{_number(resource, amount)} {of}{resource}"
+
+
+def _number(resource: str, amount: int) -> str:
     """cpu comes in thousandths of a core, memory in bytes."""
     if resource == "cpu":
-        return f"{amount / 1000:g} cpu"
+        return f"{amount / 1000:g}"
     if resource == "memory":
-        return f"{amount / 2**30:.4g} GiB of memory"
-    return f"{amount} {resource}"
+        return f"{amount / 2**30:.4g} GiB"
+    return str(amount)
 
 
 def _quoted(value: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.node import Node, Resources, Usage
 
 
@@ -48,18 +49,22 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All nodes, by name in a fixed (sorted) order, so that equal clusters are equal inputs."""
+    """All nodes, by name in a fixed (sorted) order, so that equal clusters are equal inputs; and the levels
+    of the fabric above them, widest first: the parts that a plan crosses are counted level by level."""
 
     nodes: Mapping[str, NodeState]
+    levels: tuple[Level, ...] = DEFAULT_LEVELS
 
     @classmethod
-    def of(cls, nodes: Iterable[Node], usages: Iterable[Usage]) -> Snapshot:
+    def of(
+        cls, nodes: Iterable[Node], usages: Iterable[Usage], levels: tuple[Level, ...] = DEFAULT_LEVELS
+    ) -> Snapshot:
         """The snapshot of `nodes` under `usages`; usages of nodes that are not there are left out."""
         by_node: dict[str, list[Usage]] = {}
         for usage in usages:
             by_node.setdefault(usage.node, []).append(usage)
         ordered = sorted(nodes, key=lambda node: node.name)
-        return cls({node.name: NodeState.of(node, by_node.get(node.name, ())) for node in ordered})
+        return cls({node.name: NodeState.of(node, by_node.get(node.name, ())) for node in ordered}, levels)
 
     def taking(self, usages: Iterable[Usage]) -> Snapshot:
         """The snapshot after these usages as well."""
@@ -67,4 +72,4 @@ class Snapshot:
         for usage in usages:
             if usage.node in nodes:
                 nodes[usage.node] = nodes[usage.node].taking(usage)
-        return Snapshot(nodes)
+        return Snapshot(nodes, self.levels)

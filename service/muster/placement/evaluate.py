@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from muster.domain.decision import MemberPlacement, Objective
 from muster.domain.request import Request, Scope
 from muster.domain.topology import mask_of
-from muster.placement.fabric import Place, crossing_scopes, narrowest, touched_domains
-from muster.placement.gpusets import value_of
+from muster.placement.cluster.columns import Columns
+from muster.placement.cluster.fabric import Place, narrow_to_wide, natural, touched_domains
+from muster.placement.gang.site import crossing_scopes
+from muster.placement.gang.standing import Standing, Stay, standing_of
+from muster.placement.gpus.gpusets import GpuSet, value_of
+from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus
-from muster.placement.rings import MB_PER_GB, NO_LINK
 
 
 def used_gpus(members: Sequence[MemberPlacement]) -> dict[str, int]:
@@ -22,40 +26,76 @@ def used_gpus(members: Sequence[MemberPlacement]) -> dict[str, int]:
 
 
 def objective(
-    request: Request, members: Sequence[MemberPlacement], places: Mapping[str, Place]
+    request: Request, members: Sequence[MemberPlacement], view: Columns
 ) -> tuple[Objective, str | None, str]:
-    """The objective's levels, the narrowest scope that holds all members, and its part ("node a")."""
-    used = used_gpus(members)
-    spots = [(places[name], mask) for name, mask in used.items()]
-    values = [value_of(place.shape, place.state.free_gpus, mask) for place, mask in spots]
+    """The objective's levels, the narrowest scope that holds all members, and its part ("node a").
+
+    Running members count where the gang as a whole does: parts, scopes, the links on nodes that get a new
+    one."""
+    used, standing = used_gpus(members), standing_of(view, request)
+    spots = [(view.place(view.row[name]), mask) for name, mask in used.items()]
+    there = {view.names[row]: mask for row, mask in standing.masks.items()}
+    values = [_worth(place, mask, there.get(place.name, 0)) for place, mask in spots]
     weakest = min((value.weakest for value in values), default=NO_LINK)
-    preferred = next((scope for scope in request.preferred_scopes if _holds(scope, spots)), None)
-    crossings = tuple(
-        (scope, _touched(scope, spots)) for scope in crossing_scopes(places.values(), asks_gpus(request))
-    )
+    parts = _Parts(view, spots, standing)
+    preferred = next((scope for scope in request.preferred_scopes if parts.common(scope)), None)
     value = Objective(
         preferred_reached=preferred,
-        crossings=crossings,
+        crossings=tuple((scope, parts.touched(scope)) for scope in crossing_scopes(view, asks_gpus(request))),
         weakest_link_gb_per_s=None if weakest in (0, NO_LINK) else weakest / MB_PER_GB,
         ring_gb_per_s=sum(value.ring for value in values) / MB_PER_GB,
         damage=sum(value.damage for value in values),
     )
-    return value, *narrowest(request, spots)
+    asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
+    for scope in narrow_to_wide(view.levels, asked):
+        common = parts.common(scope)
+        if common and (scope != Scope.GPU or any(used.values()) or any(there.values())):
+            return value, scope, f"{scope} {min(common, key=natural)}"
+    return value, None, ""
 
 
-def _holds(scope: str, spots: list[tuple[Place, int]]) -> bool:
-    common: set[str] | None = None
-    for place, mask in spots:
-        inside = {part for part, gpus in place.parts(scope) if mask & ~gpus == 0}
-        common = inside if common is None else common & inside
-    return bool(common)
+def _worth(place: Place, mask: int, there: int) -> GpuSet:
+    """The links of all the gang's GPUs on the node, and the damage of the new ones."""
+    free = place.state.free_gpus
+    own = value_of(place.shape, free, mask)
+    return replace(value_of(place.shape, free | there, mask | there), damage=own.damage) if there else own
 
 
-def _touched(scope: str, spots: list[tuple[Place, int]]) -> int:
-    if scope == Scope.NVLINK_DOMAIN:
-        return len(set().union(*(touched_domains(place, mask) for place, mask in spots)))
-    names = set()
-    for place, _ in spots:
-        label = place.zone if scope == Scope.ZONE else place.rack if scope == Scope.RACK else place.name
-        names.add((label, "" if label else place.name))
-    return len(names)
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts that hold, or are touched by, placed members (as node and GPUs) and running ones."""
+
+    view: Columns
+    spots: list[tuple[Place, int]]
+    standing: Standing
+
+    def common(self, scope: str) -> frozenset[str]:
+        """The parts of the scope that hold all."""
+        common = self.standing.parts(self.view, scope)
+        for place, mask in self.spots:
+            inside = frozenset(part for part, gpus in place.parts(scope) if mask & ~gpus == 0)
+            common = inside if common is None else common & inside
+            if not common:
+                break
+        return common or frozenset()
+
+    def touched(self, scope: str) -> int:
+        """How many parts are touched; a node without the label is one of its own."""
+        touched: set[tuple[str, str]] = set()
+        if scope == Scope.NVLINK_DOMAIN:
+            names = set().union(*(touched_domains(place, mask) for place, mask in self.spots))
+            return len(names.union(*(self._touched_by(stay) for stay in self.standing.members)))
+        for place in (
+            *(place for place, _ in self.spots),
+            *(self.view.place(row) for row in self.standing.masks),
+        ):
+            part = place.name if scope == Scope.NODE else place.part(scope)
+            touched.add((part, "" if part else place.name))
+        return len(touched)
+
+    def _touched_by(self, stay: Stay) -> set[str]:
+        place = self.view.place(stay.row)
+        known = place.parts(Scope.NVLINK_DOMAIN)
+        if stay.unknown:
+            return {name for name, _ in known} if len(known) == 1 else set()
+        return touched_domains(place, stay.running.gpus)

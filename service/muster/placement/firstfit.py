@@ -12,9 +12,9 @@ from muster.domain.node import Usage
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import bits, mask_of
-from muster.placement.candidates import refusal
+from muster.placement.cluster.candidates import refusal
+from muster.placement.cluster.columns import columns
 from muster.placement.evaluate import objective
-from muster.placement.fabric import places
 from muster.placement.limits import member_room
 from muster.placement.naming import in_rank_order
 
@@ -30,8 +30,8 @@ class FirstFit:
 
 def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
     """Place the members in turn; scopes are not looked at, and a member that fits nowhere is left out."""
-    nodes = dict(places(snapshot))
-    states = {name: place.state for name, place in nodes.items()}
+    view = columns(snapshot)
+    states = dict(zip(view.names, view.states, strict=True))
     members: list[MemberPlacement] = []
     for role in request.roles:
         for member in in_rank_order(role):
@@ -42,5 +42,5 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
                     states[name] = state.taking(Usage(member.uid, name, role.resources, gpus=mask_of(gpus)))
                     members.append(MemberPlacement(member.uid, member.name, role.name, name, gpus))
                     break
-    value, _, _ = objective(request, members, nodes)
+    value, _, _ = objective(request, members, view)
     return FirstFit(tuple(members), value, len(members) == request.size)

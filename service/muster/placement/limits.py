@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from muster.domain.node import Resources
 from muster.domain.request import Request
+
+PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
+"""What a decision's time is spent on. The rest of it, naming members for one, is in none."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """A stop watch of one decision, by phase, in seconds. `clock` is the caller's; the decision is the same
+    with or without one."""
+
+    clock: Callable[[], float]
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +29,13 @@ class Limits:
     `deterministic_time` is CP-SAT's own measure (about a second of a core), over all solves of the decision:
     same input, same answer. `seconds_left` is an outer guard: called before a solve, it says how much wall
     clock is left; a decision that it cut short says `truncated`. `excluded` maps (role, node) to the name of
-    the plugin that refused the pair.
+    the plugin that refused the pair. `timings` is filled in where it is given.
     """
 
     deterministic_time: float = 0.5
     seconds_left: Callable[[], float] | None = None
     excluded: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    timings: Timings | None = None
 
 
 class Budget:
@@ -30,7 +44,20 @@ class Budget:
     def __init__(self, limits: Limits) -> None:
         self._deterministic = limits.deterministic_time
         self._seconds_left = limits.seconds_left
+        self._timings = limits.timings
         self.truncated = False
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of the block under a phase of PHASES; blocks do not nest."""
+        if self._timings is None:
+            yield
+            return
+        began = self._timings.clock()
+        try:
+            yield
+        finally:
+            self._timings.seconds[name] += self._timings.clock() - began
 
     @property
     def deterministic_time(self) -> float:

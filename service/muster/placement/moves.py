@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import combinations
+from functools import reduce
+from itertools import combinations, islice
 from types import MappingProxyType
+
+import numpy as np
 
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Usage
-from muster.domain.request import Request, Role
-from muster.domain.snapshot import Snapshot
+from muster.domain.request import Request, Role, Scope
+from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
-from muster.placement.candidates import refusal
+from muster.placement.cluster.candidates import admits, refusal
+from muster.placement.cluster.columns import Bools, Columns, Ints, columns
+from muster.placement.cluster.fabric import Place, place_of
 from muster.placement.evaluate import objective
-from muster.placement.fabric import Place, natural, place_of, places
-from muster.placement.gpusets import best_sets, value_of
+from muster.placement.gang.site import room_of
+from muster.placement.gang.standing import standing_of
+from muster.placement.gpus.gpusets import best_sets, value_of
 from muster.placement.limits import member_room
 from muster.placement.verify import verify
 
@@ -37,30 +43,41 @@ def alternates(
     Nearest first: same rack, same zone, then the least room. `snapshot` is the cluster without this gang.
     `excluded` are (role, node) pairs that a plugin refused, as in Limits.
     """
-    after = snapshot.taking(usage for usage in _usages(request, placed))
-    roles = {role.name: role for role in request.roles}
-    allowed = _same_part(snapshot, request, placed)
-    open_to = {
-        name: [
-            place
-            for place in allowed
-            if (name, place.name) not in excluded
-            and refusal(place.state.node, role) is None
-            and _fits(after, place.name, role)
-        ]
-        for name, role in roles.items()
-    }
-    memo: dict[tuple[str, str], tuple[str, ...]] = {}
+    bound = request.max_per or any(role.segments or role.required_scope for role in request.roles)
+    if bound:  # another node may break what binds members to each other: then the gang is planned anew
+        return tuple((member.node,) for member in placed.members)
+    view = columns(snapshot)
+    taken: dict[str, list[Usage]] = {}
+    for usage in _usages(request, placed):
+        taken.setdefault(usage.node, []).append(usage)
+    after = {view.row[name]: _after(snapshot.nodes[name], usages) for name, usages in taken.items()}
+    free = view.free_count.copy()
+    for row, state in after.items():
+        free[row] = state.free_gpu_count
+    inside = _same_part(view, request, placed)
+    levels = [view.part(level.scope).codes for level in view.levels[::-1]]
+    memo: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    open_to: dict[str, Ints] = {}
+    found = []
     for member in placed.members:
-        key = (member.role, member.node)
-        if key not in memo:
-            home = place_of(snapshot.nodes[member.node])
-            ordered = sorted(
-                (place for place in open_to[member.role] if place.name != member.node),
-                key=lambda place, home=home: _distance(after, home, place),  # type: ignore[misc]
-            )
-            memo[key] = (member.node, *(place.name for place in ordered[: limit - 1]))
-    return tuple(memo[member.role, member.node] for member in placed.members)
+        home = view.row[member.node]
+        near = tuple(int(codes[home]) for codes in levels)
+        if member.role not in open_to:
+            role = next(role for role in request.roles if role.name == member.role)
+            room = room_of(view, role) > 0
+            for row, state in after.items():
+                room[row] = _fits(state, role)
+            open_to[member.role] = np.flatnonzero(inside & room & admits(view, role, excluded))
+        rows = open_to[member.role]
+        if (member.role, near) not in memo:
+            apart = [
+                (codes[rows] != code) | (codes[rows] < 0) for codes, code in zip(levels, near, strict=True)
+            ]
+            order = np.lexsort((rows, free[rows], *apart[::-1]))[:limit]
+            memo[member.role, near] = rows[order].tolist()
+        others = (view.names[row] for row in memo[member.role, near] if row != home)
+        found.append((member.node, *islice(others, limit - 1)))
+    return tuple(found)
 
 
 def move(
@@ -88,10 +105,10 @@ def move(
     if (
         (role.name, node) in excluded
         or refusal(snapshot.nodes[node].node, role)
-        or not _fits(after, node, role)
+        or not _fits(after.nodes[node], role)
     ):
         return None
-    place = place_of(snapshot.nodes[node])
+    place = place_of(snapshot.nodes[node], snapshot.levels)
     free = after.nodes[node].free_gpus
     allowed = place.all_gpus
     if request.required_scope is not None:
@@ -102,9 +119,16 @@ def move(
         return None
     moved = replace(member, node=node, gpus=tuple(bits(chosen)))
     members = tuple(moved if m.uid == uid else m for m in placed.members)
-    value, scope, part = objective(request, members, places(snapshot))
+    value, scope, part = objective(request, members, columns(snapshot))
     plan = replace(
-        placed, members=members, objective=value, scope_reached=scope, domain=part, optimal=False, gap=None
+        placed,
+        members=members,
+        objective=value,
+        scope_reached=scope,
+        domain=part,
+        optimal=False,
+        gap=None,
+        unproven=None,
     )
     return None if verify(snapshot, request, plan) else plan
 
@@ -129,7 +153,7 @@ def _inside(place: Place, scope: str, snapshot: Snapshot, rest: tuple[MemberPlac
     """The GPUs of the node in a part of the scope that holds the rest of the gang."""
     common: set[str] | None = None
     for member in rest:
-        parts = place_of(snapshot.nodes[member.node]).parts(scope)
+        parts = place_of(snapshot.nodes[member.node], snapshot.levels).parts(scope)
         inside = {name for name, mask in parts if mask_of(member.gpus) & ~mask == 0}
         common = inside if common is None else common & inside
     reach = 0
@@ -139,33 +163,34 @@ def _inside(place: Place, scope: str, snapshot: Snapshot, rest: tuple[MemberPlac
     return reach
 
 
-def _same_part(snapshot: Snapshot, request: Request, placed: Placed) -> list[Place]:
-    """Nodes that lie, in whole or in part, in a part of the required scope that holds the plan."""
-    every = list(places(snapshot).values())
+def _same_part(view: Columns, request: Request, placed: Placed) -> Bools:
+    """By row, whether the node lies, in whole or in part, in a part of the required scope that holds the plan
+    and the running members."""
+    inside = np.ones(len(view.names), bool)
     scope = request.required_scope
     if scope is None:
-        return every
-    common: set[str] | None = None
-    by_name = {place.name: place for place in every}
+        return inside
+    common = standing_of(view, request).parts(view, scope)
     for member in placed.members:
         mask = mask_of(member.gpus)
-        inside = {name for name, gpus in by_name[member.node].parts(scope) if mask & ~gpus == 0}
-        common = inside if common is None else common & inside
-    return [place for place in every if any(name in (common or ()) for name, _ in place.parts(scope))]
+        parts = view.place(view.row[member.node]).parts(scope)
+        holding = frozenset(name for name, gpus in parts if mask & ~gpus == 0)
+        common = holding if common is None else common & holding
+    if not common or not placed.members:
+        return ~inside
+    row = view.row[placed.members[0].node]
+    if scope in (Scope.NODE, Scope.GPU) or (scope == Scope.NVLINK_DOMAIN and view.wide[row] < 0):
+        return np.asarray(np.arange(len(view.names)) == row)
+    codes = view.wide if scope == Scope.NVLINK_DOMAIN else view.part(scope).codes
+    return np.asarray(codes == codes[row])
 
 
-def _fits(after: Snapshot, node: str, role: Role) -> bool:
-    state = after.nodes[node]
+def _after(state: NodeState, usages: Iterable[Usage]) -> NodeState:
+    return reduce(NodeState.taking, usages, state)
+
+
+def _fits(state: NodeState, role: Role) -> bool:
     return member_room(role.resources, state.free) > 0 and state.free_gpu_count >= role.gpus
-
-
-def _distance(after: Snapshot, home: Place, place: Place) -> tuple[object, ...]:
-    return (
-        not place.rack or place.rack != home.rack,
-        not place.zone or place.zone != home.zone,
-        after.nodes[place.name].free_gpu_count,
-        natural(place.name),
-    )
 
 
 def _usages(request: Request, placed: Placed) -> list[Usage]:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from muster.domain.decision import MemberPlacement
 from muster.domain.request import Member, Role
 from muster.domain.topology import bits
-from muster.placement.fabric import natural
-from muster.placement.gpusets import split
-from muster.placement.site import Site
+from muster.placement.gang.blocks import rank_key
+from muster.placement.gang.site import Counts, Site
+from muster.placement.gpus.gpusets import split
 
 if TYPE_CHECKING:  # with the search come the solver and pandas, 3 s of imports: first-fit needs neither
-    from muster.placement.search import Share
+    from muster.placement.search.onenode import Share
 
 
 def in_rank_order(role: Role) -> list[Member]:
     """Members by rank, those without one last, by natural order of names (worker-2 before worker-10)."""
-    return sorted(role.members, key=lambda m: (m.rank is None, m.rank or 0, natural(m.name), m.uid))
+    return sorted(role.members, key=rank_key)
 
 
 def named(site: Site, shares: Iterable[Share]) -> tuple[MemberPlacement, ...]:
@@ -27,20 +27,62 @@ def named(site: Site, shares: Iterable[Share]) -> tuple[MemberPlacement, ...]:
     The result is in the order of roles, then ranks. Members that the shares do not count are left out, the
     last ranks first.
     """
-    queues = [in_rank_order(role) for role in site.roles]
-    done: list[list[MemberPlacement]] = [[] for _ in queues]
+    given = [(share, _masks(site, share)) for share in shares]
+    placed: list[tuple[int, Member, MemberPlacement]] = []
+    order = {role.name: i for i, role in enumerate(site.request.roles)}
+    for block, role in enumerate(site.roles):
+        here = [(share.row, masks[block]) for share, masks in given if masks[block]]
+        queue = iter(in_rank_order(role))
+        for row, masks in sorted(here, key=lambda one: _along_fabric(site, block, one[0])):
+            node = site.columns.names[row]
+            for mask, member in zip(masks, queue, strict=False):
+                placement = MemberPlacement(member.uid, member.name, role.name, node, tuple(bits(mask)))
+                placed.append((order[role.name], member, placement))
+    return tuple(placement for _, _, placement in sorted(placed, key=lambda one: (one[0], rank_key(one[1]))))
 
-    def along_fabric(share: Share) -> tuple[object, ...]:
-        place = site.places[share.node]
-        return (natural(place.zone), natural(place.rack), natural(place.wide), natural(share.node))
 
-    for share in sorted(shares, key=along_fabric):
-        place = site.places[share.node]
-        roles = [r for r, count in enumerate(share.counts) for _ in range(count)]
-        masks = split(place.shape.topology, share.gpus.mask, tuple(site.roles[r].gpus for r in roles))
-        for r, mask in zip(roles, masks, strict=True):
-            member = queues[r].pop(0)
-            done[r].append(
-                MemberPlacement(member.uid, member.name, site.roles[r].name, share.node, tuple(bits(mask)))
-            )
-    return tuple(member for members in done for member in members)
+def _along_fabric(site: Site, block: int, row: int) -> tuple[int, ...]:
+    """Nodes of one part of a segment's scope stay together, then those of one zone, one rack, one domain."""
+    view = site.columns
+    segments = (int(site.rules.cells[name][row]) for name in site.rules.order[block])
+    levels = (int(view.part(level).codes[row]) for level in site.levels)
+    return (*segments, *levels, int(view.wide[row]), row)
+
+
+def _masks(site: Site, share: Share) -> list[list[int]]:
+    """By block, the GPUs of each of its members on the node: first those that are bound to a domain, domain
+    by domain, then the rest."""
+    gpus = [role.gpus for role in site.roles]
+    shape = site.columns.shapes[site.columns.shape[share.row]]
+    given: list[list[int]] = [[] for _ in gpus]
+    left = share.gpus.mask
+    for domain, inside in enumerate(shape.domains if any(share.spread) else ()):
+        bound = [
+            block for block, members in enumerate(share.spread) for _ in range(_in_domain(members, domain))
+        ]
+        sizes = [gpus[block] for block in bound]
+        rest = (left & inside).bit_count() - sum(sizes)
+        for block, mask in zip(bound, split(shape.topology, left & inside, (*sizes, rest)), strict=False):
+            given[block].append(mask)
+            left &= ~mask
+    for block, members in enumerate(share.spread):
+        for across in members or ():
+            if isinstance(across, tuple):
+                mask = sum(_lowest(left & shape.domains[d], count) for d, count in enumerate(across))
+                given[block].append(mask)
+                left &= ~mask
+    loose = [block for block, count in enumerate(share.counts) for _ in range(count - len(given[block]))]
+    for block, mask in zip(
+        loose, split(shape.topology, left, tuple(gpus[block] for block in loose)), strict=True
+    ):
+        given[block].append(mask)
+    return given
+
+
+def _in_domain(members: Counts | tuple[Counts, ...] | None, domain: int) -> int:
+    count = members[domain] if members and domain < len(members) else 0
+    return count if isinstance(count, int) else 0
+
+
+def _lowest(mask: int, count: int) -> int:
+    return sum(1 << gpu for gpu in list(bits(mask))[:count])

@@ -6,18 +6,26 @@ many as do, if these are `min_member` at least. Nothing leaves before `verify`, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from muster.domain.decision import Decision, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.causes import explained
 from muster.placement.evaluate import objective
+from muster.placement.explain.causes import explained
+from muster.placement.gang.site import Counts, Site, site_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.naming import named
-from muster.placement.search import Found, most, search
-from muster.placement.site import Counts, Site, site_of
+from muster.placement.search.gap import Gap
+from muster.placement.search.most import most
+from muster.placement.search.search import Found, search
 from muster.placement.verify import verify
 
 __all__ = ["Limits", "PlacementDefect", "place"]
+
+
+MEMBERS, PREFERRED = "members", "preferred_scope"
+"""Levels above the parts: how many members are placed, and which preferred scope holds them."""
 
 
 class PlacementDefect(Exception):
@@ -39,41 +47,105 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
         raise ValueError(f"gang {request.gang} has no members: there is nothing to place")
     limits = limits or Limits()
     budget = Budget(limits)
-    site = site_of(snapshot, request, limits.excluded)
-    need = tuple(len(role.members) for role in request.roles)
+    with budget.phase("scan"):
+        site = site_of(snapshot, request, limits.excluded)
+    need = site.need
     required = (request.required_scope,) if request.required_scope else ()
     found = _for_counts(site, required, need, budget)
     if not found.shares and request.min_member < request.size:
-        found = _partial(site, required, need, budget, found)
+        site, found = _partial(site, required, budget, found)
     if not found.shares:
-        return explained(site, snapshot, limits, budget, proven=found.gap is None)
+        with budget.phase("explain"):
+            return explained(site, snapshot, limits, budget, proven=found.gap is None)
     return _checked(site, snapshot, found, budget)
 
 
 def _for_counts(site: Site, required: tuple[str, ...], need: Counts, budget: Budget) -> Found:
     """The best plan for exactly these members: the first preferred scope that holds them, else none."""
-    doubt: float | None = None
+    doubt: Gap | None = None
     for scope in site.request.preferred_scopes:
         found = search(site, (*required, scope), need, budget)
         if found.shares:
-            return Found(found.shares, found.gap if doubt is None else doubt)
-        doubt = doubt if doubt is not None else found.gap
+            return Found(found.shares, doubt or found.gap)
+        doubt = doubt or (Gap(PREFERRED) if found.gap else None)
     found = search(site, required, need, budget)
-    return Found(found.shares, found.gap if doubt is None else doubt)
+    return Found(found.shares, doubt or found.gap)
 
 
-def _partial(site: Site, required: tuple[str, ...], need: Counts, budget: Budget, whole: Found) -> Found:
-    counts, _, proven = most(site, required, need, budget)
-    if sum(counts) < site.request.min_member:
-        return Found((), None if proven and whole.gap is None else 1.0)
-    found = _for_counts(site, required, counts, budget)
-    doubt = whole.gap if whole.gap is not None or proven else 1.0
-    return Found(found.shares, found.gap if doubt is None else doubt)
+def _partial(site: Site, required: tuple[str, ...], budget: Budget, whole: Found) -> tuple[Site, Found]:
+    """As many members as fit, if these are enough; and the site for them."""
+    if any(role.segments for role in site.request.roles):
+        return _fewer(site, required, budget, whole)
+    fit = most(site, required, site.need, budget)
+    if fit.members < site.request.min_member:
+        return site, Found((), None if fit.proven and not whole.gap else Gap(MEMBERS))
+    found = _for_counts(site, required, fit.counts, budget)
+    doubt = None if fit.proven and not whole.gap else Gap(MEMBERS)
+    return site, Found(found.shares, doubt or found.gap)
+
+
+MAX_TRIES = 64
+"""Ways to leave members out that are tried where segments make each a problem of its own."""
+
+
+def _fewer(site: Site, required: tuple[str, ...], budget: Budget, whole: Found) -> tuple[Site, Found]:
+    """Where members come in segments: who is left out changes what the rest may do, so each count is tried.
+    What fits of one role fits with fewer too, so these are halved; several are tried one after another."""
+    roles, gap = site.request.roles, Gap(MEMBERS) if whole.gap else None
+    tried: dict[Counts, tuple[Site, Found]] = {}
+
+    def attempt(counts: Counts) -> Found:
+        nonlocal gap
+        kept = {role.name: count for role, count in zip(roles, counts, strict=True)}
+        fewer = site.keeping(kept)
+        tried[counts] = (fewer, _for_counts(fewer, required, fewer.need, budget))
+        found = tried[counts][1]
+        if found.gap and not found.shares:
+            gap = Gap(MEMBERS)
+        return found
+
+    sizes = tuple(len(role.members) for role in roles)
+    if len(roles) == 1:
+        low, high = site.request.min_member, sizes[0] - 1
+        while low <= high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if attempt((middle,)).shares else (low, middle - 1)
+        best = max((counts for counts, (_, found) in tried.items() if found.shares), default=None)
+    else:
+        best = None
+        for counts in _counts_down(sizes, site.request.min_member):
+            if len(tried) == MAX_TRIES:
+                gap = Gap(MEMBERS)
+                break
+            if attempt(counts).shares:
+                best = counts
+                break
+    if best is None:
+        return site, Found((), gap)
+    fewer, found = tried[best]
+    return fewer, Found(found.shares, gap or found.gap)
+
+
+def _counts_down(sizes: Counts, least: int) -> Iterator[Counts]:
+    """Fewer members than all: most of all first, then most of the earlier roles."""
+    for total in range(sum(sizes) - 1, least - 1, -1):
+        yield from _sharing(sizes, total)
+
+
+def _sharing(sizes: Counts, total: int) -> Iterator[Counts]:
+    if not sizes:
+        if not total:
+            yield ()
+        return
+    for first in range(min(sizes[0], total), -1, -1):
+        if total - first <= sum(sizes[1:]):
+            for rest in _sharing(sizes[1:], total - first):
+                yield (first, *rest)
 
 
 def _checked(site: Site, snapshot: Snapshot, found: Found, budget: Budget) -> Placed:
     members = named(site, found.shares)
-    value, scope, part = objective(site.request, members, site.places)
+    value, scope, part = objective(site.request, members, site.columns)
     proven = found.gap is None and not budget.truncated
     placed = Placed(
         gang=site.request.gang,
@@ -82,10 +154,12 @@ def _checked(site: Site, snapshot: Snapshot, found: Found, budget: Budget) -> Pl
         scope_reached=scope,
         domain=part,
         optimal=proven,
-        gap=None if proven else found.gap,
+        gap=found.gap.share if found.gap and not proven else None,
+        unproven=found.gap.level if found.gap and not proven else None,
         truncated=budget.truncated,
     )
-    violations = verify(snapshot, site.request, placed)
+    with budget.phase("verify"):
+        violations = verify(snapshot, site.request, placed)
     if violations:
         raise PlacementDefect(violations)
     return placed

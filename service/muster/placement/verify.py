@@ -6,13 +6,18 @@ of the cluster is not repeated here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from itertools import pairwise, permutations
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from itertools import pairwise, permutations, repeat
+from operator import attrgetter, contains
+from typing import NamedTuple
 
 from muster.domain.decision import MemberPlacement, Placed
-from muster.domain.node import Node, Resources, TaintEffect
-from muster.domain.request import Request, Role, SelectorTerm
+from muster.domain.levels import Level
+from muster.domain.node import Node, TaintEffect
+from muster.domain.request import Member, Request, Role, SelectorTerm
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
 
@@ -22,22 +27,85 @@ MAX_RING_BY_FORCE = 8
 MAX_PLANNED_GPUS = 16
 """The planner claims no links on nodes with more GPUs."""
 
+_MB_PER_GB = 1000
+"""Links count in whole MB/s, as the objective says."""
+
+_TYPICAL_GPUS = (1, 2, 4, 8)
+"""Whole GPUs of the requests that damage is measured by, each of equal weight."""
+
+
+class _Spot(NamedTuple):
+    """Where a member lies, placed or running, or all members on one node. `gpus` is a bit mask; `known` is
+    false where a running member has GPUs of unknown index."""
+
+    role: str
+    state: NodeState
+    gpus: int
+    known: bool = True
+
+
+_Spots = Mapping[str, _Spot]
+"""By the members' uids, or by nodes' names."""
+
 
 def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, ...]:
     """What is wrong with the plan, one sentence each; () when it is good.
 
-    `snapshot` is the cluster without the plan.
+    `snapshot` is the cluster without the plan. What running members break without it is not the plan's fault:
+    roles, segments and parts are judged where it puts a member.
     """
     unknown = [m.node for m in placed.members if m.node not in snapshot.nodes]
     if unknown:
         return tuple(f"node {name} is not in the cluster" for name in sorted(set(unknown)))
+    fabric = _Fabric(snapshot.levels)
+    new, old = _placed(snapshot, placed), _running(snapshot, request)
+    touched = _by_node(new.values())
+    everyone = _by_node([*touched.values(), *old.values()])
     return (
         *_members(request, placed),
         *_capacities(snapshot, request, placed),
         *_rules(snapshot, request, placed),
-        *_scopes(snapshot, request, placed),
-        *_claims(snapshot, placed),
+        *_scopes(fabric, request, placed, everyone),
+        *_role_scopes(fabric, request, new, old),
+        *_segments(fabric, request, new, old),
+        *_max_per(fabric, request, new, old),
+        *_objective(fabric, snapshot, request, placed, everyone),
+        *_damage(placed, touched),
+        *_links(placed, [everyone[name] for name in touched]),
     )
+
+
+def _placed(snapshot: Snapshot, placed: Placed) -> _Spots:
+    """Indices that a node does not have are left out: `_capacities` reports them."""
+    found = {}
+    for member in placed.members:
+        state, mask = snapshot.nodes[member.node], 0
+        for gpu in member.gpus:
+            if 0 <= gpu < state.node.topology.gpu_count:
+                mask |= 1 << gpu
+        found[member.uid] = _Spot(member.role, state, mask)
+    return found
+
+
+def _running(snapshot: Snapshot, request: Request) -> _Spots:
+    """Those on nodes that are gone count for nothing."""
+    asks = {role.name: role.gpus for role in request.roles}
+    found = {}
+    for r in request.running:
+        if r.node in snapshot.nodes:
+            known = r.gpus > 0 or not asks.get(r.role)
+            found[r.member.uid] = _Spot(r.role, snapshot.nodes[r.node], r.gpus, known)
+    return found
+
+
+def _by_node(spots: Iterable[_Spot]) -> _Spots:
+    """One spot a node for all of these."""
+    found: dict[str, _Spot] = {}
+    for spot in spots:
+        name = spot.state.node.name
+        one = found.get(name)
+        found[name] = _Spot("", spot.state, spot.gpus | one.gpus, spot.known and one.known) if one else spot
+    return found
 
 
 def _members(request: Request, placed: Placed) -> list[str]:
@@ -60,37 +128,56 @@ def _members(request: Request, placed: Placed) -> list[str]:
         wrong.append(f"{len(seen)} members are placed, at least {request.min_member} must be")
     if not seen:
         wrong.append("no member is placed")
+    for role in request.roles if len(seen) < request.size else ():
+        order = [member.uid in seen for member in _in_rank_order(role.members)]
+        if order != sorted(order, reverse=True):
+            wrong.append(f"role {role.name} leaves out others than its last ranks")
     if placed.gang != request.gang:
         wrong.append(f"the plan is of gang {placed.gang}, not of {request.gang}")
     return wrong
 
 
+def _in_rank_order(members: Sequence[Member]) -> list[Member]:
+    """By rank, those without one last; names decide between equal ranks, worker-2 before worker-10."""
+    ranks = Counter(member.rank for member in members)
+
+    def key(member: Member) -> tuple[object, ...]:
+        pieces = re.split(r"(\d+)", member.name) if ranks[member.rank] > 1 else ()
+        natural = [(0, int(p), p) if p.isdecimal() else (1, 0, p) for p in pieces if p]
+        return (member.rank is None, member.rank or 0, natural, member.uid)
+
+    return sorted(members, key=key)
+
+
 def _capacities(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
     wrong = []
     asks = {role.name: role.resources for role in request.roles}
-    for name, members in _by_node(placed).items():
+    by_node: dict[str, list[MemberPlacement]] = {}
+    for member in placed.members:
+        by_node.setdefault(member.node, []).append(member)
+    for name, members in by_node.items():
         state = snapshot.nodes[name]
-        total = Resources(pods=0)
-        for member in members:
-            total += asks.get(member.role, Resources())
+        each = [asks[member.role] for member in members if member.role in asks]
         for what, asked, free in (
-            ("cpu", total.cpu_milli, state.free.cpu_milli),
-            ("memory", total.memory_bytes, state.free.memory_bytes),
-            ("pods", total.pods, state.free.pods),
+            ("cpu", sum([r.cpu_milli for r in each]), state.free.cpu_milli),
+            ("memory", sum([r.memory_bytes for r in each]), state.free.memory_bytes),
+            ("pods", sum([r.pods for r in each]), state.free.pods),
         ):
             if asked > 0 and asked > free:
                 wrong.append(f"node {name} has {free} of {what} free, the plan takes {asked}")
         taken: set[int] = set()
         for member in members:
+            last = -1
             for gpu in member.gpus:
                 if gpu in taken:
                     wrong.append(f"GPU {gpu} of node {name} is given twice")
-                if gpu < 0 or not (state.free_gpus >> gpu) & 1:
+                if gpu < 0 or not state.free_gpus >> gpu & 1:
                     wrong.append(f"GPU {gpu} of node {name} is not free")
+                if gpu <= last:
+                    wrong.append(f"the GPUs of member {member.name} do not rise")
                 taken.add(gpu)
-            if list(member.gpus) != sorted(set(member.gpus)):
-                wrong.append(f"the GPUs of member {member.name} do not rise")
-        room = max(0, bin(state.free_gpus).count("1") - state.unindexed_gpus)
+                last = gpu
+        room = max(0, state.free_gpus.bit_count() - state.unindexed_gpus)
         if len(taken) > room:
             wrong.append(f"node {name} has {room} GPUs free, the plan takes {len(taken)}")
     return wrong
@@ -149,136 +236,276 @@ def _holds(term: SelectorTerm, node: Node) -> bool:
     return {"Gt": left > right, "Lt": left < right}.get(term.operator, False)
 
 
-def _scopes(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
-    wrong = []
+def _scopes(fabric: _Fabric, request: Request, placed: Placed, everyone: _Spots) -> list[str]:
+    """The required scope, and whether the preferred and the narrowest one are those that are claimed."""
+    wrong, spots = [], everyone.values()
+    if request.required_scope is not None and not fabric.common(spots, request.required_scope):
+        wrong.append(f"no one {request.required_scope} holds all members, although it is required")
+    claimed = placed.objective.preferred_reached
+    preferred = next((scope for scope in request.preferred_scopes if fabric.common(spots, scope)), None)
+    if claimed != preferred:
+        wrong.append(f"the preferred scope that holds all members is {preferred}, not {claimed}")
     reached = placed.scope_reached
-    preferred = placed.objective.preferred_reached
-    for what, scope in (("required", request.required_scope), ("preferred", preferred), ("reached", reached)):
-        if scope is None:
-            continue
-        common = _common(snapshot, placed, scope)
-        if not common:
-            wrong.append(f"no one {scope} holds all members, although it is {what}")
-        if what == "reached" and common and placed.domain.removeprefix(f"{scope} ") not in common:
-            wrong.append(f"the members do not lie in {placed.domain}")
+    if reached is not None and placed.domain not in {
+        f"{reached} {part}" for part in fabric.common(spots, reached)
+    }:
+        wrong.append(f"the members do not lie in {reached}, {placed.domain}")
     if reached is None and placed.domain:
         wrong.append(f"no scope is reached, but the plan lies in {placed.domain}")
+    narrow = ["nvlink-domain", "node", *(level.scope for level in reversed(fabric.levels))]
+    if any(spot.gpus for spot in spots):
+        narrow.insert(0, "gpu")
+    if reached is not None:  # a label key that is no level may be wider or narrower than any level
+        narrow = narrow[: narrow.index(reached if reached in narrow else "node")]
+    wrong += [
+        f"one {scope} holds all members, not only {reached}"
+        for scope in narrow
+        if fabric.common(spots, scope)
+    ]
     return wrong
 
 
-def _common(snapshot: Snapshot, placed: Placed, scope: str) -> set[str]:
-    """The parts of the scope that hold every member."""
-    per_member = [_parts(snapshot.nodes[member.node], member, scope) for member in placed.members]
-    return set.intersection(*per_member) if per_member else set()
-
-
-def _parts(state: NodeState, member: MemberPlacement, scope: str) -> set[str]:
-    """The parts of the scope that hold this member; one without GPUs lies in each of its node's."""
-    node, gpus = state.node, set(member.gpus)
-    if scope == "node":
-        return {node.name}
-    if scope == "gpu":
-        found = [{i} for i in range(node.topology.gpu_count)] if not state.unindexed_gpus else []
-        return {f"{node.name}/{min(part)}" for part in found if gpus <= part}
-    if scope == "nvlink-domain":
-        return {name for name, part in _domains(state).items() if gpus <= part}
-    label = {"rack": "topology.kubernetes.io/rack", "zone": "topology.kubernetes.io/zone"}.get(scope, scope)
-    value = node.labels.get(label, "")
-    return {value} if value else set()
-
-
-def _domains(state: NodeState) -> dict[str, set[int]]:
-    """NVLink domains of the node that can be promised: name → GPUs."""
-    node = state.node
-    everything = set(range(node.topology.gpu_count))
-    for label in ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"):
-        if node.labels.get(label) and everything:
-            return {node.labels[label]: everything}
-    found: dict[str, set[int]] = {}
-    left = set(everything)
-    while left:
-        island = {min(left)}
-        while grown := {
-            j for i in island for j in left - island if (link := node.topology.links[i][j]) and link.is_fabric
-        }:
-            island |= grown
-        found[f"{node.name}/{len(found)}"] = island
-        left -= island
-    return {} if state.unindexed_gpus and len(found) > 1 else found
-
-
-def _claims(snapshot: Snapshot, placed: Placed) -> list[str]:
-    """The links that the objective claims, counted again by trying every ring."""
-    weakest: list[float] = []
-    total, counted = 0.0, True
-    for name, members in _by_node(placed).items():
-        state = snapshot.nodes[name]
-        gpus = sorted({gpu for member in members for gpu in member.gpus})
-        if len(gpus) < 2 or not 0 <= gpus[0] <= gpus[-1] < state.node.topology.gpu_count:
+def _role_scopes(fabric: _Fabric, request: Request, new: _Spots, old: _Spots) -> list[str]:
+    wrong = []
+    for role in request.roles:
+        if role.required_scope is None or not any(spot.role == role.name for spot in new.values()):
             continue
-        if state.unindexed_gpus or state.node.topology.gpu_count > MAX_PLANNED_GPUS:
-            ring: tuple[float, float] | None = (0.0, 0.0)
-        else:
-            ring = _best_ring(state.node.topology, tuple(gpus))
-        counted &= ring is not None
-        weakest.append(ring[0] if ring else 0.0)
-        total += ring[1] if ring else 0.0
-    slowest = min(weakest, default=0.0) or None
-    wrong = _crossings(snapshot, placed)
+        spots = [spot for spot in (*new.values(), *old.values()) if spot.role == role.name]
+        if not fabric.common(spots, role.required_scope):
+            wrong.append(f"no one {role.required_scope} holds all members of role {role.name}")
+    return wrong
+
+
+def _segments(fabric: _Fabric, request: Request, new: _Spots, old: _Spots) -> list[str]:
+    """Who is left out of the plan keeps the position that its rank gives it, and lies nowhere."""
+    wrong = []
+    for role in request.roles:
+        if not role.segments:
+            continue
+        stay = [r.member for r in request.running if r.role == role.name and r.member.uid in old]
+        order = [member.uid for member in _in_rank_order([*role.members, *stay])]
+        for segment in role.segments:
+            for start in range(0, len(order), segment.size):
+                uids = order[start : start + segment.size]
+                placed = [new[uid] for uid in uids if uid in new]
+                spots = [*placed, *(old[uid] for uid in uids if uid in old)]
+                if placed and not fabric.common(spots, segment.scope):
+                    last = start + len(uids) - 1
+                    wrong.append(
+                        f"no one {segment.scope} holds members {start} to {last} by rank of role {role.name}"
+                    )
+    return wrong
+
+
+def _max_per(fabric: _Fabric, request: Request, new: _Spots, old: _Spots) -> list[str]:
+    wrong = []
+    for rule in request.max_per:
+        if rule.scope == "gpu":
+            continue  # a GPU holds one member as it is
+        mine, others = (fabric.count(spots.values(), rule.scope) for spots in (new, old))
+        wrong += [
+            f"{count + others[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"
+            for part, count in sorted(mine.items())
+            if count + others[part] > rule.members
+        ]
+    return wrong
+
+
+_Part = tuple[str, str]
+"""The name of a part, "" and the node's (or GPU's) name where that is a part of its own."""
+
+
+class _Fabric:
+    """In which parts of the scopes things lie; what was found for a node is kept, for one verdict."""
+
+    def __init__(self, levels: tuple[Level, ...]) -> None:
+        self.levels = levels
+        self._labels = {level.scope: level.labels for level in levels}
+        self._known: dict[tuple[str, str], Mapping[str, int]] = {}
+
+    def common(self, spots: Iterable[_Spot], scope: str) -> set[str]:
+        """The parts of the scope that hold all of these."""
+        common: set[str] | None = None
+        for spot in spots:
+            inside = self._holding(spot, scope)
+            common = inside if common is None else common & inside
+            if not common:
+                break
+        return common or set()
+
+    def count(self, spots: Iterable[_Spot], scope: str) -> Counter[_Part]:
+        """How many of these lie in each part of the scope, or touch it."""
+        return Counter(part for spot in spots for part in self.touched(spot, scope))
+
+    def touched(self, spot: _Spot, scope: str) -> set[_Part]:
+        """The parts of the scope that count as touched: a node without the label is one, and so is each GPU
+        where no NVLink domain can be promised."""
+        parts, name = self._parts(spot.state, scope), spot.state.node.name
+        if scope != "nvlink-domain":
+            return {(part, "") for part in parts} or {("", name)}
+        if not spot.known and len(parts) == 1:
+            return {(part, "") for part in parts}
+        if parts:
+            return {(part, "") for part, mask in parts.items() if spot.gpus & mask}
+        return {("", f"{name}/gpu{i}") for i in range(spot.gpus.bit_length()) if spot.gpus >> i & 1}
+
+    def _holding(self, spot: _Spot, scope: str) -> set[str]:
+        """The parts of the scope that hold the spot; one without GPUs lies in each of its node's, one with
+        GPUs of unknown index only where the node is one NVLink domain."""
+        if not spot.known and scope in ("gpu", "nvlink-domain") and len(_domains(spot.state)) != 1:
+            return set()
+        return {part for part, mask in self._parts(spot.state, scope).items() if not spot.gpus & ~mask}
+
+    def _parts(self, state: NodeState, scope: str) -> Mapping[str, int]:
+        """Parts of the scope that the node lies in: name → mask of its GPUs there."""
+        key = scope, state.node.name
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._look(state, scope)
+        return found
+
+    def _look(self, state: NodeState, scope: str) -> Mapping[str, int]:
+        node = state.node
+        if scope == "nvlink-domain":
+            return _domains(state)
+        if scope == "gpu":  # none can be promised where some of the free ones are not
+            count = 0 if state.unindexed_gpus else node.topology.gpu_count
+            return {f"{node.name}/{i}": 1 << i for i in range(count)}
+        if scope == "node":
+            return {node.name: -1}
+        for key in self._labels.get(scope, (scope,)):
+            if value := node.labels.get(key):
+                return {value: -1}
+        return {}
+
+
+def _domains(state: NodeState) -> Mapping[str, int]:
+    """NVLink domains of the node that can be promised: name → mask of its GPUs there."""
+    node = state.node
+    if wide := _wide(node):
+        return {wide: (1 << node.topology.gpu_count) - 1}
+    islands = node.topology.islands
+    if state.unindexed_gpus and len(islands) > 1:
+        return {}
+    return {f"{node.name}/{i}": mask for i, mask in enumerate(islands)}
+
+
+def _wide(node: Node) -> str:
+    """The NVLink domain that labels name, which may span nodes."""
+    if not node.topology.gpu_count:
+        return ""
+    return node.labels.get("gpu.topology/nvlink-domain") or node.labels.get("nvidia.com/gpu.clique") or ""
+
+
+def _objective(
+    fabric: _Fabric, snapshot: Snapshot, request: Request, placed: Placed, everyone: _Spots
+) -> list[str]:
+    """The crossings, and what is said of the proof."""
+    wrong, claimed = [], placed.objective.crossings
+    crossings = tuple(
+        (scope, len({part for spot in everyone.values() for part in fabric.touched(spot, scope)}))
+        for scope in _crossing_scopes(snapshot, request, everyone)
+    )
+    if crossings != claimed:
+        counted, said = (", ".join(f"{scope} {n}" for scope, n in each) for each in (crossings, claimed))
+        wrong.append(f"the parts touched are {counted}, not {said}")
     if placed.optimal and (placed.gap is not None or placed.truncated):
         wrong.append("the plan is called optimal, but has a gap or was cut short")
-    if not counted:
-        return wrong
-    if slowest != placed.objective.weakest_link_gb_per_s:
-        wrong.append(f"the weakest link is {slowest}, not {placed.objective.weakest_link_gb_per_s} GB/s")
-    if abs(total - placed.objective.ring_gb_per_s) > 1e-6 * max(1.0, total):
-        wrong.append(f"the rings sum up to {total}, not {placed.objective.ring_gb_per_s} GB/s")
     return wrong
 
 
-def _crossings(snapshot: Snapshot, placed: Placed) -> list[str]:
-    """The parts that the objective claims are touched. Nodes without the label are a part each."""
+def _crossing_scopes(snapshot: Snapshot, request: Request, everyone: _Spots) -> list[str]:
+    """Levels that any node of the cluster carries a label of, nodes, and NVLink domains if GPUs are asked."""
+    scopes, near = [], [spot.state.node.labels for spot in everyone.values()]
+    far: list[Mapping[str, str]] = []
+    for level in snapshot.levels:
+        if not _carried(near, level):  # the one question to all nodes, and seldom asked
+            far = far or [*map(attrgetter("node.labels"), snapshot.nodes.values())]
+            if not _carried(far, level):
+                continue
+        scopes.append(level.scope)
+    scopes.append("node")
+    if any(role.gpus for role in request.roles if role.members):
+        scopes.append("nvlink-domain")
+    return scopes
+
+
+def _carried(nodes: Sequence[Mapping[str, str]], level: Level) -> bool:
+    """Whether any of these labels say in which part of the level a node lies."""
+    return any(
+        any(map(contains, nodes, repeat(key))) and any(labels.get(key) for labels in nodes)
+        for key in level.labels
+    )
+
+
+def _damage(placed: Placed, touched: _Spots) -> list[str]:
+    """F after − F before, over the nodes that the plan touches."""
+    damage = 0
+    for _, state, gpus, _ in touched.values():
+        for pool in _pools(state):
+            before, after = (state.free_gpus & pool).bit_count(), (state.free_gpus & ~gpus & pool).bit_count()
+            damage += _wasted(after - state.unindexed_gpus) - _wasted(before - state.unindexed_gpus)
+    claimed = placed.objective.damage
+    return [f"the damage is {damage}, not {claimed}"] if damage != claimed else []
+
+
+def _pools(state: NodeState) -> tuple[int, ...]:
+    """Where a typical request must find its GPUs: in one island where there is NVLink, else on the node."""
+    topology = state.node.topology
+    if state.unindexed_gpus or _wide(state.node) or len(topology.islands) == topology.gpu_count:
+        return (-1,)
+    return topology.islands
+
+
+@cache
+def _wasted(free: int) -> int:
+    """F of one pool with so many free GPUs: those that typical requests can't use, GPU-thousandths."""
+    return sum(max(0, free) * 1000 // len(_TYPICAL_GPUS) for gpus in _TYPICAL_GPUS if gpus > free)
+
+
+def _links(placed: Placed, spots: list[_Spot]) -> list[str]:
+    """The rings over the gang's GPUs, placed and running, on the nodes that the plan touches."""
     wrong = []
-    for scope, claimed in placed.objective.crossings:
-        label = {
-            "zone": "topology.kubernetes.io/zone",
-            "rack": "topology.kubernetes.io/rack",
-            "node": "kubernetes.io/hostname",
-        }.get(scope)
-        if label is None:
-            continue
-        labels = {m.node: snapshot.nodes[m.node].node.labels.get(label) for m in placed.members}
-        parts = {
-            ("", name) if scope == "node" or not value else (value, "") for name, value in labels.items()
-        }
-        if len(parts) != claimed:
-            wrong.append(f"{len(parts)} {scope}s are touched, not {claimed}")
+    rings = [_ring(spot) for spot in spots if spot.gpus.bit_count() > 1]
+    if None in rings:
+        return []
+    weakest = min((ring[0] for ring in rings if ring), default=0) / _MB_PER_GB or None
+    total = sum(ring[1] for ring in rings if ring) / _MB_PER_GB
+    claimed = placed.objective
+    if weakest != claimed.weakest_link_gb_per_s:
+        wrong.append(f"the weakest link is {weakest}, not {claimed.weakest_link_gb_per_s} GB/s")
+    if total != claimed.ring_gb_per_s:
+        wrong.append(f"the rings sum up to {total}, not {claimed.ring_gb_per_s} GB/s")
     return wrong
+
+
+def _ring(spot: _Spot) -> tuple[int, int] | None:
+    """Weakest link and sum of the best ring over the GPUs of the spot, MB/s; None where it is not counted."""
+    topology = spot.state.node.topology
+    if spot.state.unindexed_gpus or topology.gpu_count > MAX_PLANNED_GPUS:
+        return 0, 0
+    return _best_ring(topology, spot.gpus)
 
 
 @lru_cache(maxsize=4096)
-def _best_ring(topology: GpuTopology, gpus: tuple[int, ...]) -> tuple[float, float] | None:
-    """Weakest link and sum of the best ring, GB/s; None where there are too many rings to try."""
-    speed = {(i, j): link.gb_per_s if (link := topology.links[i][j]) else 0.0 for i in gpus for j in gpus}
-    values = {value for (i, j), value in speed.items() if i != j}
+def _best_ring(topology: GpuTopology, mask: int) -> tuple[int, int] | None:
+    """By trying every ring; None where there are too many."""
+    gpus = [gpu for gpu in range(topology.gpu_count) if mask >> gpu & 1]
+    speed = {
+        (i, j): round(link.gb_per_s * _MB_PER_GB) if (link := topology.links[i][j]) else 0
+        for i, j in permutations(gpus, 2)
+    }
+    values = set(speed.values())
     if len(values) == 1:
         value = values.pop()
         return value, value * len(gpus)
     if len(gpus) > MAX_RING_BY_FORCE:
         return None
     first, *others = gpus
-    best = (-1.0, -1.0)
+    best = (-1, -1)
     for order in permutations(others):
-        if len(order) > 1 and order[0] > order[-1]:
+        if order[0] > order[-1]:
             continue  # the same ring the other way round
-        ring = (first, *order, first)
-        links = [speed[a, b] for a, b in pairwise(ring)]
+        links = [speed[a, b] for a, b in pairwise((first, *order, first))]
         best = max(best, (min(links), sum(links)))
     return best
-
-
-def _by_node(placed: Placed) -> Mapping[str, list[MemberPlacement]]:
-    found: dict[str, list[MemberPlacement]] = {}
-    for member in placed.members:
-        found.setdefault(member.node, []).append(member)
-    return found

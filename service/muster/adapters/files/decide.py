@@ -6,8 +6,8 @@ The same pieces as in the service: its roster groups pods, its ledger counts wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from muster.domain.decision import Decision, Placed, Unplaceable
@@ -21,8 +21,9 @@ from muster.gangs import requests
 from muster.gangs.gang import usages
 from muster.gangs.ledger import Ledger
 from muster.gangs.roster import Group, NameKey, Roster
+from muster.placement.limits import Timings
 
-Place = Callable[[Snapshot, Request], Decision]
+Place = Callable[[Snapshot, Request, Timings], Decision]
 Clock = Callable[[], float]
 
 
@@ -35,15 +36,15 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one pending gang. `decision` is there where the planner was asked, `place_s` how long
-    it took."""
+    """What became of one pending gang. `decision` is there where the planner was asked; `seconds` is how long
+    that took, by phase of the planner and in all, as "place"."""
 
     group: Group
     request: Request
     status: Status
     decision: Decision | None = None
     causes: tuple[Cause, ...] = ()
-    place_s: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def placed(self) -> Placed | None:
@@ -81,7 +82,7 @@ def decide(nodes: Iterable[Node], pods: Iterable[Pod], place: Place, clock: Cloc
     before = ledger.snapshot()
     outcomes = []
     for group in _pending(roster, names):
-        outcome = _outcome(group, before=ledger.snapshot(), place=place, clock=clock)
+        outcome = _outcome(group, ledger, place, clock)
         if outcome.placed is not None:
             ledger.hold(usages(outcome.placed, {pod.uid: pod for pod in group.unbound}))
         outcomes.append(outcome)
@@ -99,16 +100,16 @@ def _pending(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
     )
 
 
-def _outcome(group: Group, before: Snapshot, place: Place, clock: Clock) -> Outcome:
-    request = requests.request(group)
+def _outcome(group: Group, ledger: Ledger, place: Place, clock: Clock) -> Outcome:
+    request = requests.request(group, ledger)
     if group.causes:
         return Outcome(group, request, Status.INVALID, causes=group.causes)
     if group.present < group.needed:
         missing = MembersMissing(group.present, group.needed)
         return Outcome(group, request, Status.WAITING, causes=(missing,))
-    began = clock()
-    decision = place(before, request)
-    took = clock() - began
+    snapshot, timings, began = ledger.snapshot(), Timings(clock), clock()
+    decision = place(snapshot, request, timings)
+    took = {**timings.seconds, "place": clock() - began}
     if isinstance(decision, Unplaceable):
         return Outcome(group, request, Status.UNPLACEABLE, decision, decision.causes, took)
     return Outcome(group, request, Status.PLACED, decision, (), took)

@@ -9,8 +9,9 @@ from dataclasses import fields
 from typing import Any
 
 from muster.adapters.files.decide import Decided, Outcome, Status
-from muster.domain.decision import Objective, Placed, Unplaceable
+from muster.domain.decision import Decision, Objective, Placed, Unplaceable
 from muster.domain.reasons import Cause
+from muster.domain.sentences import relaxation_sentence
 
 VERSION = 1
 """Raised when a field changes its meaning or goes; fields may be added without."""
@@ -51,6 +52,7 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
         "bound": len(group.bound),
         "optimal": placed.optimal if placed else None,
         "gap": placed.gap if placed else None,
+        "unproven": placed.unproven if placed else None,
         "truncated": placed.truncated if placed else None,
         "scope": {
             "required": request.required_scope,
@@ -62,10 +64,14 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
         "bandwidth_gb_per_s": placed.objective.weakest_link_gb_per_s if placed else None,
         "members": _members(outcome),
         "causes": [cause_json(cause) for cause in outcome.causes],
-        "relaxations": list(decision.relaxations) if isinstance(decision, Unplaceable) else [],
+        "relaxations": _relaxations(decision),
         "message": outcome.message,
-        "timings_ms": {} if outcome.place_s is None else {"place": round(outcome.place_s * 1000, 3)},
+        "timings_ms": {phase: round(seconds * 1000, 3) for phase, seconds in outcome.seconds.items()},
     }
+
+
+def _relaxations(decision: Decision | None) -> list[str]:
+    return list(map(relaxation_sentence, decision.relaxations)) if isinstance(decision, Unplaceable) else []
 
 
 def _objective(placed: Placed) -> dict[str, Any]:

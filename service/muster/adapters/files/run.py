@@ -20,7 +20,7 @@ from muster.dialects.settings import Settings
 from muster.domain.decision import Decision
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.limits import Limits
+from muster.placement.limits import Limits, Timings
 
 ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT = 0, 3, 2
 NOTES_SHOWN = 20
@@ -60,18 +60,19 @@ def place_files(
 
 def planner(
     time_limit_s: float | None, deterministic_time: float = Limits().deterministic_time
-) -> Callable[[Snapshot, Request], Decision]:
+) -> Callable[[Snapshot, Request, Timings], Decision]:
     """`place` with a wall-clock guard for each gang, where one is given.
 
     The solver is imported here, 1.5 s, so that neither bad input nor a capture waits for it.
     """
     from muster.placement.place import place
 
-    def plan(snapshot: Snapshot, request: Request) -> Decision:
+    def plan(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
         if time_limit_s is None:
-            return place(snapshot, request, Limits(deterministic_time))
+            return place(snapshot, request, Limits(deterministic_time, timings=timings))
         until = time.monotonic() + time_limit_s
-        return place(snapshot, request, Limits(deterministic_time, lambda: until - time.monotonic()))
+        limits = Limits(deterministic_time, lambda: until - time.monotonic(), timings=timings)
+        return place(snapshot, request, limits)
 
     return plan
 

@@ -18,7 +18,8 @@ from muster.adapters.files.decide import Decided, Outcome
 from muster.adapters.files.pictures import Holdings, key_of
 from muster.adapters.files.problems import printable
 from muster.domain.topology import bits
-from muster.placement.fabric import Place, natural, places
+from muster.placement.cluster.columns import columns
+from muster.placement.cluster.fabric import Place, natural
 
 WIDTH, MARGIN = 1180, 24
 NODES_DRAWN = 48
@@ -77,7 +78,8 @@ def draw(decided: Decided) -> str:
     for outcome in decided.outcomes:
         _gang_lines(sheet, outcome, known, colours)
     _key(sheet, sheet.bottom + 14)
-    everything = places(decided.after)
+    view = columns(decided.after)
+    everything = {name: view.place(row) for row, name in enumerate(view.names)}
     drawn = _drawn(everything.values(), known)
     painter = _Painter(sheet, known, colours)
     y = sheet.bottom + 20
@@ -165,7 +167,7 @@ def _square(sheet: _Sheet, at: tuple[float, float, float], attributes: str, text
 
 def _panels(drawn: Sequence[Place], everything: Iterable[Place]) -> Iterator[_Panel]:
     def rack(place: Place) -> tuple[str, str]:
-        return place.zone, place.rack
+        return place.part("zone"), place.part("rack")
 
     whole: dict[tuple[str, str], int] = {}
     for place in everything:

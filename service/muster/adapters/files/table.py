@@ -10,7 +10,7 @@ from muster.adapters.drawing import draw_node, draw_strips
 from muster.adapters.files import pictures
 from muster.adapters.files.decide import Decided, Outcome, Status
 from muster.adapters.files.problems import printable
-from muster.placement.fabric import natural
+from muster.placement.cluster.fabric import natural
 
 DRAWN = 6
 """Nodes up to which each is drawn with its links; more are shown as strips."""

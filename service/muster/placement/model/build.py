@@ -5,23 +5,39 @@ from __future__ import annotations
 from muster.placement.model.constraints import (
     decided_levels,
     gpu_capacity,
+    max_per_part,
     parts_touched,
     replica_count,
-    required_scope,
-    weakest_link,
+    role_scope,
+    segments,
 )
-from muster.placement.model.objective import BEST_USE, COARSE, LINKS
-from muster.placement.model.problem import Problem
+from muster.placement.model.objective import SUMS, Level, parts_level
+from muster.placement.model.problem import Bools, Problem
 from muster.placement.model.variables import Variables
 
-CONSTRAINTS = (replica_count, gpu_capacity, required_scope, parts_touched, weakest_link, decided_levels)
+CONSTRAINTS = (
+    replica_count,
+    gpu_capacity,
+    parts_touched,
+    max_per_part,
+    role_scope,
+    segments,
+    decided_levels,
+)
 
-OBJECTIVE = (*COARSE, *LINKS, *BEST_USE)  # lexicographic
 
-
-def build(problem: Problem) -> Variables:
-    """The model of the problem, without an objective: solve.py sets one level after another."""
-    variables = Variables(problem)
+def build(problem: Problem, level: Level | None = None, pooled: Bools | None = None) -> Variables:
+    """The model of the problem, to minimise `level`. `pooled` are classes [class] whose part is touched by
+    every plan: their nodes are counted together."""
+    variables = Variables(problem, levels_of(problem, level), pooled)
     for constraint in CONSTRAINTS:
         constraint.add(variables)
+    if level is not None:
+        variables.model.minimize(variables.cost(level))
     return variables
+
+
+def levels_of(problem: Problem, level: Level | None) -> list[Level]:
+    """The levels that a model of the problem has to count: those decided, and the one to minimise."""
+    levels = [SUMS.get(name) or parts_level(name) for name in problem.at_most]
+    return levels if level is None else [*levels, level]

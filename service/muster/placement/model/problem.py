@@ -1,73 +1,155 @@
-"""The problem as the model sees it: nodes in classes, what one node may take as patterns, what is needed."""
+"""The problem as the model sees it: nodes in classes, what a node of each kind may take as patterns.
+
+Arrays throughout: at 20,000 nodes nothing here may loop over classes in Python.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from muster.placement.rings import NO_LINK
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.placement.gpus.rings import NO_LINK
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+FREE = -1
+"""In `Problem.parts`: a cell that lies in no part, or in one that the gang touches anyway: costs nothing."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Pattern:
-    """What one node takes: members by role, and what that costs at each level.
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """What one node of each kind may take, and what that costs at each level: arrays [kind, pattern].
 
-    `choice` is the index of its GPU set in `best_sets`. `domains` counts NVLink domains inside the node (0
-    where the node lies in a wide one, which the class names). `weakest`, `ring` in MB/s, `damage` and
-    `left_over` in thousandths, as gpusets and damage define them.
+    Rows are padded; `valid` says which patterns there are. `counts` [kind, pattern, role]: members by role.
+    `nodes` is 1, or 0 on a node that the gang is on already. `domains` counts NVLink domains inside the node.
+    `weakest`, `ring` in MB/s, `damage` in GPU-thousandths, `left_over` in eighths: see gpusets and damage.
+    `choice` is the index of the GPU set among those of its mix (`mix`: index in the kind's own list).
     """
 
-    counts: tuple[int, ...]
-    choice: int = 0
-    domains: int = 0
-    weakest: int = NO_LINK
-    ring: int = 0
-    damage: int = 0
-    left_over: int = 0
-    gpus: int = 0
+    counts: Ints
+    valid: Bools
+    nodes: Ints
+    domains: Ints
+    weakest: Ints
+    ring: Ints
+    damage: Ints
+    left_over: Ints
+    gpus: Ints
+    mix: Ints
+    choice: Ints
+
+    @classmethod
+    def of_counts(cls, mixes: list[list[tuple[int, ...]]], roles: int) -> Patterns:
+        """Patterns that say how many members fit, and nothing about GPU sets."""
+        width = max((len(mix) for mix in mixes), default=0)
+        counts = np.zeros((len(mixes), width, roles), np.int64)
+        valid = np.zeros((len(mixes), width), bool)
+        for kind, mix in enumerate(mixes):
+            counts[kind, : len(mix)] = np.array(mix, np.int64).reshape(len(mix), roles)
+            valid[kind, : len(mix)] = True
+        zero = np.zeros_like(valid, np.int64)
+        at = np.broadcast_to(np.arange(width), valid.shape).astype(np.int64)
+        one, none = zero + 1, zero + NO_LINK
+        return cls(counts, valid, one, zero, none, zero, zero, zero, zero, at, zero)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeClass:
-    """Nodes of one rack that take the same patterns at the same cost. `zone`, `rack`, `part`: dense indices;
-    `domain`: the wide NVLink domain, −1 where there is none."""
+@dataclass(frozen=True, slots=True, eq=False)
+class MaxPerPart:
+    """The members of these roles in each part are at most `left` of it; `part` by cell, -1 for none."""
 
-    part: int
-    zone: int
-    rack: int
-    domain: int
-    patterns: tuple[Pattern, ...]
-    nodes: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        return len(self.nodes)
+    part: Ints
+    roles: tuple[int, ...]
+    left: Ints
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """The members of `role` in each part are a multiple of `size`; `part` by cell, -1 for none."""
+
+    part: Ints
+    role: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoleScope:
+    """All members of these roles lie in one part; `part` by cell, -1 where they may not be."""
+
+    part: Ints
+    roles: tuple[int, ...]
+
+
+Rule = MaxPerPart | Segments | RoleScope
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """Place `need[role]` members on nodes of one part.
+    """Place `need[role]` members on the nodes of the classes.
 
-    `exact`: patterns are complete and count what is placed. Otherwise they are the largest ones only, and a
-    node may take less: enough for the levels that count parts and nodes. `partial`: as many members as can
-    be, up to `need`. `at_most` are levels decided before: name → value.
+    A class is the nodes of one kind in one cell, and a cell is where all scopes in play agree: one rack, one
+    zone, one wide NVLink domain. [class] arrays: `cell`, `kind`, `size`, and `start` into `rows`, the nodes
+    of each class in order (as rows of Columns). `open` [class, pattern]: patterns not ruled out. `parts`:
+    scope → part by cell, or FREE.
+
+    `exact`: members are placed as the patterns say. Otherwise a node may take less than its pattern: enough
+    for the levels that count parts and nodes. `at_most`: what was decided, level → value.
     """
 
     need: tuple[int, ...]
-    classes: tuple[NodeClass, ...]
+    patterns: Patterns
+    cell: Ints
+    kind: Ints
+    size: Ints
+    start: Ints
+    rows: Ints
+    open: Bools
+    parts: Mapping[str, Ints]
     exact: bool
     partial: bool = False
-    at_most: tuple[tuple[str, int], ...] = ()
+    at_most: Mapping[str, int] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def classes(self) -> int:
+        return len(self.cell)
+
+    def nodes(self, c: int) -> Ints:
+        """The rows of the nodes of class `c`."""
+        return self.rows[self.start[c] : self.start[c] + self.size[c]]
+
+    def part(self, scope: str) -> Ints:
+        """The part of `scope` by class; FREE for all where the scope is not in play."""
+        return self.parts[scope][self.cell] if scope in self.parts else np.full(self.classes, FREE)
 
     def keeping(self, **values: int) -> Problem:
         """The problem with these levels decided."""
-        return replace(self, at_most=(*self.at_most, *values.items()))
+        return replace(self, at_most={**self.at_most, **values})
+
+    def narrowed(self, still_open: Bools) -> tuple[Problem, Ints]:
+        """The problem with these patterns alone, and the classes that are left of it, by old index."""
+        kept = np.flatnonzero(still_open.any(axis=1))
+        return (
+            replace(
+                self,
+                cell=self.cell[kept],
+                kind=self.kind[kept],
+                size=self.size[kept],
+                start=self.start[kept],
+                open=still_open[kept],
+            ),
+            kept,
+        )
 
 
 Use = dict[tuple[int, int], int]
 """A solution: (class, pattern) → how many nodes of the class take the pattern; only what is not zero."""
 
 
-def weakest_ranks(problem: Problem) -> dict[int, int]:
-    """The distinct weakest links, fastest first, and their rank; one GPU (no link) is rank 0."""
-    links = sorted({p.weakest for c in problem.classes for p in c.patterns} - {NO_LINK}, reverse=True)
-    return {NO_LINK: 0, **{link: rank for rank, link in enumerate(links, start=1)}}
+def carried(use: Use, kept: Ints) -> Use:
+    """A solution in terms of the classes that `Problem.narrowed` kept; what used others is lost."""
+    index = {int(old): new for new, old in enumerate(kept)}
+    return {(index[c], p): nodes for (c, p), nodes in use.items() if c in index}

@@ -1,21 +1,52 @@
-"""Runs the model: one level after another, each kept while the next is decided.
+"""Decides one level: the bound first, then CP-SAT on the small core that the bound leaves.
 
-One worker, no presolve, no cuts: measured best on these models (solver.md); deterministic time, fixed seed.
+A guess of the level's value, from the bound upwards, rules out most of the problem; infeasible raises the
+guess, anything else is the answer. One worker, no presolve, no cuts: measured best on these models;
+deterministic time, fixed seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from math import ceil, inf
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from muster.placement.limits import Budget
-from muster.placement.model.build import build
-from muster.placement.model.objective import Cost, Level
-from muster.placement.model.problem import Problem, Use
-from muster.placement.model.variables import Variables
+from muster.placement.model.bound import EPSILON, Bound, Coupling, Floats, bound
+from muster.placement.model.build import build, levels_of
+from muster.placement.model.objective import NODES, SUMS, Level
+from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried
+
+GUESSES = (0, 3, 12, 48)
+"""Above the bound, in the level's unit; then without a guess."""
+
+PARAMETERS = {
+    "num_workers": 1,
+    "random_seed": 0,
+    "cp_model_presolve": False,
+    "cp_model_probing_level": 0,
+    "symmetry_level": 0,
+    "add_cg_cuts": True,
+    "add_mir_cuts": False,
+    "add_zero_half_cuts": False,
+    "add_clique_cuts": False,
+    "add_rlt_cuts": False,
+}
+"""The best of 30 sets on the 123 hardest models of a benchmark (ortools 9.15): 24 ms each. Without cuts 4 of
+them are not solved in a second, with presolve up to 14 are not."""
+
+FIRST_TRY = 0.03
+"""Deterministic time after which a solve starts again with LINEAR: a few models that take a second are done
+in 20 ms with it, most take a quarter longer."""
+
+LINEAR = {"linearization_level": 2}
+
+FEW, MORE = 160, 1.25
+"""A higher guess is tried at once where it leaves so few patterns, or so few times those of the lower one."""
 
 
 class Status(Enum):
@@ -31,104 +62,294 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """`gap` of the first level that is not proven best: |value − bound| / max(1, |bound|); else None."""
+class Solved:
+    """One solve. `bound`: no solution of the problem costs less; equal to `value` where that is proven."""
 
     status: Status
     use: Use
+    value: int = 0
+    bound: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decided:
+    """A level decided: the problem that is left, a solution of it, the level's value, and the gap where that
+    is not proven best: |value − bound| / max(1, |bound|). `duals`: the points where the bound was found."""
+
+    status: Status
+    problem: Problem
+    use: Use
+    value: int = 0
     gap: float | None = None
-    placed: tuple[int, ...] = ()
-    """Members by role: what the solve counted, which in a partial problem is its choice."""
+    duals: tuple[Floats, ...] = ()
 
 
-def minimise(
-    problem: Problem,
-    levels: Sequence[Level],
-    budget: Budget,
-    incumbent: Use | None,
-    floors: dict[str, int] | None = None,
-) -> Outcome:
-    """Decide the levels in order, starting from the incumbent where there is one.
+def decide(problem: Problem, level: Level, budget: Budget, use: Use | None = None) -> Decided:
+    """The least value of the level, starting from `use` where there is one."""
+    cost, unit = _in_units(problem, level)
+    scope, limit = counted_scope(problem)
+    with budget.phase("bound"):
+        found = bound(problem, cost, couplings(problem), scope, limit)
+        if use is None and level is NODES:
+            use = fullest_first(problem, found)
+    best: float = ceil(found.lower - EPSILON * max(1.0, abs(found.lower)))  # no plan costs less
+    most = _most_nodes(problem, found) if level is NODES else inf
+    value = level.value(problem, use) // unit if use is not None else None
+    guesses = _guesses(best, most if value is None else value - 1)
+    while guesses and (value is None or value > best):
+        core = _next_core(problem, found, level, guesses)
+        solved = Solved(Status.UNKNOWN, {})
+        for tried in (_in_best_parts(core, found), core):
+            if tried is None or (value is not None and value <= best):
+                continue
+            upper = tried.upper if value is None else min(tried.upper, value - 1)
+            solved = _solve(replace(tried, upper=upper), level, unit, budget, best)
+            if solved.status is Status.SOLVED:
+                use, value = (
+                    {(int(tried.kept[c]), p): nodes for (c, p), nodes in solved.use.items()},
+                    solved.value,
+                )
+        if solved.status is Status.SOLVED:
+            best = max(best, solved.bound)
+        if solved.status is not Status.INFEASIBLE:
+            break
+        best = upper + 1
+    duals = tuple(point.x for point in found.points)
+    if value is None or use is None:
+        status = Status.INFEASIBLE if best > most or best == inf else Status.UNKNOWN
+        return Decided(status, problem, {}, gap=1.0 if status is Status.UNKNOWN else None, duals=duals)
+    gap = (value - best) / max(1.0, abs(best)) if best < value else None
+    still_open, _ = found.within(problem, value)
+    narrowed, kept = problem.narrowed(still_open | _used(problem, use))
+    narrowed = narrowed.keeping(**{level.name: value * unit})
+    return Decided(Status.SOLVED, narrowed, carried(use, kept), value * unit, gap, duals)
 
-    `floors` are proven bounds of levels: where the incumbent reaches its level's bound, nothing is solved.
-    """
-    variables: Variables | None = None
-    use, gap = incumbent, None
-    for level in levels:
-        floor = (floors or {}).get(level.name, level.floor)
-        if use is not None and level.value(problem, use) == floor:
-            if variables is not None:
-                variables.model.add(level.cost(variables) <= floor)
-            else:
-                problem = problem.keeping(**{level.name: floor})
+
+def fullest_first(problem: Problem, found: Bound) -> Use | None:
+    """A solution of a coarse problem of one role, of few nodes: in the parts that a dual point of the bound
+    takes, or the fullest, the nodes that hold most; None for several roles, or where that holds not all."""
+    active = [role for role, need in enumerate(problem.need) if need]
+    stays = (problem.patterns.nodes[problem.patterns.valid] == 0).any()
+    if len(active) != 1 or problem.exact or problem.rules or len(problem.at_most) > 1 or stays:
+        return None
+    need = problem.need[active[0]]
+    held = np.where(problem.open, problem.patterns.counts[problem.kind, :, active[0]], 0)
+    pattern = held.argmax(axis=1)
+    most = held[np.arange(problem.classes), pattern]
+    best: tuple[int, Use] | None = None
+    fullest = np.bincount(found.part + 1, -most * problem.size, len(found.points[0].by_part) + 1)[1:]
+    for by_part in (*(point.by_part for point in found.points), fullest):
+        inside = np.ones(problem.classes, bool)
+        if found.limit is not None and len(by_part) > found.limit:
+            chosen = np.zeros(len(by_part) + 1, bool)  # the last one stands for FREE
+            chosen[np.argsort(by_part, kind="stable")[: found.limit]] = True
+            chosen[-1] = True
+            inside = chosen[found.part]
+        order = np.flatnonzero(inside)
+        order = order[np.argsort(-most[order], kind="stable")]
+        reached = np.cumsum(most[order] * problem.size[order])
+        if not len(reached) or reached[-1] < need:
             continue
-        if variables is None:
-            variables = build(problem)
-        if floor is not None:
-            variables.model.add(level.cost(variables) >= floor)
-        found = _solve(variables, level.cost(variables), budget, use)
-        if found.status is not Status.SOLVED and use is None:
-            return found
-        use = found.use if found.status is Status.SOLVED else use
-        if use is None or found.status is Status.INFEASIBLE:
-            raise ModelError(f"level {level.name}: infeasible, although a solution was at hand")
-        value = level.value(problem, use)
-        if gap is None and found.gap is not None:
-            unsolved = found.status is not Status.SOLVED and floor is not None
-            gap = abs(value - (floor or 0)) / max(1, abs(floor or 0)) if unsolved else found.gap
-        variables.model.add(level.cost(variables) <= value).with_name(f"decided_levels/{level.name}")
-    if use is None:
-        return _solve(build(problem), 0, budget, None)
-    return Outcome(Status.SOLVED, use, gap)
+        last = int(np.searchsorted(reached, need))
+        use = {(int(c), int(pattern[c])): int(problem.size[c]) for c in order[:last]}
+        c = int(order[last])
+        before = int(reached[last - 1]) if last else 0
+        use[c, int(pattern[c])] = -(-(need - before) // int(most[c]))
+        nodes = sum(use.values())
+        if best is None or nodes < best[0]:
+            best = (nodes, use)
+    return best[1] if best else None
 
 
-def most_members(problem: Problem, budget: Budget) -> tuple[tuple[int, ...] | None, int, bool]:
-    """The most members that fit, then the most of the first role, of the second …: (counts, part, proven)."""
+def feasible(problem: Problem, budget: Budget, use: Use | None = None) -> Solved:
+    """Any solution of the problem with what was decided, or the proof that there is none."""
+    return _solve(_core(problem, None, None, inf), None, 1, budget)
+
+
+def least(problem: Problem, level: Level, budget: Budget) -> Solved:
+    """The least value of a level that counts parts alone; on problems that are small as they are."""
+    return _solve(_core(problem, None, level, inf), level, 1, budget)
+
+
+def couplings(problem: Problem) -> list[Coupling]:
+    """What binds the nodes of the problem together: members of each role, and the levels decided."""
+    found = [
+        Coupling(problem.patterns.counts[:, :, role], need, equal=problem.exact)
+        for role, need in enumerate(problem.need)
+        if need
+    ]
+    for name, value in problem.at_most.items():
+        if name in SUMS:
+            found.append(Coupling(-SUMS[name].cost(problem.patterns), -value))
+    return found
+
+
+def counted_scope(problem: Problem) -> tuple[str | None, int | None]:
+    """The narrowest scope whose touched parts are limited, and the limit."""
+    scopes = [name for name in problem.at_most if name not in SUMS and name in problem.parts]
+    return (scopes[-1], problem.at_most[scopes[-1]]) if scopes else (None, None)
+
+
+def most_members(problem: Problem, budget: Budget) -> tuple[tuple[int, ...] | None, bool]:
+    """The most members that fit, then the most of the first role, of the second …; whether that is proven."""
     variables = build(problem)
     counts: tuple[int, ...] | None = None
-    proven, use, part = True, None, 0
+    proven = True
     roles = range(len(problem.need))
     for kept in (tuple(roles), *((role,) for role in roles)):
         placed = cp_model.LinearExpr.sum([variables.placed[role] for role in kept])
-        found = _solve(variables, -placed, budget, use)
-        if found.status is not Status.SOLVED:
-            return counts, part, False
-        use, proven = found.use, proven and found.gap is None
-        counts = found.placed
-        part = next((problem.classes[c].part for c, _ in use), 0)
+        variables.model.maximize(placed)
+        status, solver = _run(variables.model, budget)
+        if status is not Status.SOLVED or solver is None:
+            return counts, False
+        proven &= solver.response_proto.status == cp_model.OPTIMAL
+        counts = tuple(solver.value(variable) for variable in variables.placed)
         variables.model.add(placed >= sum(counts[role] for role in kept))
-    return counts, part, proven
+    return counts, proven
 
 
-def _solve(variables: Variables, cost: Cost, budget: Budget, use: Use | None) -> Outcome:
-    """One solve, from the hint `use`; a solution may be better than asked, never worse than the hint."""
+def _in_units(problem: Problem, level: Level) -> tuple[Ints, int]:
+    """The level's cost in its largest common unit, and the unit."""
+    cost = level.cost(problem.patterns)
+    taken = np.zeros(cost.shape, bool)
+    np.logical_or.at(taken, problem.kind, problem.open)
+    unit = 1 if level.scope else int(np.gcd.reduce(np.abs(cost[taken]), initial=0)) or 1
+    return np.where(taken, cost // unit, 0), unit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Core:
+    """What plans of cost `upper` or less can use: the problem, and its classes by old index. The cells of
+    `pooled` classes are no matter: their part is touched by every such plan, or none is counted."""
+
+    upper: float
+    problem: Problem
+    kept: Ints
+    pooled: Bools | None
+
+
+def _guesses(lower: float, last: float) -> list[float]:
+    """What the level's value may be at most, in the order tried; nothing is to be had above the last one."""
+    return [*(lower + guess for guess in GUESSES if lower + guess < last), *([last] if last >= lower else [])]
+
+
+def _next_core(problem: Problem, found: Bound, level: Level, guesses: list[float]) -> _Core:
+    """The core of the next guess, which is taken off the list; of a higher one where it is hardly larger."""
+    core = _core(problem, found, level, guesses.pop(0))
+    enough = max(FEW, MORE * int(core.problem.open.sum()))
+    while guesses and guesses[0] < inf:
+        larger = _core(problem, found, level, guesses[0])
+        if larger.problem.open.sum() > enough:
+            break
+        core = larger
+        guesses.pop(0)
+    return core
+
+
+def _core(problem: Problem, found: Bound | None, level: Level | None, upper: float) -> _Core:
+    core, kept = problem, np.arange(problem.classes)
+    always: Bools | None = None
+    if found is not None and upper < inf:
+        still_open, always = found.within(problem, upper)
+        core, kept = problem.narrowed(still_open)
+    scope, limit = counted_scope(problem)
+    counted = {each.scope for each in levels_of(problem, level) if each.scope in problem.parts}
+    if problem.rules or counted - {scope}:
+        return _Core(upper, core, kept, None)
+    if scope is None or limit is None:
+        return _Core(upper, core, kept, np.ones(core.classes, bool))
+    part = core.part(scope)
+    pooled = part == FREE
+    if always is not None:
+        pooled |= np.append(always, True)[part]  # the last one stands for FREE
+    left = limit - len(np.unique(part[pooled & (part != FREE)]))
+    if left <= 0:
+        core, again = core.narrowed(core.open & (pooled & (left == 0))[:, None])
+        kept, pooled = kept[again], pooled[again]
+    return _Core(upper, replace(core, at_most={**core.at_most, scope: left}), kept, pooled)
+
+
+def _in_best_parts(core: _Core, found: Bound) -> _Core | None:
+    """The core in the parts that the best dual point takes, where no cell is of matter; None where that is
+    the core itself."""
+    scope, limit = counted_scope(core.problem)
+    if core.pooled is None or core.pooled.all() or scope is None or limit is None:
+        return None
+    part = core.problem.part(scope)
+    others = np.unique(part[~core.pooled])
+    chosen = others[np.argsort(found.points[0].by_part[others], kind="stable")[:limit]]
+    inside = core.pooled | np.isin(part, chosen)
+    if inside.all():
+        return None
+    problem, kept = core.problem.narrowed(core.problem.open & inside[:, None])
+    problem = replace(problem, at_most={**problem.at_most, scope: 0})
+    return _Core(core.upper, problem, core.kept[kept], np.ones(problem.classes, bool))
+
+
+def _most_nodes(problem: Problem, found: Bound) -> float:
+    """No plan has more nodes: those of the largest parts that may be touched."""
+    nodes = np.where(problem.open, problem.patterns.nodes[problem.kind], 0).max(axis=1) * problem.size
+    inside = found.part != FREE
+    by_part = np.sort(np.bincount(found.part[inside], nodes[inside]))[::-1]
+    return float(nodes[~inside].sum() + by_part[: found.limit].sum())
+
+
+def _used(problem: Problem, use: Use) -> Bools:
+    found = np.zeros_like(problem.open)
+    for c, p in use:
+        found[c, p] = True
+    return found
+
+
+def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: float = -inf) -> Solved:
+    """One solve with CP-SAT; values in units of the level."""
+    if not core.problem.classes:
+        return Solved(Status.INFEASIBLE, {})
     if budget.spent:
-        return Outcome(Status.UNKNOWN, {}, gap=1.0)
-    if use is not None:
-        variables.hint(use)
-    variables.model.minimize(cost)
-    solver = cp_model.CpSolver()
-    parameters = solver.parameters
-    parameters.num_workers = 1
-    parameters.random_seed = 0
-    parameters.cp_model_presolve = False
-    parameters.cut_level = 0
-    parameters.max_deterministic_time = budget.deterministic_time
-    seconds = budget.seconds()
-    if seconds is not None:
-        parameters.max_time_in_seconds = seconds
-    status = solver.solve(variables.model)
-    budget.spend(solver.response_proto.deterministic_time)
-    if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE) and budget.deterministic_time > 0:
-        budget.truncated |= seconds is not None and solver.wall_time >= seconds
-    if status == cp_model.INFEASIBLE:
-        return Outcome(Status.INFEASIBLE, {})
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Outcome(Status.UNKNOWN, {}, gap=1.0)
-    taken = {key: solver.value(variable) for key, variable in variables.takes.items()}
-    gap = None
-    if status == cp_model.FEASIBLE:
-        bound = solver.best_objective_bound
-        gap = abs(solver.objective_value - bound) / max(1.0, abs(bound))
-    placed = tuple(solver.value(variable) for variable in variables.placed)
-    return Outcome(Status.SOLVED, {key: nodes for key, nodes in taken.items() if nodes}, gap, placed)
+        return Solved(Status.UNKNOWN, {})
+    with budget.phase("build"):
+        variables = build(core.problem, level, core.pooled)
+        if level is not None:
+            cost = variables.cost(level)
+            if lower > -inf:
+                variables.model.add(cost >= int(lower) * unit)
+            if core.upper < inf:
+                variables.model.add(cost <= int(core.upper) * unit)
+    with budget.phase("solve"):
+        status, solver = _run(variables.model, budget)
+    if solver is None:
+        return Solved(status, {})
+    solution: Sequence[int] = solver.response_proto.solution
+    found = variables.use(solution)
+    if level is None:
+        return Solved(Status.SOLVED, found)
+    value = level.value(core.problem, found)
+    optimal = solver.response_proto.status == cp_model.OPTIMAL
+    best = value if optimal else solver.best_objective_bound
+    return Solved(Status.SOLVED, found, value // unit, best / unit)
+
+
+def _run(model: cp_model.CpModel, budget: Budget) -> tuple[Status, cp_model.CpSolver | None]:
+    best: cp_model.CpSolver | None = None
+    for more, limit in (({}, FIRST_TRY), (LINEAR, inf)):
+        if budget.spent:
+            break
+        solver = cp_model.CpSolver()
+        for name, value in (PARAMETERS | more).items():
+            setattr(solver.parameters, name, value)
+        solver.parameters.max_deterministic_time = min(limit, budget.deterministic_time)
+        seconds = budget.seconds()
+        if seconds is not None:
+            solver.parameters.max_time_in_seconds = seconds
+        status = solver.solve(model)
+        budget.spend(solver.response_proto.deterministic_time)
+        if status == cp_model.INFEASIBLE:
+            return Status.INFEASIBLE, None
+        if status == cp_model.OPTIMAL:
+            return Status.SOLVED, solver
+        if status == cp_model.FEASIBLE:
+            best = solver
+        if seconds is not None and solver.wall_time >= seconds:
+            budget.truncated = True
+            break
+    return (Status.SOLVED, best) if best is not None else (Status.UNKNOWN, None)

@@ -2,70 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from ortools.sat.python import cp_model
 
-from muster.placement.model.problem import NodeClass, Pattern, Problem, Use, weakest_ranks
+from muster.placement.model.objective import Level
+from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use
+
+LinearExpr = cp_model.LinearExpr
+
+
+class Model(cp_model.CpModel):
+    """Without the CamelCase aliases that ortools 9.15 gives each model: they take a millisecond, and tie the
+    model into a cycle that only the garbage collector frees."""
+
+    def _add_pre_pep8_methods(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Classes that share their variables, for they may take the same: classes of one cell, or a pool of those
+    whose cell is no matter (`cell` is None). `patterns` [class][column]: what each class takes where a
+    variable says column; patterns of one column are equal in all that the model looks at."""
+
+    classes: tuple[int, ...]
+    patterns: tuple[tuple[int, ...], ...]
+    size: int
+    cell: int | None
 
 
 class Variables:
     """All variables of one model.
 
-    `takes[c, p]`: how many nodes of class c take pattern p, 0 … size.
-    `part[i]`, `zone[i]`, `rack[i]`, `domain[i]`: whether the gang touches it.
-    `slower[k]`: whether a weakest link of rank k or worse is in use.
-    `placed[role]`: members placed.
+    `takes[v]`: how many nodes of group `group[v]` take column `column[v]`; `kind[v]`, `pattern[v]`: what that
+    is on the group's first class, as good as on any other.
+    `touched[scope][part]`: whether the gang touches the part, for each scope that is counted or limited.
+    `placed[role]`: members placed; `placed_in[role, cell]`: there, where rules speak of cells.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, levels: Sequence[Level], pooled: Bools | None = None) -> None:
+        """`levels` are those that the model counts: what else tells patterns apart is no matter to it."""
         self.problem = problem
-        self.model = model = cp_model.CpModel()
-        self.takes = {
-            (c, p): model.new_int_var(0, cls.size, f"takes/{c}/{p}")
-            for c, cls in enumerate(problem.classes)
-            for p in range(len(cls.patterns))
-        }
-        self.part = self._touched("part", lambda cls: cls.part)
-        self.zone = self._touched("zone", lambda cls: cls.zone)
-        self.rack = self._touched("rack", lambda cls: cls.rack)
-        self.domain = self._touched("domain", lambda cls: cls.domain)
-        self.ranks = weakest_ranks(problem)
-        self.slower = [model.new_bool_var(f"slower/{k}") for k in range(1, max(self.ranks.values()) + 1)]
+        self.model = model = Model()
+        self.groups = _groups(problem, levels, pooled)
+        widths = [len(group.patterns[0]) for group in self.groups]
+        self.group = np.repeat(np.arange(len(widths)), widths)
+        self.column = [column for width in widths for column in range(width)]
+        self.pattern = np.array([p for group in self.groups for p in group.patterns[0]], np.int64)
+        self.kind = problem.kind[[group.classes[0] for group in self.groups]][self.group]
+        sizes = [self.groups[g].size for g in self.group]
+        self.takes = [model.new_int_var(0, size, f"takes/{v}") for v, size in enumerate(sizes)]
+        ends = np.cumsum(widths).tolist()
+        self.of_group = [range(end - width, end) for end, width in zip(ends, widths, strict=True)]
+        self.touched: dict[str, dict[int, cp_model.IntVar]] = {}
+        for scope in dict.fromkeys(level.scope for level in levels):
+            if scope is not None and scope in problem.parts:
+                part = problem.parts[scope]
+                parts = sorted({int(part[g.cell]) for g in self.groups if g.cell is not None} - {FREE})
+                self.touched[scope] = {one: model.new_bool_var(f"{scope}/{one}") for one in parts}
         self.placed = [
             model.new_int_var(0 if problem.partial else need, need, f"placed/{role}")
             for role, need in enumerate(problem.need)
         ]
+        self.placed_in = self._by_cell() if problem.rules else {}
 
-    def _touched(self, name: str, index: Callable[[NodeClass], int]) -> dict[int, cp_model.IntVar]:
-        indices = sorted({index(cls) for cls in self.problem.classes} - {-1})
-        return {i: self.model.new_bool_var(f"{name}/{i}") for i in indices}
+    def _by_cell(self) -> dict[tuple[int, int], cp_model.IntVar]:
+        cells = sorted({group.cell for group in self.groups if group.cell is not None})
+        roles = [(role, need) for role, need in enumerate(self.problem.need) if need]
+        return {
+            (role, cell): self.model.new_int_var(0, need, f"placed/{role}/{cell}")
+            for role, need in roles
+            for cell in cells
+        }
 
-    def total(
-        self, weight: Callable[[Pattern], int], classes: Iterable[int] | None = None
-    ) -> cp_model.LinearExprT:
-        """Σ over nodes of the weight of the pattern taken, over all classes or these."""
-        chosen = range(len(self.problem.classes)) if classes is None else classes
-        terms, weights = [], []
-        for c in chosen:
-            for p, pattern in enumerate(self.problem.classes[c].patterns):
-                value = weight(pattern)
-                if value:
-                    terms.append(self.takes[c, p])
-                    weights.append(value)
-        return cp_model.LinearExpr.weighted_sum(terms, weights)
+    def by_part(self, part: Ints, roles: Iterable[int]) -> dict[int, list[cp_model.IntVar]]:
+        """`placed_in` of these roles by the part of the cell, -1 for none."""
+        wanted, found = set(roles), dict[int, list[cp_model.IntVar]]()
+        for (role, cell), variable in self.placed_in.items():
+            if role in wanted:
+                found.setdefault(int(part[cell]), []).append(variable)
+        return found
 
-    def hint(self, use: Use) -> None:
-        """Start the search from a known solution; what follows from `takes` the solver works out."""
-        self.model.clear_hints()  # type: ignore[no-untyped-call]
-        for key, variable in self.takes.items():
-            self.model.add_hint(variable, use.get(key, 0))
-        for touched, index in (
-            (self.part, "part"),
-            (self.zone, "zone"),
-            (self.rack, "rack"),
-            (self.domain, "domain"),
-        ):
-            used = {getattr(self.problem.classes[c], index) for c, _ in use}
-            for i, variable in touched.items():
-                self.model.add_hint(variable, i in used)
+    def total(self, weight: Ints, chosen: Sequence[int] | None = None) -> cp_model.LinearExprT:
+        """Σ over nodes of the weight [kind, pattern] of the pattern taken, over all `takes` or these."""
+        at = np.arange(len(self.takes)) if chosen is None else np.asarray(chosen, np.int64)
+        values = weight[self.kind[at], self.pattern[at]]
+        kept = np.flatnonzero(values)
+        return LinearExpr.weighted_sum([self.takes[at[i]] for i in kept], values[kept].tolist())
+
+    def cost(self, level: Level) -> cp_model.LinearExprT:
+        """The cost of a level: what the patterns taken sum up to, and the parts touched."""
+        summed = self.total(level.cost(self.problem.patterns))
+        if level.scope not in self.touched:
+            return summed
+        return LinearExpr.sum([summed, *self.touched[level.scope].values()])
+
+    def use(self, solution: Sequence[int]) -> Use:
+        """The solution of the solver; what a group takes goes to its first classes."""
+        found: Use = {}
+        room = self.problem.size.copy()
+        for v, variable in enumerate(self.takes):
+            left, group = int(solution[variable.index]), self.groups[self.group[v]]
+            for c, patterns in zip(group.classes, group.patterns, strict=True) if left else ():
+                if taken := min(left, int(room[c])):
+                    found[c, patterns[self.column[v]]] = taken
+                    room[c] -= taken
+                    left -= taken
+        return found
+
+
+def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> list[Group]:
+    alike = _alike(problem, levels)
+    classes, patterns = np.nonzero(problem.open)
+    # Of patterns that are alike on a class the first one stands for all.
+    _, first = np.unique(classes * (int(alike.max(initial=0)) + 1) + alike, return_index=True)
+    alike, classes, patterns = alike[first], classes[first], patterns[first]
+    begins = np.flatnonzero(np.diff(classes, prepend=-1)).tolist()
+    found: dict[tuple[int | None, bytes], dict[int, tuple[int, ...]]] = {}
+    for begin, end in zip(begins, [*begins[1:], len(classes)], strict=True):
+        c = int(classes[begin])
+        cell = None if pooled is not None and pooled[c] else int(problem.cell[c])
+        group = found.setdefault((cell, alike[begin:end].tobytes()), {})
+        group[c] = tuple(patterns[begin:end].tolist())
+    return [
+        Group(tuple(group), tuple(group.values()), int(problem.size[list(group)].sum()), cell)
+        for (cell, _), group in found.items()
+    ]
+
+
+def _alike(problem: Problem, levels: Sequence[Level]) -> Ints:
+    """A number for each open pattern, in the order of np.nonzero; equal ones differ neither in members nor in
+    what the levels count."""
+    classes, pattern = np.nonzero(problem.open)
+    at = (problem.kind[classes], pattern)
+    weights = [problem.patterns.counts[:, :, role] for role in range(len(problem.need))]
+    for level in levels:
+        weights += [level.cost(problem.patterns), *([level.touches(problem.patterns)] if level.scope else [])]
+    code = np.zeros(len(classes), np.int64)
+    for weight in weights:
+        values, index = np.unique(weight[at], return_inverse=True)
+        code = np.unique(code * len(values) + index, return_inverse=True)[1]
+    return code

@@ -11,9 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from muster.domain.node import Node, Taint, TaintEffect
 from muster.domain.request import Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
+from muster.placement.cluster.columns import Bools, Codes, Columns, Profile, columns
 
 NODE_NAME = "metadata.name"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -31,19 +34,38 @@ class Candidates:
 
 def candidates(snapshot: Snapshot, role: Role, excluded: Mapping[tuple[str, str], str]) -> Candidates:
     """Which nodes admit `role`, whatever is free on them."""
+    view = columns(snapshot)
+    reason, reasons = _refusals(view, role, excluded)
+    named: list[list[str]] = [[] for _ in reasons]
     admitted: list[str] = []
-    refused: dict[str, list[str]] = {}
-    for name in sorted(snapshot.nodes):
-        by = excluded.get((role.name, name)) or refusal(snapshot.nodes[name].node, role)
-        if by is None:
-            admitted.append(name)
-        else:
-            refused.setdefault(by, []).append(name)
-    return Candidates(tuple(admitted), {by: tuple(names) for by, names in sorted(refused.items())})
+    for name, code in zip(view.names, reason.tolist(), strict=True):
+        (named[code] if code >= 0 else admitted).append(name)
+    refused = {by: tuple(sorted(names)) for by, names in sorted(zip(reasons, named, strict=True)) if names}
+    return Candidates(tuple(sorted(admitted)), refused)
 
 
-def refusal(node: Node, role: Role) -> str | None:  # noqa: PLR0911 — one filter, one return
+def admits(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]) -> Bools:
+    """By row, whether the node admits `role`, whatever is free on it."""
+    return _refusals(view, role, excluded)[0] < 0
+
+
+def refusal(node: Node, role: Role) -> str | None:
     """What on the node refuses the role, or None."""
+    by = profile_refusal(node, role)
+    if by is not None:
+        return by
+    for term in role.rules.required:
+        if not matches(term, node):
+            return _selector(term)
+    any_of = role.rules.any_of
+    # As in the API: a term without requirements matches no node.
+    if any_of and not any(terms and all(matches(term, node) for term in terms) for terms in any_of):
+        return _affinity(any_of)
+    return None
+
+
+def profile_refusal(node: Node | Profile, role: Role) -> str | None:
+    """What refuses the role that many nodes have in common, labels left aside, or None."""
     tolerations = role.rules.tolerations
     if role.gpus and role.gpu_resource not in node.gpu_resources:
         return f"no {role.gpu_resource}"
@@ -55,14 +77,43 @@ def refusal(node: Node, role: Role) -> str | None:  # noqa: PLR0911 — one filt
         if taint.effect != TaintEffect.PREFER_NO_SCHEDULE and not tolerated(taint, tolerations):
             value = f"={taint.value}" if taint.value else ""
             return f"taint {taint.key}{value}:{taint.effect}"
-    for term in role.rules.required:
-        if not matches(term, node):
-            return f"selector {term_text(term)}"
-    any_of = role.rules.any_of
-    # As in the API: a term without requirements matches no node.
-    if any_of and not any(terms and all(matches(term, node) for term in terms) for terms in any_of):
-        return "affinity " + " or ".join(" and ".join(map(term_text, terms)) for terms in any_of)
     return None
+
+
+def _refusals(
+    view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]
+) -> tuple[Codes, tuple[str, ...]]:
+    """`refusal` of all nodes at once, its code by row, -1 where none; exclusions come before it."""
+    codes: dict[str | None, int] = {None: -1}
+
+    def code(by: str | None) -> int:
+        return codes.setdefault(by, len(codes) - 1)
+
+    by_profile = [code(profile_refusal(profile, role)) for profile in view.profiles]
+    reason: Codes = np.array(by_profile, np.int32)[view.profile]
+    for term in role.rules.required:
+        reason[(reason < 0) & ~_holds(view, term)] = code(_selector(term))
+    any_of = role.rules.any_of
+    if any_of:
+        holds = [np.logical_and.reduce([_holds(view, term) for term in terms]) for terms in any_of if terms]
+        reason[(reason < 0) & ~np.logical_or.reduce(holds)] = code(_affinity(any_of))
+    for (name, node), by in excluded.items():
+        if name == role.name and by and node in view.row:
+            reason[view.row[node]] = code(by)
+    return reason, tuple(by for by in codes if by is not None)
+
+
+def _holds(view: Columns, term: SelectorTerm) -> Bools:
+    """By row, whether the node satisfies one requirement: asked once a value, not once a node."""
+    values = view.nodes if term.key == NODE_NAME else view.label(term.key)
+    truth = np.zeros(len(values.names) + 1, np.bool_)  # the last slot is that of code -1, no such label
+    if term.operator in ("In", "NotIn"):
+        truth[[values.index[value] for value in term.values if value in values.index]] = True
+        if term.operator == "NotIn":
+            truth = ~truth
+    else:
+        truth[:] = [satisfies(term, value) for value in (*values.names, None)]
+    return truth[values.codes]
 
 
 def tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
@@ -78,9 +129,14 @@ def tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
     )
 
 
-def matches(term: SelectorTerm, node: Node) -> bool:  # noqa: PLR0911 — one operator, one return
-    """Whether the node satisfies one requirement. NotIn holds where the key is missing, as in the API."""
-    value = node.name if term.key == NODE_NAME else node.labels.get(term.key)
+def matches(term: SelectorTerm, node: Node) -> bool:
+    """Whether the node satisfies one requirement."""
+    return satisfies(term, node.name if term.key == NODE_NAME else node.labels.get(term.key))
+
+
+def satisfies(term: SelectorTerm, value: str | None) -> bool:  # noqa: PLR0911 — one operator, one return
+    """Whether this value of the term's key does; None where the node has no such key: NotIn holds then, as in
+    the API. An empty value is a value."""
     match term.operator:
         case "In":
             return value in term.values
@@ -113,6 +169,14 @@ def term_text(term: SelectorTerm) -> str:
         case "DoesNotExist":
             return f"{term.key} does not exist"
     return f"{term.key} {'>' if term.operator == 'Gt' else '<'} {values}"
+
+
+def _selector(term: SelectorTerm) -> str:
+    return f"selector {term_text(term)}"
+
+
+def _affinity(any_of: tuple[tuple[SelectorTerm, ...], ...]) -> str:
+    return "affinity " + " or ".join(" and ".join(map(term_text, terms)) for terms in any_of)
 
 
 def _int64(text: str) -> int | None:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
-import numpy as np
-
-from muster.domain.topology import GpuTopology, bits
-from muster.placement.damage import fragmentation, unusable
-from muster.placement.fabric import MAX_RING_GPUS, Shape
-from muster.placement.rings import NO_LINK, Values, popcounts, rings
+from muster.domain.topology import GpuTopology, bits, mask_of
+from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
+from muster.placement.gpus.damage import fragmentation
+from muster.placement.gpus.gpu_tables import Sets, sets_of, sets_within
+from muster.placement.gpus.rings import NO_LINK, Rings, rings
 
 EXACT_SPLIT_GPUS = 8
 """Up to so many GPUs a union is split exactly; larger ones of unequal links, best set first."""
@@ -45,29 +44,23 @@ def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[Gp
     sum or, at the same, less damage: they matter when another node has the gang's weakest link anyway.
     Between equals the set that leaves the best-linked rest, then the lowest indices. () if they are too few.
     """
-    if size == 0:
-        return (GpuSet(0, 0, NO_LINK, 0, 0),)
-    if (free & allowed).bit_count() < size:
+    if free & ~allowed:
+        return _row(sets_within(shape, free, free & allowed), size)
+    return _row(sets_of(shape, free), size)
+
+
+@lru_cache(maxsize=1 << 14)
+def best_set_of(shape: Shape, free: int, per_domain: tuple[int, ...]) -> tuple[GpuSet, ...]:
+    """As `best_sets`, with exactly `per_domain[i]` GPUs of `shape.domains[i]`; () where one has too few."""
+    return _row(sets_within(shape, free, free, per_domain), sum(per_domain))
+
+
+def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
+    if size >= len(sets.choices):
         return ()
-    if shape.topology.gpu_count > MAX_RING_GPUS:
-        return (_without_links(shape, free, size, allowed),)
-    table = rings(shape.topology)
-    masks = _subsets(shape.topology.gpu_count, size)
-    masks = masks[(masks & ~(free & allowed)) == 0]
-    domains = sum(
-        (((masks & domain) != 0).astype(np.int64) for domain in shape.domains), np.zeros_like(masks)
-    )
-    masks = masks[domains == domains.min()]
-    weakest, ring = table.weakest[masks], table.total[masks]
-    damage = _damages(shape, free, masks)
-    order = np.lexsort((masks, -table.inside[free & ~masks], damage, -ring))
-    best: list[GpuSet] = []
-    floor = -1
-    for i in order:  # the largest ring first: each later one must have a faster weakest link to matter
-        if weakest[i] > floor:
-            floor = int(weakest[i])
-            best.append(GpuSet(int(masks[i]), int(domains.min()), floor, int(ring[i]), int(damage[i])))
-    return tuple(reversed(best))
+    fields = (sets.masks, sets.domains, sets.weakest, sets.ring, sets.damage)
+    count = sets.choices[size]
+    return tuple(GpuSet(*values) for values in zip(*(f[size, :count].tolist() for f in fields), strict=True))
 
 
 def value_of(shape: Shape, free: int, mask: int) -> GpuSet:
@@ -88,13 +81,14 @@ def split(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> tuple[in
 
     The largest weakest link over the members' own rings, then the largest sum of these. Exact up to
     EXACT_SPLIT_GPUS GPUs; beyond, and where links are equal or unknown, members take what is best in turn.
+
+    Members that have to stay inside given parts (each in one NVLink domain, say) are split part by part: one
+    call for each part's share of the union. Those are best in sum, too: no part's choice binds another's.
     """
     if topology.gpu_count > MAX_RING_GPUS or not topology.known or max(sizes, default=0) <= 1:
         parts = _in_order(union, sizes)
     elif union.bit_count() <= EXACT_SPLIT_GPUS:
-        table = rings(topology)
-        memo: dict[tuple[int, tuple[int, ...]], _Split] = {}
-        parts = list(_best_split(table.weakest, table.total, union, tuple(sorted(sizes)), memo)[2])
+        parts = _exactly(topology, union, tuple(sorted(filter(None, sizes), reverse=True)))
     else:
         parts = _greedily(topology, union, sizes)
     by_size: dict[int, list[int]] = {}
@@ -103,36 +97,51 @@ def split(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> tuple[in
     return tuple(by_size[size].pop(0) if size else 0 for size in sizes)
 
 
-_Split = tuple[int, int, tuple[int, ...]]
-"""Weakest link of any member, sum of the members' rings (both MB/s), the members' masks."""
+_Split = tuple[int, tuple[int, ...]]
+"""Sum of the members' rings, MB/s, and the members' masks."""
 
 
-def _best_split(
-    weakest: Values,
-    total: Values,
+def _exactly(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list[int]:
+    """The largest weakest link first, then the sum among the splits that keep it: no one search may weigh
+    both, for what is best of a rest depends on the weakest link of the parts already cut off."""
+    table = rings(topology)
+    for floor in table.levels[::-1].tolist():
+        found = _largest_sum(table, floor, union, sizes, {})
+        if found is not None:
+            return list(found[1])
+    raise AssertionError("no split: the sizes do not sum up to the union")
+
+
+def _largest_sum(
+    table: Rings,
+    floor: int,
     union: int,
     sizes: tuple[int, ...],
-    memo: dict[tuple[int, tuple[int, ...]], _Split],
-) -> _Split:
-    """The best way to share `union` among members of these sizes: the lowest GPU is tried in each size."""
+    memo: dict[tuple[int, tuple[int, ...]], _Split | None],
+) -> _Split | None:
+    """The best split into parts whose weakest links are all at or above `floor`; None if there is none.
+
+    The lowest GPU is tried in a part of each size, so that no split comes twice.
+    """
     if not union:
-        return NO_LINK, 0, ()
+        return 0, ()
     key = (union, sizes)
     if key in memo:
         return memo[key]
-    lowest, rest = union & -union, list(bits(union & (union - 1)))
-    best: _Split = (-1, -1, ())
-    for size in sorted(set(sizes) - {0}, reverse=True):
+    lowest, rest = union & -union, tuple(bits(union & (union - 1)))
+    best: _Split | None = None
+    for size in sorted(set(sizes), reverse=True):
         at = sizes.index(size)
         left = sizes[:at] + sizes[at + 1 :]
         for others in combinations(rest, size - 1):
-            part = lowest
-            for gpu in others:
-                part |= 1 << gpu
-            least, summed, parts = _best_split(weakest, total, union & ~part, left, memo)
-            found = (min(least, int(weakest[part])), summed + int(total[part]), (part, *parts))
-            if found[:2] > best[:2]:
-                best = found
+            part = lowest | mask_of(others)
+            if table.weakest[part] < floor:
+                continue
+            found = _largest_sum(table, floor, union & ~part, left, memo)
+            if found is not None:
+                summed = found[0] + int(table.total[part])
+                if best is None or summed > best[0]:
+                    best = (summed, (part, *found[1]))
     memo[key] = best
     return best
 
@@ -155,31 +164,3 @@ def _in_order(union: int, sizes: tuple[int, ...]) -> list[int]:
             part |= 1 << next(gpus)
         parts.append(part)
     return parts
-
-
-@lru_cache(maxsize=256)
-def _subsets(count: int, size: int) -> Values:
-    return np.flatnonzero(popcounts(count) == size)
-
-
-def _damages(shape: Shape, free: int, masks: Values) -> Values:
-    table = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
-    count = popcounts(shape.topology.gpu_count)
-    damage = np.full(len(masks), -fragmentation(shape, free), np.int64)
-    for pool in shape.pools:
-        damage += table[np.maximum(count[free & ~masks & pool] - shape.hidden, 0)]
-    return damage
-
-
-def _without_links(shape: Shape, free: int, size: int, allowed: int) -> GpuSet:
-    """Too many GPUs for the tables: as few domains as can be, the fullest that is enough, lowest indices."""
-    left, taken = size, 0
-    domains = [free & allowed & domain for domain in shape.domains if free & allowed & domain]
-    while left:
-        enough = [domain for domain in domains if domain.bit_count() >= left]
-        pick = min(enough, key=int.bit_count) if enough else max(domains, key=int.bit_count)
-        domains.remove(pick)
-        for gpu in list(bits(pick))[:left]:
-            taken |= 1 << gpu
-            left -= 1
-    return value_of(shape, free, taken)

@@ -5,22 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
-from muster.domain.request import Request, Scope
-from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.levels import DEFAULT_LEVELS, Level, part_of
+from muster.domain.request import Scope
+from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, bits
 
 DOMAIN_LABELS = ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique")
 """Labels that name a node's NVLink domain, first that speaks wins: equal values are one domain."""
-
-SCOPE_LABELS = {
-    Scope.RACK.value: "topology.kubernetes.io/rack",
-    Scope.ZONE.value: "topology.kubernetes.io/zone",
-}
-
-CROSSING_SCOPES = (Scope.ZONE.value, Scope.RACK.value, Scope.NODE.value, Scope.NVLINK_DOMAIN.value)
-"""The scopes whose touched parts are counted, widest first."""
 
 MAX_RING_GPUS = 16
 """Up to so many GPUs a node's link matrix is used: tables over their subsets grow as 2^n."""
@@ -52,7 +45,7 @@ class Shape:
 class Place:
     """One node as the planner sees it.
 
-    `zone`, `rack` are label values, "" where the node has none. `domains` are (name, mask) of the NVLink
+    `levels` are those of the snapshot. `domains` are (name, mask) of the NVLink
     domains it lies in; `wide` is the domain's name where a label gives it, which may span nodes, else "".
     `promised` says that a scope narrower than the node can be kept: false while GPUs of unknown index are
     taken, unless all the node's GPUs are one domain.
@@ -61,8 +54,7 @@ class Place:
     name: str
     state: NodeState
     shape: Shape
-    zone: str
-    rack: str
+    levels: tuple[Level, ...]
     domains: tuple[tuple[str, int], ...]
     wide: str
     promised: bool
@@ -81,11 +73,15 @@ class Place:
             return self.domains if self.promised else ()
         if scope == Scope.NODE:
             return ((self.name, self.all_gpus),)
-        value = self.state.node.labels.get(SCOPE_LABELS.get(scope, scope), "")
+        value = self.part(scope)
         return ((value, self.all_gpus),) if value else ()
 
+    def part(self, scope: str) -> str:
+        """The part of a scope that labels give, "" where the node has none."""
+        return part_of(self.state.node, scope, self.levels)
 
-def place_of(state: NodeState) -> Place:
+
+def place_of(state: NodeState, levels: tuple[Level, ...] = DEFAULT_LEVELS) -> Place:
     """The view of one node under its state."""
     node = state.node
     count = node.topology.gpu_count
@@ -107,31 +103,7 @@ def place_of(state: NodeState) -> Place:
         if not promised:
             masks = tuple(1 << i for i in range(count))
     shape = Shape(topology, masks, pools, state.unindexed_gpus)
-    labels = node.labels
-    zone, rack = (labels.get(SCOPE_LABELS[scope], "") for scope in (Scope.ZONE.value, Scope.RACK.value))
-    return Place(node.name, state, shape, zone, rack, domains, wide, promised)
-
-
-def places(snapshot: Snapshot) -> dict[str, Place]:
-    """All nodes, in natural order of their names, whatever the order they came in."""
-    return {name: place_of(snapshot.nodes[name]) for name in sorted(snapshot.nodes, key=natural)}
-
-
-def crossing_scopes(places: Iterable[Place], gpus: bool) -> tuple[str, ...]:
-    """The levels of "fewest parts crossed" that mean something in this cluster, widest first.
-
-    A scope whose label no node carries is no level (a cluster without zone labels has no zones to cross);
-    where some carry it, each node without it counts as a part of its own. cpu-only gangs touch no domain.
-    """
-    seen = list(places)
-    skipped = set()
-    if not any(place.zone for place in seen):
-        skipped.add(Scope.ZONE.value)
-    if not any(place.rack for place in seen):
-        skipped.add(Scope.RACK.value)
-    if not gpus:
-        skipped.add(Scope.NVLINK_DOMAIN.value)
-    return tuple(scope for scope in CROSSING_SCOPES if scope not in skipped)
+    return Place(node.name, state, shape, levels, domains, wide, promised)
 
 
 def touched_domains(place: Place, mask: int) -> set[str]:
@@ -141,47 +113,16 @@ def touched_domains(place: Place, mask: int) -> set[str]:
     return {name for name, domain in place.domains if domain & mask}
 
 
-def parts_of(
-    request_scopes: tuple[str, ...], places: Iterable[Place]
-) -> dict[tuple[str, ...], dict[str, int]]:
-    """The parts that satisfy all of these scopes at once: part → {node: mask of the GPUs it may use there}.
-
-    No scope: one part that holds everything. Scopes need not nest: a part is an intersection.
-    """
-    found: dict[tuple[str, ...], dict[str, int]] = {}
-    for place in places:
-        combined: list[tuple[tuple[str, ...], int]] = [((), place.all_gpus)]
-        for scope in request_scopes:
-            combined = [
-                ((*key, part), mask & inside)
-                for key, mask in combined
-                for part, inside in place.parts(scope)
-                if (mask & inside) or not place.all_gpus
-            ]
-        for key, mask in combined:
-            found.setdefault(key, {})[place.name] = mask
-    return found
+def narrow_to_wide(levels: tuple[Level, ...], asked: Iterable[str]) -> tuple[str, ...]:
+    """All scopes that a plan may be said to lie in, narrowest first; label keys asked for before the widest
+    level."""
+    named = [level.scope for level in levels[::-1]]
+    narrow = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value)
+    custom = [scope for scope in asked if scope not in {*Scope, *named}]
+    return tuple(dict.fromkeys((*narrow, *named[:-1], *custom, *named[-1:])))
 
 
-def narrowest(request: Request, spots: Iterable[tuple[Place, int]]) -> tuple[str | None, str]:
-    """The narrowest scope one part of which holds all these (node, GPUs), and that part; (None, "") if none.
-
-    A member without GPUs lies in the domain or on the GPU when its node does.
-    """
-    spots = list(spots)
-    asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
-    custom = tuple(dict.fromkeys(scope for scope in asked if scope not in set(Scope)))
-    narrow, wide = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value), (Scope.ZONE.value,)
-    for scope in (*narrow, Scope.RACK.value, *custom, *wide):
-        common: set[str] | None = None
-        for place, mask in spots:
-            inside = {part for part, gpus in place.parts(scope) if mask & ~gpus == 0}
-            common = inside if common is None else common & inside
-        if common and (scope != Scope.GPU or any(mask for _, mask in spots)):
-            return scope, f"{scope} {min(common, key=natural)}"
-    return None, ""
-
-
+@lru_cache(maxsize=1 << 16)
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key that puts worker-2 before worker-10."""
     return tuple(

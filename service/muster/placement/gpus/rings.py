@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.topology import GpuTopology
-from muster.placement.fabric import MAX_RING_GPUS
+from muster.placement.cluster.fabric import MAX_RING_GPUS
 
 MB_PER_GB = 1000
 NO_LINK = 1 << 30
@@ -30,11 +30,13 @@ class Rings:
 
     `weakest`: the weakest link of the best ring, MB/s, NO_LINK below two GPUs, 0 where a link is unknown.
     `total`: the sum of that ring's links, MB/s. `inside`: the sum of all links inside the set, MB/s.
+    `levels`: all that `weakest` may be, rising.
     """
 
     weakest: Values
     total: Values
     inside: Values
+    levels: Values
 
 
 @lru_cache(maxsize=64)
@@ -53,7 +55,7 @@ def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
     if count > MAX_RING_GPUS:
         raise ValueError(f"{count} GPUs, ring tables end at {MAX_RING_GPUS}")
     links = link_matrix(topology)
-    kinds = _kinds(links)
+    kinds = kinds_of(links)
     sizes = tuple(len(kind) for kind in kinds)
     thresholds = sorted({int(links[i, j]) for i in range(count) for j in range(i)}, reverse=True)
     if not weakest_first:
@@ -68,19 +70,15 @@ def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
         open_states &= ~found
         if open_states.sum() <= 1 + len(kinds):  # the empty set and single GPUs never close
             break
-    state_of = np.zeros(1 << count, np.int64)
-    inside = np.zeros(1 << count, np.int64)
-    masks = np.arange(1 << count)
-    strides = _strides(sizes)
-    for stride, kind in zip(strides, kinds, strict=True):
-        for gpu in kind:
-            has = (masks >> gpu) & 1
-            state_of += has * stride
-            for peer in range(gpu):
-                inside += has * ((masks >> peer) & 1) * links[gpu, peer]
+    step_of = {gpu: stride for stride, kind in zip(_strides(sizes), kinds, strict=True) for gpu in kind}
+    state_of = _subset_sums([step_of[gpu] for gpu in range(count)])
+    inside = np.zeros(1, np.int64)
+    for gpu in range(count):
+        inside = np.concatenate((inside, inside + _subset_sums(links[gpu, :gpu].tolist())))
     small = popcounts(count) < 2
-    weakest_by_mask = np.where(small, NO_LINK, weakest[state_of])
-    return Rings(weakest_by_mask, np.where(small, 0, total[state_of]), inside)
+    levels = np.array(sorted({0, *thresholds, NO_LINK}))
+    weakest, total = np.where(small, NO_LINK, weakest[state_of]), np.where(small, 0, total[state_of])
+    return Rings(weakest, total, inside, levels)
 
 
 def link_matrix(topology: GpuTopology) -> Values:
@@ -98,13 +96,18 @@ def link_matrix(topology: GpuTopology) -> Values:
 @lru_cache(maxsize=MAX_RING_GPUS + 1)
 def popcounts(count: int) -> Values:
     """The number of bits of each mask below 2^count."""
+    return _subset_sums([1] * count)
+
+
+def _subset_sums(values: list[int]) -> Values:
+    """The sum of the values at the set bits of each mask."""
     table = np.zeros(1, np.int64)
-    for _ in range(count):
-        table = np.concatenate((table, table + 1))
+    for value in values:
+        table = np.concatenate((table, table + value))
     return table
 
 
-def _kinds(links: Values) -> list[list[int]]:
+def kinds_of(links: Values) -> list[list[int]]:
     """GPUs grouped so that any two of a group have equal links to every third: an equivalence."""
     kinds: list[list[int]] = []
     for gpu in range(len(links)):

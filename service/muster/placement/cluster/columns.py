@@ -1,0 +1,411 @@
+"""The cluster as columns: what decisions look at, one numpy array a fact, one row a node.
+
+A decision may not touch thousands of nodes in Python. So a view is made from the view before it: only rows
+whose `NodeState` is another object are read again, and an array that none of them changes is shared between
+the views. A view does not tell how it was come by: codes follow the rows or the names, never history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, compress, count, repeat
+from operator import is_not
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.domain.levels import Level, part_of
+from muster.domain.node import Node, Taint
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.placement.cluster.fabric import Place, Shape, natural, place_of
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+T = TypeVar("T")
+
+MASK_GPUS = 62
+"""GPUs of one node that a mask in a column can show. Nodes have 16 at most today (HGX-2, p2.16xlarge); of a
+larger one, GPUs from index 62 on count as taken."""
+
+LARGEST = 2**62
+"""Amounts are cut off here: one absurd quantity in the API must not overflow a column."""
+
+CHUNK = 256
+"""States that are compared at once; a chunk that differs is looked through one by one."""
+
+
+class Profile(NamedTuple):
+    """What of a node, besides labels and its name, decides whom it admits. Fields as in `Node`."""
+
+    gpu_resources: frozenset[str]
+    ready: bool
+    unschedulable: bool
+    taints: tuple[Taint, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """One name a node: `names[codes[row]]`, or none where the code is -1.
+
+    `names` are in natural order, so codes compare as names do; each is the name of at least one node.
+    """
+
+    codes: Codes
+    names: tuple[str, ...]
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Name → code."""
+        return {name: code for code, name in enumerate(self.names)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """A snapshot by columns; rows are nodes in natural order of their names. Nothing in it may be changed.
+
+    `nodes` are the nodes' own names: the code of each is its row. `shape`, `profile` index `shapes` and
+    `profiles`, in order of the first row that has each; `wide` indexes `wide_names`, as in `Parts`. What a
+    wide domain is, and `promised`: see `Place`.
+    """
+
+    snapshot: Snapshot
+    nodes: Parts
+    states: Sequence[NodeState]
+    promised: Bools
+    shape: Codes
+    shapes: tuple[Shape, ...]
+    wide: Codes
+    wide_names: tuple[str, ...]
+    profile: Codes
+    profiles: tuple[Profile, ...]
+    _free: Ints
+    _total: Ints
+    """Matrices, a row each column below: a new view copies once."""
+    _chunks: list[list[NodeState]]
+    """The states in the snapshot's own order, as they were compared."""
+    _rows: list[int]
+    """The row of each of these."""
+    _readings: dict[tuple[bool, str], Parts]
+    """What `part` (True) and `label` (False) gave; views share the memo as long as all their nodes agree."""
+    _places: dict[str, Place]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.nodes.names
+
+    @property
+    def row(self) -> Mapping[str, int]:
+        """Name → row."""
+        return self.nodes.index
+
+    @property
+    def free_gpus(self) -> Ints:
+        """The free GPUs as a bit mask, up to MASK_GPUS."""
+        column: Ints = self._free[0]
+        return column
+
+    @property
+    def free_count(self) -> Ints:
+        """How many of these can be given: `NodeState.free_gpu_count`."""
+        column: Ints = self._free[1]
+        return column
+
+    @property
+    def unindexed(self) -> Ints:
+        """GPUs that are taken, nobody knows which."""
+        column: Ints = self._free[2]
+        return column
+
+    @property
+    def cpu(self) -> Ints:
+        """Free cpu, thousandths of a core; like all that is free, it may be negative."""
+        column: Ints = self._free[3]
+        return column
+
+    @property
+    def memory(self) -> Ints:
+        """Free memory, bytes."""
+        column: Ints = self._free[4]
+        return column
+
+    @property
+    def pods(self) -> Ints:
+        """Pods that there is room for."""
+        column: Ints = self._free[5]
+        return column
+
+    @property
+    def gpu_total(self) -> Ints:
+        """GPUs of the node, those beyond MASK_GPUS too."""
+        column: Ints = self._total[0]
+        return column
+
+    @property
+    def cpu_total(self) -> Ints:
+        """Allocatable cpu, thousandths of a core."""
+        column: Ints = self._total[1]
+        return column
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return self.snapshot.levels
+
+    def part(self, scope: str) -> Parts:
+        """The parts of a scope given by labels (a level, or a label key), as `part_of` has it: none is ""."""
+        return self._read(True, scope)
+
+    def label(self, key: str) -> Parts:
+        """The values of a label. Other than for `part`, an empty value is a value."""
+        return self._read(False, key)
+
+    def place(self, row: int) -> Place:
+        """The node as the planner sees it one by one."""
+        state = self.states[row]
+        place = self._places.get(state.node.name)
+        if place is None or place.state is not state:
+            place = self._places[state.node.name] = place_of(state, self.levels)
+        return place
+
+    def _read(self, scope: bool, key: str) -> Parts:
+        parts = self._readings.get((scope, key))
+        if parts is None:
+            rows = list(range(len(self.states)))
+            values = [_reading(state.node, scope, key, self.levels) for state in self.states]
+            blank = np.full(len(rows), -1, np.int32)
+            parts = self._readings[scope, key] = Parts(*_coded(blank, (), None, rows, values, natural))
+        return parts
+
+
+def columns(snapshot: Snapshot) -> Columns:
+    """The columns of a snapshot; cheap where most of its states are those of the last snapshot seen.
+
+    Any thread may call it: the one entry of the memo is replaced whole.
+    """
+    last = _latest[0]
+    if last.snapshot is not snapshot:
+        last = _latest[0] = following(last, snapshot)
+    return last
+
+
+def following(last: Columns, snapshot: Snapshot) -> Columns:
+    """The columns of `snapshot`, made from those of any other one."""
+    step = _step(last, snapshot)
+    source, states, levels = step.source, step.states, snapshot.levels
+    free = _with(last._free, source, step.rows, [_free(states[row]) for row in step.rows])
+
+    new_nodes = [states[row].node for row in step.renewed]
+    total = _with(last._total, source, step.renewed, [_total(node) for node in new_nodes])
+    admission = [Profile(n.gpu_resources, n.ready, n.unschedulable, n.taints) for n in new_nodes]
+    profile, profiles = _coded(last.profile, last.profiles, source, step.renewed, admission, None)
+
+    new = [place_of(states[row], levels) for row in step.reshaped]
+    promised = _with(last.promised, source, step.reshaped, [place.promised for place in new])
+    shape, shapes = _coded(
+        last.shape, last.shapes, source, step.reshaped, [place.shape for place in new], None
+    )
+    wide, wide_names = _coded(
+        last.wide, last.wide_names, source, step.reshaped, [place.wide or None for place in new], natural
+    )
+
+    readings, places = last._readings, last._places
+    if levels != last.levels:
+        readings, places = {key: parts for key, parts in readings.copy().items() if not key[0]}, {}
+    if source is not None or new_nodes:
+        readings = {
+            key: _reread(parts, step, [_reading(node, *key, levels) for node in new_nodes])
+            for key, parts in readings.copy().items()
+        }
+    if source is not None:
+        places = {name: place for name, place in places.copy().items() if name in step.nodes.index}
+
+    return Columns(
+        snapshot=snapshot,
+        nodes=step.nodes,
+        states=states,
+        promised=promised,
+        shape=shape,
+        shapes=shapes,
+        wide=wide,
+        wide_names=wide_names,
+        profile=profile,
+        profiles=profiles,
+        _free=free,
+        _total=total,
+        _chunks=step.chunks,
+        _rows=step.position_rows,
+        _readings=readings,
+        _places=places,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What differs between two views.
+
+    `source[row]` is the row of that node in the view before, -1 for a new node; None where rows are the same.
+    `rows` have another state; of these, `reshaped` have another Node or another number of unindexed GPUs,
+    `renewed` another Node. `chunks`, `position_rows`: `_chunks`, `_rows` of the view to come.
+    """
+
+    source: NDArray[np.intp] | None
+    nodes: Parts
+    states: list[NodeState]
+    chunks: list[list[NodeState]]
+    position_rows: list[int]
+    rows: list[int]
+    reshaped: list[int]
+    renewed: list[int]
+
+
+def _step(last: Columns, snapshot: Snapshot) -> _Step:
+    in_order = list(snapshot.nodes.values())
+    chunks, positions = _compared(last._chunks, in_order)
+    source = None
+    if positions is not None:
+        nodes, states, position_rows = last.nodes, list(last.states), last._rows
+        rows = [position_rows[position] for position in positions]
+        for position, row in zip(positions, rows, strict=True):
+            states[row] = in_order[position]
+        before: list[NodeState | None] = [last.states[row] for row in rows]
+    else:  # nodes came, went, or are in another order
+        known = [name for name in last.names if name in snapshot.nodes]  # sorted: few comparisons are left
+        added = [name for name in snapshot.nodes if name not in last.row]
+        names = tuple(sorted(known + added, key=natural))
+        nodes = Parts(_fixed(np.arange(len(names), dtype=np.int32)), names)
+        states = [snapshot.nodes[name] for name in names]
+        position_rows = [nodes.index[name] for name in snapshot.nodes]
+        source = np.array([last.row.get(name, -1) for name in names], np.intp)
+        olds = [last.states[row] if row >= 0 else None for row in source.tolist()]
+        rows = list(compress(count(), map(is_not, states, olds)))
+        before = [olds[row] for row in rows]
+    pairs = [(row, old, states[row]) for row, old in zip(rows, before, strict=True)]
+    renewed = [row for row, old, new in pairs if not old or old.node is not new.node]
+    reshaped = [
+        row
+        for row, old, new in pairs
+        if not old or old.node is not new.node or old.unindexed_gpus != new.unindexed_gpus
+    ]
+    return _Step(source, nodes, states, chunks, position_rows, rows, reshaped, renewed)
+
+
+def _compared(
+    before: list[list[NodeState]], now: list[NodeState]
+) -> tuple[list[list[NodeState]], list[int] | None]:
+    """`now` in chunks, and the positions of other states than before; None if these are of other nodes.
+
+    Lists compare by identity first, at a few ns a state: only a chunk that differs costs more.
+    """
+    chunks: list[list[NodeState]] = []
+    found: list[tuple[int, NodeState, NodeState]] = []
+    for start, old in zip(range(0, len(now), CHUNK), chain(before, repeat([])), strict=False):
+        new = now[start : start + CHUNK]
+        if old == new:
+            chunks.append(old)
+            continue
+        chunks.append(new)
+        found.extend(compress(zip(count(start), old, new, strict=False), map(is_not, old, new)))
+    same = sum(map(len, before)) == len(now) and all(old.node.name == new.node.name for _, old, new in found)
+    return chunks, [position for position, _, _ in found] if same else None
+
+
+def _free(state: NodeState) -> tuple[int, ...]:
+    mask, free = state.free_gpus & ((1 << MASK_GPUS) - 1), state.free
+    given = min(mask.bit_count(), state.free_gpu_count)
+    return mask, given, state.unindexed_gpus, _cut(free.cpu_milli), _cut(free.memory_bytes), _cut(free.pods)
+
+
+def _total(node: Node) -> tuple[int, int]:
+    return node.topology.gpu_count, _cut(node.allocatable.cpu_milli)
+
+
+def _cut(amount: int) -> int:
+    return max(-LARGEST, min(amount, LARGEST))
+
+
+def _reading(node: Node, scope: bool, key: str, levels: tuple[Level, ...]) -> str | None:
+    return part_of(node, key, levels) or None if scope else node.labels.get(key)
+
+
+def _reread(parts: Parts, step: _Step, values: list[str | None]) -> Parts:
+    codes, names = _coded(parts.codes, parts.names, step.source, step.renewed, values, natural)
+    return parts if codes is parts.codes else Parts(codes, names)
+
+
+def _with(
+    old: NDArray[Any], source: NDArray[np.intp] | None, rows: Sequence[int], values: Sequence[object]
+) -> NDArray[Any]:
+    """The array (last axis: rows) with these rows set; rows of new nodes are to be among them."""
+    if source is None:
+        if not rows:
+            return old
+        new = old.copy()
+    else:
+        new = np.zeros((*old.shape[:-1], len(source)), old.dtype)
+        kept = source >= 0
+        new[..., kept] = old[..., source[kept]]
+    if rows:
+        new[..., rows] = np.array(values, old.dtype).T
+    return _fixed(new)
+
+
+def _coded(
+    codes: Codes,
+    values: tuple[T, ...],
+    source: NDArray[np.intp] | None,
+    rows: Sequence[int],
+    new: Sequence[T | None],  # a list, to be compared with one
+    order: Callable[[T], Any] | None,
+) -> tuple[Codes, tuple[T, ...]]:
+    """Codes, and what they stand for, with these rows set; in `order`, or by the first row that has each.
+
+    The very same codes come back where nothing has changed.
+    """
+    if source is None and (not rows or [values[c] if c >= 0 else None for c in codes[rows].tolist()] == new):
+        return codes, values
+    known = {value: code for code, value in enumerate(values)}
+    given = [-1 if value is None else known.setdefault(value, len(known)) for value in new]
+    codes, values = _with(codes, source, rows, given), tuple(known)
+    # The last assignment wins: going backwards leaves the first row of each. The last slot is that of -1.
+    first = np.full(len(values) + 1, len(codes))
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    used = np.flatnonzero(first[:-1] < len(codes)).tolist()
+    used.sort(key=lambda code: order(values[code]) if order else first[code])
+    rank = np.full(len(values) + 1, -1, np.int32)
+    rank[used] = np.arange(len(used))
+    return _fixed(rank[codes]), tuple(values[code] for code in used)
+
+
+def _fixed(array: NDArray[Any]) -> NDArray[Any]:
+    array.setflags(write=False)
+    return array
+
+
+def _nothing() -> Columns:
+    """The columns of no node at all, from which any others follow."""
+    no_code = _fixed(np.zeros(0, np.int32))
+    return Columns(
+        snapshot=Snapshot({}),
+        nodes=Parts(no_code, ()),
+        states=(),
+        promised=_fixed(np.zeros(0, np.bool_)),
+        shape=no_code,
+        shapes=(),
+        wide=no_code,
+        wide_names=(),
+        profile=no_code,
+        profiles=(),
+        _free=_fixed(np.zeros((6, 0), np.int64)),
+        _total=_fixed(np.zeros((2, 0), np.int64)),
+        _chunks=[],
+        _rows=[],
+        _readings={},
+        _places={},
+    )
+
+
+NOTHING = _nothing()
+_latest = [NOTHING]

@@ -1,0 +1,215 @@
+"""What a gang assumes of the cluster, as a list: each can be dropped alone, and the gang be tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+
+from muster.domain.request import Request, Role
+from muster.placement.cluster.columns import Bools, Columns, Ints
+from muster.placement.explain.emptied import RESOURCES, amount_of, emptied, partly
+from muster.placement.explain.refusals import refused_by, resource_missing
+from muster.placement.gang.site import Site, room_of, site_with
+
+
+class Kind(Enum):
+    """What is assumed, and what it is to drop it."""
+
+    ROLE = "the members of a role are needed"
+    REFUSED = "nodes refuse a role for one reason"
+    TAKEN = "other pods keep what they have of one resource"
+    RUNNING = "members that run already count for scopes"
+    MAX_PER = "no part of a scope holds more than so many"
+    SEGMENTS = "a role comes in segments"
+    ROLE_SCOPE = "a role lies in one part of a scope"
+    SCOPE = "the gang lies in one part of a scope"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """`what`: the reason of a refusal, the resource that is taken, or the scope of a `max_per`."""
+
+    kind: Kind
+    role: str = ""
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """A cluster and a request, not all of it real. `admitted`: role → the nodes [row] that admit it."""
+
+    view: Columns
+    request: Request
+    admitted: Mapping[str, Bools]
+    room: Mapping[str, Ints]
+    """Role → how many members of it each node [row] has room for, whether it admits them or not."""
+    bare: Site
+    """What all sites have in common that no rule binds."""
+
+    @property
+    def site(self) -> Site:
+        """As the planner sees it."""
+        request = self.request
+        if bound(request):
+            return site_with(self.view, request, self.admitted)
+        admits = np.stack([self.admitted[role.name] for role in request.roles])
+        room = np.where(admits, np.stack([self.room[role.name] for role in request.roles]), 0)
+        return replace(
+            self.bare,
+            columns=self.view,
+            request=request,
+            roles=request.roles,
+            admits=admits,
+            room=room,
+            admitted=self.admitted,
+        )
+
+    @property
+    def wanted(self) -> int:
+        """Members that must fit."""
+        return min(self.request.min_member, self.request.size)
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        return (self.request.required_scope,) if self.request.required_scope else ()
+
+    def within(self, scope: str | None) -> World:
+        """The same with another required scope, or none."""
+        return replace(self, request=replace(self.request, required_scope=scope))
+
+
+def bound(request: Request) -> bool:
+    """Whether more than the scope of the gang binds its members to each other or to running ones."""
+    own = any(role.segments or role.required_scope for role in request.roles)
+    return own or bool(request.max_per or request.running)
+
+
+def _without_role(request: Request, dropped: Assumption) -> Request:
+    """The others are needed as far as they are when this role has all its members."""
+    gone = sum(len(role.members) for role in request.roles if role.name == dropped.role)
+    roles = tuple(replace(role, members=()) if role.name == dropped.role else role for role in request.roles)
+    return replace(request, roles=roles, min_member=max(0, request.min_member - gone))
+
+
+def _changed(request: Request, name: str, **fields: object) -> Request:
+    roles = tuple(replace(role, **fields) if role.name == name else role for role in request.roles)  # type: ignore[arg-type]
+    return replace(request, roles=roles)
+
+
+DROP: Mapping[Kind, Callable[[Request, Assumption], Request]] = {
+    Kind.ROLE: _without_role,
+    Kind.RUNNING: lambda request, _: replace(request, running=()),
+    Kind.MAX_PER: lambda request, a: replace(
+        request, max_per=tuple(rule for rule in request.max_per if rule.scope != a.what)
+    ),
+    Kind.SEGMENTS: lambda request, a: _changed(request, a.role, segments=()),
+    Kind.ROLE_SCOPE: lambda request, a: _changed(request, a.role, required_scope=None),
+    Kind.SCOPE: lambda request, _: replace(request, required_scope=None),
+}
+"""Those that the request itself makes; the others lie in the cluster."""
+
+
+class Assumptions:
+    """All that a request assumes of a cluster."""
+
+    def __init__(self, site: Site, excluded: Mapping[tuple[str, str], str]) -> None:
+        view, request = site.columns, site.request
+        self._site, self.view = site, view
+        self.request = replace(request, min_member=min(request.min_member, request.size))
+        self.roles: tuple[Role, ...] = tuple(role for role in request.roles if role.members)
+        self.refused = {role.name: refused_by(view, role, excluded) for role in self.roles}
+        self._views: dict[frozenset[str], tuple[Columns, Mapping[str, Ints]]] = {}
+        self._worlds: dict[frozenset[Assumption], World] = {}
+
+    @property
+    def all(self) -> frozenset[Assumption]:
+        """All assumptions."""
+        return frozenset((*self.needed, *(each for group in self.groups for each in group)))
+
+    @property
+    def needed(self) -> tuple[Assumption, ...]:
+        """That the members of each role are needed."""
+        return tuple(Assumption(Kind.ROLE, role.name) for role in self.roles)
+
+    @property
+    def groups(self) -> tuple[tuple[Assumption, ...], ...]:
+        """All others, the first to be left out first.
+
+        Refusals come before what is taken, and that before the gang's own rules: of several explanations the
+        one is told that no waiting mends. Of refusals those of many nodes stay rather than those of few.
+        """
+        refusals = [
+            (int(rows.sum()), Assumption(Kind.REFUSED, role, by))
+            for role, reasons in self.refused.items()
+            for by, rows in reasons.items()
+            if by not in self._missing
+        ]
+        refusals.sort(key=lambda one: (one[0], one[1].role, one[1].what))
+        taken = tuple(
+            Assumption(Kind.TAKEN, what=resource)
+            for resource in reversed(RESOURCES)
+            if any(amount_of(role, resource) for role in self.roles)
+        )
+        return (tuple(each for _, each in refusals), taken, *((rule,) for rule in self._rules()))
+
+    def _rules(self) -> list[Assumption]:
+        request = self.request
+        found = [Assumption(Kind.RUNNING)] if request.running else []
+        found += [Assumption(Kind.MAX_PER, what=rule.scope) for rule in request.max_per]
+        found += [Assumption(Kind.SEGMENTS, role.name) for role in self.roles if role.segments]
+        found += [Assumption(Kind.ROLE_SCOPE, role.name) for role in self.roles if role.required_scope]
+        return found + ([Assumption(Kind.SCOPE)] if request.required_scope else [])
+
+    @property
+    def _missing(self) -> set[str]:
+        return {resource_missing(role) for role in self.roles}
+
+    def world(self, kept: Collection[Assumption]) -> World:
+        """The cluster and the request with these assumptions alone; the same one when asked again."""
+        kept = frozenset(kept)
+        if kept not in self._worlds:
+            request = self.request
+            for each in (*self.needed, *self._rules()):
+                if each not in kept:
+                    request = DROP[each.kind](request, each)
+            free = frozenset(what for what in RESOURCES if Assumption(Kind.TAKEN, what=what) not in kept)
+            view, room = self._free(free)
+            self._worlds[kept] = World(view, request, self._admitted(kept), room, self._bare)
+        return self._worlds[kept]
+
+    @cached_property
+    def _bare(self) -> Site:
+        """A site that no rule binds."""
+        if not bound(self.request):
+            return self._site
+        roles = tuple(
+            replace(role, members=(), segments=(), required_scope=None) for role in self.request.roles
+        )
+        request = replace(self.request, roles=roles, max_per=(), running=())
+        everywhere = np.ones(len(self.view.names), np.bool_)
+        return site_with(self.view, request, {role.name: everywhere for role in roles})
+
+    @cached_property
+    def _empty(self) -> Columns:
+        return emptied(self.view, self.request)
+
+    def _free(self, resources: frozenset[str]) -> tuple[Columns, Mapping[str, Ints]]:
+        """The cluster with these resources free, and the room there."""
+        if resources not in self._views:
+            view = partly(self.view, self._empty, resources) if resources else self.view
+            self._views[resources] = view, {role.name: room_of(view, role) for role in self.request.roles}
+        return self._views[resources]
+
+    def _admitted(self, kept: Collection[Assumption]) -> dict[str, Bools]:
+        admitted = {}
+        for role in self.request.roles:
+            rows = np.ones(len(self.view.names), np.bool_)
+            for by, refused in self.refused.get(role.name, {}).items():
+                if by in self._missing or Assumption(Kind.REFUSED, role.name, by) in kept:
+                    rows &= ~refused
+            admitted[role.name] = rows
+        return admitted

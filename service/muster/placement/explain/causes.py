@@ -1,0 +1,141 @@
+"""Why nothing fits: an irreducible set of assumptions that forbid the gang, told as typed causes.
+
+Irreducible: with these assumptions alone, all others dropped, nothing fits; with any one of them dropped too,
+enough members do. That holds as far as the budget reached: what was not decided is not dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import numpy as np
+
+from muster.domain.decision import Unplaceable
+from muster.domain.reasons import (
+    Cause,
+    NodesExcluded,
+    NotDecided,
+    RoleScope,
+    RunningElsewhere,
+    SegmentsTooLarge,
+    TooFewParts,
+)
+from muster.domain.request import Role
+from muster.domain.snapshot import Snapshot
+from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
+from muster.placement.explain.conflict import Conflict
+from muster.placement.explain.domains import domain_cause
+from muster.placement.explain.enough import Oracle
+from muster.placement.explain.minimal import irreducible
+from muster.placement.explain.refusals import resource_missing
+from muster.placement.explain.relaxations import relaxations
+from muster.placement.explain.shortage import RULES, shortage
+from muster.placement.gang.site import Site
+from muster.placement.gang.standing import standing_of
+from muster.placement.limits import Budget, Limits
+
+Forbids = Callable[[Collection[Assumption]], bool]
+
+
+def explained(site: Site, snapshot: Snapshot, limits: Limits, budget: Budget, proven: bool) -> Unplaceable:
+    """The causes that forbid the gang, and what would help; called only when no plan was found."""
+    gang, spare = site.request.gang, Budget(limits)  # explaining has as much time as searching had
+    assumptions = Assumptions(site, limits.excluded)
+    conflict = conflict_of(assumptions, Oracle(spare), proven)
+    if conflict is None:
+        return Unplaceable(gang, (NotDecided(budget.truncated or spare.truncated),))
+    return Unplaceable(gang, tuple(_causes(conflict)), relaxations(conflict))
+
+
+def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Conflict | None:
+    """An irreducible conflict; None where it is not `proven` that nothing fits, nor seen here."""
+
+    def forbids(kept: Collection[Assumption]) -> bool:
+        return oracle.enough(assumptions.world(kept)) is False
+
+    if not proven and not forbids(assumptions.all):
+        return None
+    roles = _roles(assumptions, forbids)
+    kept = irreducible(assumptions.groups, lambda some: forbids(some | roles))
+    return Conflict(assumptions, roles, kept, oracle)
+
+
+def _roles(assumptions: Assumptions, forbids: Forbids) -> frozenset[Assumption]:
+    """The roles that are enough to explain it: one if one alone does not fit, which is quickly seen."""
+    needed = assumptions.needed
+    others = assumptions.all - set(needed)
+    if len(needed) > 1:
+        for role in needed:
+            if forbids({role, *others}):
+                return frozenset((role,))
+    if len(needed) > 2:
+        return irreducible([(role,) for role in needed], lambda roles: forbids(roles | others))
+    return frozenset(needed)
+
+
+def _causes(conflict: Conflict) -> Iterator[Cause]:
+    """What is short first, then what makes it so short."""
+    assumptions = conflict.assumptions
+    roles = {role.name: role for role in assumptions.roles}
+    if conflict.told(Kind.SCOPE):
+        yield domain_cause(conflict, str(assumptions.request.required_scope))
+    elif not any(conflict.told(kind) for kind in RULES):
+        cause = shortage(conflict)
+        if cause is not None:
+            yield cause
+    for told in conflict.told(Kind.ROLE_SCOPE):
+        yield _role_scope(conflict, roles[told.role])
+    for told in conflict.told(Kind.SEGMENTS):
+        segments = tuple((segment.size, segment.scope) for segment in roles[told.role].segments)
+        yield SegmentsTooLarge(told.role, segments, *_fit(conflict), conflict.even_empty)
+    for told in conflict.told(Kind.MAX_PER):
+        rule = next(rule for rule in assumptions.request.max_per if rule.scope == told.what)
+        counted = len(assumptions.request.running) if conflict.told(Kind.RUNNING) else 0
+        yield TooFewParts(rule.scope, rule.members, *_fit(conflict), conflict.even_empty, counted)
+    if conflict.told(Kind.RUNNING):
+        yield from _running(conflict)
+    for told in conflict.told(Kind.REFUSED):
+        yield _excluded(conflict, roles[told.role], told.what)
+    for role in conflict.members_of:
+        missing = assumptions.refused[role.name].get(resource_missing(role))
+        if missing is not None and missing.all():
+            yield NodesExcluded(role.name, resource_missing(role), len(missing))
+
+
+def _fit(conflict: Conflict) -> tuple[int | None, int]:
+    """Members that fit as it is, and how many must."""
+    world = conflict.seen()
+    return conflict.oracle.members(world), world.wanted
+
+
+def _role_scope(conflict: Conflict, role: Role) -> RoleScope:
+    """The best part for the role alone."""
+    scope = str(role.required_scope)
+    alone = Conflict(
+        conflict.assumptions, frozenset((Assumption(Kind.ROLE, role.name),)), conflict.kept, conflict.oracle
+    )
+    world = alone.seen().within(scope)
+    found = conflict.oracle.most(world)
+    fit = min(found.members, world.wanted) if found.proven else None
+    return RoleScope(role.name, scope, found.part, fit, world.wanted, conflict.even_empty)
+
+
+def _running(conflict: Conflict) -> Iterator[Cause]:
+    """Of the scopes that they decide, the gang's first."""
+    request, view = conflict.assumptions.request, conflict.assumptions.view
+    roles = {role.name: role for role in conflict.assumptions.roles}
+    scopes = [request.required_scope for _ in conflict.told(Kind.SCOPE)]
+    scopes += [roles[told.role].required_scope for told in conflict.told(Kind.ROLE_SCOPE)]
+    scopes += [roles[told.role].segments[0].scope for told in conflict.told(Kind.SEGMENTS)]
+    for scope in filter(None, scopes[:1]):
+        parts = standing_of(view, request).parts(view, scope)
+        yield RunningElsewhere(scope, min(parts or ("",)), len(request.running))
+
+
+def _excluded(conflict: Conflict, role: Role, by: str) -> NodesExcluded:
+    """Nodes that have room and refuse for this reason, and offer what is asked for."""
+    refused = conflict.assumptions.refused[role.name]
+    rows = refused[by] & (conflict.seen().room[role.name] > 0)
+    if resource_missing(role) in refused:
+        rows &= ~refused[resource_missing(role)]
+    return NodesExcluded(role.name, by, int(np.count_nonzero(rows)))

@@ -1,0 +1,80 @@
+"""No part of a scope holds the members: which one comes nearest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from muster.domain.reasons import Cause, DomainTooSmall, IndicesUnknown, NoSuchDomain
+from muster.domain.request import Scope
+from muster.placement.cluster.columns import Bools, Columns
+from muster.placement.explain.assumptions import World
+from muster.placement.explain.conflict import Conflict
+from muster.placement.explain.emptied import CPU, GPU, free_of
+from muster.placement.search.onenode import INSIDE
+
+
+def domain_cause(conflict: Conflict, scope: str) -> Cause:
+    """No part of the gang's required scope holds these roles."""
+    cause = _nearest(conflict, conflict.seen(), scope)
+    if isinstance(
+        cause, NoSuchDomain
+    ):  # the parts of nodes that would be no better if they admitted it say more
+        return _nearest(conflict, conflict.seen(refusals_told=True), scope)
+    return cause
+
+
+def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:
+    found = conflict.oracle.most(world)
+    best = found.part if found.members else _most_free(world, scope)
+    role = conflict.part_of_gang
+    if best:
+        linked = scope != Scope.NVLINK_DOMAIN or _has_nvlink(world.view, best)
+        fit = found.members if found.proven else None
+        return DomainTooSmall(scope, best, fit, world.wanted, linked, conflict.even_empty, role)
+    guessed = _admitted(world) & ~world.view.promised
+    if scope in INSIDE and guessed.any():
+        return IndicesUnknown(scope, int(guessed.sum()))
+    return NoSuchDomain(scope, role)
+
+
+def _most_free(world: World, scope: str) -> str:
+    """Where no part holds a member: the one with most GPUs free, or most cpu; "" where there is none."""
+    view, admitted = world.view, _admitted(world)
+    free = np.maximum(0, free_of(view, GPU if any(role.gpus for role in world.request.roles) else CPU))
+    if scope in INSIDE:
+        return _most_free_inside(view, scope, np.flatnonzero(admitted & view.promised).tolist())
+    part = view.nodes if scope == Scope.NODE else view.part(scope)
+    rows = np.flatnonzero(admitted & (part.codes >= 0))
+    if not len(rows):
+        return ""
+    return part.names[int(np.bincount(part.codes[rows], free[rows] + 1.0).argmax())]
+
+
+def _most_free_inside(view: Columns, scope: str, rows: list[int]) -> str:
+    """Nodes alike in shape and free GPUs are looked at once; the parts of a wide domain are not added up."""
+    best, name, seen = -1, "", set[tuple[int, int]]()
+    for row in rows:
+        kind = (int(view.shape[row]), int(view.free_gpus[row]))
+        if kind in seen:
+            continue
+        seen.add(kind)
+        for part, mask in view.place(row).parts(scope):
+            if (kind[1] & mask).bit_count() > best:
+                best, name = (kind[1] & mask).bit_count(), part
+    return name
+
+
+def _admitted(world: World) -> Bools:
+    rows: Bools = np.logical_or.reduce(
+        [world.admitted[role.name] for role in world.request.roles if role.members]
+    )
+    return rows
+
+
+def _has_nvlink(view: Columns, domain: str) -> bool:
+    """Whether the domain is more than a GPU without NVLink."""
+    row = view.row.get(domain.rpartition("/")[0])
+    if row is None:
+        return True  # a label names it
+    place = view.place(row)
+    return bool(place.wide) or all(mask.bit_count() > 1 for name, mask in place.domains if name == domain)

@@ -1,0 +1,124 @@
+"""The same nodes, had other pods taken nothing of some resources. The gang's own running members stay."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+import numpy as np
+
+from muster.domain.node import Usage
+from muster.domain.request import Request, Role
+from muster.domain.snapshot import NodeState
+from muster.placement.cluster.columns import MASK_GPUS, Bools, Codes, Columns, Ints
+from muster.placement.cluster.fabric import Shape, place_of
+
+GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"
+RESOURCES = (GPU, CPU, MEMORY, PODS)
+
+
+def free_of(view: Columns, what: str) -> Ints:
+    """What is free of a resource, by row."""
+    return {GPU: view.free_count, CPU: view.cpu, MEMORY: view.memory, PODS: view.pods}[what]
+
+
+def amount_of(role: Role, what: str) -> int:
+    """What one member asks for, in the units of `free_of`."""
+    asked = role.resources
+    return {
+        GPU: role.gpus,
+        CPU: asked.cpu_milli,
+        MEMORY: asked.memory_bytes,
+        PODS: max(1, asked.pods),
+    }[what]
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyStates(Sequence[NodeState]):
+    """The states with all GPUs free that no running member has; made when looked at, for few are."""
+
+    states: Sequence[NodeState]
+    running: Mapping[int, Sequence[Usage]]
+
+    @overload
+    def __getitem__(self, row: int) -> NodeState: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[NodeState]: ...
+    def __getitem__(self, row: int | slice) -> NodeState | Sequence[NodeState]:
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        return NodeState.of(self.states[row].node, self.running.get(row, ()))
+
+    def __iter__(self) -> Iterator[NodeState]:
+        return (self[row] for row in range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
+LINES = {GPU: slice(0, 3), CPU: slice(3, 4), MEMORY: slice(4, 5), PODS: slice(5, 6)}
+"""Where the columns keep what is free of each."""
+
+
+def emptied(view: Columns, request: Request) -> Columns:
+    """The view with all that its nodes have free, but for what the gang's running members take."""
+    running = _running(view, request)
+    states = EmptyStates(view.states, running)
+    nodes = [state.node.allocatable for state in view.states]
+    free = np.empty_like(view._free)
+    free[LINES[GPU]] = _all_gpus(view)
+    free[LINES[CPU]] = view.cpu_total
+    free[LINES[MEMORY]] = [node.memory_bytes for node in nodes]
+    free[LINES[PODS]] = [node.pods for node in nodes]
+    for row in running:
+        left, mask = states[row].free, states[row].free_gpus & ((1 << MASK_GPUS) - 1)
+        given, unindexed = min(mask.bit_count(), states[row].free_gpu_count), states[row].unindexed_gpus
+        free[:, row] = mask, given, unindexed, left.cpu_milli, left.memory_bytes, left.pods
+    shape, shapes, promised = _shapes(view, states, free[2])
+    return replace(view, _free=free, states=states, shape=shape, shapes=shapes, promised=promised, _places={})
+
+
+def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns:
+    """The view with these resources free as in `empty`, the others as they are."""
+    if not resources:
+        return view
+    free = view._free.copy()
+    for resource in resources:
+        free[LINES[resource]] = empty._free[LINES[resource]]
+    return replace(empty if GPU in resources else view, _free=free)
+
+
+def _all_gpus(view: Columns) -> Ints:
+    count = np.minimum(view.gpu_total, MASK_GPUS)
+    return np.stack([np.left_shift(np.int64(1), count) - 1, count, np.zeros_like(count)])
+
+
+def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
+    """What running members take, by row."""
+    roles = {role.name: role for role in request.roles}
+    found: dict[int, list[Usage]] = {}
+    for one in request.running:
+        if one.node in view.row and one.role in roles:
+            role = roles[one.role]
+            unknown = 0 if one.gpus else role.gpus
+            usage = Usage(one.member.uid, one.node, role.resources, one.gpus, unknown)
+            found.setdefault(view.row[one.node], []).append(usage)
+    return found
+
+
+def _shapes(view: Columns, states: EmptyStates, unindexed: Ints) -> tuple[Codes, tuple[Shape, ...], Bools]:
+    """Shapes where indices were unknown and are not any more; each kind of node is looked at once."""
+    changed = np.flatnonzero(view.unindexed != unindexed)
+    if not len(changed):
+        return view.shape, view.shapes, view.promised
+    shape, promised = view.shape.copy(), view.promised.copy()
+    codes = {known: code for code, known in enumerate(view.shapes)}
+    seen: dict[tuple[int, bool, int], tuple[int, bool]] = {}
+    for row in changed.tolist():
+        key = (id(view.states[row].node.topology), bool(view.wide[row] >= 0), int(unindexed[row]))
+        if key not in seen:
+            place = place_of(states[row], view.levels)
+            seen[key] = (codes.setdefault(place.shape, len(codes)), place.promised)
+        shape[row], promised[row] = seen[key]
+    return shape, tuple(codes), promised

@@ -1,0 +1,134 @@
+"""The fewest GPUs that must become free so that a gang fits, everything else as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from muster.domain.relaxations import MoreFree
+from muster.domain.request import Role
+from muster.domain.topology import bits, mask_of
+from muster.placement.cluster.columns import LARGEST, MASK_GPUS, Columns
+from muster.placement.explain.assumptions import Assumption, Kind, World
+from muster.placement.explain.conflict import Conflict
+from muster.placement.explain.emptied import GPU
+from muster.placement.explain.enough import parts_of
+from muster.placement.gang.site import room_of
+from muster.placement.search.onenode import INSIDE
+
+FEW = 8
+"""GPUs that someone may well set free: a node's."""
+
+MANY = 64
+"""Nodes; where GPUs must become free on more, it is no advice."""
+
+
+Freed = dict[int, int]
+"""GPUs to free, as a mask, by row. Where nobody knows which are taken, the number alone is meant."""
+
+
+def more_free(conflict: Conflict) -> MoreFree | None:
+    """For a conflict of one role that GPUs are short for; None where free GPUs alone do not help."""
+    roles = conflict.members_of
+    if len(roles) > 1 or not roles[0].gpus or Assumption(Kind.TAKEN, what=GPU) not in conflict.kept:
+        return None
+    assumptions, world = conflict.assumptions, conflict.seen()
+    empty = assumptions.world(assumptions.all - {Assumption(Kind.TAKEN, what=GPU)}).view
+    freed = _inside_nodes(world, empty, roles[0]) if world.request.required_scope in INSIDE else None
+    across = _across_nodes(world, empty, roles[0])
+    if across is not None and (freed is None or _gpus(across) < _gpus(freed)):
+        freed = across
+    if freed is None or len(freed) > MANY:
+        return None
+    gang = assumptions.world(assumptions.all)
+    view = _with_free(gang.view, freed)
+    room = {role.name: room_of(view, role) for role in gang.request.roles}
+    if conflict.oracle.enough(replace(gang, view=view, room=room)) is not True:
+        return None
+    nodes = tuple((world.view.names[row], mask.bit_count()) for row, mask in sorted(freed.items()))
+    return MoreFree(roles[0].gpu_resource, _gpus(freed), nodes)
+
+
+def _across_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
+    """Member after member where the next is cheapest; on a node the first one costs least: what is left there
+    is of use."""
+    view, part = world.view, parts_of(world)
+    usable = world.admitted[role.name] & (part >= 0)
+    if world.request.required_scope in INSIDE:
+        usable &= view.wide >= 0
+    rows = np.flatnonzero(usable)
+    free = np.bitwise_count(view.free_gpus[rows]).astype(np.int64) - view.unindexed[rows]
+    others = room_of(view, replace(role, gpus=0))[rows]
+    hosted = np.minimum(np.maximum(0, free) // role.gpus, others)
+    more = np.minimum(empty.free_count[rows] // role.gpus, others) - hosted
+    rows, free, hosted, more = rows[more > 0], free[more > 0], hosted[more > 0], more[more > 0]
+    room = np.minimum(world.room[role.name][usable], world.wanted)
+    missing = world.wanted - np.bincount(part[usable], room)
+    first = role.gpus * (hosted + 1) - free
+    # Offers of one member more at the first price, and of the others; a node that owes GPUs offers one alone.
+    row = np.concatenate([rows, rows])
+    price = np.concatenate([first, np.full(len(rows), role.gpus)])
+    offered = np.concatenate([np.ones_like(more), np.where(first > role.gpus, 0, more - 1)])
+    order = np.lexsort((row, price, part[row]))
+    row, price, offered = row[order], price[order], offered[order]
+    of = part[row]
+    before = np.cumsum(offered) - offered
+    begins = np.flatnonzero(np.diff(of, prepend=-1))
+    before -= np.repeat(before[begins], np.diff([*begins, len(of)]))
+    taken = np.clip(missing[of] - before, 0, offered).astype(np.int64)
+    reached = (np.bincount(of, taken, len(missing)) >= missing) & (missing > 0)
+    if not reached.any():
+        return None
+    cost = np.where(reached, np.bincount(of, taken * price, len(missing)), np.inf)
+    freed: Freed = {}
+    for i in np.flatnonzero((of == int(cost.argmin())) & (taken > 0)).tolist():
+        freed[int(row[i])] = freed.get(int(row[i]), 0) + int(taken[i] * price[i])
+        if len(freed) > MANY:
+            return None
+    return {
+        row: _lowest(int(empty.free_gpus[row]) & ~int(view.free_gpus[row]), gpus)
+        for row, gpus in freed.items()
+    }
+
+
+def _inside_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
+    """The part of a node that lacks fewest."""
+    view, needed = world.view, role.gpus * world.wanted
+    usable = world.admitted[role.name] & view.promised & (view.wide < 0)
+    usable &= room_of(view, replace(role, gpus=0)) >= world.wanted
+    best: tuple[int, int, int] | None = None
+    for shape in np.unique(view.shape[usable]).tolist():
+        rows = np.flatnonzero(usable & (view.shape == shape))
+        for _, mask in view.place(int(rows[0])).parts(str(world.request.required_scope)):
+            room = np.bitwise_count(empty.free_gpus[rows] & mask) >= needed
+            lacks = needed - np.bitwise_count(view.free_gpus[rows] & mask).astype(np.int64)
+            if room.any():
+                at = int(np.where(room, lacks, LARGEST).argmin())
+                found = (int(lacks[at]), int(rows[at]), mask)
+                best = found if best is None else min(best, found)
+    if best is None:
+        return None
+    lacks_least, row, mask = best
+    return {row: _lowest(int(empty.free_gpus[row]) & ~int(view.free_gpus[row]) & mask, lacks_least)}
+
+
+def _lowest(mask: int, gpus: int) -> int:
+    """So many bits of the mask; where it has too few (nobody knows which are taken), any."""
+    indices = [*bits(mask), *(i for i in range(MASK_GPUS) if not mask >> i & 1)]
+    return mask_of(indices[:gpus])
+
+
+def _with_free(view: Columns, freed: Freed) -> Columns:
+    free = view._free.copy()
+    for row, mask in freed.items():
+        unknown = min(int(free[2, row]), mask.bit_count())
+        known = mask_of(list(bits(mask & ~int(free[0, row])))[: mask.bit_count() - unknown])
+        free[0, row] |= known
+        free[2, row] -= unknown
+        free[1, row] = max(0, int(free[0, row]).bit_count() - int(free[2, row]))
+    return replace(view, _free=free)
+
+
+def _gpus(freed: Freed) -> int:
+    return sum(mask.bit_count() for mask in freed.values())

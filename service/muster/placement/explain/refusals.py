@@ -1,0 +1,58 @@
+"""All that refuses a role, each reason on its own: so it can be told what is left when one of them goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from muster.domain.request import Role
+from muster.placement.cluster.candidates import _affinity, _holds, _selector, profile_refusal
+from muster.placement.cluster.columns import Bools, Columns, Profile
+
+
+def refused_by(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]) -> dict[str, Bools]:
+    """Reason → the nodes [row] that refuse the role for it, whatever else refuses it there. Reasons read as
+    those of `candidates`."""
+    found: dict[str, Bools] = {}
+
+    def add(by: str, rows: Bools) -> None:
+        if rows.any():
+            found[by] = found[by] | rows if by in found else rows
+
+    reasons = [_reasons(profile, role) for profile in view.profiles]
+    for by in sorted({by for each in reasons for by in each}):
+        add(by, np.array([by in each for each in reasons], np.bool_)[view.profile])
+    for term in role.rules.required:
+        add(_selector(term), ~_holds(view, term))
+    if role.rules.any_of:
+        holds = np.zeros(len(view.names), np.bool_)
+        for terms in filter(None, role.rules.any_of):
+            holds |= np.logical_and.reduce([_holds(view, term) for term in terms])
+        add(_affinity(role.rules.any_of), ~holds)
+    by_plugin: dict[str, list[int]] = {}
+    for (name, node), by in excluded.items():
+        if name == role.name and by and node in view.row:
+            by_plugin.setdefault(by, []).append(view.row[node])
+    for by, rows in sorted(by_plugin.items()):
+        refused = np.zeros(len(view.names), np.bool_)
+        refused[rows] = True
+        add(by, refused)
+    return found
+
+
+def resource_missing(role: Role) -> str:
+    """The reason that can't be dropped: nodes do not offer what the role asks for."""
+    return f"no {role.gpu_resource}"
+
+
+def _reasons(profile: Profile, role: Role) -> set[str]:
+    """What refuses a role on nodes of this profile: each fact judged on a node that is well otherwise."""
+    well = Profile(frozenset({role.gpu_resource}), True, False, ())
+    alone = [
+        well._replace(gpu_resources=profile.gpu_resources),
+        well._replace(ready=profile.ready),
+        well._replace(unschedulable=profile.unschedulable),
+        *(well._replace(taints=(taint,)) for taint in profile.taints),
+    ]
+    return {by for by in (profile_refusal(each, role) for each in alone) if by is not None}

@@ -1,0 +1,147 @@
+"""Which resource is short on the nodes that admit the members, and how much there is of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from muster.domain.reasons import (
+    Cause,
+    ClusterTooSmall,
+    FreeApart,
+    FreeInPieces,
+    MemberTooLarge,
+    NotEnoughFree,
+)
+from muster.domain.request import Role
+from muster.placement.cluster.columns import Columns, Ints
+from muster.placement.explain.assumptions import Kind, World
+from muster.placement.explain.conflict import Conflict
+from muster.placement.explain.emptied import CPU, GPU, MEMORY, PODS, RESOURCES, amount_of, free_of
+from muster.placement.explain.minimal import irreducible
+from muster.placement.gang.site import room_of
+
+RULES = (Kind.SCOPE, Kind.ROLE_SCOPE, Kind.SEGMENTS, Kind.MAX_PER, Kind.RUNNING)
+"""What the gang asks for itself, besides room."""
+
+
+def shortage(conflict: Conflict) -> Cause | None:
+    """What all nodes together lack for the members; None where all that is to be said is that no node admits
+    them."""
+    world = conflict.seen(without=RULES)
+    if conflict.nobody_admits and conflict.even_empty and conflict.told(Kind.REFUSED):
+        return None
+    rows = np.flatnonzero(np.logical_or.reduce([world.admitted[role.name] for role in conflict.members_of]))
+    if not len(rows) and len(world.view.names):
+        return None
+    if conflict.even_empty and (cause := _too_large(conflict, world, rows)):
+        return cause
+    fit, (short, *others) = conflict.oracle.members(world), _limits(conflict, world, rows)
+    amounts = {what: _sum(free_of(world.view, what)[rows]) for what in RESOURCES}
+    if others:
+        free = tuple((_called(conflict, what), amounts[what]) for what in (short, *others))
+        return FreeApart(conflict.name, free, fit, world.wanted, conflict.even_empty)
+    name, needed = _called(conflict, short), _needed(world, short)
+    asked = (conflict.name, name, amounts[short], needed, fit, world.wanted)
+    largest = _largest(world.view, rows, short)
+    if conflict.even_empty:
+        return ClusterTooSmall(*asked, *largest, conflict.nobody_admits)
+    return NotEnoughFree(*asked) if amounts[short] < needed else FreeInPieces(*asked, *largest)
+
+
+def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
+    """The resources that are short: one if that one alone is, one that others take if there is the choice;
+    else some that are short when they are asked for at once, none of them idle."""
+    asked = [what for what in RESOURCES if any(amount_of(role, what) for role in conflict.members_of)]
+    taken = {each.what for each in conflict.told(Kind.TAKEN)}
+    asked.sort(key=lambda what: what not in taken)
+    covered = {what: _covered(conflict, world, rows, what) for what in asked}
+    alone = [what for what in asked if covered[what] < 1]
+    if alone:
+        return [min(alone, key=lambda what: (what not in taken, covered[what]))]
+
+    def forbids(some: frozenset[str]) -> bool:
+        return conflict.oracle.enough(_asking(world, some)) is False
+
+    short = irreducible([(what,) for what in reversed(asked)], forbids)
+    return [what for what in asked if what in short]
+
+
+def _asking(world: World, resources: Collection[str]) -> World:
+    """The members ask for these resources alone, and for a pod's place."""
+
+    def asking(role: Role) -> Role:
+        cpu = role.resources.cpu_milli if CPU in resources else 0
+        memory = role.resources.memory_bytes if MEMORY in resources else 0
+        of_pod = replace(role.resources, cpu_milli=cpu, memory_bytes=memory)
+        return replace(role, resources=of_pod, gpus=role.gpus if GPU in resources else 0)
+
+    roles = tuple(map(asking, world.request.roles))
+    room = {role.name: room_of(world.view, role) for role in roles}
+    return replace(world, request=replace(world.request, roles=roles), room=room)
+
+
+def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
+    """Whether one member exceeds every node that admits it, even empty."""
+    for role in conflict.members_of:
+        admitted = rows[world.admitted[role.name][rows]]
+        if not len(admitted) or room_of(world.view, role)[admitted].any():
+            continue
+        for what in RESOURCES:
+            node, largest = _largest(world.view, admitted, what)
+            if amount_of(role, what) > largest:
+                asked = amount_of(role, what)
+                name = _called(conflict, what)
+                return MemberTooLarge(role.name, name, asked, node, largest, conflict.nobody_admits)
+        # Each resource alone would do somewhere: the node that has most GPUs lacks another one.
+        best = admitted[int(free_of(world.view, GPU)[admitted].argmax())]
+        for what in (CPU, MEMORY, PODS, GPU):
+            has = int(free_of(world.view, what)[best])
+            if amount_of(role, what) > has:
+                node, asked = world.view.names[best], amount_of(role, what)
+                return MemberTooLarge(
+                    role.name, _called(conflict, what), asked, node, has, conflict.nobody_admits
+                )
+    return None
+
+
+def _covered(conflict: Conflict, world: World, rows: Ints, what: str) -> float:
+    """The share of what is needed that this resource allows: member by member for one role, else in sum.
+    Below one, it is short by itself."""
+    free, needed = np.maximum(0, free_of(world.view, what)[rows]), _needed(world, what)
+    if len(conflict.members_of) == 1:
+        each = amount_of(conflict.members_of[0], what)
+        fit = sum(np.minimum(free // each, world.wanted).tolist()) if each else np.inf
+        return fit / max(1, world.wanted)
+    return _sum(free) / needed if needed else np.inf
+
+
+def _needed(world: World, what: str) -> int:
+    """The least of the resource that enough members need: the smallest ones."""
+    amounts = sorted((amount_of(role, what), len(role.members)) for role in world.request.roles)
+    needed, left = 0, world.wanted
+    for amount, members in amounts:
+        needed += amount * min(left, members)
+        left -= min(left, members)
+    return needed
+
+
+def _largest(view: Columns, rows: Ints, what: str) -> tuple[str, int]:
+    """The node with most of a resource, and how much it has."""
+    if not len(rows):
+        return "", 0
+    free = free_of(view, what)[rows]
+    best = int(free.argmax())
+    return view.names[rows[best]], max(0, int(free[best]))
+
+
+def _sum(free: Ints) -> int:
+    return sum(np.maximum(0, free).tolist())  # an absurd amount must not overflow
+
+
+def _called(conflict: Conflict, what: str) -> str:
+    """GPUs go by the name of their resource."""
+    names = [role.gpu_resource for role in conflict.members_of if role.gpus]
+    return names[0] if what == GPU and names else what

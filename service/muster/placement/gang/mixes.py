@@ -1,0 +1,195 @@
+"""How many members of each role one node can take: the mixes, found once for all nodes that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd, prod
+
+import numpy as np
+
+from muster.placement.cluster.columns import Ints
+from muster.placement.gang.site import Counts, Site
+from muster.placement.gpus.innode import InNode, allowed, free_by_domain
+
+MAX_MIXES = 2048
+"""Ways to mix the roles on one node that are looked at; beyond, a thinned grid, and nothing is proven."""
+
+ENOUGH = -1
+"""In the key of a mix: there is so much of the resource that it rules nothing out."""
+
+LOTS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Mixes:
+    """All mixes but the empty one, those that nothing can be added to, and whether the lists are complete."""
+
+    all: tuple[Counts, ...]
+    largest: tuple[Counts, ...]
+    complete: bool
+
+
+def mixes_on(site: Site, rows: Ints, need: Counts, gpus: Ints | None = None) -> tuple[Ints, list[Mixes]]:
+    """What these nodes can take of `need`: the index of each row's mixes, and the mixes.
+
+    `gpus` free GPUs of each row may be used, by default all.
+    """
+    view = site.columns
+    wanted = np.array(need, np.int64)
+    caps = np.minimum(site.room[:, rows], wanted[:, None])
+    if gpus is not None:
+        for r, role in enumerate(site.roles):
+            caps[r] = np.minimum(caps[r], gpus // role.gpus) if role.gpus else caps[r]
+    active = [r for r, count in enumerate(need) if count]
+    if len(active) == 1:
+        index, found = _of_one_role(caps[active[0]], active[0], len(need))
+    else:
+        index, found = _of_roles(site, rows, caps, active, view.free_count[rows] if gpus is None else gpus)
+    return _under_rules(site, rows, index, found)
+
+
+def _of_roles(site: Site, rows: Ints, caps: Ints, active: list[int], gpus: Ints) -> tuple[Ints, list[Mixes]]:
+    view = site.columns
+    caps = caps[active]
+    asks = np.array(
+        [
+            (role.gpus, role.resources.cpu_milli, role.resources.memory_bytes, max(1, role.resources.pods))
+            for role in (site.roles[r] for r in active)
+        ],
+        np.int64,
+    )
+    free = np.stack([gpus, view.cpu[rows], view.memory[rows], view.pods[rows]])
+    key = np.concatenate([caps, _binding(caps, asks, np.maximum(0, free))])
+    index, first = _distinct(key)
+    steps = [gcd(*column) or 1 for column in asks.T.tolist()]
+    found = []
+    for values in key[:, first].T.tolist():
+        mixes = _mixes(
+            tuple(map(tuple, asks.tolist())),
+            tuple(values[: len(active)]),
+            tuple(values[len(active) :]),
+            tuple(steps),
+        )
+        found.append(_spread(mixes, active, len(site.roles)))
+    return index, found
+
+
+def _under_rules(site: Site, rows: Ints, index: Ints, found: list[Mixes]) -> tuple[Ints, list[Mixes]]:
+    """Without the mixes that the rules of a node forbid."""
+    rules = site.rules
+    if len(rules.node_rules) == 1:
+        return index, found
+    view, index_of = site.columns, index
+    index, first = _distinct(np.stack([index, rules.in_node[rows], view.shape[rows], view.free_gpus[rows]]))
+    ruled = []
+    for i in first.tolist():
+        rule, shape, free = site.node_rule(int(rows[i]))
+        mixes = found[int(index_of[i])]
+        ruled.append(mixes if rule is None else _ruled(mixes, rule, free_by_domain(shape, free)))
+    return index, ruled
+
+
+@lru_cache(maxsize=1 << 14)
+def _ruled(mixes: Mixes, rule: InNode, free: Counts) -> Mixes:
+    kept = tuple(mix for mix in mixes.all if allowed(rule, mix, free))
+
+    def below(mix: Counts, other: Counts) -> bool:
+        return mix != other and all(a <= b for a, b in zip(mix, other, strict=True))
+
+    largest = tuple(mix for mix in kept if not any(below(mix, other) for other in kept))
+    return Mixes(kept, largest, mixes.complete)
+
+
+def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Mixes]]:
+    def counts(n: int) -> Counts:
+        return (*(0,) * role, n, *(0,) * (roles - role - 1))
+
+    values, index = np.unique(caps, return_inverse=True)
+    return index, [
+        Mixes(tuple(counts(n) for n in range(1, cap + 1)), (counts(cap),) if cap else (), True)
+        for cap in values.tolist()
+    ]
+
+
+def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:
+    """What is free of each resource, in steps of what can be asked; ENOUGH where all caps fit in it at
+    once."""
+    found = np.empty_like(free)
+    for i, ask in enumerate(asks.T):
+        step = gcd(*ask.tolist()) or 1
+        found[i] = np.where(ask @ caps <= free[i], ENOUGH, free[i] // step)
+    return found
+
+
+def _distinct(key: Ints) -> tuple[Ints, Ints]:
+    """Columns of the key that are equal get one index; and the first column of each."""
+    code = np.zeros(key.shape[1], np.int64)
+    for line in key:
+        values = line - int(line.min(initial=0))
+        if int(values.max(initial=0)) > 1 << 20:
+            values = np.unique(line, return_inverse=True)[1]
+        code = code * (int(values.max(initial=0)) + 1) + values
+        if int(code.max(initial=0)) > 1 << 40:
+            code = np.unique(code, return_inverse=True)[1]
+    _, first, index = np.unique(code, return_index=True, return_inverse=True)
+    return index, first
+
+
+def _spread(mixes: Mixes, active: list[int], roles: int) -> Mixes:
+    """The mixes of the active roles as mixes of all."""
+
+    def spread(counts: Counts) -> Counts:
+        every = [0] * roles
+        for r, count in zip(active, counts, strict=True):
+            every[r] = count
+        return tuple(every)
+
+    return Mixes(tuple(map(spread, mixes.all)), tuple(map(spread, mixes.largest)), mixes.complete)
+
+
+@lru_cache(maxsize=1 << 14)
+def _mixes(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Counts) -> Mixes:
+    complete = prod(cap + 1 for cap in caps) <= MAX_MIXES
+    left = tuple(LOTS if f == ENOUGH else f * step for f, step in zip(free, steps, strict=True))
+    found = [mix for mix in _walk(asks, _grids(caps), left) if any(mix)]
+    known = set(found)
+
+    def larger(mix: Counts, r: int) -> bool:
+        more = (*mix[:r], mix[r] + 1, *mix[r + 1 :])
+        return more in known if complete else mix[r] < caps[r] and _fits(asks, more, left)
+
+    largest = tuple(mix for mix in found if not any(larger(mix, r) for r in range(len(caps))))
+    return Mixes(tuple(found), largest, complete)
+
+
+def _grids(caps: Counts) -> list[list[int]]:
+    """The counts to try of each role: all, or evenly thinned ones where all are too many."""
+    if prod(cap + 1 for cap in caps) <= MAX_MIXES:
+        return [list(range(cap + 1)) for cap in caps]
+    mixed = sum(cap > 0 for cap in caps)
+    steps = max(2, int(MAX_MIXES ** (1 / mixed)))
+    return [sorted({round(cap * i / (steps - 1)) for i in range(steps)}) for cap in caps]
+
+
+def _walk(asks: tuple[Counts, ...], grids: list[list[int]], free: Counts) -> Iterator[Counts]:
+    if not grids:
+        yield ()
+        return
+    room = min((f // ask for f, ask in zip(free, asks[0], strict=True) if ask), default=grids[0][-1])
+    counts = [count for count in grids[0] if count <= room]
+    if room < grids[0][-1] and room not in counts and room > 0:
+        counts.append(room)  # on a thinned grid, the most there is room for
+    for count in counts:
+        left = tuple(f - count * ask for f, ask in zip(free, asks[0], strict=True))
+        for rest in _walk(asks[1:], grids[1:], left):
+            yield (count, *rest)
+
+
+def _fits(asks: tuple[Counts, ...], mix: Counts, free: Counts) -> bool:
+    return all(
+        sum(count * ask for count, ask in zip(mix, column, strict=True)) <= f
+        for column, f in zip(zip(*asks, strict=True), free, strict=True)
+        if any(ask and count for count, ask in zip(mix, column, strict=True))
+    )

@@ -1,0 +1,223 @@
+"""What binds members to each other, scope by scope: in the model where a scope's parts are nodes and more, on
+the node where they lie inside it (innode), and as nodes refused where running members say which part it
+is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from muster.domain.request import Request, Scope
+from muster.placement.cluster.columns import Bools, Columns, Ints
+from muster.placement.gang.blocks import Blocks, Together
+from muster.placement.gang.standing import Standing, common_parts
+from muster.placement.gpus.innode import InNode
+from muster.placement.model.problem import MaxPerPart, Problem, RoleScope, Rule, Segments
+
+INSIDE = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value)
+
+PartsByRow = Ints
+"""The part of a scope by row, −1 for none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rules:
+    """`in_node` indexes `node_rules` by row (None: nothing binds). `cells` are the parts by row that model
+    rules speak of, by a name of their own; `model` makes these rules from the parts by cell."""
+
+    in_node: Ints
+    node_rules: tuple[InNode | None, ...]
+    cells: dict[str, PartsByRow]
+    model: tuple[Callable[[Problem], Rule], ...]
+    order: tuple[tuple[str, ...], ...]
+    """By block, the `cells` along which its members are lined up, widest first."""
+    together: tuple[tuple[str, tuple[int, ...]], ...]
+    """Blocks that lie in one part of these `cells`."""
+
+
+@dataclass(slots=True)
+class _Making:
+    view: Columns
+    blocks: Blocks
+    refused: Bools
+    cells: dict[str, PartsByRow] = field(default_factory=dict)
+    model: list[Callable[[Problem], Rule]] = field(default_factory=list)
+    order: list[tuple[str, ...]] = field(default_factory=list)
+    unit: list[int] = field(default_factory=list)
+    domain_unit: list[int] = field(default_factory=list)
+    single: list[tuple[int, ...]] = field(default_factory=list)
+    together: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    pinned: dict[int, dict[int, int]] = field(default_factory=dict)
+    """row → block → domain."""
+
+    def codes(self, scope: str) -> PartsByRow:
+        if scope == Scope.NODE:
+            return np.arange(len(self.view.names))
+        if scope in INSIDE:
+            return self.view.wide.astype(np.int64)
+        return self.view.part(scope).codes.astype(np.int64)
+
+
+def rules_of(view: Columns, request: Request, blocks: Blocks, standing: Standing) -> tuple[Rules, Bools]:
+    """The rules of a request, and the nodes that they refuse [block, row]."""
+    count = len(blocks.roles)
+    making = _Making(view, blocks, np.zeros((count, len(view.names)), bool))
+    making.unit, making.domain_unit = [1] * count, [0] * count
+    for block in range(count):
+        _segments(making, block)
+    for together in blocks.together:
+        _together(making, together, standing)
+    node_most, domain_most = _max_per(making, request, standing)
+    in_node, node_rules = _in_node(making, standing, node_most, domain_most)
+    rules = Rules(
+        in_node, node_rules, making.cells, tuple(making.model), tuple(making.order), tuple(making.together)
+    )
+    return rules, making.refused
+
+
+def _segments(making: _Making, block: int) -> None:
+    view, order = making.view, list[str]()
+    nested = np.zeros(len(view.names), np.int64)
+    for segment in making.blocks.roles[block].segments:
+        size, scope = segment.size, segment.scope
+        if scope == Scope.NODE:
+            making.unit[block] = size
+            continue
+        codes = making.codes(scope)
+        if scope == Scope.GPU:
+            making.refused[block] |= size > 1
+            continue
+        if scope == Scope.NVLINK_DOMAIN:
+            making.domain_unit[block] = size
+            making.refused[block] |= (codes < 0) & ~view.promised
+        else:
+            making.refused[block] |= codes < 0
+        if (codes < 0).all():
+            continue
+        inner = nested * (int(codes.max(initial=0)) + 1) + codes
+        part = np.where((codes < 0) | (nested < 0), -1, inner)
+        name = f"segment {block} {scope}"
+        making.cells[name] = part
+        order.append(name)
+        making.model.append(_segments_rule(name, block, size))
+        nested = np.where(part < 0, nested, np.unique(part, return_inverse=True)[1])
+    making.order.append(tuple(order))
+
+
+def _segments_rule(name: str, block: int, size: int) -> Callable[[Problem], Rule]:
+    return lambda problem: Segments(problem.parts[name], block, size)
+
+
+def _together(making: _Making, together: Together, standing: Standing) -> None:
+    """One part for these blocks: where running members say which one, other nodes are refused."""
+    view, scope, blocks = making.view, together.scope, together.blocks
+    staying = [stay for stay in standing.members if stay.running in together.running]
+    pinned = common_parts(view, scope, staying)
+    codes = making.codes(scope)
+    inner = scope in INSIDE
+    if inner:
+        small = codes < 0  # not in a wide domain: its parts lie inside the node
+        refused = small & ~view.promised
+        making.single += [blocks] if small.any() else []
+        codes = np.where(small, int(codes.max(initial=-1)) + 1 + np.arange(len(codes)), codes)
+    else:
+        refused = codes < 0
+    if pinned is not None:
+        allowed = np.zeros(len(codes), bool)
+        if inner:
+            for row in {stay.row for stay in staying}:
+                _pin(making, row, pinned, blocks)
+                allowed |= codes == codes[row]
+        else:
+            allowed = np.isin(codes, [codes[stay.row] for stay in staying])
+        refused = refused | ~allowed if pinned else np.ones(len(codes), bool)
+    for block in blocks:
+        making.refused[block] |= refused
+    members = sum(len(making.blocks.roles[block].members) for block in blocks)
+    if pinned is None and members > 1:
+        name = f"together {blocks} {scope}"
+        making.cells[name] = np.where(refused, -1, codes)
+        making.model.append(lambda problem: RoleScope(problem.parts[name], blocks))
+        making.together.append((name, blocks))
+
+
+def _pin(making: _Making, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
+    place = making.view.place(row)
+    if place.wide:
+        return
+    for domain, (name, _) in enumerate(place.domains):
+        if name in parts:
+            making.pinned.setdefault(row, {}).update(dict.fromkeys(blocks, domain))
+
+
+def _max_per(making: _Making, request: Request, standing: Standing) -> tuple[int, int]:
+    """Limits by label become model rules; the limits a node and an NVLink domain are returned, −1 for
+    none."""
+    node_most, domain_most = -1, -1
+    count = len(making.blocks.roles)
+    for rule in request.max_per:
+        if rule.scope == Scope.GPU:
+            continue  # a GPU holds one member as it is
+        if rule.scope != Scope.NVLINK_DOMAIN:  # what a part may not hold, no node of it may
+            node_most = rule.members if node_most < 0 else min(node_most, rule.members)
+        if rule.scope == Scope.NODE:
+            continue
+        codes = making.codes(rule.scope)
+        blocks = tuple(range(count))
+        if rule.scope == Scope.NVLINK_DOMAIN:
+            domain_most = rule.members if domain_most < 0 else min(domain_most, rule.members)
+            blocks = tuple(b for b in blocks if making.blocks.roles[b].gpus)
+            if (codes < 0).all():
+                continue
+        else:
+            alone = codes < 0
+            codes = np.where(alone, int(codes.max(initial=-1)) + 1 + np.arange(len(codes)), codes)
+        taken = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
+        for stay in standing.members:
+            if codes[stay.row] >= 0 and (rule.scope != Scope.NVLINK_DOMAIN or stay.has_gpus):
+                taken[codes[stay.row]] += 1
+        name = f"max-per {rule.scope}"
+        making.cells[name] = codes
+        making.model.append(_max_per_part(name, blocks, np.maximum(0, rule.members - taken)))
+    return node_most, domain_most
+
+
+def _max_per_part(name: str, blocks: tuple[int, ...], left: Ints) -> Callable[[Problem], Rule]:
+    return lambda problem: MaxPerPart(problem.parts[name], blocks, left)
+
+
+def _in_node(
+    making: _Making, standing: Standing, node_most: int, domain_most: int
+) -> tuple[Ints, tuple[InNode | None, ...]]:
+    """What binds members inside each node, by row: equal rules are one."""
+    view, count = making.view, len(making.blocks.roles)
+    gpus, nothing = tuple(role.gpus for role in making.blocks.roles), (-1,) * count
+    rules: dict[InNode | None, int] = {None: 0}
+    found = np.zeros(len(view.names), np.int64)
+
+    def index(row: int) -> int:
+        wide, domains = view.wide[row] >= 0, len(view.shapes[view.shape[row]].domains)
+        pins = making.pinned.get(row, {})
+        rule = InNode(
+            gpus,
+            tuple(making.unit),
+            (0,) * count if wide else tuple(making.domain_unit),
+            tuple(pins.get(block, -1) for block in range(count)),
+            () if wide else tuple(making.single),
+            node_most,
+            (domain_most,) * domains if domain_most >= 0 else (),
+        )
+        rule = standing.after(view, row, rule)
+        free = max(rule.unit) == 1 and rule.most < 0 and not rule.touched and rule.pinned == nothing
+        return rules.setdefault(None if free and not rule.binds_domains else rule, len(rules))
+
+    elsewhere = np.setdiff1d(np.arange(len(found)), list(standing.masks))
+    code = view.shape[elsewhere] * 2 + (view.wide[elsewhere] >= 0)
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    if len(elsewhere):
+        found[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
+    for row in standing.masks:
+        found[row] = index(row)
+    return found, tuple(rules)

@@ -1,0 +1,204 @@
+"""One decision's fixed data: the cluster as columns, which nodes admit whom, and how many members one node
+takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import lcm
+
+import numpy as np
+
+from muster.domain.node import Resources
+from muster.domain.request import Request, Role, Scope
+from muster.domain.snapshot import Snapshot
+from muster.placement.cluster.candidates import admits
+from muster.placement.cluster.columns import Bools, Columns, Ints, columns
+from muster.placement.cluster.fabric import Shape
+from muster.placement.gang.blocks import blocks_of
+from muster.placement.gang.rules import Rules, rules_of
+from muster.placement.gang.standing import Standing, standing_of
+from muster.placement.gpus.innode import InNode, allowed, free_by_domain
+
+WIDE = Scope.NVLINK_DOMAIN.value
+
+Counts = tuple[int, ...]
+"""Members by role, in the order of `Site.roles`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """The cluster as one gang sees it.
+
+    `roles` are the gang's roles, cut into blocks where segments ask for it: members that count as alike.
+    `admits` and `room` are [role, row]: whether the node admits the role, and how many members of it alone
+    the node has room for (0 where it is not admitted). `levels`: scopes above the node whose parts are
+    counted."""
+
+    columns: Columns
+    request: Request
+    roles: tuple[Role, ...]
+    admits: Bools
+    room: Ints
+    levels: tuple[str, ...]
+    standing: Standing
+    rules: Rules
+    admitted: Mapping[str, Bools]
+    """By role of the request, as `candidates` has it: without what rules refuse."""
+
+    def unit(self, role: int) -> int:
+        """Members of the role come in multiples of this on every node."""
+        rules = [rule for rule in self.rules.node_rules if rule is not None]
+        return lcm(1, *(lcm(rule.unit[role], max(1, rule.domain_unit[role])) for rule in rules))
+
+    def keeping(self, kept: Mapping[str, int]) -> Site:
+        """The site for so many members of each role, the first by rank."""
+        return site_with(self.columns, self.request, self.admitted, kept)
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes whose parts tell nodes apart."""
+        gpus = any(role.gpus and role.members for role in self.roles)
+        return (*self.levels, WIDE) if gpus and self.columns.wide_names else self.levels
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing binds members to each other or to running ones, besides the scopes of the gang."""
+        return not self.rules.model and len(self.rules.node_rules) == 1 and not self.standing
+
+    def for_all(self, need: Counts) -> Site:
+        """The site without the parts that are too small for roles which must lie in one part: nothing is lost
+        where all these members are to be placed."""
+        room = self.room.copy()
+        for name, blocks in self.rules.together:
+            part = self.rules.cells[name]
+            inside, count = part >= 0, int(part.max(initial=0)) + 1
+            for block in blocks:
+                holds = np.bincount(part[inside], room[block][inside], count) >= need[block]
+                room[block] *= inside & holds[np.maximum(part, 0)]
+        return replace(self, room=room) if self.rules.together else self
+
+    def node_rule(self, row: int) -> tuple[InNode | None, Shape, int]:
+        """What binds members on the node; its shape and free GPUs."""
+        view = self.columns
+        return (
+            self.rules.node_rules[self.rules.in_node[row]],
+            view.shapes[view.shape[row]],
+            int(view.free_gpus[row]),
+        )
+
+    @property
+    def need(self) -> Counts:
+        return tuple(len(role.members) for role in self.roles)
+
+    def gpus(self, counts: Ints) -> Ints:
+        """GPUs that so many members take; the last axis of `counts` is the role's."""
+        return counts @ np.array([role.gpus for role in self.roles], np.int64)
+
+    def cpu(self, counts: Ints) -> Ints:
+        """cpu that so many members take, thousandths of a core."""
+        return counts @ np.array([role.resources.cpu_milli for role in self.roles], np.int64)
+
+
+def site_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[str, str], str]) -> Site:
+    """The site of a request. Roles without members stay: they need none."""
+    view = columns(snapshot)
+    by_name = {role.name: admits(view, role, excluded) for role in request.roles}
+    return site_with(view, request, by_name)
+
+
+def site_with(
+    view: Columns, request: Request, admitted: Mapping[str, Bools], kept: Mapping[str, int] | None = None
+) -> Site:
+    """The site, had the nodes admitted these roles, by name; of so many members of each, `kept`, the first by
+    rank."""
+    standing = standing_of(view, request)
+    there = replace(request, running=tuple(stay.running for stay in standing.members))
+    blocks = blocks_of(there, kept)
+    rules, refused = rules_of(view, request, blocks, standing)
+    admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~refused
+    room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
+    site = Site(view, request, blocks.roles, admits, room, levels_of(view), standing, rules, admitted)
+    return replace(site, room=_ruled_room(site)) if len(rules.node_rules) > 1 else site
+
+
+def _ruled_room(site: Site) -> Ints:
+    """The room that the rules of the nodes leave each role alone."""
+    view = site.columns
+    room: Ints = np.minimum(site.room, np.array(site.need)[:, None])
+    ruled = site.rules.in_node.astype(np.int64) * len(view.shapes) + view.shape
+    for code in np.unique(ruled[site.rules.in_node > 0]).tolist():
+        rows = np.flatnonzero(ruled == code)
+        rule, shape, _ = site.node_rule(int(rows[0]))
+        for r in range(len(room)):
+            if rule is not None:
+                room[r][rows] = _room_under(rule, shape, r, room[r][rows], view.free_gpus[rows])
+    return room
+
+
+def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> Ints:
+    """How many members of one role alone nodes of one shape take, of those that there is `room` for."""
+    if rule.most >= 0:
+        room = np.asarray(np.minimum(room, rule.most))
+    simple = not rule.single and not rule.domain_most and rule.pinned[r] < 0
+    unit, gpus = rule.domain_unit[r], rule.gpus[r]
+    if simple:
+        if unit and gpus:
+            by_domain = (np.bitwise_count(free & domain).astype(np.int64) for domain in shape.domains)
+            room = np.minimum(room, sum(count // (unit * gpus) * unit for count in by_domain))
+        step = lcm(rule.unit[r], unit or 1)
+        return np.asarray(room // step * step)
+    found = np.zeros_like(room)
+    for have, mask in {*zip(room.tolist(), free.tolist(), strict=True)}:
+        alone = [tuple(n if other == r else 0 for other in range(len(rule.gpus))) for n in range(have, 0, -1)]
+        by_mask = free_by_domain(shape, mask)
+        most = next((mix[r] for mix in alone if allowed(rule, mix, by_mask)), 0)
+        found[(room == have) & (free == mask)] = most
+    return found
+
+
+def room_of(view: Columns, role: Role) -> Ints:
+    """By row, how many members of the role fit as far as what is free goes, as kube-scheduler counts: what is
+    not asked for is not checked."""
+    asked: Resources = role.resources
+    room = np.maximum(0, view.pods) // max(1, asked.pods)
+    if asked.cpu_milli > 0:
+        room = np.minimum(room, np.maximum(0, view.cpu) // asked.cpu_milli)
+    if asked.memory_bytes > 0:
+        room = np.minimum(room, np.maximum(0, view.memory) // asked.memory_bytes)
+    if role.gpus:
+        room = np.minimum(room, view.free_count // role.gpus)
+    return room
+
+
+def levels_of(view: Columns) -> tuple[str, ...]:
+    """The levels above the node that mean something in this cluster, widest first.
+
+    A scope whose label no node carries is no level (a cluster without zone labels has no zones to cross);
+    where some carry it, each node without it counts as a part of its own.
+    """
+    return tuple(level.scope for level in view.levels if view.part(level.scope).names)
+
+
+def crossing_scopes(view: Columns, gpus: bool) -> tuple[str, ...]:
+    """The scopes whose touched parts are counted, widest first. cpu-only gangs touch no NVLink domain."""
+    domain = (Scope.NVLINK_DOMAIN.value,) if gpus else ()
+    return (*levels_of(view), Scope.NODE.value, *domain)
+
+
+def fits_at_once(site: Site, need: Counts) -> Bools:
+    """By row, whether the node takes all these members together, as far as sums go."""
+    view = site.columns
+    total = Resources(pods=0)
+    admitted = np.ones(len(view.names), bool)
+    for r, (role, count) in enumerate(zip(site.roles, need, strict=True)):
+        if count:
+            total += role.resources.times(count)
+            admitted &= site.admits[r]
+    gpus = sum(count * role.gpus for count, role in zip(need, site.roles, strict=True))
+    admitted &= (view.pods >= total.pods) & (view.free_count >= gpus)
+    if total.cpu_milli:
+        admitted &= view.cpu >= total.cpu_milli
+    if total.memory_bytes:
+        admitted &= view.memory >= total.memory_bytes
+    return admitted

@@ -1,0 +1,99 @@
+"""Running members of the gang: where they are, and what the gang touches already because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from muster.domain.request import Request, Running, Scope
+from muster.placement.cluster.columns import Columns
+from muster.placement.cluster.fabric import Place
+from muster.placement.gpus.innode import InNode
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A running member on a node that is there. `unknown`: it has GPUs, and nobody knows which."""
+
+    row: int
+    running: Running
+    has_gpus: bool
+
+    @property
+    def unknown(self) -> bool:
+        return self.has_gpus and not self.running.gpus
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """All that stay; `masks`: their GPUs by row."""
+
+    masks: Mapping[int, int]
+    members: tuple[Stay, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.members)
+
+    def parts(self, view: Columns, scope: str) -> frozenset[str] | None:
+        """The parts of a scope that hold all of them; None of nothing."""
+        return common_parts(view, scope, self.members)
+
+    def touching(self, scope: str) -> frozenset[int]:
+        """The nodes whose part of the scope the gang touches: of NVLink domains, only with GPUs."""
+        return frozenset(stay.row for stay in self.members if scope != Scope.NVLINK_DOMAIN or stay.has_gpus)
+
+    def after(self, view: Columns, row: int, rule: InNode) -> InNode:
+        """What binds the node's further members."""
+        here = [stay for stay in self.members if stay.row == row]
+        if not here:
+            return rule
+        domains = view.shapes[view.shape[row]].domains
+        touching = [
+            sum(bool(stay.running.gpus & domain) or (stay.unknown and len(domains) == 1) for stay in here)
+            for domain in domains
+        ]
+        return replace(
+            rule,
+            most=rule.most if rule.most < 0 else max(0, rule.most - len(here)),
+            domain_most=tuple(
+                max(0, most - there) for most, there in zip(rule.domain_most, touching, strict=False)
+            ),
+            there=self.masks[row],
+            touched=sum(domain for domain, count in zip(domains, touching, strict=True) if count),
+        )
+
+
+def standing_of(view: Columns, request: Request) -> Standing:
+    """The running members of a request; one whose node is gone is left out."""
+    asks = {role.name: role.gpus for role in request.roles}
+    members = tuple(
+        Stay(view.row[running.node], running, bool(running.gpus or asks.get(running.role)))
+        for running in request.running
+        if running.node in view.row
+    )
+    masks: dict[int, int] = {}
+    for stay in members:
+        masks[stay.row] = masks.get(stay.row, 0) | stay.running.gpus
+    return Standing(masks, members)
+
+
+def common_parts(view: Columns, scope: str, members: Iterable[Stay]) -> frozenset[str] | None:
+    """The parts of a scope that hold all these; None of nothing."""
+    common: frozenset[str] | None = None
+    for stay in members:
+        inside = frozenset(parts_holding(view.place(stay.row), scope, stay))
+        common = inside if common is None else common & inside
+    return common
+
+
+def parts_holding(place: Place, scope: str, stay: Stay) -> list[str]:
+    """The parts of a scope that hold a running member. Whose GPUs nobody knows lies in a domain only if that
+    is its whole node."""
+    parts = place.parts(scope)
+    if (
+        scope in (Scope.GPU, Scope.NVLINK_DOMAIN)
+        and stay.unknown
+        and len(place.parts(Scope.NVLINK_DOMAIN)) != 1
+    ):
+        return []
+    return [name for name, gpus in parts if stay.running.gpus & ~gpus == 0]

@@ -1,0 +1,209 @@
+"""All best GPU sets of a node at once, every size of them, as arrays that many nodes' searches share.
+
+Sets are compared within groups of one free mask and one size. Only the best set of each weakest link can
+matter, so a group is narrowed key by key (no sorting of 2^n sets), and what is left is a handful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.domain.topology import bits
+from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
+from muster.placement.gpus.damage import fragmentation, unusable
+from muster.placement.gpus.rings import NO_LINK, Values, kinds_of, link_matrix, popcounts, rings
+
+TABLED_GPUS = 8
+"""Up to so many GPUs all free masks of a shape are tabled at once: 3^8 = 6,561 pairs of a mask and a set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """The sets of every size that can be in a best plan, for one shape and one mask of free GPUs.
+
+    Arrays are [size, choice], size from 0 to the node's GPU count; `choices[size]` of a row are valid (0: too
+    few GPUs are free), the rest is padding. Choices come as in `gpusets.best_sets`, largest weakest link
+    first; values are those of a `gpusets.GpuSet`: `weakest` and `ring` in MB/s, `damage` in GPU-thousandths.
+    They are shared, so not to be written to.
+    """
+
+    masks: Values
+    domains: Values
+    weakest: Values
+    ring: Values
+    damage: Values
+    choices: Values
+
+
+@lru_cache(maxsize=1 << 14)
+def sets_of(shape: Shape, free: int) -> Sets:
+    """All best sets among the `free` GPUs of a node of this shape: `gpusets.best_sets` for every size."""
+    if shape.topology.gpu_count > TABLED_GPUS:
+        return sets_within(shape, free, free)
+    tables = every_free_mask(shape)
+    return Sets(*(table[free] for table in tables))
+
+
+@lru_cache(maxsize=1 << 12)
+def sets_within(shape: Shape, free: int, allowed: int, per_domain: tuple[int, ...] | None = None) -> Sets:
+    """The same, of sets inside `allowed`; with `per_domain`, those that take so many GPUs of each domain."""
+    if shape.topology.gpu_count > MAX_RING_GPUS:
+        return _without_links(shape, free, allowed & free, per_domain)
+    masks = _up_to_symmetry(shape, free & allowed, per_domain is not None)
+    if per_domain is not None:
+        count = popcounts(shape.topology.gpu_count)
+        for domain, wanted in zip(shape.domains, per_domain, strict=True):
+            masks = masks[count[masks & domain] == wanted]
+    one = np.zeros_like(masks)
+    return Sets(*(table[0] for table in _best(shape, 1, one, one + free, masks)))
+
+
+@lru_cache(maxsize=256)
+def every_free_mask(shape: Shape) -> tuple[Values, ...]:
+    """The fields of Sets with one axis more, the first: the mask of free GPUs."""
+    free, masks = _pairs(shape.topology.gpu_count)
+    return _best(shape, 1 << shape.topology.gpu_count, free, free, masks)
+
+
+@lru_cache(maxsize=TABLED_GPUS + 1)
+def _pairs(count: int) -> tuple[Values, Values]:
+    """Every (mask of free GPUs, subset of it)."""
+    every = np.arange(1 << count)
+    free, masks = np.nonzero((every & ~every[:, None]) == 0)
+    return free.astype(np.int64), masks.astype(np.int64)
+
+
+def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> tuple[Values, ...]:
+    """The fields of Sets for each row, from candidates: `masks[i]`, out of `free[i]`, belongs to `row[i]`.
+
+    The order of preference is that of `gpusets.best_sets`. A set that has an equal but for the order of
+    indices may be left out of the candidates where its lower twin is among them.
+    """
+    topology = shape.topology
+    known, sizes = rings(topology), topology.gpu_count + 1
+    group = row * sizes + popcounts(topology.gpu_count)[masks]
+    domains = np.zeros_like(masks)
+    for domain in shape.domains:
+        domains += (masks & domain) != 0
+    fewest = _least(group, domains)
+    masks, free, group, domains = masks[fewest], free[fewest], group[fewest], domains[fewest]
+    weakest, ring, damage = known.weakest[masks], known.total[masks], _damages(shape, free, masks)
+    inside = known.inside[free & ~masks]
+
+    # Of equal weakest link only the first in the order counts: narrow each such group to it, key by key.
+    finer = group * len(known.levels) + np.searchsorted(known.levels, weakest)
+    left = np.arange(len(masks))
+    for key in (-ring, damage, -inside, masks):
+        left = left[_least(finer[left], key[left])]
+
+    # The largest ring first: each later one must have a faster weakest link to matter.
+    left = left[np.lexsort((masks[left], -inside[left], damage[left], -ring[left], group[left]))]
+    rank = group[left] * (2 * NO_LINK) + weakest[left]
+    left = left[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
+    choices = np.bincount(group[left], minlength=rows * sizes)
+    last = np.cumsum(choices)[group[left]] - 1
+    choice = last - np.arange(len(left))  # turned round: the largest weakest link first
+    width = max(1, int(choices.max()))
+    fields = [np.zeros((rows * sizes, width), np.int64) for _ in range(5)]
+    for field, values in zip(fields, (masks, domains, weakest, ring, damage), strict=True):
+        field[group[left], choice] = values[left]
+    tables = (*(field.reshape(rows, sizes, width) for field in fields), choices.reshape(rows, sizes))
+    for table in tables:
+        table.setflags(write=False)
+    return tables
+
+
+def _least(group: Values, key: Values) -> NDArray[np.bool_]:
+    """Which have the least key of their group; groups are small numbers."""
+    if not len(group):
+        return np.zeros(0, bool)
+    least = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, group, key)
+    return np.asarray(key == least[group])
+
+
+def _damages(shape: Shape, free: Values, masks: Values) -> Values:
+    count = popcounts(shape.topology.gpu_count)
+    unused = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
+    damage = np.zeros_like(masks)
+    for pool in shape.pools:
+        damage += unused[np.maximum(count[free & ~masks & pool] - shape.hidden, 0)]
+        damage -= unused[np.maximum(count[free & pool] - shape.hidden, 0)]
+    return damage
+
+
+def _up_to_symmetry(shape: Shape, allowed: int, fixed_domains: bool) -> Values:
+    """All subsets of `allowed`, but of those that differ by a swap of like GPUs only the lowest: 17 sets
+    instead of 65,536 of 16 GPUs behind one NVSwitch."""
+    masks = np.zeros(1, np.int64)
+    for kind in _kinds(shape, fixed_domains):
+        lowest = [0]
+        for gpu in kind:
+            if allowed >> gpu & 1:
+                lowest.append(lowest[-1] | 1 << gpu)
+        masks = (masks[:, None] | np.array(lowest)).ravel()
+    return masks
+
+
+@lru_cache(maxsize=256)
+def _kinds(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
+    """GPUs in kinds: swapping two of a kind changes neither links nor domains nor pools.
+
+    Two GPUs that are a domain of their own each may be swapped with their domains, unless those are told
+    apart (`fixed_domains`).
+    """
+    parts: dict[tuple[int, ...], list[int]] = {}
+    for number, kind in enumerate(kinds_of(link_matrix(shape.topology))):
+        for gpu in kind:
+            home = next((domain for domain in shape.domains if domain >> gpu & 1), 0)
+            pool = next((pool for pool in shape.pools if pool >> gpu & 1), 0)
+            if not fixed_domains and home == 1 << gpu:
+                home = 0
+            if not fixed_domains and pool == 1 << gpu:
+                pool = 0
+            parts.setdefault((number, home, pool), []).append(gpu)
+    return tuple(map(tuple, parts.values()))
+
+
+def _without_links(shape: Shape, free: int, allowed: int, per_domain: tuple[int, ...] | None) -> Sets:
+    """Too many GPUs for the tables: one choice a size, links unknown. As few domains as can be, the fullest
+    that is enough, lowest indices."""
+    if per_domain is None:
+        found = [_packed(shape.domains, allowed, size) for size in range(allowed.bit_count() + 1)]
+    else:
+        pairs = list(zip(shape.domains, per_domain, strict=True))
+        enough = all((domain & allowed).bit_count() >= wanted for domain, wanted in pairs)
+        found = [sum(_lowest(domain & allowed, wanted) for domain, wanted in pairs)] if enough else []
+    sizes = shape.topology.gpu_count + 1
+    fields = [np.zeros((sizes, 1), np.int64) for _ in range(5)]
+    choices = np.zeros(sizes, np.int64)
+    for mask in found:
+        size = mask.bit_count()
+        domains = sum(1 for domain in shape.domains if domain & mask)
+        damage = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
+        values = (mask, domains, NO_LINK if size < 2 else 0, 0, damage)
+        for field, value in zip(fields, values, strict=True):
+            field[size, 0] = value
+        choices[size] = 1
+    return Sets(*(*fields, choices))
+
+
+def _packed(domains: Iterable[int], allowed: int, left: int) -> int:
+    taken, open_domains = 0, [allowed & domain for domain in domains if allowed & domain]
+    while left:
+        enough = [domain for domain in open_domains if domain.bit_count() >= left]
+        pick = min(enough, key=int.bit_count) if enough else max(open_domains, key=int.bit_count)
+        open_domains.remove(pick)
+        taken |= _lowest(pick, left)
+        left -= min(left, pick.bit_count())
+    return taken
+
+
+def _lowest(mask: int, count: int) -> int:
+    """The lowest `count` bits of the mask."""
+    return sum(1 << gpu for gpu in list(bits(mask))[:count])

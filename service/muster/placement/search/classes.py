@@ -1,0 +1,250 @@
+"""Nodes in classes: the coarse problem (the largest mixes of each node), and the fine one (all GPU sets)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from muster.placement.cluster.columns import Bools, Ints, Parts
+from muster.placement.cluster.fabric import Shape
+from muster.placement.gang.mixes import Mixes, mixes_on
+from muster.placement.gang.site import Counts, Site
+from muster.placement.gpus.damage import left_over_steps
+from muster.placement.gpus.gpu_tables import sets_of
+from muster.placement.gpus.innode import InNode, sets_under
+from muster.placement.model.objective import WIDE
+from muster.placement.model.problem import FREE, Patterns, Problem
+
+REGION = "region"
+"""In `Problem.parts`: the part of the scopes asked for."""
+
+FIELDS = ("domains", "weakest", "ring", "damage", "gpus", "mix", "choice")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """Where all scopes in play agree: the cell of each row looked at, and the parts of each scope by cell."""
+
+    of_row: Ints
+    parts: Mapping[str, Ints]
+
+
+def parts_by_row(site: Site, scope: str, rows: Ints) -> Ints:
+    """The part of a scope by row: FREE for no wide domain; a node without the label is a part of its own."""
+    view = site.columns
+    if scope in site.rules.cells:
+        return site.rules.cells[scope][rows]
+    parts = Parts(view.wide, view.wide_names) if scope == WIDE else view.part(scope)
+    codes = parts.codes.astype(np.int64)
+    if scope != WIDE:
+        codes = np.where(codes < 0, len(parts.names) + np.arange(len(codes)), codes)
+    if site.standing:
+        codes = np.where(np.isin(codes, codes[list(site.standing.touching(scope))]), FREE, codes)
+    return codes[rows]
+
+
+def cells_of(site: Site, rows: Ints, scopes: Iterable[str], region: Ints | None = None) -> Cells:
+    """The cells of these rows."""
+    code = np.zeros(len(rows), np.int64)
+    parts: dict[str, Ints] = {}
+    for scope in (*scopes, *site.rules.cells, *(() if region is None else (REGION,))):
+        part = parts_by_row(site, scope, rows) if scope != REGION or region is None else region
+        values, dense = np.unique(part, return_inverse=True)
+        code = np.unique(code * len(values) + dense, return_inverse=True)[1]
+        # Levels count from 0; rules keep the codes that they know.
+        parts[scope] = (
+            part if scope in site.rules.cells else dense - int(len(values) > 0 and values[0] == FREE)
+        )
+    _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
+    return Cells(of_row, {scope: part[first] for scope, part in parts.items()})
+
+
+def coarse(
+    site: Site, rows: Ints, need: Counts, scopes: Iterable[str], region: Ints | None = None
+) -> tuple[Problem, bool]:
+    """The problem of counting parts and nodes on these rows; and whether the lists of mixes are complete.
+
+    `region` by row tells rows apart too, as the parts of REGION.
+    """
+    index, mixes = mixes_on(site, rows, need)
+    kinds: dict[tuple[Counts, ...], int] = {}
+    kind_of = np.array(
+        [kinds.setdefault(m.largest, len(kinds)) if m.largest else -1 for m in mixes], np.int64
+    )
+    kind = kind_of[index]
+    if site.standing:  # a node that the gang is on costs none
+        here = np.isin(rows, list(site.standing.masks))
+        kind = np.where(here & (kind >= 0), kind + len(kinds), kind)
+    kept = kind >= 0
+    complete = all(mixes[i].complete for i in np.unique(index))
+    cells = cells_of(site, rows[kept], scopes, None if region is None else region[kept])
+    lists = [list(largest) for largest in kinds] * (2 if site.standing else 1)
+    patterns = Patterns.of_counts(lists, len(need))
+    if site.standing:
+        patterns.nodes[len(kinds) :] = 0
+    problem = _problem(need, patterns, rows[kept], kind[kept], cells, exact=False)
+    return replace(problem, rules=tuple(rule(problem) for rule in site.rules.model)), complete
+
+
+def fine(site: Site, problem: Problem) -> tuple[Problem, bool]:
+    """The problem with all patterns, on the nodes that are left of the coarse one; and whether the lists of
+    mixes are complete."""
+    rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
+    cell = np.repeat(problem.cell, problem.size)
+    index, mixes = mixes_on(site, rows, problem.need)
+    tables: dict[tuple[bytes, bytes, bool], int] = {}
+    found: list[tuple[Ints, Ints]] = []
+    kind = np.empty(len(rows), np.int64)
+    left = _left_over(site, rows, index, mixes)
+    view = site.columns
+    gpus = tuple(role.gpus for role in site.roles)
+    shape, free, wide = (
+        view.shape[rows].tolist(),
+        view.free_gpus[rows].tolist(),
+        (view.wide[rows] >= 0).tolist(),
+    )
+    ruled, node_rules = site.rules.in_node[rows].tolist(), site.rules.node_rules
+    here = np.isin(rows, list(site.standing.masks)).tolist()
+    for i, m in enumerate(index.tolist()):
+        rule = node_rules[ruled[i]]
+        if rule is None:
+            table, key = node_patterns(mixes[m].all, gpus, view.shapes[shape[i]], free[i], wide[i])
+        else:
+            table, key = ruled_patterns(mixes[m].all, rule, view.shapes[shape[i]], free[i], wide[i])
+        both = (key, left[i].tobytes(), here[i])
+        if both not in tables:
+            tables[both] = len(tables)
+            found.append((table, left[i]))
+        kind[i] = tables[both]
+    patterns = _patterns(found, len(problem.need))
+    for (_, _, already), k in tables.items():
+        if already:
+            patterns.nodes[k] = 0
+    cells = Cells(cell, problem.parts)
+    made = _problem(problem.need, patterns, rows, kind, cells, exact=True)
+    return replace(made, at_most=problem.at_most, rules=problem.rules), all(
+        mixes[m].complete for m in np.unique(index)
+    )
+
+
+@lru_cache(maxsize=1 << 15)
+def node_patterns(
+    mixes: tuple[Counts, ...], gpus: Counts, shape: Shape, free: int, wide: bool
+) -> tuple[Ints, bytes]:
+    """The patterns of one node, a row each: counts by role, then FIELDS; and the same as bytes, for
+    comparing."""
+    sets = sets_of(shape, free)
+    counts = np.array(mixes, np.int64).reshape(len(mixes), len(gpus))
+    size = counts @ np.array(gpus, np.int64)
+    choices = sets.choices[size]
+    mix = np.repeat(np.arange(len(mixes)), choices)
+    choice = np.arange(len(mix)) - np.repeat(np.cumsum(choices) - choices, choices)
+    at = (size[mix], choice)
+    domains = np.zeros(len(mix), np.int64) if wide else sets.domains[at]
+    fields = (domains, sets.weakest[at], sets.ring[at], sets.damage[at], size[mix], mix, choice)
+    table = np.concatenate([counts[mix], np.stack(fields, axis=1)], axis=1)
+    return table, table.tobytes()
+
+
+@lru_cache(maxsize=1 << 14)
+def ruled_patterns(
+    mixes: tuple[Counts, ...], rule: InNode, shape: Shape, free: int, wide: bool
+) -> tuple[Ints, bytes]:
+    """The same where a rule binds the members of the node."""
+    rows = [
+        (*counts, 0 if wide else s.domains, s.weakest, s.ring, s.damage, s.mask.bit_count(), mix, choice)
+        for mix, counts in enumerate(mixes)
+        for choice, (s, _) in enumerate(sets_under(rule, shape, free, counts))
+    ]
+    table = np.array(rows, np.int64).reshape(len(rows), len(rule.gpus) + len(FIELDS))
+    return table, table.tobytes()
+
+
+def _left_over(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[Ints]:
+    """The best-fit cost of each mix, by row."""
+    view = site.columns
+    found: list[Ints] = [np.zeros(0, np.int64)] * len(rows)
+    for m, mix in enumerate(mixes):
+        here = np.flatnonzero(index == m)
+        if not len(here):
+            continue
+        counts = np.array(mix.all, np.int64).reshape(len(mix.all), len(site.roles))
+        at = rows[here][:, None]
+        steps = left_over_steps(
+            view.gpu_total[at],
+            view.free_count[at],
+            view.cpu_total[at],
+            view.cpu[at],
+            site.gpus(counts),
+            site.cpu(counts),
+        )
+        for i, row in zip(here.tolist(), steps, strict=True):
+            found[i] = row
+    return found
+
+
+def _patterns(found: list[tuple[Ints, Ints]], roles: int) -> Patterns:
+    width = max((len(table) for table, _ in found), default=0)
+    every = np.zeros((len(found), width, roles + len(FIELDS)), np.int64)
+    left = np.zeros((len(found), width), np.int64)
+    valid = np.zeros((len(found), width), bool)
+    for kind, (table, by_mix) in enumerate(found):
+        every[kind, : len(table)] = table
+        left[kind, : len(table)] = by_mix[table[:, roles + FIELDS.index("mix")]]
+        valid[kind, : len(table)] = True
+    fields = {name: every[:, :, roles + i] for i, name in enumerate(FIELDS)}
+    return Patterns(every[:, :, :roles], valid, valid.astype(np.int64), left_over=left, **fields)
+
+
+def _problem(
+    need: Counts, patterns: Patterns, rows: Ints, kind: Ints, cells: Cells, *, exact: bool
+) -> Problem:
+    kinds = len(patterns.valid)
+    code = cells.of_row * kinds + kind
+    order = np.lexsort((rows, code))
+    values, start, size = np.unique(code[order], return_index=True, return_counts=True)
+    cell, of_class = np.divmod(values, kinds) if kinds else (values, values)
+    return Problem(
+        need, patterns, cell, of_class, size, start, rows[order], patterns.valid[of_class], cells.parts, exact
+    )
+
+
+def without_equals(problem: Problem, scope: str, limit: int) -> Bools:
+    """Classes [class] but those of parts of `scope` that are equal to `limit` others: no more can be of use.
+
+    Equal are parts with the same classes, in the same parts of the wider scopes and of the rules.
+    """
+    part = problem.part(scope)
+    order = np.lexsort((problem.kind, part))
+    part, begins = part[order], np.flatnonzero(np.diff(part[order], prepend=part[order][:1] - 1))
+    bounds = list(zip(begins.tolist(), [*begins[1:].tolist(), problem.classes], strict=True))
+    others = [problem.part(other) for other in problem.parts if other != scope]
+    others += [rule.part[problem.cell] for rule in problem.rules]
+    labels = [problem.kind[order], problem.size[order]]
+    labels += [_relative(codes[order], part, begins) for codes in others]
+    table = np.stack(labels)
+    kept = np.zeros(problem.classes, bool)
+    seen: dict[bytes, int] = {}
+    for begin, end in bounds:
+        key = table[:, begin:end].tobytes()
+        seen[key] = seen.get(key, 0) + 1
+        kept[order[begin:end]] = part[begin] == FREE or seen[key] <= limit
+    return kept
+
+
+def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:
+    """Codes by class, sorted by part: of what lies wholly inside one part, counted from the part's own
+    first."""
+    if not len(codes):
+        return codes
+    inside = codes >= 0
+    top = int(codes.max(initial=0)) + 1
+    low, high = np.full(top, np.iinfo(np.int64).max), np.full(top, -2)
+    np.minimum.at(low, codes[inside], part[inside])
+    np.maximum.at(high, codes[inside], part[inside])
+    own = inside & (low[np.maximum(codes, 0)] == high[np.maximum(codes, 0)])
+    first = np.repeat(np.minimum.reduceat(np.where(own, codes, top), begins), np.diff([*begins, len(codes)]))
+    return np.where(own, top + 1 + codes - first, codes)

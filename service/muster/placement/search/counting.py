@@ -1,0 +1,246 @@
+"""Zones, racks and nodes of a region are counted: on the coarse problem, widest first.
+
+A part that may hold the gang alone is looked at as a region of its own, so that its bound is its own; the
+parts of the narrowest level are left to the bound, which is made for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from muster.placement.cluster.columns import Ints
+from muster.placement.gang.site import Counts, Site
+from muster.placement.limits import Budget
+from muster.placement.model.bound import Floats, bound
+from muster.placement.model.objective import NODES, parts_level
+from muster.placement.model.problem import FREE, Problem, Use, carried
+from muster.placement.model.solve import Decided, Status, counted_scope, couplings, decide, least
+from muster.placement.search.classes import REGION, coarse, without_equals
+from muster.placement.search.gap import Gap
+from muster.placement.search.greedy import greedy
+from muster.placement.search.prices import fewest_parts, parts_that_hold, prices, values
+from muster.placement.search.racktables import RackPlans, rack_plans, rack_problem
+
+FEW_PARTS = 4
+"""Parts of the narrowest level, for each price, in which a first solution is looked for."""
+
+MAX_CHOICES = 64
+"""Choices of parts of a level that are looked at one by one; more are left to the solver."""
+
+Value = tuple[int, ...]
+"""Parts of each level touched, widest first, then nodes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted:
+    """A region with its parts and nodes counted: the problem that is left and a solution of it. `gap` of the
+    first level not proven best; `duals`: where the bound of the nodes was found."""
+
+    value: Value
+    problem: Problem
+    use: Use
+    gap: Gap | None
+    duals: tuple[Floats, ...] = ()
+    racks: tuple[Problem, str] | None = None
+    """What is left of the problem of racks, and their scope."""
+
+    def plans(self, site: Site) -> RackPlans | None:
+        """How racks may be filled, where they were counted as wholes."""
+        return None if self.racks is None else rack_plans(site, self.problem, *self.racks)
+
+
+class Counting:
+    """The best regions so far: all of the same, least value.
+
+    `proven`: where nothing was found, nothing is there.
+    """
+
+    def __init__(self, site: Site, need: Counts, budget: Budget) -> None:
+        self.found: list[Counted] = []
+        self.proven = True
+        self.complete = True
+        self._site, self._need, self._budget = site, need, budget
+        self._prices = prices(site, need)
+        self._whole: Problem | None = None
+        self._once: frozenset[str] = frozenset()
+
+    def regions(self, rows: Ints, region: Ints, levels: Sequence[str], once: Sequence[str] = ()) -> None:
+        """Count the regions, given for each of these rows. `levels` are those still to be counted; of those
+        in `once`, one part must be enough."""
+        if not len(rows):
+            return
+        self._once = frozenset(once)
+        with self._budget.phase("scan"):
+            problem, complete = coarse(self._site, rows, self._need, self._site.scopes, region)
+            part = problem.part(REGION)
+            holding = (
+                parts_that_hold(problem, part, self._prices, self._need).tolist() if problem.classes else []
+            )
+        self.complete &= complete
+        for one in holding:
+            inside, _ = problem.narrowed(problem.open & (part == one)[:, None])
+            with self._budget.phase("scan"):
+                racks = self._as_racks(inside, levels)
+            self._whole = inside if racks is not None else None
+            self._parts(inside if racks is None else racks, levels, ())
+
+    def _as_racks(self, problem: Problem, levels: Sequence[str]) -> Problem | None:
+        active = [role for role, count in enumerate(self._need) if count]
+        if len(active) != 1 or not levels:
+            return None
+        return rack_problem(problem, levels, active[0], self._site.unit(active[0]))
+
+    def _parts(self, problem: Problem, levels: Sequence[str], prefix: Value) -> Status:
+        if not levels:
+            return self._nodes(problem, prefix)
+        scope, *narrower = levels
+        part = problem.part(scope)
+        count, spared = len(np.unique(part[part != FREE])), bool((part == FREE).any())
+        lower = fewest_parts(problem, part, self._prices, self._need)
+        if lower is None or (scope in self._once and lower > 1):
+            return Status.INFEASIBLE
+        if count == 1 and not spared:
+            return self._parts(problem, narrower, (*prefix, 1))
+        if not narrower:
+            return self._narrowest(problem, scope, lower, count, prefix)
+        return self._wider(problem, levels, lower, count, prefix)
+
+    def _wider(
+        self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Value
+    ) -> Status:
+        """A level with narrower ones below it."""
+        scope, *narrower = levels
+        spared = bool((problem.part(scope) == FREE).any())
+        while not spared and comb(count, lower) <= MAX_CHOICES:
+            status = self._each(problem, scope, lower, narrower, prefix)
+            if status is not Status.INFEASIBLE or lower == count or scope in self._once:
+                return status
+            lower += 1
+        if len(self._prices) > 1 or problem.rules or problem.at_most:
+            solved = least(problem, parts_level(scope), self._budget)
+            if solved.status is not Status.SOLVED:
+                self.proven &= solved.status is Status.INFEASIBLE
+                return solved.status
+            lower = solved.value
+            if scope in self._once and lower > 1:
+                return Status.INFEASIBLE
+        return self._parts(_limited(problem, scope, lower, count), narrower, (*prefix, lower))
+
+    def _each(
+        self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Value
+    ) -> Status:
+        """Every choice of so many parts is a region of its own, the one of fewest narrower parts first."""
+        part, choices = problem.part(scope), []
+        names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
+        for chosen in combinations(names.tolist(), parts):
+            inside, _ = problem.narrowed(problem.open & np.isin(part, chosen)[:, None])
+            fewest = fewest_parts(inside, inside.part(narrower[0]), self._prices, self._need)
+            if fewest is not None:
+                choices.append((fewest, chosen, inside))
+        best = Status.INFEASIBLE
+        for _, _, inside in sorted(choices, key=lambda choice: choice[:2]):
+            status = self._parts(inside, narrower, (*prefix, parts))
+            if status is not Status.INFEASIBLE:
+                best = Status.SOLVED if Status.SOLVED in (status, best) else status
+        return best
+
+    def _narrowest(self, problem: Problem, scope: str, lower: int, count: int, prefix: Value) -> Status:
+        for parts in range(lower, min(count, 1 if scope in self._once else count) + 1):
+            value = (*prefix, parts)
+            if self.found and value > self.found[0].value[: len(value)]:
+                return Status.SOLVED
+            limited = _limited(problem, scope, parts, count)
+            if parts == 1 and not (limited.part(scope) == FREE).any():
+                alone = parts_that_hold(limited, limited.part(scope), self._prices, self._need)
+                limited, _ = limited.narrowed(limited.open & np.isin(limited.part(scope), alone)[:, None])
+                if not limited.classes:
+                    continue
+            status = self._nodes(limited, value)
+            if status is not Status.INFEASIBLE:
+                return status
+        return Status.INFEASIBLE
+
+    def _nodes(self, whole: Problem, prefix: Value) -> Status:
+        """The fewest nodes. Of parts that are equal here no more are looked at than can be used; all stay for
+        the levels below, where they may differ."""
+        scope, limit = counted_scope(whole)
+        problem = whole
+        if scope is not None and limit is not None:
+            unequal = without_equals(whole, scope, max(1, limit))
+            problem, _ = whole.narrowed(whole.open & unequal[:, None])
+        decided = decide(problem, NODES, self._budget, self._few_parts(problem))
+        if decided.status is Status.UNKNOWN:
+            use = greedy(problem, scope, limit, self._prices)
+            if use is not None:
+                decided = decide(problem, NODES, self._budget, use)
+        if decided.status is Status.SOLVED:
+            if problem.classes < whole.classes:
+                decided = _for_all(whole, decided)
+            gap = None if decided.gap is None else Gap(NODES.name, decided.gap)
+            counted = Counted((*prefix, decided.value), decided.problem, decided.use, gap, decided.duals)
+            self._add(
+                counted if self._whole is None else _of_racks(self._whole, counted, self._site.levels[-1])
+            )
+        self.proven &= decided.status is not Status.UNKNOWN
+        return decided.status
+
+    def _few_parts(self, problem: Problem) -> Use | None:
+        """A first solution where rules make the search long: in the few parts that hold most of each role."""
+        scope, _ = counted_scope(problem)
+        if not problem.rules or scope is None:
+            return None
+        part = problem.part(scope)
+        inside = part != FREE
+        fullest = [np.zeros(0, np.int64)]
+        for by_class in values(problem, self._prices):
+            capacity = np.bincount(part[inside], (by_class * problem.size)[inside])
+            fullest.append(np.argsort(-capacity, kind="stable")[:FEW_PARTS])
+        few, _ = problem.narrowed(problem.open & (~inside | np.isin(part, np.concatenate(fullest)))[:, None])
+        if few.classes == problem.classes or not few.classes:
+            return None
+        decided = decide(few, NODES, self._budget)
+        if decided.status is not Status.SOLVED:
+            return None
+        return _in_terms_of(problem, decided)
+
+    def _add(self, counted: Counted) -> None:
+        if not self.found or counted.value < self.found[0].value:
+            self.found = []
+        if not self.found or counted.value == self.found[0].value:
+            self.found.append(counted)
+
+
+def _in_terms_of(problem: Problem, decided: Decided) -> Use:
+    """The solution of a problem that was narrowed from this one. A class keeps its `start`."""
+    index = {start: c for c, start in enumerate(problem.start.tolist())}
+    return {(index[int(decided.problem.start[c])], p): nodes for (c, p), nodes in decided.use.items()}
+
+
+def _for_all(whole: Problem, decided: Decided) -> Decided:
+    """What was decided without equal parts, for all of them."""
+    scope, limit = counted_scope(whole)
+    cost = NODES.cost(whole.patterns)
+    found = bound(whole, cost, couplings(whole), scope, limit, seeds=decided.duals, iterations=0)
+    still_open, _ = found.within(whole, decided.value)
+    use = _in_terms_of(whole, decided)
+    for c, p in use:
+        still_open[c, p] = True
+    problem, kept = whole.narrowed(still_open)
+    return replace(decided, problem=problem.keeping(nodes=decided.value), use=carried(use, kept))
+
+
+def _of_racks(problem: Problem, counted: Counted, scope: str) -> Counted:
+    """What was counted on the problem of racks, in terms of their nodes."""
+    left = counted.problem
+    parts = np.unique(problem.part(scope))[left.rows[left.start]]
+    kept, _ = problem.narrowed(problem.open & np.isin(problem.part(scope), parts)[:, None])
+    kept = replace(kept, at_most=left.at_most)
+    return Counted(counted.value, kept, {}, counted.gap, racks=(left, scope))
+
+
+def _limited(problem: Problem, scope: str, parts: int, count: int) -> Problem:
+    return problem.keeping(**{scope: parts}) if parts < count else problem

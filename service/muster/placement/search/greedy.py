@@ -1,0 +1,53 @@
+"""A solution of the coarse problem without a solver, for when that ran out of time: the fullest parts first,
+in each the most useful patterns first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from muster.placement.cluster.columns import Ints
+from muster.placement.model.problem import FREE, Problem, Use
+from muster.placement.search.prices import Price, values
+
+
+def greedy(problem: Problem, scope: str | None, limit: int | None, by_price: tuple[Price, ...]) -> Use | None:
+    """A solution that touches at most `limit` parts of `scope`; None where this finds none. Rules are not
+    looked at, nor limits of other scopes: there it finds none."""
+    limits = {name for name in problem.at_most if name != scope}
+    if problem.rules or limits:
+        return None
+    for price, by_class in zip(by_price, values(problem, by_price), strict=True):
+        chosen = np.ones(problem.classes, bool)
+        if scope is not None and limit is not None:
+            part = problem.part(scope)
+            inside = part != FREE
+            capacity = np.bincount(part[inside], (by_class * problem.size)[inside])
+            fullest = np.argsort(-capacity, kind="stable")[:limit]
+            chosen = ~inside | np.isin(part, fullest)
+        use = _filled(problem, np.flatnonzero(chosen), np.array(price))
+        if use is not None:
+            return use
+    return None
+
+
+def _filled(problem: Problem, classes: Ints, price: Ints) -> Use | None:
+    """Take patterns of these classes, the most useful first, the least wasteful between equals."""
+    left = np.array(problem.need, np.int64)
+    room = problem.size.copy()
+    counts = problem.patterns.counts[problem.kind[classes]]
+    use: Use = {}
+    while left.any():
+        useful = np.minimum(counts, left) @ price
+        useful = np.where(problem.open[classes] & (room[classes] > 0)[:, None], useful, 0.0)
+        wasted = counts @ price - useful
+        best = np.lexsort((wasted.ravel(), -useful.ravel()))[0]
+        i, p = np.unravel_index(best, useful.shape)
+        if useful[i, p] <= 0:
+            return None
+        c, taken = int(classes[i]), counts[i, p]
+        times = min([int(room[c]), *(int(have // n) for have, n in zip(left, taken, strict=True) if n)])
+        times = max(1, times)
+        use[c, int(p)] = use.get((c, int(p)), 0) + times
+        room[c] -= times
+        left = np.maximum(0, left - times * taken)
+    return use

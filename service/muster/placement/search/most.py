@@ -1,0 +1,141 @@
+"""The most members that one part of some scopes holds, all in all, then earlier roles first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from muster.domain.request import Scope
+from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.fabric import Place
+from muster.placement.gang.mixes import mixes_on
+from muster.placement.gang.site import Counts, Site
+from muster.placement.limits import Budget
+from muster.placement.model.solve import most_members
+from muster.placement.search.classes import coarse
+from muster.placement.search.onenode import INSIDE
+from muster.placement.search.regions import NOWHERE, regions
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """`counts` by role fit in `part` ("" for the whole cluster; parts of several scopes are joined by " in
+    ")."""
+
+    counts: Counts
+    part: str
+    proven: bool
+
+    @property
+    def members(self) -> int:
+        return sum(self.counts)
+
+
+def most(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Most:
+    """The most of `need` that one part of all the scopes holds."""
+    nothing = Most((0,) * len(need), "", True)
+    active = [r for r, count in enumerate(need) if count]
+    if not active or not len(site.columns.names):
+        return nothing
+    found = [inside for inside in (_inside_nodes(site, scopes, need),) if inside is not None]
+    region = regions(site, scopes, need)
+    if (region != NOWHERE).any():
+        if len(active) == 1 and not site.rules.model:
+            found.append(_of_one_role(site, scopes, region, active[0], need))
+        else:
+            found += _of_roles(site, scopes, region, need, budget)
+    best = max(found, key=lambda one: (one.members, one.counts), default=nothing)
+    return replace(best, proven=all(one.proven for one in found))
+
+
+def _of_one_role(site: Site, scopes: tuple[str, ...], region: Ints, role: int, need: Counts) -> Most:
+    rows = np.flatnonzero(region != NOWHERE)
+    cap = np.minimum(site.room[role][rows], need[role])
+    total = np.minimum(np.bincount(region[rows], cap), need[role])
+    best = int(total.argmax())
+    counts = tuple(int(total[best]) if r == role else 0 for r in range(len(need)))
+    return Most(counts, _name(site, scopes, int(rows[region[rows] == best][0])), True)
+
+
+def _of_roles(site: Site, scopes: tuple[str, ...], region: Ints, need: Counts, budget: Budget) -> list[Most]:
+    """Region after region, the most promising first, until none can hold more than the best."""
+    rows = np.flatnonzero(region != NOWHERE)
+    caps = np.minimum(site.room[:, rows], np.array(need)[:, None])
+    bounds = np.stack(
+        [np.minimum(np.bincount(region[rows], cap), n) for cap, n in zip(caps, need, strict=True)]
+    )
+    found: list[Most] = []
+    for one in np.argsort(-bounds.sum(axis=0), kind="stable").tolist():
+        limit = (int(bounds[:, one].sum()), tuple(bounds[:, one].tolist()))
+        if found and limit <= max((each.members, each.counts) for each in found):
+            continue
+        inside = rows[region[rows] == one]
+        problem, complete = coarse(site, inside, need, ())
+        if not problem.classes:
+            continue
+        problem = replace(problem, partial=True)
+        counts, proven = most_members(problem, budget)
+        name = _name(site, scopes, int(inside[0]))
+        found.append(Most(counts or (0,) * len(need), name, proven and complete))
+    return found
+
+
+def _inside_nodes(site: Site, scopes: tuple[str, ...], need: Counts) -> Most | None:
+    """The best part that is a node or lies inside one; None where no scope asks for that."""
+    view = site.columns
+    narrow = [scope for scope in scopes if scope in INSIDE]
+    if not narrow and Scope.NODE not in scopes:
+        return None
+    usable = np.asarray((site.room > 0).any(axis=0))
+    if site.standing:
+        usable &= np.isin(np.arange(len(usable)), list(site.standing.masks)) & (len(site.standing.masks) == 1)
+    for scope in scopes:
+        if scope not in (*INSIDE, Scope.NODE):
+            usable &= view.part(scope).codes >= 0
+    if Scope.NODE not in scopes and Scope.GPU not in scopes:
+        usable &= view.wide < 0  # wide domains are regions
+    rows, gpus, masks = list[Ints](), list[Ints](), list[Ints]()
+    for shape in np.unique(view.shape[usable]).tolist():
+        of_shape = np.flatnonzero(usable & (view.shape == shape))
+        place = view.place(int(of_shape[0]))
+        for part in _masks(place.all_gpus, [_parts(site, place, scope) for scope in narrow]):
+            inside = np.bitwise_count(view.free_gpus[of_shape] & part).astype(np.int64)
+            rows.append(of_shape)
+            gpus.append(np.minimum(inside, view.free_count[of_shape]))
+            masks.append(np.full(len(of_shape), part))
+    if not rows:
+        return None
+    every, free, mask = np.concatenate(rows), np.concatenate(gpus), np.concatenate(masks)
+    index, mixes = mixes_on(site, every, need, free)
+    best_of = [max(((sum(c), c) for c in mix.largest), default=(0, (0,) * len(need))) for mix in mixes]
+    order = sorted(range(len(best_of)), key=lambda m: best_of[m], reverse=True)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    first = int(np.lexsort((mask, every, rank[index]))[0])
+    counts = best_of[int(index[first])][1]
+    return Most(
+        counts, _name(site, scopes, int(every[first]), int(mask[first])), all(mix.complete for mix in mixes)
+    )
+
+
+def _parts(site: Site, place: Place, scope: str) -> list[int]:
+    holding = site.standing.parts(site.columns, scope)
+    return [mask for name, mask in place.parts(scope) if holding is None or name in holding]
+
+
+def _masks(everything: int, parts: list[list[int]]) -> list[int]:
+    masks = [everything]
+    for of_scope in parts:
+        masks = [mask & part for mask in masks for part in of_scope if mask & part or not everything]
+    return masks
+
+
+def _name(site: Site, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:
+    """The part of each scope that this node, or these GPUs of it, lie in; the narrowest scope first."""
+    place = site.columns.place(row)
+    names = [
+        next((name for name, part in place.parts(scope) if mask == -1 or mask & ~part == 0), "")
+        for scope in scopes
+    ]
+    return " in ".join(names[::-1])

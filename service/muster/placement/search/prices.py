@@ -1,0 +1,80 @@
+"""Bounds that need no solver: sorted capacities under a few prices of the members.
+
+A price values members by role. Whatever the price, the k nodes (racks, zones) of the largest value can't hold
+less than any k others: so the fewest that reach the value of what is needed is a bound, and for one role the
+bound is met.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.placement.cluster.columns import Ints
+from muster.placement.gang.site import Counts, Site
+from muster.placement.model.problem import FREE, Problem
+
+Price = tuple[float, ...]
+
+RATIOS = 16
+"""Steps between the price of one role alone and of another alone."""
+
+
+def prices(site: Site, need: Counts) -> tuple[Price, ...]:
+    """Each role alone, all alike, by their GPUs, and pairs of roles at ratios of what is needed."""
+    active = [r for r, count in enumerate(need) if count]
+    found = [tuple(float(r == role) for r in range(len(need))) for role in active]
+    if len(active) > 1:
+        found += [tuple(float(n > 0) for n in need), tuple(float(role.gpus) for role in site.roles)]
+    for a, b in combinations(active, 2):
+        for step in range(1, RATIOS):
+            share = step / RATIOS
+            weights = {a: share / need[a], b: (1 - share) / need[b]}
+            found.append(tuple(weights.get(r, 0.0) for r in range(len(need))))
+    return tuple(price for price in dict.fromkeys(found) if any(price))
+
+
+def values(problem: Problem, by_price: tuple[Price, ...]) -> NDArray[np.float64]:
+    """The most that one node of each class can take, by price [price, class]."""
+    if not problem.classes:
+        return np.zeros((len(by_price), 0))
+    worth = np.tensordot(np.array(by_price), problem.patterns.counts, axes=(1, 2))
+    worth = np.where(problem.patterns.valid, worth, 0.0).max(axis=2, initial=0.0)
+    return np.asarray(worth[:, problem.kind])
+
+
+def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> int | None:
+    """A bound of the parts that hold the gang, from the capacities of each; None where all do not hold it.
+
+    `part` by class; classes of part FREE cost no part. For one role without further rules the bound is met.
+    """
+    least, inside = 0, part != FREE
+    for price, by_class in zip(by_price, values(problem, by_price), strict=True):
+        capacity = by_class * problem.size
+        wanted = float(np.dot(price, need)) * (1 - 1e-9) - capacity[~inside].sum()
+        found = fewest(np.bincount(part[inside], capacity[inside]).astype(float), wanted)
+        if found is None:
+            return None
+        least = max(least, found)
+    return least
+
+
+def fewest(capacities: NDArray[np.float64], wanted: float) -> int | None:
+    """How many of the largest capacities reach what is wanted; None when all do not."""
+    if wanted <= 0:
+        return 0
+    reached = np.cumsum(np.sort(capacities)[::-1])
+    if not len(reached) or reached[-1] < wanted:
+        return None
+    return int(np.searchsorted(reached, wanted)) + 1
+
+
+def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> Ints:
+    """The parts whose capacity reaches what is needed at each price: no other can hold the whole gang."""
+    holds = np.ones(int(part.max(initial=-1)) + 1, bool)
+    for price, by_class in zip(by_price, values(problem, by_price), strict=True):
+        wanted = float(np.dot(price, need)) * (1 - 1e-9)
+        holds &= np.bincount(part, by_class * problem.size, len(holds)) >= wanted
+    return np.flatnonzero(holds)

@@ -1,0 +1,226 @@
+"""One role bound part by part of the narrowest level: segments that each lie in a rack, at most so many a
+rack.
+
+Then a rack is one choice: how many members it takes, for which the fewest nodes are known from its sorted
+capacities. The problem of racks has no rules left, and its bound is tight where that of nodes is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+
+import numpy as np
+
+from muster.placement.cluster.columns import Bools, Ints
+from muster.placement.gang.site import Counts, Site
+from muster.placement.model.objective import WIDE
+from muster.placement.model.problem import FREE, Patterns, Problem, RoleScope, Segments, Use
+from muster.placement.search import onerack
+from muster.placement.search.classes import fine
+from muster.placement.search.onenode import Share, share_of
+
+MAX_CHOICES = 1 << 20
+"""Choices in all that tables are made for."""
+
+
+def rack_problem(problem: Problem, levels: Sequence[str], role: int, unit: int) -> Problem | None:
+    """The coarse problem with one class a part of the narrowest level; None where other things bind members
+    than the part as a whole. `unit`: members come in multiples of it on each node."""
+    part, need = problem.part(levels[-1]), problem.need[role]
+    if not problem.rules or (part == FREE).any() or problem.at_most:
+        return None
+    parts, first, part = np.unique(part, return_index=True, return_inverse=True)
+    by_part: dict[str, Ints] = {}
+    for other in set(problem.parts) & {*levels, WIDE}:
+        of_class = problem.part(other)
+        by_part[other] = of_class[first]
+        if (by_part[other][part] != of_class).any():
+            return None  # the part lies in several of the other scope
+    wide = by_part.pop(WIDE, np.zeros(0, np.int64))
+    if (wide != FREE).any() and len(np.unique(wide)) < len(wide):
+        return None  # NVLink domains over several parts are to be counted by themselves
+    step, most = unit, np.full(len(parts), need)
+    for rule in problem.rules:
+        by_class = rule.part[problem.cell]
+        if isinstance(rule, RoleScope) or not _same(part, by_class):
+            return None
+        if isinstance(rule, Segments):
+            step = lcm(step, rule.size)
+        else:
+            np.minimum.at(most, part, rule.left[by_class])
+    if need % step or len(parts) * (need // step) > MAX_CHOICES:
+        return None
+    counts = np.where(problem.open, problem.patterns.counts[problem.kind, :, role], 0).max(axis=1)
+    return _with_tables(problem, by_part, (role, step), part, counts, most)
+
+
+def _with_tables(
+    problem: Problem,
+    parts: Mapping[str, Ints],
+    role_step: tuple[int, int],
+    part: Ints,
+    counts: Ints,
+    most: Ints,
+) -> Problem:
+    (role, step), need = role_step, problem.need[role_step[0]]
+    kinds: dict[bytes, int] = {}
+    tables: list[Ints] = []
+    kind = np.zeros(len(most), np.int64)
+    nodes = np.repeat(counts, problem.size)
+    nodes = nodes[np.lexsort((-nodes, np.repeat(part, problem.size)))]
+    ends = np.cumsum(np.bincount(part, problem.size, len(most)).astype(np.int64))
+    for p, caps in enumerate(np.split(nodes, ends[:-1])):
+        reached = np.cumsum(caps)
+        wanted = np.arange(step, min(int(most[p]), need, int(reached[-1]) if len(reached) else 0) + 1, step)
+        table = np.searchsorted(reached, wanted) + 1
+        key = table.tobytes()
+        if key not in kinds:
+            kinds[key] = len(tables)
+            tables.append(table)
+        kind[p] = kinds[key]
+    lists: list[list[Counts]] = [
+        [
+            tuple(step * (i + 1) if r == role else 0 for r in range(len(problem.need)))
+            for i in range(len(table))
+        ]
+        for table in tables
+    ]
+    patterns = Patterns.of_counts(lists, len(problem.need))
+    for k, table in enumerate(tables):
+        patterns.nodes[k, : len(table)] = table
+    every = np.arange(len(most))
+    size = np.ones(len(most), np.int64)
+    return replace(
+        problem, patterns=patterns, cell=every, kind=kind, size=size, start=every, rows=every,
+        open=patterns.valid[kind], parts=parts, exact=True, rules=(),
+    )  # fmt: skip
+
+
+def _same(part: Ints, other: Ints) -> bool:
+    """Whether two partitions of the classes are one."""
+    pairs = np.unique(np.stack([part, other]), axis=1).shape[1]
+    return bool((other >= 0).all()) and pairs == len(np.unique(part)) == len(np.unique(other))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RackPlans:
+    """What the parts of the narrowest level may take, each choice a pattern of `problem`, and how it is
+    done."""
+
+    problem: Problem
+    tables: tuple[onerack.Table, ...]
+    choices: tuple[Ints, ...]
+    """By threshold of the weakest link, [row, members]: the GPU set's choice."""
+    grid: Ints
+    """[part, node]: index into `rows`, -1 for none."""
+    rows: Ints
+
+    def shares(self, site: Site, use: Use) -> tuple[Share, ...]:
+        """A solution of the problem, node by node."""
+        patterns, found = self.problem.patterns, list[Share]()
+        for (c, p), _ in sorted(use.items()):
+            kind, part = self.problem.kind[c], int(self.problem.rows[self.problem.start[c]])
+            t, members = int(patterns.choice[kind, p]), int(patterns.counts[kind, p].sum())
+            taken = self.tables[t].taken(part, int(patterns.nodes[kind, p]), members)
+            for i in np.flatnonzero(taken).tolist():
+                at = int(self.grid[part, i])
+                counts = tuple(int(taken[i]) if n else 0 for n in patterns.counts[kind, p])
+                choice = int(self.choices[t][at, taken[i]])
+                found.append(share_of(site, int(self.rows[at]), counts, choice))
+        return tuple(found)
+
+
+def rack_plans(site: Site, problem: Problem, racks: Problem, scope: str) -> RackPlans | None:
+    """The fine problem of racks: `racks` is what is left of the coarse one, `problem` its nodes. A plan of so
+    few nodes takes the fewest that a rack needs for its members, so each choice is a table's. None if too
+    large."""
+    role = next(role for role, need in enumerate(problem.need) if need)
+    fine_problem, _ = fine(site, problem)
+    rows, kind = fine_problem.rows, np.repeat(fine_problem.kind, fine_problem.size)
+    rack_of = np.repeat(fine_problem.part(scope), fine_problem.size)
+    left = racks.rows[racks.start]
+    part = np.searchsorted(np.unique(problem.part(scope)), rack_of)
+    order = np.lexsort((rows, part))
+    rows, kind, part = rows[order], kind[order], part[order]
+    begins = np.flatnonzero(np.diff(part, prepend=-1))
+    at = np.arange(len(rows)) - np.repeat(begins, np.diff([*begins, len(rows)]))
+    counts = racks.patterns.counts[racks.kind, :, role]
+    need, nodes = int(counts[racks.open].max()), int(racks.patterns.nodes[racks.kind][racks.open].max())
+    patterns = fine_problem.patterns
+    members, valid = patterns.counts[kind, :, role], patterns.valid[kind]
+    most = int(members.max()) + 1
+    if onerack.steps(len(left), int(at.max()) + 1, nodes, need, most) > onerack.MAX_STEPS:
+        return None
+    grid = np.full((len(left), int(at.max()) + 1), -1, np.int64)
+    grid[part, at] = np.arange(len(rows))
+    found: list[tuple[int, onerack.Table, Ints, list[Ints], Bools]] = []
+    for threshold in sorted(set(patterns.weakest[kind][valid].tolist()), reverse=True):
+        fast = valid & (patterns.weakest[kind] >= threshold)
+        chosen = np.full((len(rows), most), -1, np.int64)
+        for p in range(fast.shape[1]):  # later choices of a mix have the larger rings
+            chosen[fast[:, p], members[fast[:, p], p]] = p
+        allowed = chosen >= 0
+        picked = np.maximum(chosen, 0)
+        levels = [
+            np.take_along_axis(getattr(patterns, name)[kind], picked, 1)
+            for name in ("domains", "ring", "damage", "left_over")
+        ]
+        levels[1] = -levels[1]
+        cost = onerack.combined(levels, allowed, nodes)
+        if cost is None:
+            return None
+        by_node = np.full((*grid.shape, most), onerack.NEVER, np.int64)
+        by_node[part, at] = cost.cost
+        table = onerack.table_of(by_node, need, nodes)
+        fewest = racks.patterns.nodes[racks.kind]
+        total = table.cost[np.arange(len(left))[:, None], np.minimum(fewest, nodes), np.minimum(counts, need)]
+        ok = racks.open & (total < onerack.NEVER)
+        choice = np.take_along_axis(patterns.choice[kind], picked, 1)
+        found.append((threshold, table, choice, cost.parted(np.where(ok, total, 0), fewest), ok))
+    return RackPlans(
+        _of_plans(racks, role, site.roles[role].gpus, found),
+        tuple(f[1] for f in found),
+        tuple(f[2] for f in found),
+        grid,
+        rows,
+    )
+
+
+def _of_plans(
+    racks: Problem, role: int, gpus: int, found: list[tuple[int, onerack.Table, Ints, list[Ints], Bools]]
+) -> Problem:
+    """One class a rack; its patterns: members by members, each by threshold, the fastest first."""
+    classes, width = racks.open.shape
+    depth = len(found)
+    shape = (classes, width * depth)
+
+    def spread(of_threshold: list[Ints]) -> Ints:
+        return np.stack(of_threshold, axis=2).reshape(shape)
+
+    every = [np.asarray(racks.patterns.counts[racks.kind, :, role])] * depth
+    valid = np.stack([ok for *_, ok in found], axis=2).reshape(shape)
+    counts = np.zeros((*shape, len(racks.need)), np.int64)
+    counts[:, :, role] = spread(every)
+    mix = np.broadcast_to(np.arange(width)[None, :, None], (classes, width, depth)).reshape(shape)
+    choice = np.broadcast_to(np.arange(depth)[None, None, :], (classes, width, depth)).reshape(shape)
+    weakest = [np.full((classes, width), threshold) for threshold, *_ in found]
+    patterns = Patterns(
+        counts, valid, nodes=spread([racks.patterns.nodes[racks.kind]] * depth),
+        domains=spread([levels[0] for *_, levels, _ in found]), weakest=spread(weakest),
+        ring=-spread([levels[1] for *_, levels, _ in found]),
+        damage=spread([levels[2] for *_, levels, _ in found]),
+        left_over=spread([levels[3] for *_, levels, _ in found]), gpus=counts[:, :, role] * gpus,
+        mix=np.ascontiguousarray(mix), choice=np.ascontiguousarray(choice),
+    )  # fmt: skip
+    each = np.arange(classes)
+    return replace(
+        racks,
+        patterns=patterns,
+        kind=each,
+        open=valid,
+        rows=each,
+        start=each,
+        size=np.ones(classes, np.int64),
+    )

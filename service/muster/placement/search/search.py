@@ -1,0 +1,78 @@
+"""The best plan for exact counts of members within the parts of some scopes.
+
+On one node it is read off; one role inside one rack is a table (onerack). Everything else: zones, racks and
+nodes are counted on the coarse problem, then the levels below are decided on the fine one, by bounds and a
+small exact core (model/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from muster.placement.gang.site import Counts, Site
+from muster.placement.limits import Budget
+from muster.placement.search.counting import Counting
+from muster.placement.search.finish import Finished, finish
+from muster.placement.search.gap import Gap
+from muster.placement.search.onenode import Share, on_one_node
+from muster.placement.search.onerole import in_one_rack, regions_of
+from muster.placement.search.regions import NOWHERE, regions
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Shares of the nodes; `gap` of the first level not proven best, None where all are.
+
+    No shares: nothing fits, proven unless there is a gap.
+    """
+
+    shares: tuple[Share, ...]
+    gap: Gap | None = None
+
+
+def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Found:
+    """The best plan with all members in one part of every scope of `scopes`."""
+    active = [role for role, count in enumerate(need) if count]
+    with budget.phase("scan"):
+        site = site.for_all(need)
+        share = on_one_node(site, scopes, need)
+        if share is not None:
+            return Found((share,))
+        region = regions(site, scopes, need)
+    counting = Counting(site, need, budget)
+    if len(active) == 1 and not site.rules.model and not site.standing:
+        role = active[0]
+        with budget.phase("scan"):
+            found = regions_of(site, region, role, need[role])
+        if found is None:
+            return Found(())
+        if not found.left and site.plain:
+            with budget.phase("sets"):
+                shares = in_one_rack(site, found, role, need[role])
+            if shares is not None:
+                return Found(shares)
+        counting.regions(found.rows, found.region, found.left)
+    else:
+        # Parts of a level that is counted anyway are not told apart here: it may count no more than one.
+        once = tuple(level for level in site.levels if level in scopes)
+        others = regions(site, tuple(scope for scope in scopes if scope not in once), need)
+        rows = np.flatnonzero(region != NOWHERE)
+        counting.regions(rows, others[rows], site.levels, once)
+    return _finished(site, counting, budget)
+
+
+def _finished(site: Site, counting: Counting, budget: Budget) -> Found:
+    """The best of the regions that are equal as far as they were counted. What is not proven of one of them
+    is not proven of the best."""
+    best: Finished | None = None
+    gap = None if counting.proven and counting.complete else Gap("nodes")
+    for counted in counting.found:
+        done = finish(site, counted, budget, best.value if best else None)
+        gap = gap or counted.gap or done.gap
+        if done.shares and (best is None or done.value < best.value):
+            best = done
+    if best is None:
+        return Found((), gap or (Gap("nodes") if counting.found else None))
+    return Found(best.shares, gap)

@@ -1,0 +1,268 @@
+"""Why nothing fits, and what would help: drawn clusters with all that must be told of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from muster.domain.decision import Unplaceable
+from muster.domain.node import Resources, Taint, Usage
+from muster.domain.reasons import (
+    Cause,
+    ClusterTooSmall,
+    DomainTooSmall,
+    FreeApart,
+    FreeInPieces,
+    IndicesUnknown,
+    MemberTooLarge,
+    NodesExcluded,
+    NoSuchDomain,
+    NotEnoughFree,
+    RoleScope,
+    RunningElsewhere,
+    SegmentsTooLarge,
+    TooFewParts,
+)
+from muster.domain.relaxations import (
+    DropSelector,
+    FewerMembers,
+    MoreFree,
+    MorePerPart,
+    Relaxation,
+    SmallerSegments,
+    Tolerate,
+    Uncordon,
+    WiderScope,
+)
+from muster.domain.sentences import sentence
+from muster.placement.place import place
+from tests.placement.drawings import RESOURCE as GPU
+from tests.placement.drawings import cluster, gang
+
+
+@dataclass(frozen=True)
+class Case:
+    cluster: str
+    gang: str
+    causes: tuple[Cause, ...]
+    helps: tuple[Relaxation, ...] = ()
+
+
+PIECES = ": a[8, free 1111 1100] b[8, free 1100 0000] c[8, free 1100 0000] d[8, free 1100 0000]"
+
+CASES = {
+    "the best island is one short": Case(
+        ": a[8 = 4+4, free 0111 0011]",
+        "4 x 1 GPU, scope nvlink-domain",
+        (DomainTooSmall("nvlink-domain", "a/0", 3, 4),),
+        (MoreFree(GPU, 1, (("a", 1),)), WiderScope("nvlink-domain", "node", "a", 4), FewerMembers(3, 4)),
+    ),
+    "enough in sum, not in pieces": Case(
+        PIECES,
+        "3 x 4 GPU",
+        (FreeInPieces("w", GPU, 12, 12, 1, 3, "a", 6),),
+        (MoreFree(GPU, 4, (("a", 2), ("b", 2))), FewerMembers(1, 3)),
+    ),
+    "what must fit counts, not what might": Case(
+        PIECES,
+        "12 x 4 GPU, min 3",
+        (FreeInPieces("w", GPU, 12, 12, 1, 3, "a", 6),),
+        (MoreFree(GPU, 4, (("a", 2), ("b", 2))), FewerMembers(1, 3)),
+    ),
+    "too little is free": Case(
+        ": a[8, free 1000 0000] b[8, free 1000 0000]",
+        "6 x 1 GPU, min 4",
+        (NotEnoughFree("w", GPU, 2, 4, 2, 4),),
+        (MoreFree(GPU, 2, (("a", 2),)), FewerMembers(2, 4)),
+    ),
+    "bigger than the cluster: no waiting helps": Case(
+        ": a[8] b[8, free 1100 0000]",
+        "24 x 1 GPU",
+        (ClusterTooSmall("w", GPU, 16, 24, 16, 24, "a", 8),),
+        (FewerMembers(10, 24),),
+    ),
+    "bigger than the cluster, piece by piece": Case(
+        ": a[8] b[8]",
+        "3 x 5 GPU",
+        (ClusterTooSmall("w", GPU, 16, 15, 2, 3, "a", 8),),
+        (FewerMembers(2, 3),),
+    ),
+    "a member larger than any node": Case(
+        ": a[8] b[4]", "1 x 16 GPU", (MemberTooLarge("w", GPU, 16, "a", 8),)
+    ),
+    "a member larger than any node that admits it": Case(
+        ": a[16, pool=q] b[8, pool=p]",
+        "1 x 16 GPU pool=p",
+        (MemberTooLarge("w", GPU, 16, "b", 8), NodesExcluded("w", "selector pool=p", 1)),
+        (DropSelector("w", "selector pool=p", 1),),
+    ),
+    "a member larger than any node, and none admits it": Case(
+        ": a[8, cordoned] b[4, cordoned]",
+        "1 x 16 GPU",
+        (MemberTooLarge("w", GPU, 16, "a", 8, anywhere=True),),
+    ),
+    "cpu is what no node has": Case(
+        ": a[8, cpu 4] b[0, cpu 8]", "1 x 1 GPU 6 cpu", (MemberTooLarge("w", "cpu", 6000, "a", 4000),)
+    ),
+    "no node admits it": Case(
+        ": a[8, cordoned] b[8, pool=q]",
+        "1 x 4 GPU pool=p",
+        (NodesExcluded("w", "selector pool=p", 2),),
+        (DropSelector("w", "selector pool=p", 1),),
+    ),
+    "two reasons, each of which would do if it went": Case(
+        ": a[8, cordoned, pool=p] b[8, pool=q]",
+        "1 x 4 GPU pool=p",
+        (NodesExcluded("w", "cordoned", 1), NodesExcluded("w", "selector pool=p", 1)),
+        (Uncordon(1), DropSelector("w", "selector pool=p", 1)),
+    ),
+    "no node admits it, and the one that would is full": Case(
+        ": a[4, free 0001, pool=p, cordoned] b[4, pool=q]",
+        "1 x 2 GPU pool=p",
+        (NotEnoughFree("w", GPU, 1, 2, 0, 1), NodesExcluded("w", "selector pool=p", 1)),
+        (DropSelector("w", "selector pool=p", 1),),
+    ),
+    "nobody offers GPUs": Case(": a[0] b[0]", "1 x 1 GPU", (NodesExcluded("w", f"no {GPU}", 2),)),
+    "no nodes": Case("", "1 x 1 GPU", (ClusterTooSmall("w", GPU, 0, 1, 0, 1, "", 0, anywhere=True),)),
+    "a cordoned node would do": Case(
+        ": a[8, cordoned] b[8, free 1000 0000]",
+        "2 x 4 GPU",
+        (NotEnoughFree("w", GPU, 1, 8, 0, 2), NodesExcluded("w", "cordoned", 1)),
+        (Uncordon(1), MoreFree(GPU, 7, (("b", 7),))),
+    ),
+    "a cordon that does not matter": Case(
+        ": a[8, cordoned, free 0000 0000] b[8, free 1000 0000]",
+        "2 x 8 GPU",
+        (NotEnoughFree("w", GPU, 1, 16, 0, 2),),
+    ),
+    "a pool that is too small": Case(
+        ": a[8, pool=p] b[8] c[8]",
+        "2 x 8 GPU pool=p",
+        (ClusterTooSmall("w", GPU, 8, 16, 1, 2, "a", 8), NodesExcluded("w", "selector pool=p", 2)),
+        (DropSelector("w", "selector pool=p", 2), FewerMembers(1, 2)),
+    ),
+    "a rack that is too small": Case(
+        "rack r1: a[8] b[8, free 0000 0000]\n rack r2: c[8]",
+        "3 x 8 GPU, scope rack",
+        (DomainTooSmall("rack", "r1", 2, 3, even_empty=True),),
+        (FewerMembers(1, 3),),
+    ),
+    "a rack that is too full": Case(
+        "zone z1 rack r1: a[8] b[8, free 1111 0000]\n zone z1 rack r2: c[8]",
+        "2 x 8 GPU, scope rack",
+        (DomainTooSmall("rack", "r1", 1, 2),),
+        (MoreFree(GPU, 4, (("b", 4),)), WiderScope("rack", "zone", "z1", 2), FewerMembers(1, 2)),
+    ),
+    "no rack has room for one member": Case(
+        "rack r1: a[8, free 1100 0000]\n rack r2: b[8, free 1110 0000]\n : c[8]",
+        "1 x 8 GPU, scope rack",
+        (DomainTooSmall("rack", "r2", 0, 1),),
+        (MoreFree(GPU, 5, (("b", 5),)), WiderScope("rack", "", "", 1)),
+    ),
+    "no island has room for one member": Case(
+        ": a[8 = 4+4, free 1100 1000] b[8 = 4+4, free 1000 1110]",
+        "1 x 4 GPU, scope nvlink-domain",
+        (DomainTooSmall("nvlink-domain", "b/1", 0, 1),),
+        (MoreFree(GPU, 1, (("b", 1),)), WiderScope("nvlink-domain", "node", "b", 1)),
+    ),
+    "no node says its rack": Case(
+        ": a[8]", "1 x 8 GPU, scope rack", (NoSuchDomain("rack"),), (WiderScope("rack", "", "", 1),)
+    ),
+    "nobody knows which GPUs are taken": Case(
+        ": a[8 = 4+4, unindexed 1]",
+        "2 x 1 GPU, scope nvlink-domain",
+        (IndicesUnknown("nvlink-domain", 1),),
+        (WiderScope("nvlink-domain", "node", "a", 2),),
+    ),
+    "no NVLink": Case(
+        ": a[pcie-8x-pix-node-sys]",
+        "2 x 1 GPU, scope nvlink-domain",
+        (DomainTooSmall("nvlink-domain", "a/0", 1, 2, has_nvlink=False, even_empty=True),),
+        (WiderScope("nvlink-domain", "node", "a", 2), FewerMembers(1, 2)),
+    ),
+    "one role of two": Case(
+        "rack r1: a[8] b[8, free 1100 0000]",
+        "2 x 8 GPU + 1 x 1 GPU",
+        (NotEnoughFree("w", GPU, 10, 16, 1, 2),),
+        (FewerMembers(2, 3),),
+    ),
+    "one role of two in a rack": Case(
+        "rack r1: a[8] b[4]\n rack r2: c[8]",
+        "2 x 8 GPU + 1 x 1 GPU, scope rack",
+        (DomainTooSmall("rack", "r1", 1, 2, even_empty=True, role="w"),),
+        (WiderScope("rack", "", "", 3), FewerMembers(2, 3)),
+    ),
+    "two roles of three, beside each other": Case(
+        ": a[4, cpu 4] b[0, cpu 1]",
+        "1 x 0 GPU + 2 x 2 GPU 1 cpu + 4 x 0 GPU 1 cpu",
+        (ClusterTooSmall("x, y", "cpu", 5000, 6000, 5, 6, "a", 4000),),
+        (FewerMembers(6, 7),),
+    ),
+    "cpu where the GPUs are not": Case(
+        ": a[2, cpu 3] b[2, cpu 3]",
+        "2 x 1 GPU 2 cpu + 1 x 2 GPU 0.5 cpu",
+        (FreeApart("w, x", ((GPU, 4), ("cpu", 6000)), 2, 3, even_empty=True),),
+        (FewerMembers(2, 3),),
+    ),
+    "a role's own scope": Case(
+        "rack r1: a[2]\n rack r2: b[2]",
+        "3 x 1 GPU within rack + 1 x 1 GPU",
+        (RoleScope("w", "rack", "r1", 2, 3, even_empty=True),),
+        (WiderScope("rack", "", "", 4, "w"), FewerMembers(3, 4)),
+    ),
+    "segments that others leave too little for": Case(
+        ": a[4, free 1110] b[4, free 1110] c[4, free 1100]",
+        "8 x 1 GPU by 4 node",
+        (SegmentsTooLarge("w", ((4, "node"),), 3, 8),),
+        (SmallerSegments("w", ()), FewerMembers(3, 8)),
+    ),
+    "segments larger than nodes": Case(
+        ": a[3] b[3] c[3]",
+        "8 x 1 GPU by 4 node",
+        (SegmentsTooLarge("w", ((4, "node"),), 3, 8, even_empty=True),),
+        (SmallerSegments("w", ()), FewerMembers(3, 8)),
+    ),
+    "at most so many in one node": Case(
+        ": a[8] b[8] c[8]",
+        "8 x 1 GPU, max node=2",
+        (TooFewParts("node", 2, 6, 8, even_empty=True),),
+        (MorePerPart("node", 3, 2), FewerMembers(6, 8)),
+    ),
+    "members that run hold the others where they are": Case(
+        "rack r1: a[4, free 0011]\n rack r2: b[4]",
+        "3 x 1 GPU, scope rack, running w-8@a/01",
+        (DomainTooSmall("rack", "r1", 2, 3, even_empty=True), RunningElsewhere("rack", "r1", 1)),
+        (WiderScope("rack", "", "", 3), FewerMembers(2, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_drawn(name: str) -> None:
+    case = CASES[name]
+    decision = place(cluster(case.cluster), gang(case.gang))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == case.causes, sentence(decision)
+    assert decision.relaxations == case.helps, sentence(decision)
+
+
+def test_gpus_and_cpu_are_free_apart() -> None:
+    taken = [
+        Usage("other-a", "a", Resources(cpu_milli=4000)),
+        Usage("other-b", "b", Resources(), gpus=0b1111),
+    ]
+    decision = place(cluster(": a[4, cpu 4] b[4, cpu 4]").taking(taken), gang("2 x 1 GPU 1 cpu"))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (FreeApart("w", ((GPU, 4), ("cpu", 4000)), 0, 2),)
+
+
+def test_a_taint_is_named_and_tolerating_it_is_told_to_help() -> None:
+    snapshot = cluster(": a[8]")
+    state = snapshot.nodes["a"]
+    taints = (Taint("pool", "a100", "NoSchedule"),)
+    tainted = replace(snapshot, nodes={"a": replace(state, node=replace(state.node, taints=taints))})
+    decision = place(tainted, gang("1 x 1 GPU"))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (NodesExcluded("w", "taint pool=a100:NoSchedule", 1),)
+    assert decision.relaxations == (Tolerate("w", "pool=a100:NoSchedule", 1),)

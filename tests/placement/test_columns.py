@@ -1,0 +1,244 @@
+"""The columns say what the snapshot says, node by node, however the view was come by; so does `admits`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.domain.levels import DEFAULT_LEVELS, Level, part_of
+from muster.domain.node import Node, Resources, Taint, Usage
+from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.topology import GpuTopology
+from muster.placement.cluster import columns as module
+from muster.placement.cluster.candidates import admits, candidates, refusal
+from muster.placement.cluster.columns import LARGEST, MASK_GPUS, NOTHING, Columns, columns, following
+from muster.placement.cluster.fabric import natural, place_of
+from tests.placement.drawings import islands
+
+SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
+
+NAMES = ["a", "n-1", "n-2", "n-10", "n-9", "7"]
+KEYS = ["topology.kubernetes.io/zone", "topology.kubernetes.io/rack", "pool", "nvidia.com/gpu.clique"]
+SCOPES = ["zone", "rack", *KEYS, "none"]
+LEVELS = [
+    DEFAULT_LEVELS,
+    (Level("rack", ("pool", "topology.kubernetes.io/rack")),),
+    (Level("zone", ("pool",)), *DEFAULT_LEVELS[1:]),
+]
+
+labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(["", "x", "r2", "r10", "5"]))
+taints = st.lists(st.sampled_from([Taint("k", "v", "NoSchedule"), Taint("k", "", "PreferNoSchedule")])).map(
+    lambda found: tuple(found[:2])
+)
+topologies = st.sampled_from([GpuTopology.unknown(4), islands([2, 2]), islands([4]), GpuTopology.unknown(0)])
+nodes = st.builds(
+    Node,
+    st.sampled_from(NAMES),
+    st.builds(Resources, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+    topologies,
+    st.sampled_from([frozenset(), frozenset({"g"})]),
+    labels,
+    taints,
+    unschedulable=st.booleans(),
+    ready=st.booleans(),
+)
+usages = st.builds(
+    Usage,
+    st.just("uid"),
+    st.sampled_from(NAMES),
+    st.builds(Resources, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+    st.integers(0, 15),
+    st.sampled_from([0, 0, 1, 5]),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Snapshot]:
+    """Snapshots that share the states that no change in between was about."""
+    found = [Snapshot.of(draw(st.lists(nodes, unique_by=lambda node: node.name)), ())]
+    for _ in range(draw(st.integers(0, 6))):
+        snapshot = found[-1]
+        states = dict(snapshot.nodes)
+        match draw(st.sampled_from(["usage", "node", "remove", "levels", "same", "reorder"])):
+            case "usage":
+                snapshot = snapshot.taking([draw(usages)])
+            case "node":
+                node = draw(nodes)
+                states[node.name] = NodeState.of(node, ())
+                snapshot = Snapshot(dict(sorted(states.items())), snapshot.levels)
+            case "remove":
+                states.pop(draw(st.sampled_from(NAMES)), None)
+                snapshot = Snapshot(states, snapshot.levels)
+            case "levels":
+                snapshot = Snapshot(snapshot.nodes, draw(st.sampled_from(LEVELS)))
+            case "same":
+                snapshot = Snapshot({name: replace(state) for name, state in states.items()}, snapshot.levels)
+            case "reorder":
+                snapshot = Snapshot(dict(draw(st.permutations(list(states.items())))), snapshot.levels)
+        found.append(snapshot)
+    return found
+
+
+def contents(view: Columns) -> Iterator[tuple[str, object]]:
+    """All that a view says, as plain values."""
+    for field in Columns.__dataclass_fields__:
+        value = getattr(view, field)
+        if not field.startswith("_") and field not in ("nodes", "snapshot"):
+            yield field, value.tolist() if isinstance(value, np.ndarray) else list(value)
+    yield "numbers", (view._free.tolist(), view._total.tolist(), view.names, dict(view.row), view.levels)
+    yield "places", [view.place(row) for row in range(len(view.names))]
+    for scope in SCOPES:
+        for parts in (view.part(scope), view.label(scope)):
+            yield scope, (parts.codes.tolist(), parts.names, dict(parts.index))
+
+
+def says(view: Columns, snapshot: Snapshot) -> None:
+    """Each row says what its node does."""
+    assert view.names == tuple(sorted(snapshot.nodes, key=natural))
+    for row, name in enumerate(view.names):
+        state, place = snapshot.nodes[name], place_of(snapshot.nodes[name], snapshot.levels)
+        node = state.node
+        assert view.row[name] == row
+        assert view.states[row] == state
+        assert view.place(row) == place
+        free = (view.free_gpus[row], view.free_count[row], view.unindexed[row])
+        assert free == (state.free_gpus, state.free_gpu_count, state.unindexed_gpus)
+        assert Resources(view.cpu[row], view.memory[row], view.pods[row]) == state.free
+        assert (view.gpu_total[row], view.cpu_total[row]) == (
+            node.topology.gpu_count,
+            node.allocatable.cpu_milli,
+        )
+        assert (view.shapes[view.shape[row]], view.promised[row]) == (place.shape, place.promised)
+        profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints)
+        assert view.profiles[view.profile[row]] == profile
+        assert (("", *view.wide_names)[view.wide[row] + 1]) == place.wide
+        for scope in SCOPES:
+            part, label = view.part(scope), view.label(scope)
+            assert ("", *part.names)[part.codes[row] + 1] == part_of(node, scope, snapshot.levels)
+            assert (None, *label.names)[label.codes[row] + 1] == node.labels.get(scope)
+
+
+@SETTINGS
+@given(histories(), st.data())
+def test_a_view_is_a_function_of_the_snapshot(history: list[Snapshot], data: st.DataObject) -> None:
+    with patch.object(module, "CHUNK", 2):
+        view = NOTHING
+        for snapshot in history:
+            view = following(view, snapshot)
+            fresh = following(NOTHING, snapshot)
+            if data.draw(st.booleans()):  # else nothing is read yet that the next view could carry on
+                assert dict(contents(view)) == dict(contents(fresh))
+        says(view, history[-1])
+        for parts in (view.part("rack"), view.label("pool"), view.nodes):
+            assert list(parts.names) == sorted(parts.names, key=natural)
+            assert set(parts.codes.tolist()) - {-1} == set(range(len(parts.names)))
+
+
+def cluster(size: int) -> Snapshot:
+    some = [
+        Node(f"n-{i}", Resources(8, 8), islands([4]), frozenset({"g"}), {"pool": str(i % 3)})
+        for i in range(size)
+    ]
+    return Snapshot.of(some, ())
+
+
+def test_one_snapshot_has_one_view_and_what_stays_is_shared() -> None:
+    before = cluster(600)
+    first = columns(before)
+    pool = first.part("pool")
+    after = before.taking([Usage("uid", "n-300", Resources(3), gpus=1)])
+    second = columns(after)
+    assert columns(after) is second
+    assert second.free_count[second.row["n-300"]] == 3
+    assert first.free_count[first.row["n-300"]] == 4
+    assert second.part("pool") is pool
+    assert second.shape is first.shape
+    assert second.place(0) is first.place(0)
+
+
+def test_no_column_can_be_changed() -> None:
+    view = columns(cluster(3).taking([Usage("uid", "n-1", Resources(3), gpus=1)]))
+    for array in (view.free_gpus, view.gpu_total, view.promised, view.shape, view.part("pool").codes):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+def test_gpus_beyond_the_mask_count_as_taken_and_amounts_are_cut_off() -> None:
+    node = Node("a", Resources(10**30, 5), GpuTopology.unknown(70))
+    view = columns(Snapshot.of([node], [Usage("uid", "a", Resources(0, 10**30), gpus=0b11)]))
+    assert view.free_gpus[0] == (1 << MASK_GPUS) - 4
+    assert (view.free_count[0], view.gpu_total[0]) == (MASK_GPUS - 2, 70)
+    assert (view.cpu[0], view.cpu_total[0], view.memory[0]) == (LARGEST, LARGEST, -LARGEST)
+
+
+def test_threads_may_ask_at_once() -> None:
+    one = cluster(300)
+    asked = [one, one.taking([Usage("uid", "n-7", Resources(3), gpus=1)]), cluster(299)] * 20
+
+    def right(snapshot: Snapshot) -> bool:
+        view = columns(snapshot)
+        return view.snapshot is snapshot and all(
+            view.place(row).state is snapshot.nodes[name]
+            and view.free_gpus[row] == view.states[row].free_gpus
+            for row, name in enumerate(view.names)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(right, asked))
+
+
+terms = st.builds(
+    SelectorTerm,
+    st.sampled_from(["metadata.name", "none", *KEYS]),
+    st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Like"]),
+    st.lists(st.sampled_from(["", "x", "r2", "5", "6", "n-1", "a"]), max_size=2).map(tuple),
+)
+rules = st.builds(
+    NodeRules,
+    st.lists(terms, max_size=2).map(tuple),
+    st.lists(st.lists(terms, max_size=2).map(tuple), max_size=2).map(tuple),
+    st.sampled_from([(), (Toleration("k", "Equal", "v"),), (Toleration("", "Exists"),)]),
+)
+roles = st.builds(
+    Role,
+    st.just("w"),
+    st.just(()),
+    st.just(Resources()),
+    st.sampled_from([0, 1]),
+    st.just("g"),
+    rules,
+)
+excluded = st.dictionaries(
+    st.tuples(st.sampled_from("wx"), st.sampled_from([*NAMES, "gone"])), st.sampled_from(["Plugin", ""])
+)
+
+
+@SETTINGS
+@given(histories(), st.lists(roles, min_size=1, max_size=3), excluded)
+def test_admits_is_refusal_of_every_node(
+    history: list[Snapshot], asked: list[Role], by_plugin: dict[tuple[str, str], str]
+) -> None:
+    for snapshot in history:
+        view = columns(snapshot)
+        for role in asked:
+            by = {
+                name: by_plugin.get((role.name, name)) or refusal(state.node, role)
+                for name, state in snapshot.nodes.items()
+            }
+            admitted = admits(view, role, by_plugin)
+            assert admitted.tolist() == [by[name] is None for name in view.names]
+            found = candidates(snapshot, role, by_plugin)
+            assert found.admitted == tuple(sorted(name for name in by if by[name] is None))
+            assert {name: reason for reason, names in found.refused.items() for name in names} == {
+                name: reason for name, reason in by.items() if reason is not None
+            }
+            assert list(found.refused) == sorted(found.refused)
+            assert all(list(names) == sorted(names) for names in found.refused.values())

@@ -1,0 +1,282 @@
+"""What must hold of all causes and relaxations, checked by trying everything.
+
+A conflict is checked as it is defined, on clusters and gangs that are changed by hand: with its assumptions
+alone nothing fits, with any one of them dropped as well enough members do. A relaxation is applied, and then
+the gang must fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from itertools import combinations, product
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.domain.decision import Placed
+from muster.domain.node import Usage
+from muster.domain.reasons import (
+    Cause,
+    DomainTooSmall,
+    FreeApart,
+    FreeInPieces,
+    IndicesUnknown,
+    NodesExcluded,
+    NoSuchDomain,
+    NotDecided,
+    NotEnoughFree,
+    RoleScope,
+    RunningElsewhere,
+    SegmentsTooLarge,
+    TooFewParts,
+)
+from muster.domain.relaxations import (
+    DropSelector,
+    FewerMembers,
+    MoreFree,
+    MorePerPart,
+    Relaxation,
+    SmallerSegments,
+    Tolerate,
+    Uncordon,
+    WiderScope,
+)
+from muster.domain.request import Request, Role, Running, Segment, SelectorTerm
+from muster.domain.sentences import sentence
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.topology import bits, mask_of
+from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
+from muster.placement.explain.causes import conflict_of, explained
+from muster.placement.explain.enough import Oracle
+from muster.placement.explain.minimal import irreducible
+from muster.placement.gang.site import site_of
+from muster.placement.limits import Budget, Limits
+from muster.placement.place import place
+from tests.placement import naive
+from tests.placement.drawings import World, worlds
+
+FEATURES = {
+    "plain": (),
+    "more levels": ("levels",),
+    "roles with scopes of their own": ("role scope",),
+    "segments": ("segments", "ranks"),
+    "at most so many in one part": ("max per",),
+    "members that run": ("running",),
+    "all at once": ("role scope", "max per", "running"),
+}
+
+
+def examples(count: int) -> settings:
+    """Derandomized: the same every time, here and in CI."""
+    return settings(
+        max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+
+
+@examples(200)
+@given(st.sets(st.frozensets(st.integers(0, 8), max_size=4), min_size=1), st.permutations(range(9)))
+def test_the_deletion_filter(cores: set[frozenset[int]], order: list[int]) -> None:
+    """What is left forbids, and no longer does when any of it goes."""
+
+    def forbids(kept: frozenset[int]) -> bool:
+        return any(core <= kept for core in cores)
+
+    left = irreducible([order[:1], order[1:6], order[6:]], forbids)
+    assert forbids(left)
+    assert not any(forbids(left - {each}) for each in left)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+@examples(40)
+@given(data=st.data())
+def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject) -> None:
+    snapshot, request = data.draw(worlds(*FEATURES[name]))
+    if fits(snapshot, request):
+        return
+    site, limits = site_of(snapshot, request, {}), Limits(deterministic_time=60)
+    assumptions = Assumptions(site, {})
+    conflict = conflict_of(assumptions, Oracle(Budget(limits)), proven=False)
+    assert conflict is not None
+    causes = explained(site, snapshot, limits, Budget(limits), proven=True).causes
+    assert {each.kind for each in conflict.kept} == {kind for cause in causes for kind in told_by(cause)}
+    told = conflict.kept | conflict.roles
+    assert not fits(*relaxed(snapshot, request, assumptions.all - told)), told
+    for each in told:
+        assert fits(*relaxed(snapshot, request, (assumptions.all - told) | {each})), (told, each)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+@examples(40)
+@given(data=st.data())
+def test_what_is_told_to_help_helps(name: str, data: st.DataObject) -> None:
+    snapshot, request = data.draw(worlds(*FEATURES[name]))
+    decision = place(snapshot, request, Limits(deterministic_time=60))
+    if isinstance(decision, Placed):
+        return
+    assert decision.causes
+    assert not any(isinstance(cause, NotDecided) for cause in decision.causes)
+    assert len(sentence(decision)) > 20
+    for cause in decision.causes:
+        told = {field.name: getattr(cause, field.name) for field in fields(cause)}
+        if "members_fit" in told and not isinstance(cause, RoleScope):
+            assert told["members_fit"] < told["members_needed"], cause
+    for relaxation in decision.relaxations:
+        assert any(fits(*world) for world in applied(snapshot, request, relaxation)), relaxation
+
+
+def told_by(cause: Cause) -> set[Kind]:  # noqa: PLR0911 — one cause, one return
+    """What a cause says that should be otherwise."""
+    kinds = {Kind.TAKEN} if getattr(cause, "even_empty", True) is False else set()
+    match cause:
+        case NotEnoughFree() | FreeInPieces():
+            return {Kind.TAKEN}
+        case FreeApart():
+            return kinds
+        case IndicesUnknown():
+            return {Kind.TAKEN, Kind.SCOPE}
+        case DomainTooSmall() | NoSuchDomain():
+            return {Kind.SCOPE, *kinds}
+        case RoleScope():
+            return {Kind.ROLE_SCOPE, *kinds}
+        case SegmentsTooLarge():
+            return {Kind.SEGMENTS, *kinds}
+        case TooFewParts(running=running):
+            return {Kind.MAX_PER, *kinds, *([Kind.RUNNING] if running else [])}
+        case RunningElsewhere():
+            return {Kind.RUNNING}
+        case NodesExcluded(by=by) if not by.startswith("no "):
+            return {Kind.REFUSED}
+    return set()
+
+
+def fits(snapshot: Snapshot, request: Request) -> bool:
+    """Whether the gang can be placed, by trying everything; a gang that needs nobody can."""
+    return request.min_member == 0 or naive.best(snapshot, request) is not None
+
+
+def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]) -> World:
+    """The cluster and the gang without these assumptions, made by hand."""
+    kinds = {each.kind for each in dropped}
+    request = replace(request, min_member=min(request.min_member, request.size))
+    running = request.running
+    roles = tuple(_relaxed_role(role, dropped) for role in request.roles)
+    gone = sum(len(role.members) for role in request.roles if Assumption(Kind.ROLE, role.name) in dropped)
+    request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
+    limits = tuple(
+        rule for rule in request.max_per if Assumption(Kind.MAX_PER, what=rule.scope) not in dropped
+    )
+    request = replace(request, max_per=limits)
+    if Kind.SCOPE in kinds:
+        request = replace(request, required_scope=None)
+    if Kind.RUNNING in kinds:
+        request = replace(request, running=())
+    taken = {each.what for each in dropped if each.kind is Kind.TAKEN}
+    states = {}
+    for name, state in snapshot.nodes.items():
+        node = replace(
+            state.node,
+            unschedulable=False,
+            labels={**state.node.labels, "up": "no" if state.node.unschedulable else "yes"},
+        )
+        own = NodeState.of(node, [_usage(request, r.role, r) for r in running if r.node == name])
+        states[name] = replace(
+            state,
+            node=node,
+            free=own.free if "cpu" in taken else state.free,
+            free_gpus=own.free_gpus if "gpu" in taken else state.free_gpus,
+            unindexed_gpus=own.unindexed_gpus if "gpu" in taken else state.unindexed_gpus,
+        )
+    return World(replace(snapshot, nodes=states), request)
+
+
+def _relaxed_role(role: Role, dropped: frozenset[Assumption]) -> Role:
+    """Where the cordon counts, the role asks for nodes that had none."""
+    terms = tuple(
+        term
+        for term in role.rules.required
+        if Assumption(Kind.REFUSED, role.name, f"selector {term.key}={term.values[0]}") not in dropped
+    )
+    if Assumption(Kind.REFUSED, role.name, "cordoned") not in dropped:
+        terms = (*terms, SelectorTerm("up", "In", ("yes",)))
+    role = replace(role, rules=replace(role.rules, required=terms))
+    if Assumption(Kind.ROLE, role.name) in dropped:
+        role = replace(role, members=())
+    if Assumption(Kind.SEGMENTS, role.name) in dropped:
+        role = replace(role, segments=())
+    if Assumption(Kind.ROLE_SCOPE, role.name) in dropped:
+        role = replace(role, required_scope=None)
+    return role
+
+
+def _usage(request: Request, role: str, running: Running) -> Usage:
+    asked = next(each for each in request.roles if each.name == role)
+    gpus, node = running.gpus, running.node
+    return Usage("running", node, asked.resources, gpus, 0 if gpus else asked.gpus)
+
+
+def applied(  # noqa: PLR0911 — one relaxation, one return
+    snapshot: Snapshot, request: Request, relaxation: Relaxation
+) -> list[World]:
+    """The cluster or the gang changed as it is told; several worlds where it is left open which GPUs."""
+
+    def role(name: str, **changed: object) -> World:
+        roles = tuple(
+            replace(each, **changed) if each.name == name else each  # type: ignore[arg-type]
+            for each in request.roles
+        )
+        return World(snapshot, replace(request, roles=roles))
+
+    match relaxation:
+        case MoreFree(_, _, nodes):
+            return [World(world, request) for world in _freed(snapshot, nodes)]
+        case Uncordon():
+            states = {
+                name: replace(state, node=replace(state.node, unschedulable=False))
+                for name, state in snapshot.nodes.items()
+            }
+            return [World(replace(snapshot, nodes=states), request)]
+        case DropSelector(name, selector):
+            old = next(each for each in request.roles if each.name == name)
+            kept = tuple(
+                term for term in old.rules.required if f"selector {term.key}={term.values[0]}" != selector
+            )
+            return [role(name, rules=replace(old.rules, required=kept))]
+        case WiderScope(_, wider, role=name):
+            if name:
+                return [role(name, required_scope=wider or None)]
+            return [World(snapshot, replace(request, required_scope=wider or None))]
+        case SmallerSegments(name, sizes):
+            return [role(name, segments=tuple(Segment(*each) for each in sizes))]
+        case MorePerPart(scope, members):
+            rules = tuple(
+                replace(rule, members=members) if rule.scope == scope else rule for rule in request.max_per
+            )
+            return [World(snapshot, replace(request, max_per=rules))]
+        case FewerMembers(least):
+            return [World(snapshot, replace(request, min_member=least))]
+        case Tolerate():
+            raise AssertionError("nobody drew a taint")
+
+
+def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:
+    """All ways to free so many GPUs on these nodes; those nobody knows the indices of first."""
+    choices = []
+    for name, count in nodes:
+        state = snapshot.nodes[name]
+        unknown = min(count, state.unindexed_gpus)
+        taken = list(bits((1 << state.node.topology.gpu_count) - 1 & ~state.free_gpus))
+        choices.append(
+            [
+                replace(
+                    state,
+                    free_gpus=state.free_gpus | mask_of(freed),
+                    unindexed_gpus=state.unindexed_gpus - unknown,
+                )
+                for freed in combinations(taken, count - unknown)
+            ]
+        )
+    return [
+        replace(snapshot, nodes={**snapshot.nodes, **{state.node.name: state for state in chosen}})
+        for chosen in product(*choices)
+    ]
