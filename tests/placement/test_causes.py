@@ -36,6 +36,8 @@ from muster.domain.relaxations import (
     WiderScope,
 )
 from muster.domain.sentences import sentence
+from muster.domain.snapshot import Snapshot
+from muster.placement.cluster.candidates import UNSCHEDULABLE
 from muster.placement.place import place
 from tests.placement.drawings import RESOURCE as GPU
 from tests.placement.drawings import cluster, gang
@@ -266,3 +268,14 @@ def test_a_taint_is_named_and_tolerating_it_is_told_to_help() -> None:
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NodesExcluded("w", "taint pool=a100:NoSchedule", 1),)
     assert decision.relaxations == (Tolerate("w", "pool=a100:NoSchedule", 1),)
+
+
+def test_the_taint_of_a_cordon_is_no_reason_of_its_own() -> None:
+    """The API server puts the taint on a cordoned node: told apart, neither would help alone."""
+    snapshot = cluster(": a[8, cordoned]")
+    (state,) = snapshot.nodes.values()
+    tainted = replace(state.node, taints=(UNSCHEDULABLE,))
+    found = place(Snapshot.of([tainted], ()), gang("1 x 1 GPU"))
+    assert isinstance(found, Unplaceable)
+    assert found.causes == (NodesExcluded("w", "cordoned", 1),)
+    assert found.relaxations == (Uncordon(1),)

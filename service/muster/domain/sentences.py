@@ -314,9 +314,10 @@ def _proof(placed: Placed) -> str:
         return "proven optimal"
     if placed.truncated:
         return "not proven optimal: the time limit cut the search short"
-    if placed.gap is None or placed.gap > 1:
-        return "not proven optimal"
-    return f"not proven optimal: gap {100 * placed.gap:.3g} %"
+    level = f" in {placed.unproven.replace('_', ' ')}" if placed.unproven else ""
+    if placed.gap is None or placed.gap >= 1:
+        return f"not proven optimal{level}"
+    return f"not proven optimal{level}: gap {100 * placed.gap:.3g} %"
 
 
 def _cut(text: str) -> str:

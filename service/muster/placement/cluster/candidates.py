@@ -56,11 +56,11 @@ def refusal(node: Node, role: Role) -> str | None:
         return by
     for term in role.rules.required:
         if not matches(term, node):
-            return _selector(term)
+            return selector_text(term)
     any_of = role.rules.any_of
     # As in the API: a term without requirements matches no node.
     if any_of and not any(terms and all(matches(term, node) for term in terms) for terms in any_of):
-        return _affinity(any_of)
+        return affinity_text(any_of)
     return None
 
 
@@ -92,18 +92,18 @@ def _refusals(
     by_profile = [code(profile_refusal(profile, role)) for profile in view.profiles]
     reason: Codes = np.array(by_profile, np.int32)[view.profile]
     for term in role.rules.required:
-        reason[(reason < 0) & ~_holds(view, term)] = code(_selector(term))
+        reason[(reason < 0) & ~holding(view, term)] = code(selector_text(term))
     any_of = role.rules.any_of
     if any_of:
-        holds = [np.logical_and.reduce([_holds(view, term) for term in terms]) for terms in any_of if terms]
-        reason[(reason < 0) & ~np.logical_or.reduce(holds)] = code(_affinity(any_of))
+        holds = [np.logical_and.reduce([holding(view, term) for term in terms]) for terms in any_of if terms]
+        reason[(reason < 0) & ~np.logical_or.reduce(holds)] = code(affinity_text(any_of))
     for (name, node), by in excluded.items():
         if name == role.name and by and node in view.row:
             reason[view.row[node]] = code(by)
     return reason, tuple(by for by in codes if by is not None)
 
 
-def _holds(view: Columns, term: SelectorTerm) -> Bools:
+def holding(view: Columns, term: SelectorTerm) -> Bools:
     """By row, whether the node satisfies one requirement: asked once a value, not once a node."""
     values = view.nodes if term.key == NODE_NAME else view.label(term.key)
     truth = np.zeros(len(values.names) + 1, np.bool_)  # the last slot is that of code -1, no such label
@@ -171,11 +171,11 @@ def term_text(term: SelectorTerm) -> str:
     return f"{term.key} {'>' if term.operator == 'Gt' else '<'} {values}"
 
 
-def _selector(term: SelectorTerm) -> str:
+def selector_text(term: SelectorTerm) -> str:
     return f"selector {term_text(term)}"
 
 
-def _affinity(any_of: tuple[tuple[SelectorTerm, ...], ...]) -> str:
+def affinity_text(any_of: tuple[tuple[SelectorTerm, ...], ...]) -> str:
     return "affinity " + " or ".join(" and ".join(map(term_text, terms)) for terms in any_of)
 
 

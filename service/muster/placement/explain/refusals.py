@@ -6,9 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from muster.domain.node import Taint
 from muster.domain.request import Role
-from muster.placement.cluster.candidates import _affinity, _holds, _selector, profile_refusal
+from muster.placement.cluster.candidates import (
+    UNSCHEDULABLE,
+    affinity_text,
+    holding,
+    profile_refusal,
+    selector_text,
+)
 from muster.placement.cluster.columns import Bools, Columns, Profile
+
+NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints that stand for a node that is not ready."""
 
 
 def refused_by(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]) -> dict[str, Bools]:
@@ -24,12 +34,12 @@ def refused_by(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str
     for by in sorted({by for each in reasons for by in each}):
         add(by, np.array([by in each for each in reasons], np.bool_)[view.profile])
     for term in role.rules.required:
-        add(_selector(term), ~_holds(view, term))
+        add(selector_text(term), ~holding(view, term))
     if role.rules.any_of:
         holds = np.zeros(len(view.names), np.bool_)
         for terms in filter(None, role.rules.any_of):
-            holds |= np.logical_and.reduce([_holds(view, term) for term in terms])
-        add(_affinity(role.rules.any_of), ~holds)
+            holds |= np.logical_and.reduce([holding(view, term) for term in terms])
+        add(affinity_text(role.rules.any_of), ~holds)
     by_plugin: dict[str, list[int]] = {}
     for (name, node), by in excluded.items():
         if name == role.name and by and node in view.row:
@@ -46,6 +56,13 @@ def resource_missing(role: Role) -> str:
     return f"no {role.gpu_resource}"
 
 
+def _said_already(profile: Profile, taint: Taint) -> bool:
+    """Whether the cluster put the taint there for a fact that is a reason of its own."""
+    return (profile.unschedulable and taint.key == UNSCHEDULABLE.key) or (
+        not profile.ready and taint.key in NOT_READY
+    )
+
+
 def _reasons(profile: Profile, role: Role) -> set[str]:
     """What refuses a role on nodes of this profile: each fact judged on a node that is well otherwise."""
     well = Profile(frozenset({role.gpu_resource}), True, False, ())
@@ -53,6 +70,6 @@ def _reasons(profile: Profile, role: Role) -> set[str]:
         well._replace(gpu_resources=profile.gpu_resources),
         well._replace(ready=profile.ready),
         well._replace(unschedulable=profile.unschedulable),
-        *(well._replace(taints=(taint,)) for taint in profile.taints),
+        *(well._replace(taints=(taint,)) for taint in profile.taints if not _said_already(profile, taint)),
     ]
     return {by for by in (profile_refusal(each, role) for each in alone) if by is not None}
