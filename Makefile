@@ -132,7 +132,7 @@ check-go: $(READY) ## Of it: Go
 .PHONY: unit
 unit: $(READY) ## Fast tests: no cluster, no Go
 	$(call say,unit tests)
-	$(PYTEST) tests -m 'not cluster'
+	$(PYTEST) tests -m 'not cluster and not brute_force'
 
 .PHONY: test-go
 test-go: $(READY) ## Tests of the Go modules

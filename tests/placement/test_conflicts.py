@@ -56,6 +56,9 @@ from muster.placement.place import place
 from tests.placement import naive
 from tests.placement.drawings import World, worlds
 
+pytestmark = pytest.mark.brute_force
+
+
 FEATURES = {
     "plain": (),
     "more levels": ("levels",),

@@ -21,6 +21,8 @@ from muster.placement.verify import verify
 from tests.placement import naive
 from tests.placement.drawings import BLOCKS, World, cluster, clusters, gang, worlds
 
+pytestmark = pytest.mark.brute_force
+
 
 def examples(count: int) -> settings:
     """Derandomized: the same every time, here and in CI."""
