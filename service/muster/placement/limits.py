@@ -42,7 +42,8 @@ class Budget:
     """What is left of the limits while one decision is made."""
 
     def __init__(self, limits: Limits) -> None:
-        self._deterministic = limits.deterministic_time
+        self._whole = self._deterministic = limits.deterministic_time
+        self._kept = 0.0
         self._seconds_left = limits.seconds_left
         self._timings = limits.timings
         self.truncated = False
@@ -62,7 +63,17 @@ class Budget:
     @property
     def deterministic_time(self) -> float:
         """Deterministic time left, never negative."""
-        return max(0.0, self._deterministic)
+        return max(0.0, self._deterministic - self._kept)
+
+    @contextmanager
+    def share(self, share: float) -> Iterator[None]:
+        """Let the block use no more than a share of what there was at first: the rest is for what follows."""
+        before = self._kept
+        self._kept = max(before, self._deterministic - share * self._whole)
+        try:
+            yield
+        finally:
+            self._kept = before
 
     def seconds(self) -> float | None:
         """Wall clock left, None without a guard."""
@@ -75,7 +86,7 @@ class Budget:
         if seconds is not None and seconds <= 0:
             self.truncated = True
             return True
-        return self._deterministic <= 0
+        return self._deterministic <= self._kept
 
     def spend(self, deterministic_time: float) -> None:
         """Take what a solve has used."""

@@ -21,6 +21,10 @@ from muster.placement.search.onenode import Share, share_of
 
 WEAKEST_LINK = "weakest_link"
 
+LEVEL_SHARE = 1 / 8
+"""Of the solver's time, at most, for each level below the nodes: a plan that is good is not held up for long
+by the proof that it is best."""
+
 Value = tuple[int, ...]
 """NVLink domains, minus the weakest link, minus the rings, damage, best fit: each to be small."""
 
@@ -71,7 +75,8 @@ class _Step:
 
 
 def _decided(problem: Problem, level: Level, use: Use | None, budget: Budget) -> _Step | None:
-    found = decide(problem, level, budget, use)
+    with budget.share(LEVEL_SHARE):
+        found = decide(problem, level, budget, use)
     if found.status is not Status.SOLVED:
         return None
     gap = None if found.gap is None else Gap(level.name, found.gap)
