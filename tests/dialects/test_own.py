@@ -9,6 +9,7 @@ import pytest
 
 from muster.dialects.own import KEYS, PREFIX
 from muster.dialects.pods import read
+from muster.dialects.settings import Settings
 from muster.domain.pod import GangClaim, Wishes
 from muster.domain.reasons import BadValue, DialectsDisagree
 from muster.domain.request import MaxPer, Segment
@@ -98,6 +99,7 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "none at all": (said(max_per="rack=0"), "max-per"),
     "the same part twice": (said(max_per="rack=1,rack=2"), "max-per"),
     "no part": (said(max_per="=1"), "max-per"),
+    "GPUs, which members do not share": (said(max_per="node=2,gpu=1"), "max-per"),
     "a rank below zero": (said(rank="-1"), "rank"),
     "a rank of another alphabet": (said(rank="٢"), "rank"),
     "a slip in the key": (said(prefered_scopes="rack"), "prefered-scopes"),
@@ -125,6 +127,48 @@ def test_a_key_among_the_labels_says_where_it_belongs() -> None:
     assert sentence([cause]) == (
         'pod/ns/p: label gpu.topology/group is "g", expected none: it is an annotation'
     )
+
+
+def test_labels_of_ack_among_the_annotations_say_where_they_belong() -> None:
+    pod = read(pod_object(annotations=ACK, limits=GPU))
+    assert [sentence([cause]) for cause in pod.causes] == [
+        'pod/ns/p: annotation gpu-topology is "train", expected none: it is a label',
+        'pod/ns/p: annotation gpu-topology-replica is "2", expected none: it is a label',
+    ]
+    assert read(pod_object(annotations=ACK, limits=GPU, node="n")).causes == ()
+    other = Settings(ack_name="gang")
+    assert not read(pod_object(annotations={"gpu-topology": "train"}, limits=GPU), other).causes
+
+
+KNOWN = (
+    "none: the annotations gpu.topology/… are group, min-member, role, scope, role-scope, preferred-scopes, "
+    "segment-size, segment-scope, max-per, rank"
+)
+UNKNOWN: dict[str, tuple[dict[str, dict[str, str]], tuple[str, ...]]] = {
+    "one label": ({"labels": said(rack="r1")}, ("label gpu.topology/rack", "r1", KNOWN)),
+    "one of each kind": (
+        {"labels": said(rack="r1"), "annotations": said(zone="z")},
+        ("gpu.topology/zone", "z", f"{KNOWN}; nor is there label gpu.topology/rack"),
+    ),
+    "eight": (
+        {"annotations": said(**dict.fromkeys("hgfedcba", "x"))},
+        (
+            "gpu.topology/a",
+            "x",
+            f"{KNOWN}; nor is there gpu.topology/b, gpu.topology/c, gpu.topology/d and 4 more",
+        ),
+    ),
+    "labels of nodes": (
+        {"labels": said(nvlink_domain="d", nvlink_domain_size="8", interconnect="ib")},
+        (),
+    ),
+}
+"""Labels and annotations → the one cause."""
+
+
+@pytest.mark.parametrize(("pod", "cause"), UNKNOWN.values(), ids=UNKNOWN.keys())
+def test_all_keys_that_nobody_knows_are_one_cause(pod: dict[str, Any], cause: tuple[str, ...]) -> None:
+    assert read(pod_object(**pod, limits=GPU)).causes == ((BadValue("pod/ns/p", *cause),) if cause else ())
 
 
 @dataclass(frozen=True)

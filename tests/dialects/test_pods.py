@@ -218,6 +218,34 @@ def test_who_owns_it_and_where_it_stands() -> None:
     assert read(pod_object(name="train-12", annotations=indexed)).rank == 3
 
 
+RANKS: dict[str, tuple[dict[str, Any], int | None]] = {
+    "a random name of digits": ({"name": "web-6f7c9d-24567", "generateName": "web-6f7c9d-"}, None),
+    "a name that is given": ({"name": "job-worker-3"}, 3),
+    "no number but the name": ({"name": "12"}, None),
+    "a StatefulSet's ordinal": (
+        {"name": "web-4", "generateName": "web-", "labels": {"apps.kubernetes.io/pod-index": "4"}},
+        4,
+    ),
+    "the index of a Job whose random name is a number": (
+        {
+            "name": "train-3-24567",
+            "generateName": "train-3-",
+            "annotations": {"batch.kubernetes.io/job-completion-index": "3"},
+        },
+        3,
+    ),
+    "an index that is no number": (
+        {"name": "x-7", "annotations": {"batch.kubernetes.io/job-completion-index": "-1"}},
+        7,
+    ),
+}
+
+
+@pytest.mark.parametrize(("metadata", "rank"), RANKS.values(), ids=RANKS.keys())
+def test_its_rank(metadata: dict[str, Any], rank: int | None) -> None:
+    assert read(pod_object(**metadata)).rank == rank
+
+
 @pytest.mark.parametrize(
     ("phase", "states"),
     [

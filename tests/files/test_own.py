@@ -181,6 +181,10 @@ BESIDE: dict[str, tuple[Object, Object]] = {
         wishing(pod("g-0", gpus=2, nodeName="a"), group="g", min_member="1"),
         wishing(pod("g-1", gpus=2), group="g", min_member="1"),
     ),
+    "of an older template": (
+        wishing(pod("g-0", gpus=2, nodeName="a"), group="g", min_member="4", max_per="node=1"),
+        wishing(pod("g-1", gpus=2), **OURS, scope="node"),
+    ),
     "of ACK": (pod("g-0", "g", 2, gpus=2, nodeName="a"), pod("g-1", "g", 2, gpus=2)),
 }
 

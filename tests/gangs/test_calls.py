@@ -10,8 +10,8 @@ import pytest
 
 from muster.domain.allocation import ALLOCATION, ASSIGNED, ASSUME_TIME, DECISION, GROUP
 from muster.gangs.calls import BindingFate, PlanRef, StaleError
-from muster.gangs.instructions import Outcome
-from tests.gangs.world import TRACE_ID, WALL_NS, World, foreign, node, pod, stand
+from muster.gangs.instructions import EventReason, Outcome
+from tests.gangs.world import TRACE_ID, WALL_NS, World, foreign, node, pod, stand, wishing
 
 PAIR = (pod("p0"), pod("p1"))
 
@@ -64,6 +64,16 @@ def test_permit_says_what_each_binding_carries_and_says_it_again() -> None:
     assert json.loads(first[DECISION])["domain"]
     assert json.loads(first[DECISION])["trace_id"] == TRACE_ID
     assert world.events[-1].message.startswith("2 of 2 members on node a")
+
+
+def test_those_that_are_not_placed_are_not_told_that_they_are() -> None:
+    world = World().start(node("a", 2))
+    world.see(*(wishing(f"p{i}", of=2) for i in range(8)))
+    world.run()
+    placed = [event for event in world.events if event.reason is EventReason.PLACED]
+    assert [event.objects for event in placed] == [(("p0", "p0"), ("p1", "p1"))]
+    assert world.reasons() == ["Placed", "Unplaceable"]
+    assert len(world.events[-1].objects) == 6
 
 
 def test_scores_fall_from_the_planned_node() -> None:

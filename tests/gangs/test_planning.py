@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain.reasons import BadValue
+from muster.domain.sentences import MAX_CHARACTERS
 from muster.gangs import events
 from muster.gangs.calls import BindingFate
 from muster.gangs.events import NodeSeen
-from muster.gangs.instructions import EventReason
-from tests.gangs.world import World, foreign, node, pod
+from muster.gangs.instructions import EventReason, Outcome
+from tests.gangs.world import World, foreign, node, pod, wishing
 
 PAIR = (pod("p0"), pod("p1"))
 
@@ -95,6 +96,43 @@ def test_a_plugins_refusal_leaves_the_node_out_until_it_changes() -> None:
     assert "VolumeBinding" in world.verdict().reason
     world.send(events.NodeSeen(world.now, node(refused, labels={"new": "disk"})))
     assert {world.home(0), world.home(1)} == {refused}
+
+
+def test_a_node_stays_left_out_when_the_role_gets_another_name() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(wishing("p0"))
+    refused = world.home(0)
+    world.unreserve(0, BindingFate.NEVER_SENT, "VolumeBinding", "no disk")
+    world.auto = False
+    world.see(wishing("p1", gpus=2))
+    world.see(wishing("p0", priority=1))
+    asked = world.solves[-1]
+    assert [role.name for role in asked.request.roles] == ["role-1", "role-2"]
+    assert asked.excluded == {("role-2", refused): "VolumeBinding"}
+    world.solve()
+    small = world.verdict().members.index(("p0", "p0"))
+    assert not world.reserve(small, on=refused).claimed
+    assert refused not in world.coordinator.filter(world.ref()).candidates[small]
+
+
+def test_what_a_plugin_says_is_cut() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    world.unreserve(0, BindingFate.NEVER_SENT, "VolumeBinding", "no disk " * 400)
+    (reason,) = (verdict.reason for verdict in world.verdicts if verdict.outcome is Outcome.WITHDRAWN)
+    assert len(reason) == MAX_CHARACTERS
+    assert reason.endswith("…")
+
+
+def test_a_defect_of_any_length_is_cut_and_said_once() -> None:
+    world = World(auto=False).start(node("a"))
+    world.see(*PAIR)
+    for _ in range(2):
+        asked = world.solves.pop()
+        world.send(events.SolveFailed(world.now, asked.gang, asked.generation, "boom " * 400))
+        world.wait(1)
+    assert world.outcomes() == ["refused"]
+    assert len(world.verdict().reason) == MAX_CHARACTERS
 
 
 def test_an_exclusion_ends_with_time_and_is_longer_with_each_refusal() -> None:

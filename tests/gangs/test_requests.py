@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
+from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
-from muster.domain.request import MaxPer, Member, Running, Segment
+from muster.domain.request import (
+    MaxPer,
+    Member,
+    NodeRules,
+    Running,
+    Segment,
+    SelectorTerm,
+    Toleration,
+)
 from muster.domain.sentences import sentence
 from muster.gangs.ledger import Ledger
 from muster.gangs.requests import request
@@ -105,6 +114,13 @@ def test_bound_members_run_on_the_gpus_that_the_ledger_believes() -> None:
     )
 
 
+DISK = SelectorTerm("disk", "In", ("ssd",))
+
+
+def in_rack(uid: str, **more: Any) -> Pod:
+    return wishing(uid, Wishes("w", role_scope="rack"), **more)
+
+
 DISAGREE: dict[str, tuple[list[Pod], str]] = {
     "a scope that one does not have": (
         [wishing("p0", Wishes(required_scope="rack")), wishing("p1")],
@@ -142,8 +158,31 @@ DISAGREE: dict[str, tuple[list[Pod], str]] = {
             wishing("p0", Wishes("w", role_scope="rack"), gpus=2),
             wishing("p1", Wishes("w", role_scope="rack")),
         ],
-        'requests of role w: "1 nvidia.com/gpu, 1 cpu, 1073741824 bytes" (pod p1), '
-        '"2 nvidia.com/gpu, 1 cpu, 1073741824 bytes" (pod p0)',
+        'requests of role w: "1 nvidia.com/gpu, 1 cpu, 1Gi memory" (pod p1), '
+        '"2 nvidia.com/gpu, 1 cpu, 1Gi memory" (pod p0)',
+    ),
+    "memory that is no whole number of Gi": (
+        [in_rack("p0"), in_rack("p1", resources=Resources(1_500, 10**9, 1))],
+        'requests of role w: "1 nvidia.com/gpu, 1 cpu, 1Gi memory" (pod p0), '
+        '"1 nvidia.com/gpu, 1.5 cpu, 953.67431640625Mi memory" (pod p1)',
+    ),
+    "node selectors": (
+        [in_rack("p0", rules=NodeRules((SelectorTerm("pool", "In", ("a",)),))), in_rack("p1")],
+        'node selector of role w: "" (pod p1), "pool=a" (pod p0)',
+    ),
+    "node affinities": (
+        [
+            in_rack("p0", rules=NodeRules((), ((SelectorTerm("zone", "In", ("a", "b")),),))),
+            in_rack("p1", rules=NodeRules((), ((SelectorTerm("zone", "Exists"),), (DISK,)))),
+        ],
+        'node affinity of role w: "zone exists or disk=ssd" (pod p1), "zone in (a, b)" (pod p0)',
+    ),
+    "tolerations": (
+        [
+            in_rack("p0", rules=NodeRules((), (), (Toleration("t", "Exists", "", "NoSchedule"),))),
+            in_rack("p1", rules=NodeRules((), (), (Toleration("t", "Equal", "x", "NoExecute"),))),
+        ],
+        'tolerations of role w: "t:NoSchedule" (pod p0), "t=x:NoExecute" (pod p1)',
     ),
 }
 
@@ -204,6 +243,48 @@ def test_a_replacement_is_asked_for_beside_those_that_run() -> None:
     assert made.min_member == 1
     free = world.solves[-1].snapshot.nodes[left.node].free_gpus
     assert not free & (left.allocation or 0)
+
+
+def test_what_runs_has_no_say_in_what_replaces_it() -> None:
+    """A template that was changed: its pods are replaced one by one, and each says the new."""
+    world = World().start(node("a"), node("b"))
+    old = Wishes("w", preferred_scopes=("node",))
+    new = Wishes("w", required_scope="node", max_per=(MaxPer("node", 3),))
+    world.see(*(wishing(f"p{i}", old, of=3) for i in range(3)))
+    world.run()
+    world.gone("p1")
+    world.see(wishing("p8", new, of=2))
+    assert world.planned()
+    world.run()
+    world.auto = False
+    world.gone("p2")
+    world.see(wishing("p9", new, of=2))
+    made = asked(world)
+    assert (made.required_scope, made.preferred_scopes, made.max_per) == ("node", (), new.max_per)
+    assert (made.min_member, made.size, len(made.running)) == (1, 1, 2)
+    assert [running.role for running in made.running] == [role.name for role in made.roles] * 2
+
+
+def test_a_gang_that_runs_grows_by_what_the_new_pods_say() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(pod("p0"), pod("p1"))
+    world.run()
+    world.see(pod("p2", of=4))
+    assert world.phase() == "collecting"
+    world.see(pod("p3", of=4))
+    assert len(world.verdict().members) == 2
+    world.run()
+    assert world.phase() == "running"
+
+
+def test_those_that_wait_must_agree_beside_those_that_run() -> None:
+    """The second says what the running ones say, and is not taken for one more like the first."""
+    world = World().start(node("a"), node("b"))
+    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.run()
+    world.see(wishing("p2", of=8), wishing("p3", of=2))
+    assert world.phase() == "invalid"
+    assert world.verdict().reason == ('Pods of one gang disagree on min-member: "2" (pod p3), "8" (pod p2)')
 
 
 def test_an_elastic_member_is_asked_for_beside_those_that_run() -> None:

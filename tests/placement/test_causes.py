@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from muster.adapters.files.report import cause_json
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Resources, Taint, Usage
 from muster.domain.reasons import (
@@ -35,6 +36,7 @@ from muster.domain.relaxations import (
     Uncordon,
     WiderScope,
 )
+from muster.domain.request import GangId, Request
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import UNSCHEDULABLE
@@ -187,31 +189,31 @@ CASES = {
         "rack r1: a[8] b[8, free 1100 0000]",
         "2 x 8 GPU + 1 x 1 GPU",
         (NotEnoughFree("w", GPU, 10, 16, 1, 2),),
-        (FewerMembers(2, 3),),
+        (),
     ),
     "one role of two in a rack": Case(
         "rack r1: a[8] b[4]\n rack r2: c[8]",
         "2 x 8 GPU + 1 x 1 GPU, scope rack",
         (DomainTooSmall("rack", "r1", 1, 2, even_empty=True, role="w"),),
-        (WiderScope("rack", "", "", 3), FewerMembers(2, 3)),
+        (WiderScope("rack", "", "", 3),),
     ),
     "two roles of three, beside each other": Case(
         ": a[4, cpu 4] b[0, cpu 1]",
         "1 x 0 GPU + 2 x 2 GPU 1 cpu + 4 x 0 GPU 1 cpu",
         (ClusterTooSmall("x, y", "cpu", 5000, 6000, 5, 6, "a", 4000),),
-        (FewerMembers(6, 7),),
+        (),
     ),
     "cpu where the GPUs are not": Case(
         ": a[2, cpu 3] b[2, cpu 3]",
         "2 x 1 GPU 2 cpu + 1 x 2 GPU 0.5 cpu",
         (FreeApart("w, x", ((GPU, 4), ("cpu", 6000)), 2, 3, even_empty=True),),
-        (FewerMembers(2, 3),),
+        (),
     ),
     "a role's own scope": Case(
         "rack r1: a[2]\n rack r2: b[2]",
         "3 x 1 GPU within rack + 1 x 1 GPU",
         (RoleScope("w", "rack", "r1", 2, 3, even_empty=True),),
-        (WiderScope("rack", "", "", 4, "w"), FewerMembers(3, 4)),
+        (WiderScope("rack", "", "", 4, "w"),),
     ),
     "segments that others leave too little for": Case(
         ": a[4, free 1110] b[4, free 1110] c[4, free 1100]",
@@ -235,18 +237,91 @@ CASES = {
         "rack r1: a[4, free 0011]\n rack r2: b[4]",
         "3 x 1 GPU, scope rack, running w-8@a/01",
         (DomainTooSmall("rack", "r1", 2, 3, even_empty=True), RunningElsewhere("rack", "r1", 1)),
-        (WiderScope("rack", "", "", 3), FewerMembers(2, 3)),
+        (WiderScope("rack", "", "", 3),),
+    ),
+    "the rack where a member runs is full": Case(
+        "rack r0: a[2, free 0000]\n rack r1: b[4]",
+        "1 x 1 GPU, scope rack, running w-8@a/0",
+        (DomainTooSmall("rack", "r0", 0, 1), RunningElsewhere("rack", "r0", 1)),
+        (MoreFree(GPU, 1, (("a", 1),)), WiderScope("rack", "", "", 1)),
+    ),
+    "nobody knows where a member runs": Case(
+        ": a[8 = 4+4, unindexed 1] b[8]",
+        "1 x 1 GPU, scope nvlink-domain, running w-8@a",
+        (
+            DomainTooSmall("nvlink-domain", "", 0, 1, even_empty=True),
+            RunningElsewhere("nvlink-domain", "", 1),
+        ),
+        (WiderScope("nvlink-domain", "node", "a", 1),),
+    ),
+    "those of the role that run, not those of another": Case(
+        "rack r0: a[1, free 0] b[4, free 0111]\n rack r1: c[4]",
+        "1 x 1 GPU within node + 1 x 1 GPU, running w-8@a/0 x-8@b/0",
+        (RoleScope("w", "node", "a", 0, 1, even_empty=True), RunningElsewhere("node", "a", 1)),
+        (WiderScope("node", "rack", "", 2, "w"),),
+    ),
+    "a segment that runs in part, not the one that has room": Case(
+        ": a[3, free 001] b[1, free 0] c[4]",
+        "2 x 1 GPU by 2 node, running w-0b@a/0 w-1b@b/0",
+        (SegmentsTooLarge("w", ((2, "node"),), 1, 2, even_empty=True), RunningElsewhere("node", "b", 1)),
+        (SmallerSegments("w", ()),),
+    ),
+    "no node has the label of a role's scope": Case(
+        ": a[8]",
+        "2 x 1 GPU within block + 1 x 1 GPU",
+        (NoSuchDomain("block", "w"),),
+        (WiderScope("block", "", "", 3, "w"),),
+    ),
+    "no node has the label of a segment's scope": Case(
+        ": a[8]", "2 x 1 GPU by 2 block", (NoSuchDomain("block", "w"),), (SmallerSegments("w", ()),)
+    ),
+    "no node has the label that members are spread over": Case(
+        ": a[8] b[8]",
+        "3 x 1 GPU, max block=1",
+        (TooFewParts("block", 1, 2, 3, even_empty=True), NoSuchDomain("block")),
+        (MorePerPart("block", 2, 1), FewerMembers(2, 3)),
+    ),
+    "the gang itself fills the nodes": Case(
+        ": a[4, free 0000] b[4, free 0000]",
+        "2 x 4 GPU, min 1, running w-8@a/0123 w-9@b/0123",
+        (ClusterTooSmall("w", GPU, 8, 12, 2, 3, "a", 4),),
+    ),
+    "a rule binds: how many fit one by one is not said": Case(
+        ": a[4] b[2, free 00]",
+        "5 x 1 GPU, max node=4",
+        (NotEnoughFree("w", GPU, 4, 5, None, 5),),
+        (MoreFree(GPU, 1, (("b", 1),)), FewerMembers(4, 5)),
     ),
 }
+
+
+def annotated(drawing: str) -> Request:
+    """The gang, with a count that the user sets."""
+    return replace(gang(drawing), gang=GangId("default", "annotations", "gang"))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_drawn(name: str) -> None:
     case = CASES[name]
-    decision = place(cluster(case.cluster), gang(case.gang))
+    decision = place(cluster(case.cluster), annotated(case.gang))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == case.causes, sentence(decision)
     assert decision.relaxations == case.helps, sentence(decision)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "asked"),
+    [
+        ("ack", "3 x 8 GPU"),
+        ("annotations", "2 x 8 GPU + 1 x 8 GPU"),
+        ("annotations", "3 x 8 GPU, running w-8@c/01234567"),
+    ],
+)
+def test_fewer_members_are_told_only_where_the_user_says_how_many(dialect: str, asked: str) -> None:
+    request = replace(gang(asked), gang=GangId("default", dialect, "gang"))
+    decision = place(cluster(": a[8] b[8] c[8, free 0000 0000]"), request)
+    assert isinstance(decision, Unplaceable)
+    assert not any(isinstance(each, FewerMembers) for each in decision.relaxations)
 
 
 def test_gpus_and_cpu_are_free_apart() -> None:
@@ -257,6 +332,7 @@ def test_gpus_and_cpu_are_free_apart() -> None:
     decision = place(cluster(": a[4, cpu 4] b[4, cpu 4]").taking(taken), gang("2 x 1 GPU 1 cpu"))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (FreeApart("w", ((GPU, 4), ("cpu", 4000)), 0, 2),)
+    assert cause_json(decision.causes[0])["units"] == ["count", "cpu_milli"]
 
 
 def test_a_taint_is_named_and_tolerating_it_is_told_to_help() -> None:

@@ -42,7 +42,7 @@ from muster.domain.relaxations import (
     Uncordon,
     WiderScope,
 )
-from muster.domain.request import Request, Role, Running, Segment, SelectorTerm
+from muster.domain.request import GangId, Request, Role, Running, Segment, SelectorTerm
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
@@ -66,6 +66,9 @@ FEATURES = {
     "segments": ("segments", "ranks"),
     "at most so many in one part": ("max per",),
     "members that run": ("running",),
+    "members that run, nobody knows on which GPUs": ("unknown running",),
+    "segments of which members run": ("segments", "ranks", "running"),
+    "roles of which members run": ("role scope", "running"),
     "all at once": ("role scope", "max per", "running"),
 }
 
@@ -102,7 +105,7 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
     conflict = conflict_of(assumptions, Oracle(Budget(limits)), proven=False)
     assert conflict is not None
     causes = explained(site, snapshot, limits, Budget(limits), proven=True).causes
-    assert {each.kind for each in conflict.kept} == {kind for cause in causes for kind in told_by(cause)}
+    assert {each.kind for each in conflict.kept} == {k for cause in causes for k in told_by(cause, request)}
     told = conflict.kept | conflict.roles
     assert not fits(*relaxed(snapshot, request, assumptions.all - told)), told
     for each in told:
@@ -114,6 +117,7 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
 @given(data=st.data())
 def test_what_is_told_to_help_helps(name: str, data: st.DataObject) -> None:
     snapshot, request = data.draw(worlds(*FEATURES[name]))
+    request = replace(request, gang=GangId("default", "annotations", "gang"))
     decision = place(snapshot, request, Limits(deterministic_time=60))
     if isinstance(decision, Placed):
         return
@@ -122,13 +126,13 @@ def test_what_is_told_to_help_helps(name: str, data: st.DataObject) -> None:
     assert len(sentence(decision)) > 20
     for cause in decision.causes:
         told = {field.name: getattr(cause, field.name) for field in fields(cause)}
-        if "members_fit" in told and not isinstance(cause, RoleScope):
+        if told.get("members_fit") is not None and not isinstance(cause, RoleScope):
             assert told["members_fit"] < told["members_needed"], cause
     for relaxation in decision.relaxations:
         assert any(fits(*world) for world in applied(snapshot, request, relaxation)), relaxation
 
 
-def told_by(cause: Cause) -> set[Kind]:  # noqa: PLR0911 — one cause, one return
+def told_by(cause: Cause, request: Request) -> set[Kind]:  # noqa: PLR0911 — one cause, one return
     """What a cause says that should be otherwise."""
     kinds = {Kind.TAKEN} if getattr(cause, "even_empty", True) is False else set()
     match cause:
@@ -138,8 +142,10 @@ def told_by(cause: Cause) -> set[Kind]:  # noqa: PLR0911 — one cause, one retu
             return kinds
         case IndicesUnknown():
             return {Kind.TAKEN, Kind.SCOPE}
-        case DomainTooSmall() | NoSuchDomain():
+        case DomainTooSmall():
             return {Kind.SCOPE, *kinds}
+        case NoSuchDomain(scope, name):
+            return {asking_for(request, scope, name)}
         case RoleScope():
             return {Kind.ROLE_SCOPE, *kinds}
         case SegmentsTooLarge():
@@ -151,6 +157,18 @@ def told_by(cause: Cause) -> set[Kind]:  # noqa: PLR0911 — one cause, one retu
         case NodesExcluded(by=by) if not by.startswith("no "):
             return {Kind.REFUSED}
     return set()
+
+
+def asking_for(request: Request, scope: str, name: str) -> Kind:
+    """What asks for this scope that there is none of: the gang, a role, its segments, or a limit."""
+    if scope == request.required_scope:
+        return Kind.SCOPE
+    for role in request.roles:
+        if role.name == name and scope == role.required_scope:
+            return Kind.ROLE_SCOPE
+        if role.name == name and scope in {segment.scope for segment in role.segments}:
+            return Kind.SEGMENTS
+    return Kind.MAX_PER
 
 
 def fits(snapshot: Snapshot, request: Request) -> bool:

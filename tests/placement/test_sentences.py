@@ -80,11 +80,11 @@ GOLDEN: list[tuple[Cause, str]] = [
     ),
     (
         ClusterTooSmall("worker", GPU, 16, 24, 16, 24, "a", 8),
-        "Role worker needs 24 nvidia.com/gpu for 24 members, and the nodes that admit it have 16 nvidia.com/gpu in all: 16 of 24 fit",
+        "Role worker needs 24 nvidia.com/gpu for 24 members, and the nodes that admit it have 16 nvidia.com/gpu in all: 16 of 24 fit, even if nothing else ran",
     ),
     (
         ClusterTooSmall("w, x", GPU, 16, 15, 2, 3, "a", 8),
-        "Roles w, x need 15 nvidia.com/gpu for 3 members; the nodes that admit them have 16 nvidia.com/gpu in all, but in pieces too small, at most 8 on one node (a): 2 of 3 fit",
+        "Roles w, x need 15 nvidia.com/gpu for 3 members; the nodes that admit them have 16 nvidia.com/gpu in all, but in pieces too small, at most 8 on one node (a): 2 of 3 fit, even if nothing else ran",
     ),
     (
         ClusterTooSmall("", GPU, 16, 24, None, 24, "a", 8, anywhere=True),
@@ -124,7 +124,7 @@ GOLDEN: list[tuple[Cause, str]] = [
     ),
     (
         FreeApart("w, x", ((GPU, 4), ("cpu", 4500)), 1, 2, even_empty=True),
-        "Roles w, x need room for 2 members; 4 nvidia.com/gpu and 4.5 cpu are there, but not on the same nodes: 1 of 2 fits",
+        "Roles w, x need room for 2 members; 4 nvidia.com/gpu and 4.5 cpu are there, but not on the same nodes: 1 of 2 fits, even if nothing else ran",
     ),
     (
         DomainTooSmall("nvlink-domain", "dgx-07/0", 3, 4),
@@ -156,6 +156,11 @@ GOLDEN: list[tuple[Cause, str]] = [
         "All 4 members of role decode must lie in one rack, and no one holds them beside the other roles",
     ),
     (
+        RoleScope("", "rack", "r1", 2, 4),
+        "No one rack holds all 4 members: the best, r1, holds 2",
+    ),
+    (RoleScope("", "rack", "", 0, 1), "No one rack holds the one member"),
+    (
         SegmentsTooLarge("worker", ((8, "rack"), (4, "node")), 4, 16, even_empty=True),
         "Members of role worker must lie by segments of 8 in one rack, each of 4 in one node: 4 of 16 fit, even if nothing else ran",
     ),
@@ -174,6 +179,11 @@ GOLDEN: list[tuple[Cause, str]] = [
     (
         RunningElsewhere("rack", "", 2),
         "2 members run already, and not in one rack, where the others must join them",
+    ),
+    (RunningElsewhere("node", "a", 2), "2 members run already on node a, and the others must join them"),
+    (
+        RunningElsewhere("nvlink-domain", "", 1),
+        "1 member runs already, nobody knows in which one nvlink-domain, and the others must join it",
     ),
     (NodesExcluded("", "cordoned", 1), "1 node does not admit the gang: cordoned"),
     (NodesExcluded("worker", "cordoned", 1), "1 node does not admit role worker: cordoned"),
@@ -214,6 +224,43 @@ def test_causes(cause: Cause, expected: str) -> None:
     assert sentence((cause,)) == expected
 
 
+PAIRS: list[tuple[tuple[Cause, Cause], str]] = [
+    (
+        (DomainTooSmall("rack", "r0", 0, 1, even_empty=True), RunningElsewhere("rack", "r0", 1)),
+        "Rack r0, where 1 member runs, has no room for 1 more",
+    ),
+    (
+        (DomainTooSmall("rack", "r0", 0, 1), RunningElsewhere("rack", "r0", 1)),
+        "Rack r0, where 1 member runs, has no room for 1 more",
+    ),
+    (
+        (RoleScope("w", "rack", "r0", 2, 3), RunningElsewhere("rack", "r0", 2)),
+        "Rack r0, where 2 members run, has no room for 3 more of role w: 2 of 3 fit",
+    ),
+    (
+        (RoleScope("w", "rack", "r0", 3, 3), RunningElsewhere("rack", "r0", 2)),
+        "All 3 members of role w must lie in one rack, and no one holds them beside the other roles; 2 members run already in rack r0, and the others must join them",
+    ),
+    (
+        (DomainTooSmall("rack", "", 0, 1, even_empty=True), RunningElsewhere("rack", "", 2)),
+        "No one rack holds the one member; 2 members run already, and not in one rack, where the others must join them",
+    ),
+    (
+        (SegmentsTooLarge("w", ((2, "node"),), 0, 1), RunningElsewhere("node", "n1", 1)),
+        "Members of role w must lie by segments of 2 in one node: none of 1 fits; 1 member of one segment runs on node n1, and the rest must join it",
+    ),
+    (
+        (TooFewParts("block", 1, 2, 3), NoSuchDomain("block")),
+        "At most 1 member may lie in one block: 2 of 3 fit; no node lies in any block, so each counts as one",
+    ),
+]
+
+
+@pytest.mark.parametrize(("causes", "expected"), PAIRS, ids=str)
+def test_two_causes_that_say_one_thing(causes: tuple[Cause, Cause], expected: str) -> None:
+    assert sentence(causes) == expected
+
+
 @pytest.mark.parametrize(("relaxation", "expected"), HELPS, ids=lambda value: type(value).__name__)
 def test_relaxations(relaxation: Relaxation, expected: str) -> None:
     assert relaxation_sentence(relaxation) == expected
@@ -238,10 +285,13 @@ PLACED = {
     (": a[v100-8x-gputopology-document, free 1001 0000]", "2 x 1 GPU"): (
         "2 of 2 members on node a: GPUs 0,3 (NV2, 50 GB/s modelled), proven optimal"
     ),
-    (": a[8, free 0000 0100]", "3 x 1 GPU, min 1"): "1 of 3 members on node a: GPU 5, proven optimal",
+    (": a[8, free 0000 0100]", "3 x 1 GPU, min 1"): "1 of 3 members on node a: GPU 5, proven optimal; 2 wait",
     ("rack r1: a[4] b[4]", "2 x 4 GPU"): (
         "2 of 2 members on 2 nodes in rack r1: a ×1 GPUs 0,1,2,3; b ×1 GPUs 0,1,2,3 "
-        "(NV12, 300 GB/s modelled), proven optimal"
+        "(NV12, 300 GB/s modelled inside the nodes), proven optimal"
+    ),
+    (": a[2, clique k] b[2, clique k]", "2 x 2 GPU"): (
+        "2 of 2 members on 2 nodes in nvlink-domain k: a ×1 GPUs 0,1; b ×1 GPUs 0,1 (NV12, 300 GB/s modelled), proven optimal"
     ),
     (": a[0]", "1 x 0 GPU"): "1 of 1 members on node a, proven optimal",
 }

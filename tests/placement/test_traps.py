@@ -103,7 +103,7 @@ REFUSED = {
         TWO_POOLS,
         "3 x 4 GPU pool=p, scope rack",
         ClusterTooSmall,
-        {"total": 8, "needed": 12, "members_fit": 2, "members_needed": 3},
+        {"total": 8, "needed": 12, "members_fit": None, "members_needed": 3},
         (NodesExcluded,),
     ),
     "Kueue's podsets, where one rack must hold both": Refused(

@@ -18,6 +18,7 @@ class OwnerReference(_Object, frozen=True):
 
 class Metadata(_Object, frozen=True):
     name: str = ""
+    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""

@@ -7,18 +7,20 @@ gpu.topology/segment-size: "16,4"   segment-scope: rack,nvlink-domain
 gpu.topology/max-per: rack=8,node=1
 
 They make a gang of their own, or add to the gang that a pod names in another dialect, also to a gang of one.
-A key that is none of these is a slip: it would otherwise be a wish that nobody grants.
+A key that is none of these is a slip, and so is a label of another dialect among the annotations: it would
+otherwise be a wish that nobody grants.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import Reading, natural, positive
+from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.pod import GangClaim, Wishes
 from muster.domain.reasons import BadValue
@@ -44,6 +46,9 @@ KEYS = (
     *GANG_KEYS, ROLE, SCOPE, ROLE_SCOPE, PREFERRED_SCOPES, SEGMENT_SIZE, SEGMENT_SCOPE, MAX_PER, RANK,
 )  # fmt: skip
 
+NODE_KEYS = frozenset(f"{PREFIX}{key}" for key in ("nvlink-domain", "nvlink-domain-size", "interconnect"))
+"""Labels of nodes: on a pod they wish for nothing."""
+
 MAX_CHARACTERS = 1_024
 MAX_LISTED = 8
 """Scopes in one value: each preferred one may cost the planner a search of its own."""
@@ -51,6 +56,7 @@ MAX_LEVELS = 3
 """Of segments: rack, nvlink-domain and node are as deep as fabrics are nested."""
 
 _SHOWN = 80
+_NAMED = 3
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME.pattern}")
 
@@ -75,15 +81,15 @@ class Said:
     causes: tuple[BadValue, ...] = ()
 
 
-def read(where: str, meta: Metadata) -> Said:
+def read(where: str, meta: Metadata, settings: Settings = DEFAULTS) -> Said:
     """What the pod `where` (kind/namespace/name) says."""
-    said = {key: text for key, text in (meta.annotations or {}).items() if key.startswith(PREFIX)}
+    said, labels = meta.annotations or {}, meta.labels or {}
     gang, wishes = _Reader(where, said), _Reader(where, said)
     group = gang.matching(GROUP, _NAME, _A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     asked = wishes.wishes()
     rank = wishes.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
-    wishes.unheard(meta.labels or {})
+    wishes.unheard(labels, (settings.ack_name, settings.ack_replicas))
     return Said(group, min_member, asked, rank, tuple(gang.causes), tuple(wishes.causes))
 
 
@@ -132,14 +138,23 @@ class _Reader:
             self._bad(key, text, expected)
         return number
 
-    def unheard(self, labels: Mapping[str, str]) -> None:
-        """What nobody would read: misspelt keys, and ours where they stand among the labels."""
-        known = ", ".join(key.removeprefix(PREFIX) for key in KEYS)
-        for key in sorted(self._said.keys() - {*KEYS, *RESERVED_KEYS})[:MAX_LISTED]:
-            self._bad(key[:_SHOWN], self._said[key], f"none: the annotations {PREFIX}… are {known}")
+    def unheard(self, labels: Mapping[str, str], not_annotations: Iterable[str]) -> None:
+        """What nobody would read: misspelt keys, ours among the labels, and other dialects' labels here."""
+        unknown = [(key, self._said[key]) for key in _ours(self._said, {*KEYS, *RESERVED_KEYS})]
+        unknown += [(f"label {key}", labels[key]) for key in _ours(labels, {*KEYS, *NODE_KEYS})]
+        if unknown:
+            (first, text), *rest = unknown
+            known = ", ".join(key.removeprefix(PREFIX) for key in KEYS)
+            also = ", ".join(key[:_SHOWN] for key, _ in rest[:_NAMED])
+            more = f" and {len(rest) - _NAMED} more" if len(rest) > _NAMED else ""
+            also = f"; nor is there {also}{more}" if rest else ""
+            self._bad(first[:_SHOWN], text, f"none: the annotations {PREFIX}… are {known}{also}")
         for key in KEYS:
             if key in labels:
                 self._bad(f"label {key}", labels[key], "none: it is an annotation")
+        for key in not_annotations:
+            if key in self._said:
+                self._bad(f"annotation {key}", self._said[key], "none: it is a label")
 
     def _scopes(self, key: str, expected: str) -> tuple[str, ...]:
         text = self._text(key)
@@ -188,7 +203,7 @@ class _Reader:
         for pair in pairs:
             scope, _, count = (part.strip() for part in pair.partition("="))
             members = positive(count)
-            if members is not None and _LABEL_KEY.fullmatch(scope):
+            if members is not None and _LABEL_KEY.fullmatch(scope) and scope != Scope.GPU:
                 most[scope] = members
         if not len(most) == len(pairs) <= MAX_LISTED:
             self._bad(
@@ -209,6 +224,10 @@ class _Reader:
 
     def _bad(self, field: str, value: str, expected: str) -> None:
         self.causes.append(BadValue(self._where, field, value[:_SHOWN], expected))
+
+
+def _ours(keys: Iterable[str], known: Set[str]) -> list[str]:
+    return sorted(key for key in keys if key.startswith(PREFIX) and key not in known)
 
 
 def _split(text: str) -> list[str]:

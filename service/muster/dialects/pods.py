@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from muster.dialects import ack, gputopology, own, requests
 from muster.dialects.objects import NodeSelectorRequirement, PodObject, PodSpec
-from muster.dialects.reading import agreed
+from muster.dialects.reading import agreed, natural
 from muster.dialects.requests import Asked
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
@@ -20,8 +19,8 @@ GANG_DIALECTS = (ack.claim,)
 """Each reads (where, labels, settings) → Reading. A pod may speak several that agree; `own` comes on top
 of each."""
 
-_RANK = "batch.kubernetes.io/job-completion-index"
-_LAST_NUMBER = re.compile(r"-([0-9]{1,9})$")
+_JOB_INDEX = "batch.kubernetes.io/job-completion-index"
+_POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
@@ -33,7 +32,7 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
     causes: tuple[Cause, ...] = ()
     said = own.Said()
     if spec.scheduler_name in settings.scheduler_names:
-        said = own.read(where, meta)
+        said = own.read(where, meta, settings)
         claim, causes = _claim(where, obj, asked, said, settings)
     finished = obj.status.phase in ("Succeeded", "Failed")
     return Pod(
@@ -147,10 +146,16 @@ def _term(requirement: NodeSelectorRequirement) -> SelectorTerm:
 
 
 def _rank(obj: PodObject) -> int | None:
-    """The Job's completion index, else the number at the end of the name."""
-    index = (obj.metadata.annotations or {}).get(_RANK, "")
-    match = _LAST_NUMBER.search(f"-{index}") or _LAST_NUMBER.search(obj.metadata.name)
-    return int(match[1]) if match else None
+    """The Job's completion index, else the StatefulSet's ordinal, else the number at the end of the name,
+    unless that is a random one."""
+    meta = obj.metadata
+    _, dash, end = meta.name.rpartition("-")
+    said = (
+        (meta.annotations or {}).get(_JOB_INDEX, ""),
+        (meta.labels or {}).get(_POD_INDEX, ""),
+        end if dash and not meta.generate_name else "",
+    )
+    return next((rank for text in said if (rank := natural(text)) is not None), None)
 
 
 def _seconds(timestamp: str | None) -> float:

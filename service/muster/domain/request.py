@@ -128,7 +128,7 @@ class Role:
 class Request:
     """A complete gang: `min_member` of its members must fit at once, within one part of `required_scope`.
 
-    `preferred_scopes` are tried narrowest first, in the order given. `running` are members that stay where
+    `preferred_scopes` are tried in the order given. `running` are members that stay where
     they are: they are not in `roles[…].members`, `min_member` does not count them, but scopes, segments,
     `max_per` and every level of the objective do.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.reasons import (
@@ -40,7 +41,7 @@ from muster.domain.relaxations import (
     Uncordon,
     WiderScope,
 )
-from muster.domain.request import Request
+from muster.domain.request import Request, Scope
 from muster.domain.topology import LINK_GB_PER_S, NVLINK_GB_PER_S
 
 MAX_CHARACTERS = 900
@@ -56,11 +57,43 @@ def sentence(said: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
     if isinstance(said, Placed):
         return placed_sentence(said)
     causes = said.causes if isinstance(said, (Unplaceable, Invalid)) else tuple(said)
-    text = "; ".join(cause_sentence(cause) for cause in causes) or "no cause is known"
+    text = "; ".join(_clauses(causes)) or "no cause is known"
     relaxations = said.relaxations if isinstance(said, Unplaceable) else ()
     if relaxations:
         text += f". It would help: {'; or '.join(map(relaxation_sentence, relaxations))}"
     return _cut(text if causes and isinstance(causes[0], BadValue) else text[0].upper() + text[1:])
+
+
+def _clauses(causes: tuple[Cause, ...]) -> Iterator[str]:
+    """A clause a cause; one of two where the second says what the first is about."""
+    left = list(causes)
+    while left:
+        cause, *left = left
+        both = _both(cause, left[0]) if left else None
+        if both is not None:
+            left = left[1:]
+        yield both or cause_sentence(cause)
+
+
+def _both(cause: Cause, then: Cause) -> str | None:
+    match cause, then:
+        case (
+            DomainTooSmall(scope, best, fit, needed, even_empty=even_empty, role=role)
+            | RoleScope(role, scope, best, fit, needed, even_empty),
+            RunningElsewhere(_, part, running),
+        ) if then.scope == scope and part == best and (fit is None or fit < needed):
+            if not part:
+                return f"{cause_sentence(replace(cause, even_empty=False))}; {cause_sentence(then)}"
+            runs = f"{_members(running)} {_plural_verb('run', running)}"
+            room = _fit(fit, needed) if fit and not even_empty else ""
+            return f"{scope} {part}, where {runs}, has no room for {needed} more{_of_role(role)}{room}"
+        case SegmentsTooLarge(), RunningElsewhere(scope, part, running) if part:
+            runs = f"{_members(running)} of one segment {_plural_verb('run', running)} {_in(scope, part)}"
+            it = "it" if running == 1 else "them"
+            return f"{cause_sentence(cause)}; {runs}, and the rest must join {it}"
+        case TooFewParts(scope), NoSuchDomain(other) if scope == other:
+            return f"{cause_sentence(cause)}; no node lies in any {scope}, so each counts as one"
+    return None
 
 
 def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911 — one cause, one sentence
@@ -103,7 +136,8 @@ def _short_of(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart)
     if isinstance(cause, FreeApart):
         amounts = " and ".join(_amount(*each) for each in cause.resources)
         there = "there" if cause.even_empty else "free"
-        return f"{role} {verb} room for {members}; {amounts} are {there}, but not on the same nodes{fit}"
+        apart = f"{role} {verb} room for {members}; {amounts} are {there}, but not on the same nodes"
+        return f"{apart}{fit}{_empty(cause.even_empty and bool(fit))}"
     asked = f"{role} {verb} {_amount(cause.resource, cause.needed)} for {members}"
     match cause:
         case NotEnoughFree(_, what, free):
@@ -115,6 +149,7 @@ def _short_of(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart)
             have = f"{nodes} have {_amount(what, total)} in all"
             if not cause.largest_node:
                 return f"{asked}, and there are no nodes"
+            fit += _empty(bool(fit))
             if total < cause.needed:
                 return f"{asked}, and {have}{fit}"
             return f"{asked}; {have}, but {_pieces(cause)}{fit}"
@@ -147,25 +182,26 @@ def _out_of_place(  # noqa: PLR0911 — one cause, one sentence
             return f"no one {scope} can be promised: on {where}, pods have GPUs and do not say which"
         case RoleScope(role, scope, best, fit, needed, even_empty):
             if fit is None or fit < needed:
-                who = f"{_all(needed)} of role {role}"
+                who = f"{_all(needed)}{_of_role(role)}"
                 return f"no one {scope} holds {who}{_empty(even_empty)}{_best(best, fit)}"
-            must = f"{_all(needed)} of role {role} must lie in one {scope}"
+            must = f"{_all(needed)}{_of_role(role)} must lie in one {scope}"
             return f"{must}, and no one holds them beside the other roles"
         case SegmentsTooLarge(role, segments, fit, needed, even_empty):
             by = ", each of ".join(f"{size} in one {scope}" for size, scope in segments)
             must = f"members of {_the_role(role)} must lie by segments of {by}"
             return f"{must}{_fit(fit, needed)}{_empty(even_empty)}"
         case TooFewParts(scope, each, fit, needed, even_empty, running):
-            counted = (
-                f", {running} that {'runs' if running == 1 else 'run'} already counted" if running else ""
-            )
+            counted = f", {running} that {_plural_verb('run', running)} already counted" if running else ""
             must = f"at most {_members(each)} may lie in one {scope}{counted}"
             return f"{must}{_fit(fit, needed)}{_empty(even_empty)}"
         case RunningElsewhere(scope, part, running):
-            runs = f"{_members(running)} {'runs' if running == 1 else 'run'} already"
-            if not part:
-                return f"{runs}, and not in one {scope}, where the others must join them"
-            return f"{runs} in {scope} {part}, and the others must join {'it' if running == 1 else 'them'}"
+            runs = f"{_members(running)} {_plural_verb('run', running)} already"
+            it, one = ("it", "any") if running == 1 else ("them", "one")
+            if part:
+                return f"{runs} {_in(scope, part)}, and the others must join {it}"
+            if scope in (Scope.GPU, Scope.NVLINK_DOMAIN):
+                return f"{runs}, nobody knows in which one {scope}, and the others must join {it}"
+            return f"{runs}, and not in {one} {scope}, where the others must join {it}"
 
 
 def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one relaxation, one sentence
@@ -221,7 +257,9 @@ def placed_sentence(placed: Placed, request: Request | None = None) -> str:
             for node, indices in gpus.items()
         ]
         where = f"on {len(gpus)} nodes{inside}: {'; '.join(listed[:_LISTED])}{_and_more(len(listed))}"
-    return _cut(f"{of} {where}{_link(placed.objective.weakest_link_gb_per_s)}, {_proof(placed)}")
+    waiting = request.size - len(placed.members) if request else 0
+    wait = f"; {waiting} {_plural_verb('wait', waiting)}" if waiting else ""
+    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{wait}")
 
 
 def _the_role(role: str) -> str:
@@ -251,7 +289,11 @@ def _fit(fit: int | None, needed: int) -> str:
 
 
 def _best(best: str, fit: int | None) -> str:
-    return "" if fit is None else f": the best, {best}, holds {fit}"
+    return "" if fit is None or not best else f": the best, {best}, holds {fit}"
+
+
+def _in(scope: str, part: str) -> str:
+    return f"{'on' if scope in (Scope.NODE, Scope.GPU) else 'in'} {scope} {part}"
 
 
 def _members(count: int) -> str:
@@ -268,6 +310,10 @@ def _are_free(resource: str, amount: int) -> str:
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
+
+
+def _plural_verb(verb: str, count: int) -> str:
+    return f"{verb}s" if count == 1 else verb
 
 
 def _amount(resource: str, amount: int) -> str:
@@ -297,16 +343,18 @@ def _gpus(indices: list[int]) -> str:
     return f"{_plural('GPU', len(indices))} {','.join(map(str, sorted(indices)))}"
 
 
-def _link(gb_per_s: float | None) -> str:
+def _link(placed: Placed) -> str:
+    gb_per_s = placed.objective.weakest_link_gb_per_s
     if gb_per_s is None:
         return ""
+    one = placed.scope_reached in (Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE)
     nvlinks = gb_per_s / NVLINK_GB_PER_S
     kinds = {value: kind for kind, value in LINK_GB_PER_S.items()}
     if nvlinks.is_integer() and 1 <= nvlinks <= _FASTEST_NVLINKS:
         kind = f"NV{int(nvlinks)}, "
     else:
         kind = f"{kinds[gb_per_s]}, " if gb_per_s in kinds else ""
-    return f" ({kind}{gb_per_s:g} GB/s modelled)"
+    return f" ({kind}{gb_per_s:g} GB/s modelled{'' if one else ' inside the nodes'})"
 
 
 def _proof(placed: Placed) -> str:

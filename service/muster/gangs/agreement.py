@@ -1,4 +1,4 @@
-"""What the pods of one gang must say alike, and what those of one role must.
+"""What the waiting pods of one gang must say alike, and what those of one role must.
 
 Silence is an answer too: a wish that only some members have is not the gang's.
 """
@@ -10,13 +10,15 @@ from types import MappingProxyType
 
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.reasons import MembersDisagree
+from muster.domain.request import SelectorTerm
+from muster.placement.cluster.candidates import term_text
 
 Words = Callable[[Pod], str]
 
 
-def disagreements(present: Iterable[Pod]) -> list[MembersDisagree]:
+def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
     """The first thing that the members of a gang, or of a role that has a name, give different values."""
-    pods = sorted(present, key=lambda pod: (pod.name, pod.uid))
+    pods = sorted(waiting, key=lambda pod: (pod.name, pod.uid))
     roles: dict[str, list[Pod]] = {}
     for pod in pods:
         roles.setdefault(_wishes(pod).role, []).append(pod)
@@ -55,7 +57,24 @@ def _segments(pod: Pod) -> str:
 def _resources(pod: Pod) -> str:
     asked = pod.resources
     gpus = f"{pod.gpus} {pod.gpu_resource or 'GPUs'}"
-    return f"{gpus}, {asked.cpu_milli / 1000:g} cpu, {asked.memory_bytes} bytes"
+    return f"{gpus}, {asked.cpu_milli / 1000:.12g} cpu, {_memory(asked.memory_bytes)} memory"
+
+
+def _memory(amount: int) -> str:
+    """Exactly: amounts that differ must read differently."""
+    return f"{amount / 2**20:.17g}Mi" if amount % 2**30 else f"{amount // 2**30}Gi"
+
+
+def _terms(terms: Iterable[SelectorTerm]) -> str:
+    return " and ".join(map(term_text, terms))
+
+
+def _tolerations(pod: Pod) -> str:
+    """As kubectl writes taints: "key=value:effect", "key:effect"."""
+    return ", ".join(
+        f"{each.key}{'' if each.operator == 'Exists' else f'={each.value}'}:{each.effect}"
+        for each in pod.rules.tolerations
+    )
 
 
 _OF_A_GANG: Mapping[str, Words] = MappingProxyType(
@@ -71,5 +90,10 @@ _OF_A_ROLE: Mapping[str, Words] = MappingProxyType(
     {"role-scope": lambda pod: _wishes(pod).role_scope or "", "segments": _segments}
 )
 _OF_ONE_ROLE: Mapping[str, Words] = MappingProxyType(
-    {"requests": _resources, "node rules": lambda pod: repr(pod.rules)}
+    {
+        "requests": _resources,
+        "node selector": lambda pod: _terms(pod.rules.required),
+        "node affinity": lambda pod: " or ".join(map(_terms, pod.rules.any_of)),
+        "tolerations": _tolerations,
+    }
 )

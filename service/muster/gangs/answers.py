@@ -22,6 +22,7 @@ from muster.gangs.instructions import EventReason, Outcome
 from muster.gangs.ledger import fits
 from muster.gangs.life import Phase, Trigger
 from muster.gangs.lives import Lives
+from muster.gangs.requests import asks
 from muster.placement import moves
 
 
@@ -33,8 +34,9 @@ def filter_(lives: Lives, ref: PlanRef) -> FilterAnswer:
         return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
     if plan.filter_answer is None:
         snapshot = lives.ledger.without(set(plan.order))
+        excluded = gang.excluded(plan.request.roles, plan.pods)
         found = moves.alternates(
-            snapshot, plan.request, plan.placed, limit=lives.settings.alternates, excluded=gang.excluded
+            snapshot, plan.request, plan.placed, limit=lives.settings.alternates, excluded=excluded
         )
         nodes = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
         plan.filter_answer = FilterAnswer(tuple(nodes[uid] for uid in plan.order))
@@ -55,7 +57,7 @@ def reserve(lives: Lives, now: float, ref: PlanRef, member: int, node: str) -> R
     at_home = plan.places[uid].node == node
     if gang.phase is Phase.PERMITTED:
         return ReserveAnswer(at_home, "" if at_home else "the gang is permitted already, with another node")
-    excluded = (plan.places[uid].role, node) in gang.exclusions
+    excluded = (asks(plan.pods[uid]), node) in gang.exclusions
     moved = plan.placed if at_home else None if excluded else _moved(lives, plan, uid, node)
     if moved is None:
         name = plan.pods[uid].name
@@ -95,7 +97,8 @@ def permit(lives: Lives, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer
         ),
     )
     lives.permitted(gang, now)
-    lives.emit(gang, EventReason.PLACED, placed_sentence(plan.placed, plan.request))
+    # Of an elastic gang others may be left, which are not placed.
+    lives.emit(gang, EventReason.PLACED, placed_sentence(plan.placed, plan.request), plan.members)
     return plan.permit_answer
 
 

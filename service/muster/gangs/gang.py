@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
-from muster.domain.request import Request
+from muster.domain.request import Request, Role
 from muster.domain.snapshot import Snapshot
 from muster.gangs.calls import FilterAnswer, PermitAnswer
 from muster.gangs.instructions import EventReason, PushVerdict
 from muster.gangs.life import HOLDING, Phase
+from muster.gangs.requests import Asks, asks
 from muster.gangs.roster import Group, NameKey
 
 
@@ -34,13 +36,18 @@ class Plan:
         return {member.uid: member for member in self.placed.members}
 
     @property
+    def members(self) -> tuple[tuple[str, str], ...]:
+        """(name, UID), in the verdict's order."""
+        return tuple((self.pods[uid].name, uid) for uid in self.order)
+
+    @property
     def nodes(self) -> frozenset[str]:
         return frozenset(member.node for member in self.placed.members)
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A node that a role must not take until then, because an in-tree plugin refused it."""
+    """A node that pods which ask alike must not take until then, because an in-tree plugin refused it."""
 
     until: float
     plugin: str
@@ -84,14 +91,27 @@ class Gang:
     attempts: int = 0
     overtaken: bool = False
     stale: bool = False
-    exclusions: dict[tuple[str, str], Exclusion] = field(default_factory=dict)
-    refusals: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(role, node) → how often an in-tree plugin has refused the node since it last changed."""
+    exclusions: dict[tuple[Asks, str], Exclusion] = field(default_factory=dict)
+    """By what the refused pod asks for, and node: a role's name may change as other pods come and go."""
+    refusals: dict[tuple[Asks, str], int] = field(default_factory=dict)
+    """The same → how often an in-tree plugin has refused the node since it last changed."""
 
-    @property
-    def excluded(self) -> dict[tuple[str, str], str]:
-        """(role, node) → the plugin that refused it, as the planner takes it."""
-        return {pair: out.plugin for pair, out in self.exclusions.items()}
+    def excluded(self, roles: Iterable[Role], pods: Mapping[str, Pod]) -> dict[tuple[str, str], str]:
+        """(role, node) → the plugin that refused it, as the planner takes it. `pods`: the members by UID."""
+        if not self.exclusions:
+            return {}
+        asking = {
+            role.name: asks(pods[member.uid])
+            for role in roles
+            for member in role.members
+            if member.uid in pods
+        }
+        return {
+            (name, node): out.plugin
+            for (refused, node), out in self.exclusions.items()
+            for name, asked in asking.items()
+            if asked == refused
+        }
 
     @property
     def holds(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from muster.domain.decision import Placed
 from muster.domain.reasons import MembersMissing
-from muster.domain.sentences import sentence
+from muster.domain.sentences import MAX_CHARACTERS, sentence
 from muster.gangs import requests
 from muster.gangs.calls import GivenBack
 from muster.gangs.events import Decided
@@ -172,8 +172,9 @@ class Lives:
         gang = self.gangs[key]
         request = requests.request(gang.group, self.ledger)
         snapshot = self.ledger.snapshot()
+        excluded = gang.excluded(request.roles, {pod.uid: pod for pod in gang.group.unbound})
         self.solving = Solving(key, gang.generation, request, snapshot, self.frees)
-        self._out.append(Solve(key, gang.generation, request, snapshot, gang.excluded))
+        self._out.append(Solve(key, gang.generation, request, snapshot, excluded))
 
     def plan_made(self, gang: Gang, solving: Solving, placed: Placed, event: Decided) -> None:
         """Reserve what the planner chose and tell the shim."""
@@ -186,9 +187,8 @@ class Lives:
         self.ledger.hold(usages(placed, pods))
         self._go(gang, Trigger.PLACED)
         self.arm(gang, event.now + self.settings.plan_s)
-        members = tuple((pods[uid].name, uid) for uid in order)
         required = min(solving.request.min_member, len(order))
-        self._push(gang, gang.generation, Outcome.PLANNED, members, required=required)
+        self._push(gang, gang.generation, Outcome.PLANNED, gang.plan.members, required=required)
 
     def nothing_fits(self, gang: Gang, text: str, again_at: float = math.inf) -> None:
         """The planner's no: the pods are let through once, to show it. `again_at` is when it is asked again
@@ -208,7 +208,7 @@ class Lives:
 
     def refuse(self, gang: Gang, event: EventReason, text: str) -> None:
         """Show why: in the pods' condition for each new sentence, in an event for each new state."""
-        gang.reason = text
+        gang.reason = text = _short(text)
         last = gang.verdict
         members = gang.waiting()
         said = last is not None and last.outcome is Outcome.REFUSED
@@ -232,7 +232,7 @@ class Lives:
     ) -> None:
         """Void the plan, free what it holds, and plan again: at once where something was `learnt` that will
         not be asked twice, a few times in a row where something may have been, else after a `pause`."""
-        plan, silent = gang.plan, trigger is Trigger.SESSION_OVER
+        why, plan, silent = _short(why), gang.plan, trigger is Trigger.SESSION_OVER
         members = gang.verdict.members if gang.verdict is not None else gang.waiting()
         generation = plan.generation if plan is not None else gang.generation
         held = [*gang.awaited, *(plan.order if plan is not None else ())]
@@ -250,18 +250,14 @@ class Lives:
             self.settle(gang, now)
 
     def exclude(self, gang: Gang, uid: str, back: GivenBack, now: float) -> bool:
-        """Leave the node out for the role of this member, longer each time; whether this is the first."""
-        first = False
+        """Leave the node out for what asks like this member, longer each time; whether this is the first."""
         if gang.plan is None:
-            return first
-        for role in gang.plan.request.roles:
-            if any(member.uid == uid for member in role.members):
-                pair = (role.name, back.node)
-                gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
-                until = now + self.settings.exclusion(gang.refusals[pair])
-                gang.exclusions[pair] = Exclusion(until, back.plugin, back.message)
-                first |= gang.refusals[pair] == 1
-        return first
+            return False
+        pair = (requests.asks(gang.plan.pods[uid]), back.node)
+        gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
+        until = now + self.settings.exclusion(gang.refusals[pair])
+        gang.exclusions[pair] = Exclusion(until, back.plugin, back.message)
+        return gang.refusals[pair] == 1
 
     def reserved(self, gang: Gang) -> None:
         """Its first member reserves: the plan's deadline stays."""
@@ -347,10 +343,12 @@ class Lives:
         gang.verdict = PushVerdict(gang.key, generation, outcome, namespace, members, required, reason)
         self._out.append(gang.verdict)
 
-    def emit(self, gang: Gang, reason: EventReason, message: str) -> None:
-        """One event on each waiting member, once for each change of state."""
+    def emit(
+        self, gang: Gang, reason: EventReason, message: str, pods: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        """One event on each of these pods, or on each waiting member, once for each change of state."""
         said = (reason, "" if reason in _SAID_ONCE else message)
-        pods = gang.waiting()
+        pods = pods or gang.waiting()
         if self.active and pods and gang.announced != said:
             gang.announced = said
             self._out.append(EmitEvent(gang.group.gang.namespace, pods, reason, message))
@@ -393,3 +391,8 @@ class Lives:
             gang = self.gangs[key]
             gang.deadline = None
             yield gang
+
+
+def _short(text: str) -> str:
+    """As long as our sentences are: what a plugin or the planner said may be of any length."""
+    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"

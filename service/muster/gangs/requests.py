@@ -23,6 +23,9 @@ from muster.gangs.roster import Group
 _Alike = tuple[str, int, str, tuple[Resources, NodeRules, str | None, tuple[Segment, ...]]]
 """What the pods of one role have in common: its name, what they ask for, and what they wish as a role."""
 
+Asks = tuple[str, Resources, int, str, NodeRules]
+"""What a pod asks for on a node, under the role's name that it gives."""
+
 _NUMBERS = re.compile(r"([0-9]+)")
 
 
@@ -42,6 +45,11 @@ def request(group: Group, ledger: Ledger) -> Request:
         priority=priority(group),
         created=created(group),
     )
+
+
+def asks(pod: Pod) -> Asks:
+    """The same for all pods of one role, by whatever name the role goes in the gang as it is now."""
+    return (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.rules)
 
 
 def priority(group: Group) -> int:

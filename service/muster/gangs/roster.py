@@ -25,7 +25,8 @@ MAX_CAUSES = 8
 @dataclass(frozen=True, slots=True)
 class Group:
     """The present pods of one gang. `needed` is how many must be there, those that succeeded not counted.
-    `claims` are what they say of it, each once."""
+    `claims` are what they say of it, each once: those that wait, where any do. What runs was placed by what
+    was said then, and has no say in what replaces it."""
 
     gang: GangId
     bound: tuple[Pod, ...]
@@ -149,33 +150,33 @@ def _group(key: NameKey, by_owner: Mapping[str, list[Pod]]) -> Group:
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
     succeeded = sum(1 for pod in pods if pod.succeeded)
-    claims = frozenset(pod.claim for pod in (*bound, *unbound) if pod.claim is not None)
+    claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
     return Group(
         GangId(namespace, dialect, name, owners),
         bound,
         unbound,
         needed=max(0, max(counts) - succeeded),
-        causes=_causes(f"gang/{namespace}/{name}", (*bound, *unbound), unbound),
+        causes=_causes(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound),
         claims=claims,
     )
 
 
-def _causes(where: str, present: tuple[Pod, ...], unbound: tuple[Pod, ...]) -> tuple[Cause, ...]:
+def _causes(where: str, present: int, unbound: tuple[Pod, ...]) -> tuple[Cause, ...]:
     """Why the gang is ill-formed. Only pods that are still to be placed have causes of their own."""
     own = dict.fromkeys(cause for pod in unbound for cause in pod.causes)
     causes: list[Cause] = list(own)[:MAX_CAUSES]
     if not unbound or causes:
         return tuple(causes)
-    causes.extend(disagreements(present))
+    causes.extend(disagreements(unbound))
     if causes:
         return tuple(causes)
     claim = unbound[0].claim
     assert claim is not None
     if claim.min_member is None and claim.replicas is None:
         causes.append(BadValue(where, "min-member", "", _COUNT_EXPECTED))
-    if claim.replicas is not None and len(present) > claim.replicas:
-        causes.append(TooManyMembers(len(present), claim.replicas))
+    if claim.replicas is not None and present > claim.replicas:
+        causes.append(TooManyMembers(present, claim.replicas))
     return tuple(causes)
 
 

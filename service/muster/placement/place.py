@@ -1,7 +1,7 @@
 """place: (Snapshot, Request, Limits) → Decision, a pure function.
 
-Full gangs first: preferred scopes narrowest first, then the required one alone. Where not all members fit, as
-many as do, if these are `min_member` at least. Nothing leaves before `verify`, which shares no code.
+Full gangs first: preferred scopes in the order given, then the required one alone. Where not all members fit,
+as many as do, if these are `min_member` at least. Nothing leaves before `verify`, which shares no code.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ HTTP_GONE = 410
 
 KEPT_PREFIXES = (
     "gpu.topology/",
+    "apps.kubernetes.io/pod-index",
     "gpu-topology",
     "scheduling.run.ai/",
     "scheduling.x-k8s.io/",

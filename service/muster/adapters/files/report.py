@@ -105,11 +105,14 @@ def _members(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def cause_json(cause: Cause) -> dict[str, Any]:
-    """A cause by its type, with its fields; `unit` says in what its numbers count a resource."""
+    """A cause by its type, with its fields; `unit` says in what its numbers count a resource,
+    `units` in what those of several do, one by one."""
     body: dict[str, Any] = {"type": _HUMP.sub("-", type(cause).__name__).lower()}
     for field in fields(cause):
         value = getattr(cause, field.name)
         body[field.name] = [list(pair) for pair in value] if isinstance(value, tuple) else value
     if "resource" in body:
         body["unit"] = _UNITS.get(body["resource"], "count")
+    if "resources" in body:
+        body["units"] = [_UNITS.get(resource, "count") for resource, _ in body["resources"]]
     return body

@@ -31,6 +31,9 @@ MASK_GPUS = 62
 """GPUs of one node that a mask in a column can show. Nodes have 16 at most today (HGX-2, p2.16xlarge); of a
 larger one, GPUs from index 62 on count as taken."""
 
+ALL_GPUS = (1 << MASK_GPUS) - 1
+"""The mask of all GPUs that a column can show."""
+
 LARGEST = 2**62
 """Amounts are cut off here: one absurd quantity in the API must not overflow a column."""
 

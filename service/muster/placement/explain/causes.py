@@ -7,6 +7,7 @@ enough members do. That holds as far as the budget reached: what was not decided
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from muster.domain.decision import Unplaceable
 from muster.domain.reasons import (
     Cause,
     NodesExcluded,
+    NoSuchDomain,
     NotDecided,
     RoleScope,
     RunningElsewhere,
@@ -24,14 +26,14 @@ from muster.domain.request import Role
 from muster.domain.snapshot import Snapshot
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.domains import domain_cause
+from muster.placement.explain.domains import domain_cause, no_such
 from muster.placement.explain.enough import Oracle
 from muster.placement.explain.minimal import irreducible
 from muster.placement.explain.refusals import resource_missing
 from muster.placement.explain.relaxations import relaxations
+from muster.placement.explain.running import begun_segment, standing, where_they_run
 from muster.placement.explain.shortage import RULES, shortage
 from muster.placement.gang.site import Site
-from muster.placement.gang.standing import standing_of
 from muster.placement.limits import Budget, Limits
 
 Forbids = Callable[[Collection[Assumption]], bool]
@@ -78,22 +80,23 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
     assumptions = conflict.assumptions
     roles = {role.name: role for role in assumptions.roles}
     if conflict.told(Kind.SCOPE):
-        yield domain_cause(conflict, str(assumptions.request.required_scope))
+        scope = str(assumptions.request.required_scope)
+        yield domain_cause(conflict, scope)
+        yield from _joining(conflict, scope)
     elif not any(conflict.told(kind) for kind in RULES):
         cause = shortage(conflict)
         if cause is not None:
             yield cause
     for told in conflict.told(Kind.ROLE_SCOPE):
-        yield _role_scope(conflict, roles[told.role])
+        yield from _role_scope(conflict, roles[told.role])
     for told in conflict.told(Kind.SEGMENTS):
-        segments = tuple((segment.size, segment.scope) for segment in roles[told.role].segments)
-        yield SegmentsTooLarge(told.role, segments, *_fit(conflict), conflict.even_empty)
+        yield from _segments(conflict, roles[told.role])
     for told in conflict.told(Kind.MAX_PER):
         rule = next(rule for rule in assumptions.request.max_per if rule.scope == told.what)
         counted = len(assumptions.request.running) if conflict.told(Kind.RUNNING) else 0
         yield TooFewParts(rule.scope, rule.members, *_fit(conflict), conflict.even_empty, counted)
-    if conflict.told(Kind.RUNNING):
-        yield from _running(conflict)
+        if no_such(conflict, rule.scope):
+            yield NoSuchDomain(rule.scope)
     for told in conflict.told(Kind.REFUSED):
         yield _excluded(conflict, roles[told.role], told.what)
     for role in conflict.members_of:
@@ -108,28 +111,40 @@ def _fit(conflict: Conflict) -> tuple[int | None, int]:
     return conflict.oracle.members(world), world.wanted
 
 
-def _role_scope(conflict: Conflict, role: Role) -> RoleScope:
+def _joining(conflict: Conflict, scope: str, role: str | None = None) -> Iterator[Cause]:
+    """That others must join those that run, of this role or of all."""
+    stays = standing(conflict, role)
+    if stays:
+        yield RunningElsewhere(scope, where_they_run(conflict, scope, stays), len(stays))
+
+
+def _role_scope(conflict: Conflict, role: Role) -> Iterator[Cause]:
     """The best part for the role alone."""
     scope = str(role.required_scope)
+    if no_such(conflict, scope, role):
+        yield NoSuchDomain(scope, role.name)
+        return
     alone = Conflict(
         conflict.assumptions, frozenset((Assumption(Kind.ROLE, role.name),)), conflict.kept, conflict.oracle
     )
-    world = alone.seen().within(scope)
+    stays, world = standing(conflict, role.name), alone.seen().within(scope)
+    own = tuple(one for one in world.request.running if one.role == role.name)
+    world = replace(world, request=replace(world.request, running=own))
     found = conflict.oracle.most(world)
     fit = min(found.members, world.wanted) if found.proven else None
-    return RoleScope(role.name, scope, found.part, fit, world.wanted, conflict.even_empty)
+    best = where_they_run(conflict, scope, stays) if stays else found.part
+    yield RoleScope(role.name, scope, best, fit, world.wanted, conflict.even_empty)
+    yield from _joining(conflict, scope, role.name)
 
 
-def _running(conflict: Conflict) -> Iterator[Cause]:
-    """Of the scopes that they decide, the gang's first."""
-    request, view = conflict.assumptions.request, conflict.assumptions.view
-    roles = {role.name: role for role in conflict.assumptions.roles}
-    scopes = [request.required_scope for _ in conflict.told(Kind.SCOPE)]
-    scopes += [roles[told.role].required_scope for told in conflict.told(Kind.ROLE_SCOPE)]
-    scopes += [roles[told.role].segments[0].scope for told in conflict.told(Kind.SEGMENTS)]
-    for scope in filter(None, scopes[:1]):
-        parts = standing_of(view, request).parts(view, scope)
-        yield RunningElsewhere(scope, min(parts or ("",)), len(request.running))
+def _segments(conflict: Conflict, role: Role) -> Iterator[Cause]:
+    for segment in role.segments:
+        if no_such(conflict, segment.scope, role):
+            yield NoSuchDomain(segment.scope, role.name)
+            return
+    segments = tuple((segment.size, segment.scope) for segment in role.segments)
+    yield SegmentsTooLarge(role.name, segments, *_fit(conflict), conflict.even_empty)
+    yield from begun_segment(conflict, role)
 
 
 def _excluded(conflict: Conflict, role: Role, by: str) -> NodesExcluded:

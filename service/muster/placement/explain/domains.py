@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from muster.domain.reasons import Cause, DomainTooSmall, IndicesUnknown, NoSuchDomain
-from muster.domain.request import Scope
+from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import Bools, Columns
 from muster.placement.explain.assumptions import World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.emptied import CPU, GPU, free_of
+from muster.placement.explain.running import standing, where_they_run
 from muster.placement.search.onenode import INSIDE
 
 
@@ -23,12 +24,25 @@ def domain_cause(conflict: Conflict, scope: str) -> Cause:
     return cause
 
 
+def no_such(conflict: Conflict, scope: str, role: Role | None = None) -> bool:
+    """Whether no node lies in any part of a scope; of a role's, no node that admits it, refusals that do not
+    matter aside."""
+    if scope in (*INSIDE, Scope.NODE):
+        return False
+    world = conflict.seen(refusals_told=True)
+    has = world.view.part(scope).codes >= 0
+    return not (has & world.admitted[role.name] if role else has).any()
+
+
 def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:
     found = conflict.oracle.most(world)
-    best = found.part if found.members else _most_free(world, scope)
-    role = conflict.part_of_gang
-    if best:
-        linked = scope != Scope.NVLINK_DOMAIN or _has_nvlink(world.view, best)
+    role, stays = conflict.part_of_gang, standing(conflict)
+    if stays:
+        best = where_they_run(conflict, scope, stays)
+    else:
+        best = found.part if found.members else _most_free(world, scope)
+    if best or stays:
+        linked = scope != Scope.NVLINK_DOMAIN or not best or _has_nvlink(world.view, best)
         fit = found.members if found.proven else None
         return DomainTooSmall(scope, best, fit, world.wanted, linked, conflict.even_empty, role)
     guessed = _admitted(world) & ~world.view.promised

@@ -30,6 +30,9 @@ from muster.placement.gang.site import levels_of
 LISTED = 3
 """Relaxations told; the search for them ends there."""
 
+SAYS_MIN_MEMBER = "annotations"
+"""The dialect in which gangs say how many members must fit."""
+
 CORDONED, TAINT = "cordoned", "taint "
 SELECTORS = ("selector ", "affinity ")
 NARROW = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value)
@@ -155,8 +158,11 @@ def _more_per_part(conflict: Conflict, scope: str) -> Iterator[Relaxation]:
 
 
 def _fewer(conflict: Conflict) -> Iterator[Relaxation]:
-    """As many as fit."""
-    world = _as_it_is(conflict)
+    """As many as fit, where a number that the user sets says how many must: other dialects count exactly,
+    a gang that runs in part has started, and of several roles nobody could tell which to do without."""
+    world, request = _as_it_is(conflict), conflict.assumptions.request
+    if request.gang.dialect != SAYS_MIN_MEMBER or len(request.roles) > 1 or request.running:
+        return
     fit = conflict.oracle.most(world).members
     if 0 < fit < world.wanted:
         yield FewerMembers(fit, world.wanted)

@@ -15,11 +15,20 @@ from muster.domain.reasons import (
     MemberTooLarge,
     NotEnoughFree,
 )
-from muster.domain.request import Role
+from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Columns, Ints
 from muster.placement.explain.assumptions import Kind, World
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.emptied import CPU, GPU, MEMORY, PODS, RESOURCES, amount_of, free_of
+from muster.placement.explain.emptied import (
+    CPU,
+    GPU,
+    MEMORY,
+    PODS,
+    RESOURCES,
+    amount_of,
+    emptied,
+    free_of,
+)
 from muster.placement.explain.minimal import irreducible
 from muster.placement.gang.site import room_of
 
@@ -36,19 +45,43 @@ def shortage(conflict: Conflict) -> Cause | None:
     rows = np.flatnonzero(np.logical_or.reduce([world.admitted[role.name] for role in conflict.members_of]))
     if not len(rows) and len(world.view.names):
         return None
-    if conflict.even_empty and (cause := _too_large(conflict, world, rows)):
+    request = conflict.assumptions.request
+    whole = emptied(world.view, replace(request, running=())) if request.running else world.view
+    if conflict.even_empty and (cause := _too_large(conflict, replace(world, view=whole), rows)):
         return cause
-    fit, (short, *others) = conflict.oracle.members(world), _limits(conflict, world, rows)
+    fit = None if _ruled(request) else conflict.oracle.members(world)
+    short, *others = _limits(conflict, world, rows)
     amounts = {what: _sum(free_of(world.view, what)[rows]) for what in RESOURCES}
     if others:
         free = tuple((_called(conflict, what), amounts[what]) for what in (short, *others))
         return FreeApart(conflict.name, free, fit, world.wanted, conflict.even_empty)
     name, needed = _called(conflict, short), _needed(world, short)
+    if conflict.even_empty:
+        there = _there(world.view, request, rows)
+        names = {role.name for role in (*conflict.members_of, *there)}
+        roles = ", ".join(role.name for role in request.roles if role.name in names)
+        needed += sum(amount_of(role, short) for role in there)
+        fit = fit if fit is None else fit + len(there)
+        total, largest = _sum(free_of(whole, short)[rows]), _largest(whole, rows, short)
+        wanted = world.wanted + len(there)
+        return ClusterTooSmall(roles, name, total, needed, fit, wanted, *largest, conflict.nobody_admits)
     asked = (conflict.name, name, amounts[short], needed, fit, world.wanted)
     largest = _largest(world.view, rows, short)
-    if conflict.even_empty:
-        return ClusterTooSmall(*asked, *largest, conflict.nobody_admits)
     return NotEnoughFree(*asked) if amounts[short] < needed else FreeInPieces(*asked, *largest)
+
+
+def _ruled(request: Request) -> bool:
+    """Whether members that fit one by one may still break a rule."""
+    own = any(role.segments or role.required_scope for role in request.roles)
+    return own or bool(request.required_scope or request.max_per)
+
+
+def _there(view: Columns, request: Request, rows: Ints) -> list[Role]:
+    """Of each member that runs on these nodes, its role: what they have in all holds what it has."""
+    if not request.running:
+        return []
+    roles, here = {role.name: role for role in request.roles}, {view.names[row] for row in rows}
+    return [roles[one.role] for one in request.running if one.node in here and one.role in roles]
 
 
 def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
@@ -11,10 +11,13 @@ import numpy as np
 
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.site import Counts, Site
-from muster.placement.gpus.innode import InNode, allowed, free_by_domain
+from muster.placement.gpus.innode import InNode, allowed, few_ways, free_by_domain
 
 MAX_MIXES = 2048
 """Ways to mix the roles on one node that are looked at; beyond, a thinned grid, and nothing is proven."""
+
+MIN_STEPS = 3
+"""Counts of each role on a thinned grid, at least."""
 
 ENOUGH = -1
 """In the key of a mix: there is so much of the resource that it rules nothing out."""
@@ -71,6 +74,7 @@ def _of_roles(site: Site, rows: Ints, caps: Ints, active: list[int], gpus: Ints)
             tuple(values[: len(active)]),
             tuple(values[len(active) :]),
             tuple(steps),
+            tuple(site.unit_everywhere(r) for r in active),
         )
         found.append(_spread(mixes, active, len(site.roles)))
     return index, found
@@ -99,7 +103,7 @@ def _ruled(mixes: Mixes, rule: InNode, free: Counts) -> Mixes:
         return mix != other and all(a <= b for a, b in zip(mix, other, strict=True))
 
     largest = tuple(mix for mix in kept if not any(below(mix, other) for other in kept))
-    return Mixes(kept, largest, mixes.complete)
+    return Mixes(kept, largest, mixes.complete and few_ways(rule, free))
 
 
 def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Mixes]]:
@@ -150,46 +154,67 @@ def _spread(mixes: Mixes, active: list[int], roles: int) -> Mixes:
 
 
 @lru_cache(maxsize=1 << 14)
-def _mixes(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Counts) -> Mixes:
-    complete = prod(cap + 1 for cap in caps) <= MAX_MIXES
+def _mixes(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Counts, units: Counts) -> Mixes:
+    """Mixes that take each role in multiples of its unit."""
     left = tuple(LOTS if f == ENOUGH else f * step for f, step in zip(free, steps, strict=True))
-    found = [mix for mix in _walk(asks, _grids(caps), left) if any(mix)]
-    known = set(found)
+    grouped = tuple(tuple(ask * unit for ask in role) for role, unit in zip(asks, units, strict=True))
+    caps = tuple(cap // unit for cap, unit in zip(caps, units, strict=True))
+    complete = prod(cap + 1 for cap in caps) <= MAX_MIXES
+    if complete:
+        found = [mix for mix in _walk(grouped, [range(cap + 1) for cap in caps], left) if any(mix)]
+        known = set(found)
+        largest = [mix for mix in found if not any(more in known for more in _one_more(mix))]
+    else:
+        largest = list(dict.fromkeys(_filled(grouped, caps, left, mix) for mix in _some(grouped, caps, left)))
+        found = list(dict.fromkeys([*filter(any, _some(grouped, caps, left)), *largest]))
 
-    def larger(mix: Counts, r: int) -> bool:
-        more = (*mix[:r], mix[r] + 1, *mix[r + 1 :])
-        return more in known if complete else mix[r] < caps[r] and _fits(asks, more, left)
+    def members(mix: Counts) -> Counts:
+        return tuple(count * unit for count, unit in zip(mix, units, strict=True))
 
-    largest = tuple(mix for mix in found if not any(larger(mix, r) for r in range(len(caps))))
-    return Mixes(tuple(found), largest, complete)
+    return Mixes(tuple(map(members, found)), tuple(map(members, largest)), complete)
 
 
-def _grids(caps: Counts) -> list[list[int]]:
-    """The counts to try of each role: all, or evenly thinned ones where all are too many."""
-    if prod(cap + 1 for cap in caps) <= MAX_MIXES:
-        return [list(range(cap + 1)) for cap in caps]
+def _one_more(mix: Counts) -> Iterator[Counts]:
+    for r, count in enumerate(mix):
+        yield (*mix[:r], count + 1, *mix[r + 1 :])
+
+
+def _some(asks: tuple[Counts, ...], caps: Counts, free: Counts) -> Iterator[Counts]:
+    """Of too many mixes, those on an evenly thinned grid; of too many roles, those of one role each."""
     mixed = sum(cap > 0 for cap in caps)
-    steps = max(2, int(MAX_MIXES ** (1 / mixed)))
-    return [sorted({round(cap * i / (steps - 1)) for i in range(steps)}) for cap in caps]
+    steps = int(MAX_MIXES ** (1 / mixed))
+    if steps >= MIN_STEPS:
+        yield from _walk(asks, [_thinned(cap, steps) for cap in caps], free)
+        return
+    for r, cap in enumerate(caps):
+        grids = [_thinned(cap, MIN_STEPS) if other == r else [0] for other in range(len(caps))]
+        yield from _walk(asks, grids, free)
 
 
-def _walk(asks: tuple[Counts, ...], grids: list[list[int]], free: Counts) -> Iterator[Counts]:
+def _thinned(cap: int, steps: int) -> Sequence[int]:
+    return sorted({round(cap * i / (steps - 1)) for i in range(steps)})
+
+
+def _filled(asks: tuple[Counts, ...], caps: Counts, free: Counts, mix: Counts) -> Counts:
+    """The mix with as much added as fits, role after role: nothing can be added to it."""
+    filled = list(mix)
+    left = [f - sum(n * ask[i] for n, ask in zip(mix, asks, strict=True)) for i, f in enumerate(free)]
+    for r, ask in enumerate(asks):
+        room = min((have // each for have, each in zip(left, ask, strict=True) if each), default=caps[r])
+        more = min(room, caps[r] - filled[r])
+        filled[r] += more
+        left = [have - more * each for have, each in zip(left, ask, strict=True)]
+    return tuple(filled)
+
+
+def _walk(asks: tuple[Counts, ...], grids: Sequence[Sequence[int]], free: Counts) -> Iterator[Counts]:
     if not grids:
         yield ()
         return
     room = min((f // ask for f, ask in zip(free, asks[0], strict=True) if ask), default=grids[0][-1])
-    counts = [count for count in grids[0] if count <= room]
-    if room < grids[0][-1] and room not in counts and room > 0:
-        counts.append(room)  # on a thinned grid, the most there is room for
-    for count in counts:
+    for count in grids[0]:
+        if count > room:
+            return
         left = tuple(f - count * ask for f, ask in zip(free, asks[0], strict=True))
         for rest in _walk(asks[1:], grids[1:], left):
             yield (count, *rest)
-
-
-def _fits(asks: tuple[Counts, ...], mix: Counts, free: Counts) -> bool:
-    return all(
-        sum(count * ask for count, ask in zip(mix, column, strict=True)) <= f
-        for column, f in zip(zip(*asks, strict=True), free, strict=True)
-        if any(ask and count for count, ask in zip(mix, column, strict=True))
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import lcm
+from math import gcd, lcm
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from muster.domain.node import Resources
 from muster.domain.request import Request, Role, Scope
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import admits
-from muster.placement.cluster.columns import Bools, Columns, Ints, columns
+from muster.placement.cluster.columns import ALL_GPUS, LARGEST, Bools, Columns, Ints, columns
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.rules import Rules, rules_of
@@ -24,6 +24,10 @@ WIDE = Scope.NVLINK_DOMAIN.value
 
 Counts = tuple[int, ...]
 """Members by role, in the order of `Site.roles`."""
+
+
+BEYOND = 2 * LARGEST - 1
+"""A request for so much, or more, fits nowhere: amounts in columns end at LARGEST."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +54,14 @@ class Site:
         """Members of the role come in multiples of this on every node."""
         rules = [rule for rule in self.rules.node_rules if rule is not None]
         return lcm(1, *(lcm(rule.unit[role], max(1, rule.domain_unit[role])) for rule in rules))
+
+    def unit_everywhere(self, role: int) -> int:
+        """Members of the role come in multiples of this on every node, whatever rule it has."""
+        rules = [self.rules.node_rules[i] for i in np.unique(self.rules.in_node).tolist()]
+        units = [
+            1 if rule is None else lcm(rule.unit[role], max(1, rule.domain_unit[role])) for rule in rules
+        ]
+        return gcd(*units)
 
     def keeping(self, kept: Mapping[str, int]) -> Site:
         """The site for so many members of each role, the first by rank."""
@@ -144,7 +156,9 @@ def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> I
     unit, gpus = rule.domain_unit[r], rule.gpus[r]
     if simple:
         if unit and gpus:
-            by_domain = (np.bitwise_count(free & domain).astype(np.int64) for domain in shape.domains)
+            by_domain = (
+                np.bitwise_count(free & (domain & ALL_GPUS)).astype(np.int64) for domain in shape.domains
+            )
             room = np.minimum(room, sum(count // (unit * gpus) * unit for count in by_domain))
         step = lcm(rule.unit[r], unit or 1)
         return np.asarray(room // step * step)
@@ -161,11 +175,11 @@ def room_of(view: Columns, role: Role) -> Ints:
     """By row, how many members of the role fit as far as what is free goes, as kube-scheduler counts: what is
     not asked for is not checked."""
     asked: Resources = role.resources
-    room = np.maximum(0, view.pods) // max(1, asked.pods)
+    room = np.maximum(0, view.pods) // min(max(1, asked.pods), BEYOND)
     if asked.cpu_milli > 0:
-        room = np.minimum(room, np.maximum(0, view.cpu) // asked.cpu_milli)
+        room = np.minimum(room, np.maximum(0, view.cpu) // min(asked.cpu_milli, BEYOND))
     if asked.memory_bytes > 0:
-        room = np.minimum(room, np.maximum(0, view.memory) // asked.memory_bytes)
+        room = np.minimum(room, np.maximum(0, view.memory) // min(asked.memory_bytes, BEYOND))
     if role.gpus:
         room = np.minimum(room, view.free_count // role.gpus)
     return room

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+from math import prod
 
 import numpy as np
 
@@ -17,6 +19,13 @@ from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.damage import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, best_sets, value_of
 from muster.placement.gpus.rings import popcounts, rings
+
+MAX_WAYS = 1 << 14
+"""Ways to share the GPUs of one node out that are looked at. More there are only on nodes of many small
+domains, where members that must lie in one stand beside others; the best of the first ones is taken then."""
+
+MAX_STATES = 1 << 9
+"""Ways that are kept while members of several GPUs, which may lie across domains, are placed one by one."""
 
 Counts = tuple[int, ...]
 Spread = tuple[Counts | tuple[Counts, ...] | None, ...]
@@ -61,6 +70,12 @@ class InNode:
         )
 
 
+def few_ways(rule: InNode, free: Counts) -> bool:
+    """Whether all ways to share GPUs out to domains with so many free ones are looked at."""
+    across = rule.domain_most and max(rule.gpus) > 1
+    return not rule.binds_domains or prod(n + 1 for n in free) <= (MAX_STATES if across else MAX_WAYS)
+
+
 def free_by_domain(shape: Shape, free: int) -> Counts:
     """Free GPUs in each domain of the shape."""
     return tuple((free & domain).bit_count() for domain in shape.domains)
@@ -68,7 +83,13 @@ def free_by_domain(shape: Shape, free: int) -> Counts:
 
 def allowed(rule: InNode, mix: Counts, free: Counts) -> bool:
     """Whether the node may take the mix, `free` GPUs by domain given."""
-    return rule.admits(mix) and (not rule.binds_domains or bool(spreads(rule, mix, free)))
+    return rule.admits(mix) and (not rule.binds_domains or _exists(rule, mix, free))
+
+
+@lru_cache(maxsize=1 << 15)
+def _exists(rule: InNode, mix: Counts, free: Counts) -> bool:
+    none = (0,) * len(free)
+    return next(_walk(rule, mix, free, 0, none, none, ()), None) is not None
 
 
 @lru_cache(maxsize=1 << 14)
@@ -76,7 +97,7 @@ def spreads(rule: InNode, mix: Counts, free: Counts) -> dict[Counts, Spread]:
     """The ways to share GPUs out to domains with so many free ones: GPUs by domain → members by domain."""
     found: dict[Counts, Spread] = {}
     none = (0,) * len(free)
-    for used, _, spread in _walk(rule, mix, free, 0, none, none, ()):
+    for used, _, spread in islice(_walk(rule, mix, free, 0, none, none, ()), MAX_WAYS):
         found.setdefault(used, spread)
     return found
 
@@ -99,19 +120,21 @@ def _placed(
     bound = rule.domain_unit[block] or rule.pinned[block] >= 0 or any(block in group for group in rule.single)
     if not count or (not gpus and not bound):
         yield used, touched, None
-    elif bound:
+    elif bound or (rule.domain_most and gpus == 1):  # one GPU lies across nothing
         unit = rule.domain_unit[block] or 1
         if count % unit == 0:
-            for placed in _compositions(count // unit, len(free)):
+            each = unit * gpus
+            room = tuple((f - u) // each if each else count // unit for f, u in zip(free, used, strict=True))
+            for placed in _compositions(count // unit, room):
                 members = tuple(n * unit for n in placed)
                 if _allowed(rule, block, members, spread):
                     yield from _added(rule, free, used, touched, members, gpus, members)
     elif rule.domain_most:
         yield from _member_by_member(rule, free, count, gpus, used, touched)
     else:
-        for share in _compositions(count * gpus, len(free)):
-            if all(u + s <= f for u, s, f in zip(used, share, free, strict=True)):
-                yield tuple(u + s for u, s in zip(used, share, strict=True)), touched, None
+        left = tuple(f - u for f, u in zip(free, used, strict=True))
+        for share in _compositions(count * gpus, left):
+            yield tuple(u + s for u, s in zip(used, share, strict=True)), touched, None
 
 
 def _allowed(rule: InNode, block: int, members: Counts, spread: Spread) -> bool:
@@ -142,10 +165,11 @@ def _member_by_member(
     for _ in range(count):
         more: dict[tuple[Counts, Counts], tuple[Counts, ...]] = {}
         for (have, counts), shares in states.items():
-            for share in _compositions(gpus, len(free)):
+            left = tuple(f - u for f, u in zip(free, have, strict=True))
+            for share in _compositions(gpus, left):
                 taken = tuple(u + s for u, s in zip(have, share, strict=True))
                 counted = tuple(t + (s > 0) for t, s in zip(counts, share, strict=True))
-                if all(t <= f for t, f in zip(taken, free, strict=True)) and _within(rule, counted):
+                if len(more) < MAX_STATES and _within(rule, counted):
                     more.setdefault((taken, counted), (*shares, share))
         states = more
     for (have, counts), shares in sorted(states.items()):
@@ -157,18 +181,16 @@ def _within(rule: InNode, touched: Counts) -> bool:
     return all(limit < 0 or t <= limit for t, limit in zip(touched, limits, strict=True))
 
 
-def _compositions(total: int, parts: int) -> Iterator[Counts]:
-    """The ways to write `total` as a sum over the parts, in order."""
-    if parts == 0:
+def _compositions(total: int, most: Counts) -> Iterator[Counts]:
+    """The ways to write `total` as a sum of so many parts, each up to its `most`, in order."""
+    if not most:
         if total == 0:
             yield ()
         return
-    if parts == 1:
-        yield (total,)
-        return
-    for first in range(total, -1, -1):
-        for rest in _compositions(total - first, parts - 1):
-            yield (first, *rest)
+    rest = most[1:]
+    for first in range(min(total, most[0]), max(0, total - sum(rest)) - 1, -1):
+        for others in _compositions(total - first, rest):
+            yield (first, *others)
 
 
 @lru_cache(maxsize=1 << 14)

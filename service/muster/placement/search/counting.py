@@ -239,7 +239,7 @@ def _of_racks(problem: Problem, counted: Counted, scope: str) -> Counted:
     parts = np.unique(problem.part(scope))[left.rows[left.start]]
     kept, _ = problem.narrowed(problem.open & np.isin(problem.part(scope), parts)[:, None])
     kept = replace(kept, at_most=left.at_most)
-    return Counted(counted.value, kept, {}, counted.gap, racks=(left, scope))
+    return Counted(counted.value, kept, counted.use, counted.gap, racks=(left, scope))
 
 
 def _limited(problem: Problem, scope: str, parts: int, count: int) -> Problem:

@@ -42,9 +42,9 @@ class Finished:
 def finish(site: Site, counted: Counted, budget: Budget, best: Value | None) -> Finished:
     """Decide the levels below the nodes, as long as the region may beat `best`."""
     with budget.phase("sets"):
-        plans = counted.plans(site)
+        plans, use = counted.plans(site), None
         if plans is not None:
-            problem, use, complete = plans.problem, None, True
+            problem, use, complete = plans.problem, plans.first(counted.use), True
         else:
             problem, use, complete = _prepared(site, counted, budget)
     gap = None if complete else Gap(NVLINK_DOMAINS.name)
@@ -86,7 +86,8 @@ def _decided(problem: Problem, level: Level, use: Use | None, budget: Budget) ->
 def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Use | None, bool]:
     """The fine problem without what can't be in a plan of so few nodes, and the coarse solution in its
     terms."""
-    placed = _trimmed(counted.problem, counted.use)
+    # Of racks counted as wholes, the solution does not say which nodes.
+    placed = _trimmed(counted.problem, counted.use) if counted.racks is None else {}
     problem, complete = fine(site, counted.problem)
     # Rules bind more than counts: on the nodes of the coarse solution, the solver finds who goes where.
     use = _as_use(problem, placed) if site.plain else _on_nodes(problem, list(placed), budget)
@@ -136,6 +137,8 @@ def _trimmed(problem: Problem, use: Use) -> dict[int, Counts]:
 
 def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
     """A solution on these nodes alone."""
+    if not rows:
+        return None
     used = np.isin(problem.rows, rows)
     size = np.array(
         [int(used[start : start + n].sum()) for start, n in zip(problem.start, problem.size, strict=True)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from muster.domain.request import Scope
-from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.columns import ALL_GPUS, Ints
 from muster.placement.cluster.fabric import Place
 from muster.placement.gang.mixes import mixes_on
 from muster.placement.gang.site import Counts, Site
@@ -70,6 +70,9 @@ def _of_roles(site: Site, scopes: tuple[str, ...], region: Ints, need: Counts, b
         limit = (int(bounds[:, one].sum()), tuple(bounds[:, one].tolist()))
         if found and limit <= max((each.members, each.counts) for each in found):
             continue
+        if budget.spent:
+            found.append(Most((0,) * len(need), "", False))
+            break
         inside = rows[region[rows] == one]
         problem, complete = coarse(site, inside, need, ())
         if not problem.classes:
@@ -100,7 +103,7 @@ def _inside_nodes(site: Site, scopes: tuple[str, ...], need: Counts) -> Most | N
         of_shape = np.flatnonzero(usable & (view.shape == shape))
         place = view.place(int(of_shape[0]))
         for part in _masks(place.all_gpus, [_parts(site, place, scope) for scope in narrow]):
-            inside = np.bitwise_count(view.free_gpus[of_shape] & part).astype(np.int64)
+            inside = np.bitwise_count(view.free_gpus[of_shape] & (part & ALL_GPUS)).astype(np.int64)
             rows.append(of_shape)
             gpus.append(np.minimum(inside, view.free_count[of_shape]))
             masks.append(np.full(len(of_shape), part))

@@ -17,6 +17,10 @@ from muster.placement.search.classes import parts_by_row
 from muster.placement.search.onenode import Share
 
 
+class _TooLargeError(Exception):
+    """The levels do not fit in one number."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Regions:
     """Regions that are equally good so far. [row looked at]: `rows`, the `region` of each from 0, and `cap`,
@@ -73,7 +77,10 @@ def in_one_rack(site: Site, found: Regions, role: int, need: int) -> tuple[Share
     parts, width, most = int(region[-1]) + 1, int(at.max()) + 1, int(cap.max()) + 1
     if onerack.steps(parts, width, nodes, need, most) > onerack.MAX_STEPS:
         return None
-    chosen = _best(site, role, rows, cap, least, (region, at, (parts, width, most)), nodes, need)
+    try:
+        chosen = _best(site, role, rows, cap, least, (region, at, (parts, width, most)), nodes, need)
+    except _TooLargeError:
+        return None
     if chosen is None:
         return None
     part, taken, choice = chosen
@@ -109,7 +116,7 @@ def _best(
         costs = [-cost if name == "ring" else cost for name, cost in zip(levels, costs, strict=True)]
         cost = onerack.combined([*costs, left], allowed, nodes)
         if cost is None:
-            return None
+            raise _TooLargeError
         table = np.full(shape, onerack.NEVER, np.int64)
         table[region, at] = cost.cost
         return onerack.best_nodes(table, need, nodes)

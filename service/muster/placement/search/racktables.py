@@ -39,8 +39,8 @@ def rack_problem(problem: Problem, levels: Sequence[str], role: int, unit: int) 
         if (by_part[other][part] != of_class).any():
             return None  # the part lies in several of the other scope
     wide = by_part.pop(WIDE, np.zeros(0, np.int64))
-    if (wide != FREE).any() and len(np.unique(wide)) < len(wide):
-        return None  # NVLink domains over several parts are to be counted by themselves
+    if (wide != FREE).any() and ((wide == FREE).any() or len(np.unique(wide)) < len(wide)):
+        return None  # NVLink domains over several parts, or in some alone, are to be counted by themselves
     step, most = unit, np.full(len(parts), need)
     for rule in problem.rules:
         by_class = rule.part[problem.cell]
@@ -116,6 +116,17 @@ class RackPlans:
     grid: Ints
     """[part, node]: index into `rows`, -1 for none."""
     rows: Ints
+
+    def first(self, use: Use) -> Use | None:
+        """The solution of the coarse problem of racks, with whatever links there are."""
+        depth = len(self.tables)
+        found: Use = {}
+        for (c, p), racks in use.items():
+            offered = [p * depth + t for t in range(depth) if self.problem.open[c, p * depth + t]]
+            if not offered:
+                return None
+            found[c, offered[-1]] = racks
+        return found
 
     def shares(self, site: Site, use: Use) -> tuple[Share, ...]:
         """A solution of the problem, node by node."""

@@ -1,0 +1,71 @@
+"""Members that run already say where others must lie: where that is, and of whom it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from muster.domain.reasons import RunningElsewhere
+from muster.domain.request import Role, Scope
+from muster.placement.explain.assumptions import Kind
+from muster.placement.explain.conflict import Conflict
+from muster.placement.gang.blocks import Together, blocks_of
+from muster.placement.gang.standing import Stay, common_parts, standing_of
+from muster.placement.search.onenode import INSIDE
+
+
+def standing(conflict: Conflict, role: str | None = None) -> tuple[Stay, ...]:
+    """Those of a role, or all, if it matters that they run."""
+    if not conflict.told(Kind.RUNNING):
+        return ()
+    members = standing_of(conflict.assumptions.view, conflict.assumptions.request).members
+    return tuple(stay for stay in members if role is None or stay.running.role == role)
+
+
+def where_they_run(conflict: Conflict, scope: str, stays: Sequence[Stay]) -> str:
+    """The part of a scope that holds them all; "" where there is none, or none is known."""
+    return min(common_parts(conflict.assumptions.view, scope, stays) or ("",))
+
+
+def begun_segment(conflict: Conflict, role: Role) -> Iterator[RunningElsewhere]:
+    """Of the segments of a role that run in part, the first that the part where they run is too full for."""
+    stays = {stay.running: stay for stay in standing(conflict, role.name)}
+    if not stays:
+        return
+    roles = (replace(role, required_scope=None),)
+    request = replace(conflict.assumptions.request, roles=roles, running=tuple(stays))
+    blocks = blocks_of(request)
+    begun = []
+    for together in blocks.together:
+        if together.running:
+            here = [stays[one] for one in together.running]
+            part = where_they_run(conflict, together.scope, here)
+            short = _missing(blocks.roles, together) - _room(conflict, role, together.scope, part)
+            begun.append((short, RunningElsewhere(together.scope, part, len(here))))
+    yield from [cause for short, cause in begun if short > 0][:1] or [cause for _, cause in begun][:1]
+
+
+def _missing(blocks: Sequence[Role], together: Together) -> int:
+    return sum(len(blocks[block].members) for block in together.blocks)
+
+
+def _room(conflict: Conflict, role: Role, scope: str, part: str) -> int:
+    """Members that the part has room for, were they alone."""
+    world = conflict.seen()
+    view, room = world.view, np.where(world.admitted[role.name], world.room[role.name], 0)
+    if not part:
+        return 0
+    if scope == Scope.NODE:
+        return int(room[view.row[part]])
+    if scope not in INSIDE:
+        codes, names = view.part(scope).codes, view.part(scope).names
+        return int(room[codes == names.index(part)].sum())
+    rooms = 0
+    for row in np.flatnonzero(room).tolist():
+        for name, mask in view.place(row).parts(scope):
+            if name == part:
+                free = (int(view.free_gpus[row]) & mask).bit_count()
+                rooms += min(int(room[row]), free // role.gpus if role.gpus else int(room[row]))
+    return rooms
