@@ -239,3 +239,26 @@ def assert_all_members(snapshot: Snapshot, request: Request, decision: Placed) -
     """Members come in natural order, so that the first ranks are kept and stay together."""
     names = [member.name for member in decision.members]
     assert names == sorted(names, key=lambda name: (name[0], int(name[2:])))
+
+
+def test_a_rack_in_no_wide_domain_is_weighed_against_racks_that_are_one() -> None:
+    """Two racks of four members: as many NVLink domains whichever they are, so the faster links decide."""
+    snapshot = cluster("rack r1: a[4]\nrack r2: b[4, clique k2]\nrack r3: c[4 pcie, clique k3]")
+    decision = place(snapshot, gang("8 x 1 GPU, max rack=4"))
+    assert isinstance(decision, Placed)
+    assert {member.node for member in decision.members} == {"a", "b"}
+    assert decision.optimal
+
+
+@pytest.mark.parametrize(
+    ("drawn", "asked"),
+    [
+        (": a[64] b[64]", "132 x 1 GPU, scope node, min 1"),
+        (": a[64] b[64]", "12 x 1 GPU by 4 nvlink-domain + 8 x 4 GPU by 2 node"),
+        ("rack r0: a[8] b[8] c[8]", "100 x 0 GPU + 100 x 0 GPU + 8 x 1 GPU"),
+        (": " + " ".join(f"n{i}[8]" for i in range(8)), " + ".join(["3 x 1 GPU"] * 4)),
+        (": a[16 pcie] b[16 pcie]", "4 x 0 GPU by 2 nvlink-domain + 12 x 1 GPU"),
+    ],
+)
+def test_nodes_of_many_gpus_and_gangs_of_many_mixes_are_placed(drawn: str, asked: str) -> None:
+    assert isinstance(place(cluster(drawn), gang(asked)), Placed)

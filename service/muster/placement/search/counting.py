@@ -28,7 +28,7 @@ from muster.placement.search.racktables import RackPlans, rack_plans, rack_probl
 FEW_PARTS = 4
 """Parts of the narrowest level, for each price, in which a first solution is looked for."""
 
-MAX_CHOICES = 64
+MAX_CHOICES = 256
 """Choices of parts of a level that are looked at one by one; more are left to the solver."""
 
 Value = tuple[int, ...]
@@ -174,7 +174,7 @@ class Counting:
             problem, _ = whole.narrowed(whole.open & unequal[:, None])
         decided = decide(problem, NODES, self._budget, self._few_parts(problem))
         if decided.status is Status.UNKNOWN:
-            use = greedy(problem, scope, limit, self._prices)
+            use = greedy(problem, self._prices)
             if use is not None:
                 decided = decide(problem, NODES, self._budget, use)
         if decided.status is Status.SOLVED:

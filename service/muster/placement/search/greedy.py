@@ -10,20 +10,21 @@ from muster.placement.model.problem import FREE, Problem, Use
 from muster.placement.search.prices import Price, values
 
 
-def greedy(problem: Problem, scope: str | None, limit: int | None, by_price: tuple[Price, ...]) -> Use | None:
-    """A solution that touches at most `limit` parts of `scope`; None where this finds none. Rules are not
-    looked at, nor limits of other scopes: there it finds none."""
-    limits = {name for name in problem.at_most if name != scope}
-    if problem.rules or limits:
+def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
+    """A solution that touches no more parts of the levels than decided; None where this finds none, as where
+    rules bind members."""
+    if problem.rules:
         return None
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
         chosen = np.ones(problem.classes, bool)
-        if scope is not None and limit is not None:
-            part = problem.part(scope)
+        for name, most in problem.at_most.items():  # widest first
+            if name not in problem.parts:
+                continue
+            part = problem.part(name)
             inside = part != FREE
-            capacity = np.bincount(part[inside], (by_class * problem.size)[inside])
-            fullest = np.argsort(-capacity, kind="stable")[:limit]
-            chosen = ~inside | np.isin(part, fullest)
+            capacity = np.bincount(part[inside], (by_class * problem.size * chosen)[inside])
+            fullest = np.argsort(-capacity, kind="stable")[:most]
+            chosen &= ~inside | np.isin(part, fullest)
         use = _filled(problem, np.flatnonzero(chosen), np.array(price))
         if use is not None:
             return use
