@@ -104,7 +104,7 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
     assumptions = Assumptions(site, {})
     conflict = conflict_of(assumptions, Oracle(Budget(limits)), proven=False)
     assert conflict is not None
-    causes = explained(site, snapshot, limits, Budget(limits), proven=True).causes
+    causes = explained(site, limits, Budget(limits), proven=True).causes
     assert {each.kind for each in conflict.kept} == {k for cause in causes for k in told_by(cause, request)}
     told = conflict.kept | conflict.roles
     assert not fits(*relaxed(snapshot, request, assumptions.all - told)), told

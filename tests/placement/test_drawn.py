@@ -254,6 +254,8 @@ def test_a_rack_in_no_wide_domain_is_weighed_against_racks_that_are_one() -> Non
     ("drawn", "asked"),
     [
         (": a[64] b[64]", "132 x 1 GPU, scope node, min 1"),
+        (": a[64] b[8]", "132 x 1 GPU, scope nvlink-domain, min 1"),
+        (": a[72] b[8]", "132 x 1 GPU, scope nvlink-domain, min 1"),
         (": a[64] b[64]", "12 x 1 GPU by 4 nvlink-domain + 8 x 4 GPU by 2 node"),
         ("rack r0: a[8] b[8] c[8]", "100 x 0 GPU + 100 x 0 GPU + 8 x 1 GPU"),
         (": " + " ".join(f"n{i}[8]" for i in range(8)), " + ".join(["3 x 1 GPU"] * 4)),
@@ -262,3 +264,12 @@ def test_a_rack_in_no_wide_domain_is_weighed_against_racks_that_are_one() -> Non
 )
 def test_nodes_of_many_gpus_and_gangs_of_many_mixes_are_placed(drawn: str, asked: str) -> None:
     assert isinstance(place(cluster(drawn), gang(asked)), Placed)
+
+
+def test_a_refusal_on_nodes_of_many_gpus_is_told() -> None:
+    decision = place(cluster(": a[64, cpu 3]"), gang("5 x 1 GPU 1 cpu, scope nvlink-domain"))
+    assert isinstance(decision, Unplaceable)
+    full = ": a[64, cpu 70, free " + "0" * 62 + "11] b[8, free 00000011]"
+    decision = place(cluster(full), gang("5 x 1 GPU, scope nvlink-domain"))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes

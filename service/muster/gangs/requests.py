@@ -9,7 +9,6 @@ Equal members give equal requests, whatever order their pods were seen in.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -19,14 +18,13 @@ from muster.domain.pod import Pod, Wishes
 from muster.domain.request import Member, NodeRules, Request, Role, Running, Segment
 from muster.gangs.ledger import Ledger
 from muster.gangs.roster import Group
+from muster.placement.gang.blocks import rank_key
 
 _Alike = tuple[str, int, str, tuple[Resources, NodeRules, str | None, tuple[Segment, ...]]]
 """What the pods of one role have in common: its name, what they ask for, and what they wish as a role."""
 
 Asks = tuple[str, Resources, int, str, NodeRules]
 """What a pod asks for on a node, under the role's name that it gives."""
-
-_NUMBERS = re.compile(r"([0-9]+)")
 
 
 def request(group: Group, ledger: Ledger) -> Request:
@@ -72,7 +70,7 @@ def _by_role(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
     # The last by its repr: it needs an order, and any fixed one will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
     names = _names([key[0] for key in keys])
-    return {name: sorted(alike[key], key=_order) for name, key in zip(names, keys, strict=True)}
+    return {name: sorted(alike[key], key=_by_rank) for name, key in zip(names, keys, strict=True)}
 
 
 def _names(said: list[str]) -> list[str]:
@@ -128,7 +126,5 @@ def _wishes(pod: Pod) -> Wishes:
     return pod.claim.wishes
 
 
-def _order(pod: Pod) -> tuple[object, ...]:
-    """By rank, then by name with its numbers read as numbers."""
-    parts = tuple((int(p), "") if p.isdigit() else (-1, p) for p in _NUMBERS.split(pod.name))
-    return (pod.rank is None, pod.rank or 0, parts, pod.uid)
+def _by_rank(pod: Pod) -> tuple[object, ...]:
+    return rank_key(_member(pod))

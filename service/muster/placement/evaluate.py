@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muster.domain.decision import MemberPlacement, Objective
@@ -33,11 +33,11 @@ def objective(
     Running members count where the gang as a whole does: parts, scopes, the links on nodes that get a new
     one."""
     used, standing = used_gpus(members), standing_of(view, request)
-    spots = [(view.place(view.row[name]), mask) for name, mask in used.items()]
+    spots = spots_of(view, used)
     there = {view.names[row]: mask for row, mask in standing.masks.items()}
     values = [_worth(place, mask, there.get(place.name, 0)) for place, mask in spots]
     weakest = min((value.weakest for value in values), default=NO_LINK)
-    parts = _Parts(view, spots, standing)
+    parts = Held(view, spots, standing)
     preferred = next((scope for scope in request.preferred_scopes if parts.common(scope)), None)
     value = Objective(
         preferred_reached=preferred,
@@ -61,8 +61,13 @@ def _worth(place: Place, mask: int, there: int) -> GpuSet:
     return replace(value_of(place.shape, free | there, mask | there), damage=own.damage) if there else own
 
 
+def spots_of(view: Columns, used: Mapping[str, int]) -> list[tuple[Place, int]]:
+    """The nodes and the GPUs on them, of what `used_gpus` gave."""
+    return [(view.place(view.row[name]), mask) for name, mask in used.items()]
+
+
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class Held:
     """The parts that hold, or are touched by, placed members (as node and GPUs) and running ones."""
 
     view: Columns

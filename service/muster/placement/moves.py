@@ -18,7 +18,7 @@ from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import admits, refusal
 from muster.placement.cluster.columns import Bools, Columns, Ints, columns
 from muster.placement.cluster.fabric import Place, place_of
-from muster.placement.evaluate import objective
+from muster.placement.evaluate import Held, objective, spots_of, used_gpus
 from muster.placement.gang.site import room_of
 from muster.placement.gang.standing import standing_of
 from muster.placement.gpus.gpusets import best_sets, value_of
@@ -170,13 +170,8 @@ def _same_part(view: Columns, request: Request, placed: Placed) -> Bools:
     scope = request.required_scope
     if scope is None:
         return inside
-    common = standing_of(view, request).parts(view, scope)
-    for member in placed.members:
-        mask = mask_of(member.gpus)
-        parts = view.place(view.row[member.node]).parts(scope)
-        holding = frozenset(name for name, gpus in parts if mask & ~gpus == 0)
-        common = holding if common is None else common & holding
-    if not common or not placed.members:
+    held = Held(view, spots_of(view, used_gpus(placed.members)), standing_of(view, request))
+    if not held.common(scope) or not placed.members:
         return ~inside
     row = view.row[placed.members[0].node]
     if scope in (Scope.NODE, Scope.GPU) or (scope == Scope.NVLINK_DOMAIN and view.wide[row] < 0):

@@ -56,7 +56,7 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
         site, found = _partial(site, required, budget, found)
     if not found.shares:
         with budget.phase("explain"):
-            return explained(site, snapshot, limits, budget, proven=found.gap is None)
+            return explained(site, limits, budget, proven=found.gap is None)
     return _checked(site, snapshot, found, budget)
 
 

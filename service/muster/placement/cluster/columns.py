@@ -41,6 +41,13 @@ CHUNK = 256
 """States that are compared at once; a chunk that differs is looked through one by one."""
 
 
+def gpus_in(masks: Ints, part: int) -> Ints:
+    """How many GPUs of each mask of a column lie in a part of the node, which may reach further than
+    masks."""
+    counts: Ints = np.bitwise_count(masks & (part & ALL_GPUS)).astype(np.int64)
+    return counts
+
+
 class Profile(NamedTuple):
     """What of a node, besides labels and its name, decides whom it admits. Fields as in `Node`."""
 
@@ -85,9 +92,9 @@ class Columns:
     wide_names: tuple[str, ...]
     profile: Codes
     profiles: tuple[Profile, ...]
-    _free: Ints
+    amounts: Ints
     _total: Ints
-    """Matrices, a row each column below: a new view copies once."""
+    """Matrices, a line each column below: a new view copies once. `amounts` is what is free."""
     _chunks: list[list[NodeState]]
     """The states in the snapshot's own order, as they were compared."""
     _rows: list[int]
@@ -108,37 +115,37 @@ class Columns:
     @property
     def free_gpus(self) -> Ints:
         """The free GPUs as a bit mask, up to MASK_GPUS."""
-        column: Ints = self._free[0]
+        column: Ints = self.amounts[0]
         return column
 
     @property
     def free_count(self) -> Ints:
         """How many of these can be given: `NodeState.free_gpu_count`."""
-        column: Ints = self._free[1]
+        column: Ints = self.amounts[1]
         return column
 
     @property
     def unindexed(self) -> Ints:
         """GPUs that are taken, nobody knows which."""
-        column: Ints = self._free[2]
+        column: Ints = self.amounts[2]
         return column
 
     @property
     def cpu(self) -> Ints:
         """Free cpu, thousandths of a core; like all that is free, it may be negative."""
-        column: Ints = self._free[3]
+        column: Ints = self.amounts[3]
         return column
 
     @property
     def memory(self) -> Ints:
         """Free memory, bytes."""
-        column: Ints = self._free[4]
+        column: Ints = self.amounts[4]
         return column
 
     @property
     def pods(self) -> Ints:
         """Pods that there is room for."""
-        column: Ints = self._free[5]
+        column: Ints = self.amounts[5]
         return column
 
     @property
@@ -198,7 +205,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
     """The columns of `snapshot`, made from those of any other one."""
     step = _step(last, snapshot)
     source, states, levels = step.source, step.states, snapshot.levels
-    free = _with(last._free, source, step.rows, [_free(states[row]) for row in step.rows])
+    free = _with(last.amounts, source, step.rows, [amounts_of(states[row]) for row in step.rows])
 
     new_nodes = [states[row].node for row in step.renewed]
     total = _with(last._total, source, step.renewed, [_total(node) for node in new_nodes])
@@ -236,7 +243,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         wide_names=wide_names,
         profile=profile,
         profiles=profiles,
-        _free=free,
+        amounts=free,
         _total=total,
         _chunks=step.chunks,
         _rows=step.position_rows,
@@ -315,8 +322,9 @@ def _compared(
     return chunks, [position for position, _, _ in found] if same else None
 
 
-def _free(state: NodeState) -> tuple[int, ...]:
-    mask, free = state.free_gpus & ((1 << MASK_GPUS) - 1), state.free
+def amounts_of(state: NodeState) -> tuple[int, ...]:
+    """What is free on a node, as `Columns.amounts` has it."""
+    mask, free = state.free_gpus & ALL_GPUS, state.free
     given = min(mask.bit_count(), state.free_gpu_count)
     return mask, given, state.unindexed_gpus, _cut(free.cpu_milli), _cut(free.memory_bytes), _cut(free.pods)
 
@@ -401,7 +409,7 @@ def _nothing() -> Columns:
         wide_names=(),
         profile=no_code,
         profiles=(),
-        _free=_fixed(np.zeros((6, 0), np.int64)),
+        amounts=_fixed(np.zeros((6, 0), np.int64)),
         _total=_fixed(np.zeros((2, 0), np.int64)),
         _chunks=[],
         _rows=[],

@@ -15,6 +15,9 @@ from muster.domain.topology import GpuTopology, bits
 DOMAIN_LABELS = ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique")
 """Labels that name a node's NVLink domain, first that speaks wins: equal values are one domain."""
 
+INSIDE = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value)
+"""Scopes whose parts may be smaller than a node."""
+
 MAX_RING_GPUS = 16
 """Up to so many GPUs a node's link matrix is used: tables over their subsets grow as 2^n."""
 

@@ -23,7 +23,6 @@ from muster.domain.reasons import (
     TooFewParts,
 )
 from muster.domain.request import Role
-from muster.domain.snapshot import Snapshot
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.domains import domain_cause, no_such
@@ -39,7 +38,7 @@ from muster.placement.limits import Budget, Limits
 Forbids = Callable[[Collection[Assumption]], bool]
 
 
-def explained(site: Site, snapshot: Snapshot, limits: Limits, budget: Budget, proven: bool) -> Unplaceable:
+def explained(site: Site, limits: Limits, budget: Budget, proven: bool) -> Unplaceable:
     """The causes that forbid the gang, and what would help; called only when no plan was found."""
     gang, spare = site.request.gang, Budget(limits)  # explaining has as much time as searching had
     assumptions = Assumptions(site, limits.excluded)

@@ -7,11 +7,11 @@ import numpy as np
 from muster.domain.reasons import Cause, DomainTooSmall, IndicesUnknown, NoSuchDomain
 from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import Bools, Columns
+from muster.placement.cluster.fabric import INSIDE
 from muster.placement.explain.assumptions import World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.emptied import CPU, GPU, free_of
 from muster.placement.explain.running import standing, where_they_run
-from muster.placement.search.onenode import INSIDE
 
 
 def domain_cause(conflict: Conflict, scope: str) -> Cause:

@@ -11,7 +11,7 @@ import numpy as np
 from muster.domain.node import Usage
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState
-from muster.placement.cluster.columns import MASK_GPUS, Bools, Codes, Columns, Ints
+from muster.placement.cluster.columns import MASK_GPUS, Bools, Codes, Columns, Ints, amounts_of
 from muster.placement.cluster.fabric import Shape, place_of
 
 GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"
@@ -66,27 +66,27 @@ def emptied(view: Columns, request: Request) -> Columns:
     running = _running(view, request)
     states = EmptyStates(view.states, running)
     nodes = [state.node.allocatable for state in view.states]
-    free = np.empty_like(view._free)
+    free = np.empty_like(view.amounts)
     free[LINES[GPU]] = _all_gpus(view)
     free[LINES[CPU]] = view.cpu_total
     free[LINES[MEMORY]] = [node.memory_bytes for node in nodes]
     free[LINES[PODS]] = [node.pods for node in nodes]
     for row in running:
-        left, mask = states[row].free, states[row].free_gpus & ((1 << MASK_GPUS) - 1)
-        given, unindexed = min(mask.bit_count(), states[row].free_gpu_count), states[row].unindexed_gpus
-        free[:, row] = mask, given, unindexed, left.cpu_milli, left.memory_bytes, left.pods
+        free[:, row] = amounts_of(states[row])
     shape, shapes, promised = _shapes(view, states, free[2])
-    return replace(view, _free=free, states=states, shape=shape, shapes=shapes, promised=promised, _places={})
+    return replace(
+        view, amounts=free, states=states, shape=shape, shapes=shapes, promised=promised, _places={}
+    )
 
 
 def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns:
     """The view with these resources free as in `empty`, the others as they are."""
     if not resources:
         return view
-    free = view._free.copy()
+    free = view.amounts.copy()
     for resource in resources:
-        free[LINES[resource]] = empty._free[LINES[resource]]
-    return replace(empty if GPU in resources else view, _free=free)
+        free[LINES[resource]] = empty.amounts[LINES[resource]]
+    return replace(empty if GPU in resources else view, amounts=free)
 
 
 def _all_gpus(view: Columns) -> Ints:

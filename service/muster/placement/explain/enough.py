@@ -9,12 +9,12 @@ import numpy as np
 
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.fabric import INSIDE
 from muster.placement.explain.assumptions import World, bound
 from muster.placement.explain.joint import most_together
 from muster.placement.gang.site import Site
 from muster.placement.limits import Budget
 from muster.placement.search.most import Most, most
-from muster.placement.search.onenode import INSIDE
 
 MAX_TRIES = 64
 """Ways to leave members out that are tried where segments make each a problem of its own."""

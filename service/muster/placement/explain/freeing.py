@@ -9,13 +9,13 @@ import numpy as np
 from muster.domain.relaxations import MoreFree
 from muster.domain.request import Role
 from muster.domain.topology import bits, mask_of
-from muster.placement.cluster.columns import LARGEST, MASK_GPUS, Columns
+from muster.placement.cluster.columns import ALL_GPUS, LARGEST, MASK_GPUS, Columns, gpus_in
+from muster.placement.cluster.fabric import INSIDE
 from muster.placement.explain.assumptions import Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.emptied import GPU
 from muster.placement.explain.enough import parts_of
 from muster.placement.gang.site import room_of
-from muster.placement.search.onenode import INSIDE
 
 FEW = 8
 """GPUs that someone may well set free: a node's."""
@@ -58,7 +58,7 @@ def _across_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
     if world.request.required_scope in INSIDE:
         usable &= view.wide >= 0
     rows = np.flatnonzero(usable)
-    free = np.bitwise_count(view.free_gpus[rows]).astype(np.int64) - view.unindexed[rows]
+    free = gpus_in(view.free_gpus[rows], ALL_GPUS) - view.unindexed[rows]
     others = room_of(view, replace(role, gpus=0))[rows]
     hosted = np.minimum(np.maximum(0, free) // role.gpus, others)
     more = np.minimum(empty.free_count[rows] // role.gpus, others) - hosted
@@ -101,8 +101,8 @@ def _inside_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
     for shape in np.unique(view.shape[usable]).tolist():
         rows = np.flatnonzero(usable & (view.shape == shape))
         for _, mask in view.place(int(rows[0])).parts(str(world.request.required_scope)):
-            room = np.bitwise_count(empty.free_gpus[rows] & mask) >= needed
-            lacks = needed - np.bitwise_count(view.free_gpus[rows] & mask).astype(np.int64)
+            room = gpus_in(empty.free_gpus[rows], mask) >= needed
+            lacks = needed - gpus_in(view.free_gpus[rows], mask)
             if room.any():
                 at = int(np.where(room, lacks, LARGEST).argmin())
                 found = (int(lacks[at]), int(rows[at]), mask)
@@ -120,14 +120,14 @@ def _lowest(mask: int, gpus: int) -> int:
 
 
 def _with_free(view: Columns, freed: Freed) -> Columns:
-    free = view._free.copy()
+    free = view.amounts.copy()
     for row, mask in freed.items():
         unknown = min(int(free[2, row]), mask.bit_count())
         known = mask_of(list(bits(mask & ~int(free[0, row])))[: mask.bit_count() - unknown])
         free[0, row] |= known
         free[2, row] -= unknown
         free[1, row] = max(0, int(free[0, row]).bit_count() - int(free[2, row]))
-    return replace(view, _free=free)
+    return replace(view, amounts=free)
 
 
 def _gpus(freed: Freed) -> int:

@@ -9,11 +9,11 @@ import numpy as np
 
 from muster.domain.reasons import RunningElsewhere
 from muster.domain.request import Role, Scope
+from muster.placement.cluster.fabric import INSIDE
 from muster.placement.explain.assumptions import Kind
 from muster.placement.explain.conflict import Conflict
 from muster.placement.gang.blocks import Together, blocks_of
 from muster.placement.gang.standing import Stay, common_parts, standing_of
-from muster.placement.search.onenode import INSIDE
 
 
 def standing(conflict: Conflict, role: str | None = None) -> tuple[Stay, ...]:

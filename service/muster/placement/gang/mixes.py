@@ -66,16 +66,13 @@ def _of_roles(site: Site, rows: Ints, caps: Ints, active: list[int], gpus: Ints)
     free = np.stack([gpus, view.cpu[rows], view.memory[rows], view.pods[rows]])
     key = np.concatenate([caps, _binding(caps, asks, np.maximum(0, free))])
     index, first = _distinct(key)
-    steps = [gcd(*column) or 1 for column in asks.T.tolist()]
+    asked = tuple(map(tuple, asks.tolist()))
+    steps = tuple(gcd(*column) or 1 for column in asks.T.tolist())
+    units = tuple(site.common_unit(r) for r in active)
     found = []
     for values in key[:, first].T.tolist():
-        mixes = _mixes(
-            tuple(map(tuple, asks.tolist())),
-            tuple(values[: len(active)]),
-            tuple(values[len(active) :]),
-            tuple(steps),
-            tuple(site.unit_everywhere(r) for r in active),
-        )
+        caps_of, free_of = tuple(values[: len(active)]), tuple(values[len(active) :])
+        mixes = _mixes(asked, caps_of, free_of, steps, units)
         found.append(_spread(mixes, active, len(site.roles)))
     return index, found
 

@@ -11,12 +11,11 @@ import numpy as np
 
 from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import Bools, Columns, Ints
+from muster.placement.cluster.fabric import INSIDE
 from muster.placement.gang.blocks import Blocks, Together
 from muster.placement.gang.standing import Standing, common_parts
 from muster.placement.gpus.innode import InNode
 from muster.placement.model.problem import MaxPerPart, Problem, RoleScope, Rule, Segments
-
-INSIDE = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value)
 
 PartsByRow = Ints
 """The part of a scope by row, −1 for none."""

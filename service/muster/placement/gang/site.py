@@ -13,14 +13,13 @@ from muster.domain.node import Resources
 from muster.domain.request import Request, Role, Scope
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import admits
-from muster.placement.cluster.columns import ALL_GPUS, LARGEST, Bools, Columns, Ints, columns
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, columns, gpus_in
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.rules import Rules, rules_of
 from muster.placement.gang.standing import Standing, standing_of
 from muster.placement.gpus.innode import InNode, allowed, free_by_domain
-
-WIDE = Scope.NVLINK_DOMAIN.value
+from muster.placement.model.objective import WIDE
 
 Counts = tuple[int, ...]
 """Members by role, in the order of `Site.roles`."""
@@ -51,17 +50,13 @@ class Site:
     """By role of the request, as `candidates` has it: without what rules refuse."""
 
     def unit(self, role: int) -> int:
-        """Members of the role come in multiples of this on every node."""
-        rules = [rule for rule in self.rules.node_rules if rule is not None]
-        return lcm(1, *(lcm(rule.unit[role], max(1, rule.domain_unit[role])) for rule in rules))
+        """Multiples of this many members of the role are multiples of what any node's rule asks for."""
+        return lcm(1, *(rule.unit_of(role) for rule in self.rules.node_rules if rule is not None))
 
-    def unit_everywhere(self, role: int) -> int:
+    def common_unit(self, role: int) -> int:
         """Members of the role come in multiples of this on every node, whatever rule it has."""
         rules = [self.rules.node_rules[i] for i in np.unique(self.rules.in_node).tolist()]
-        units = [
-            1 if rule is None else lcm(rule.unit[role], max(1, rule.domain_unit[role])) for rule in rules
-        ]
-        return gcd(*units)
+        return gcd(*(1 if rule is None else rule.unit_of(role) for rule in rules))
 
     def keeping(self, kept: Mapping[str, int]) -> Site:
         """The site for so many members of each role, the first by rank."""
@@ -81,6 +76,8 @@ class Site:
     def for_all(self, need: Counts) -> Site:
         """The site without the parts that are too small for roles which must lie in one part: nothing is lost
         where all these members are to be placed."""
+        if not self.rules.together:
+            return self
         room = self.room.copy()
         for name, blocks in self.rules.together:
             part = self.rules.cells[name]
@@ -88,7 +85,7 @@ class Site:
             for block in blocks:
                 holds = np.bincount(part[inside], room[block][inside], count) >= need[block]
                 room[block] *= inside & holds[np.maximum(part, 0)]
-        return replace(self, room=room) if self.rules.together else self
+        return replace(self, room=room)
 
     def node_rule(self, row: int) -> tuple[InNode | None, Shape, int]:
         """What binds members on the node; its shape and free GPUs."""
@@ -156,11 +153,9 @@ def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> I
     unit, gpus = rule.domain_unit[r], rule.gpus[r]
     if simple:
         if unit and gpus:
-            by_domain = (
-                np.bitwise_count(free & (domain & ALL_GPUS)).astype(np.int64) for domain in shape.domains
-            )
+            by_domain = (gpus_in(free, domain) for domain in shape.domains)
             room = np.minimum(room, sum(count // (unit * gpus) * unit for count in by_domain))
-        step = lcm(rule.unit[r], unit or 1)
+        step = rule.unit_of(r)
         return np.asarray(room // step * step)
     found = np.zeros_like(room)
     for have, mask in {*zip(room.tolist(), free.tolist(), strict=True)}:

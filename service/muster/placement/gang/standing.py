@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from muster.domain.request import Request, Running, Scope
 from muster.placement.cluster.columns import Columns
-from muster.placement.cluster.fabric import Place
+from muster.placement.cluster.fabric import INSIDE, Place
 from muster.placement.gpus.innode import InNode
 
 
@@ -90,10 +90,6 @@ def parts_holding(place: Place, scope: str, stay: Stay) -> list[str]:
     """The parts of a scope that hold a running member. Whose GPUs nobody knows lies in a domain only if that
     is its whole node."""
     parts = place.parts(scope)
-    if (
-        scope in (Scope.GPU, Scope.NVLINK_DOMAIN)
-        and stay.unknown
-        and len(place.parts(Scope.NVLINK_DOMAIN)) != 1
-    ):
+    if scope in INSIDE and stay.unknown and len(place.parts(Scope.NVLINK_DOMAIN)) != 1:
         return []
     return [name for name, gpus in parts if stay.running.gpus & ~gpus == 0]

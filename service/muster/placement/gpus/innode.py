@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 
@@ -62,6 +62,10 @@ class InNode:
             or bool(self.single)
             or bool(self.domain_most)
         )
+
+    def unit_of(self, block: int) -> int:
+        """The block's members come in multiples of this on the node."""
+        return lcm(self.unit[block], max(1, self.domain_unit[block]))
 
     def admits(self, mix: Counts) -> bool:
         """Whether a node may take the mix, as far as numbers go."""

@@ -5,7 +5,7 @@ Arrays throughout: at 20,000 nodes nothing here may loop over classes in Python.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -85,6 +85,9 @@ class RoleScope:
 
 Rule = MaxPerPart | Segments | RoleScope
 
+Use = dict[tuple[int, int], int]
+"""A solution: (class, pattern) → how many nodes of the class take the pattern; only what is not zero."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
@@ -129,6 +132,24 @@ class Problem:
         """The problem with these levels decided."""
         return replace(self, at_most={**self.at_most, **values})
 
+    def keeping_use(self, still_open: Bools, use: Use) -> tuple[Problem, Use]:
+        """The problem with these patterns and those of a solution, and the solution in its terms."""
+        kept_open = still_open.copy()
+        for c, p in use:
+            kept_open[c, p] = True
+        narrowed, kept = self.narrowed(kept_open)
+        return narrowed, carried(use, kept)
+
+    def taken(self, use: Use) -> Iterator[tuple[int, int, int]]:
+        """The nodes of a solution, as rows, and the kind and the pattern that each takes: of a class the
+        first ones."""
+        used: dict[int, int] = {}
+        for (c, p), count in sorted(use.items()):
+            start = used.get(c, 0)
+            used[c] = start + count
+            for row in self.nodes(c)[start : start + count].tolist():
+                yield row, int(self.kind[c]), p
+
     def narrowed(self, still_open: Bools) -> tuple[Problem, Ints]:
         """The problem with these patterns alone, and the classes that are left of it, by old index."""
         kept = np.flatnonzero(still_open.any(axis=1))
@@ -145,11 +166,12 @@ class Problem:
         )
 
 
-Use = dict[tuple[int, int], int]
-"""A solution: (class, pattern) → how many nodes of the class take the pattern; only what is not zero."""
-
-
 def carried(use: Use, kept: Ints) -> Use:
     """A solution in terms of the classes that `Problem.narrowed` kept; what used others is lost."""
     index = {int(old): new for new, old in enumerate(kept)}
     return {(index[c], p): nodes for (c, p), nodes in use.items() if c in index}
+
+
+def carried_back(use: Use, kept: Ints) -> Use:
+    """The other way: a solution of a narrowed problem in terms of the classes it was narrowed from."""
+    return {(int(kept[c]), p): nodes for (c, p), nodes in use.items()}

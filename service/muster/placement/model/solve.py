@@ -1,8 +1,8 @@
 """Decides one level: the bound first, then CP-SAT on the small core that the bound leaves.
 
 A guess of the level's value, from the bound upwards, rules out most of the problem; infeasible raises the
-guess, anything else is the answer. One worker, no presolve, no cuts: measured best on these models;
-deterministic time, fixed seed.
+guess, anything else is the answer. One worker, deterministic time, fixed seed; what else is set was measured
+best on these models (PARAMETERS).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from muster.placement.limits import Budget
-from muster.placement.model.bound import EPSILON, Bound, Coupling, Floats, bound
+from muster.placement.model.bound import EPSILON, ITERATIONS, Bound, Coupling, Floats, bound
 from muster.placement.model.build import build, levels_of
 from muster.placement.model.objective import NODES, SUMS, Level
-from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried
+from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried_back
 
 GUESSES = (0, 3, 12, 48)
-"""Above the bound, in the level's unit; then without a guess."""
+"""Above the bound, in the level's unit; then as high as it can be."""
 
 PARAMETERS = {
     "num_workers": 1,
@@ -105,10 +105,7 @@ def decide(problem: Problem, level: Level, budget: Budget, use: Use | None = Non
             upper = tried.upper if value is None else min(tried.upper, value - 1)
             solved = _solve(replace(tried, upper=upper), level, unit, budget, best)
             if solved.status is Status.SOLVED:
-                use, value = (
-                    {(int(tried.kept[c]), p): nodes for (c, p), nodes in solved.use.items()},
-                    solved.value,
-                )
+                use, value = carried_back(solved.use, tried.kept), solved.value
         if solved.status is Status.SOLVED:
             best = max(best, solved.bound)
         if solved.status is not Status.INFEASIBLE:
@@ -120,9 +117,9 @@ def decide(problem: Problem, level: Level, budget: Budget, use: Use | None = Non
         return Decided(status, problem, {}, gap=1.0 if status is Status.UNKNOWN else None, duals=duals)
     gap = (value - best) / max(1.0, abs(best)) if best < value else None
     still_open, _ = found.within(problem, value)
-    narrowed, kept = problem.narrowed(still_open | _used(problem, use))
+    narrowed, use = problem.keeping_use(still_open, use)
     narrowed = narrowed.keeping(**{level.name: value * unit})
-    return Decided(Status.SOLVED, narrowed, carried(use, kept), value * unit, gap, duals)
+    return Decided(Status.SOLVED, narrowed, use, value * unit, gap, duals)
 
 
 def fullest_first(problem: Problem, found: Bound) -> Use | None:
@@ -161,7 +158,7 @@ def fullest_first(problem: Problem, found: Bound) -> Use | None:
     return best[1] if best else None
 
 
-def feasible(problem: Problem, budget: Budget, use: Use | None = None) -> Solved:
+def feasible(problem: Problem, budget: Budget) -> Solved:
     """Any solution of the problem with what was decided, or the proof that there is none."""
     return _solve(_core(problem, None, None, inf), None, 1, budget)
 
@@ -182,6 +179,14 @@ def couplings(problem: Problem) -> list[Coupling]:
         if name in SUMS:
             found.append(Coupling(-SUMS[name].cost(problem.patterns), -value))
     return found
+
+
+def nodes_bound(problem: Problem, duals: Sequence[Floats] = ()) -> Bound:
+    """The bound of the nodes from the members alone; at these duals, if they are given, and no other."""
+    members = couplings(replace(problem, at_most={}))
+    iterations = 0 if duals else ITERATIONS
+    cost = NODES.cost(problem.patterns)
+    return bound(problem, cost, members, *counted_scope(problem), seeds=duals, iterations=iterations)
 
 
 def counted_scope(problem: Problem) -> tuple[str | None, int | None]:
@@ -292,13 +297,6 @@ def _most_nodes(problem: Problem, found: Bound) -> float:
     inside = found.part != FREE
     by_part = np.sort(np.bincount(found.part[inside], nodes[inside]))[::-1]
     return float(nodes[~inside].sum() + by_part[: found.limit].sum())
-
-
-def _used(problem: Problem, use: Use) -> Bools:
-    found = np.zeros_like(problem.open)
-    for c, p in use:
-        found[c, p] = True
-    return found
 
 
 def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: float = -inf) -> Solved:

@@ -15,14 +15,14 @@ import numpy as np
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.site import Counts, Site
 from muster.placement.limits import Budget
-from muster.placement.model.bound import Floats, bound
+from muster.placement.model.bound import Floats
 from muster.placement.model.objective import NODES, parts_level
-from muster.placement.model.problem import FREE, Problem, Use, carried
-from muster.placement.model.solve import Decided, Status, counted_scope, couplings, decide, least
+from muster.placement.model.problem import FREE, Problem, Use
+from muster.placement.model.solve import Decided, Status, counted_scope, decide, least, nodes_bound
 from muster.placement.search.classes import REGION, coarse, without_equals
 from muster.placement.search.gap import Gap
 from muster.placement.search.greedy import greedy
-from muster.placement.search.prices import fewest_parts, parts_that_hold, prices, values
+from muster.placement.search.prices import fewest_parts, in_fullest, parts_that_hold, prices, values
 from muster.placement.search.racktables import RackPlans, rack_plans, rack_problem
 
 FEW_PARTS = 4
@@ -193,13 +193,10 @@ class Counting:
         scope, _ = counted_scope(problem)
         if not problem.rules or scope is None:
             return None
-        part = problem.part(scope)
-        inside = part != FREE
-        fullest = [np.zeros(0, np.int64)]
+        every = np.zeros(problem.classes, bool)
         for by_class in values(problem, self._prices):
-            capacity = np.bincount(part[inside], (by_class * problem.size)[inside])
-            fullest.append(np.argsort(-capacity, kind="stable")[:FEW_PARTS])
-        few, _ = problem.narrowed(problem.open & (~inside | np.isin(part, np.concatenate(fullest)))[:, None])
+            every |= in_fullest(problem, scope, by_class, FEW_PARTS)
+        few, _ = problem.narrowed(problem.open & every[:, None])
         if few.classes == problem.classes or not few.classes:
             return None
         decided = decide(few, NODES, self._budget)
@@ -222,15 +219,9 @@ def _in_terms_of(problem: Problem, decided: Decided) -> Use:
 
 def _for_all(whole: Problem, decided: Decided) -> Decided:
     """What was decided without equal parts, for all of them."""
-    scope, limit = counted_scope(whole)
-    cost = NODES.cost(whole.patterns)
-    found = bound(whole, cost, couplings(whole), scope, limit, seeds=decided.duals, iterations=0)
-    still_open, _ = found.within(whole, decided.value)
-    use = _in_terms_of(whole, decided)
-    for c, p in use:
-        still_open[c, p] = True
-    problem, kept = whole.narrowed(still_open)
-    return replace(decided, problem=problem.keeping(nodes=decided.value), use=carried(use, kept))
+    still_open, _ = nodes_bound(whole, decided.duals).within(whole, decided.value)
+    problem, use = whole.keeping_use(still_open, _in_terms_of(whole, decided))
+    return replace(decided, problem=problem.keeping(nodes=decided.value), use=use)
 
 
 def _of_racks(problem: Problem, counted: Counted, scope: str) -> Counted:

@@ -10,10 +10,9 @@ import numpy as np
 from muster.placement.cluster.columns import Bools
 from muster.placement.gang.site import Counts, Site
 from muster.placement.limits import Budget
-from muster.placement.model.bound import ITERATIONS, bound
-from muster.placement.model.objective import BEST_FIT, DAMAGE, NODES, NVLINK_DOMAINS, RING, Level
-from muster.placement.model.problem import Problem, Use, carried
-from muster.placement.model.solve import Status, counted_scope, couplings, decide, feasible
+from muster.placement.model.objective import BEST_FIT, DAMAGE, NVLINK_DOMAINS, RING, Level
+from muster.placement.model.problem import Problem, Use, carried, carried_back
+from muster.placement.model.solve import Status, counted_scope, decide, feasible, nodes_bound
 from muster.placement.search.classes import fine, without_equals
 from muster.placement.search.counting import Counted
 from muster.placement.search.gap import Gap
@@ -91,13 +90,9 @@ def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Us
     problem, complete = fine(site, counted.problem)
     # Rules bind more than counts: on the nodes of the coarse solution, the solver finds who goes where.
     use = _as_use(problem, placed) if site.plain else _on_nodes(problem, list(placed), budget)
-    scope, limit = counted_scope(problem)
-    found = bound(
-        problem, NODES.cost(problem.patterns), couplings(replace(problem, at_most={})), scope, limit,
-        seeds=counted.duals, iterations=0 if counted.duals else ITERATIONS,
-    )  # fmt: skip
-    still_open, _ = found.within(problem, counted.value[-1])
+    still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value[-1])
     problem, use = _keeping(problem, still_open, use)
+    scope, limit = counted_scope(problem)
     if scope is not None and limit is not None:
         kept = without_equals(problem, scope, max(1, limit))
         problem, use = _keeping(problem, problem.open & kept[:, None], use)
@@ -109,23 +104,15 @@ def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Us
 
 def _keeping(problem: Problem, still_open: Bools, use: Use | None) -> tuple[Problem, Use | None]:
     """Narrowed, and what the solution uses in any case: equal racks may have been dropped for it."""
-    kept_open = still_open.copy()
-    for c, p in use or {}:
-        kept_open[c, p] = True
-    narrowed, kept = problem.narrowed(kept_open)
-    return narrowed, None if use is None else carried(use, kept)
+    narrowed, moved = problem.keeping_use(still_open, use or {})
+    return narrowed, None if use is None else moved
 
 
 def _trimmed(problem: Problem, use: Use) -> dict[int, Counts]:
     """Members by row of a coarse solution, what is too many taken off, from the least filled nodes first."""
-    hosted: dict[int, list[int]] = {}
-    taken: dict[int, int] = {}
-    for (c, p), count in sorted(use.items()):
-        start = taken.get(c, 0)
-        taken[c] = start + count
-        counts = problem.patterns.counts[problem.kind[c], p].tolist()
-        for row in problem.nodes(c)[start : start + count].tolist():
-            hosted[row] = list(counts)
+    hosted: dict[int, list[int]] = {
+        row: problem.patterns.counts[kind, p].tolist() for row, kind, p in problem.taken(use)
+    }
     for role, need in enumerate(problem.need):
         excess = sum(counts[role] for counts in hosted.values()) - need
         for row in sorted(hosted, key=lambda row: (sum(hosted[row]), row)):
@@ -148,7 +135,7 @@ def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
     solved = feasible(inside, budget)
     if solved.status is not Status.SOLVED:
         return None
-    return {(int(kept[c]), p): nodes for (c, p), nodes in solved.use.items()}
+    return carried_back(solved.use, kept)
 
 
 def _as_use(problem: Problem, placed: Mapping[int, Counts]) -> Use | None:
@@ -186,12 +173,9 @@ def _weakest(problem: Problem, use: Use | None, budget: Budget) -> _Step | None:
         narrowed, kept = problem.narrowed(fast)
         if not narrowed.classes:
             continue
-        scope, limit = counted_scope(narrowed)
         if "nodes" in narrowed.at_most:
             with budget.phase("bound"):
-                count = bound(
-                    narrowed, NODES.cost(patterns), couplings(replace(narrowed, at_most={})), scope, limit
-                )
+                count = nodes_bound(narrowed)
             if count.lower > narrowed.at_most["nodes"] + 1e-6 * max(1, narrowed.at_most["nodes"]):
                 continue
             still_open, _ = count.within(narrowed, narrowed.at_most["nodes"])
@@ -199,7 +183,7 @@ def _weakest(problem: Problem, use: Use | None, budget: Budget) -> _Step | None:
             kept = kept[again]
         solved = feasible(narrowed, budget)
         if solved.status is Status.SOLVED:
-            found = {(int(kept[c]), p): nodes for (c, p), nodes in solved.use.items()}
+            found = carried_back(solved.use, kept)
             return _Step(*_largest_rings(problem, fast, found), -threshold, gap)
         if solved.status is Status.UNKNOWN:
             gap = Gap(WEAKEST_LINK)
@@ -224,14 +208,8 @@ def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Prob
 
 
 def _shares(site: Site, problem: Problem, use: Use) -> tuple[Share, ...]:
-    shares: list[Share] = []
-    taken: dict[int, int] = {}
-    for (c, p), count in sorted(use.items()):
-        kind = problem.kind[c]
-        counts = tuple(problem.patterns.counts[kind, p].tolist())
-        choice = int(problem.patterns.choice[kind, p])
-        start = taken.get(c, 0)
-        taken[c] = start + count
-        for row in problem.nodes(c)[start : start + count].tolist():
-            shares.append(share_of(site, row, counts, choice))
-    return tuple(shares)
+    counts, choice = problem.patterns.counts, problem.patterns.choice
+    return tuple(
+        share_of(site, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
+        for row, kind, p in problem.taken(use)
+    )

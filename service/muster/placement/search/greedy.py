@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from muster.placement.cluster.columns import Ints
-from muster.placement.model.problem import FREE, Problem, Use
-from muster.placement.search.prices import Price, values
+from muster.placement.model.problem import Problem, Use
+from muster.placement.search.prices import Price, in_fullest, values
 
 
 def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
@@ -18,13 +18,8 @@ def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
         chosen = np.ones(problem.classes, bool)
         for name, most in problem.at_most.items():  # widest first
-            if name not in problem.parts:
-                continue
-            part = problem.part(name)
-            inside = part != FREE
-            capacity = np.bincount(part[inside], (by_class * problem.size * chosen)[inside])
-            fullest = np.argsort(-capacity, kind="stable")[:most]
-            chosen &= ~inside | np.isin(part, fullest)
+            if name in problem.parts:
+                chosen &= in_fullest(problem, name, by_class * chosen, most)
         use = _filled(problem, np.flatnonzero(chosen), np.array(price))
         if use is not None:
             return use

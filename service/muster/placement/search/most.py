@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from muster.domain.request import Scope
-from muster.placement.cluster.columns import ALL_GPUS, Ints
-from muster.placement.cluster.fabric import Place
+from muster.placement.cluster.columns import ALL_GPUS, Ints, gpus_in
+from muster.placement.cluster.fabric import INSIDE
 from muster.placement.gang.mixes import mixes_on
 from muster.placement.gang.site import Counts, Site
 from muster.placement.limits import Budget
 from muster.placement.model.solve import most_members
 from muster.placement.search.classes import coarse
-from muster.placement.search.onenode import INSIDE
+from muster.placement.search.onenode import parts_inside
 from muster.placement.search.regions import NOWHERE, regions
 
 
@@ -38,7 +38,8 @@ def most(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) -> M
     active = [r for r, count in enumerate(need) if count]
     if not active or not len(site.columns.names):
         return nothing
-    found = [inside for inside in (_inside_nodes(site, scopes, need),) if inside is not None]
+    inside = _inside_nodes(site, scopes, need)
+    found = [inside] if inside is not None else []
     region = regions(site, scopes, need)
     if (region != NOWHERE).any():
         if len(active) == 1 and not site.rules.model:
@@ -101,11 +102,9 @@ def _inside_nodes(site: Site, scopes: tuple[str, ...], need: Counts) -> Most | N
     rows, gpus, masks = list[Ints](), list[Ints](), list[Ints]()
     for shape in np.unique(view.shape[usable]).tolist():
         of_shape = np.flatnonzero(usable & (view.shape == shape))
-        place = view.place(int(of_shape[0]))
-        for part in _masks(place.all_gpus, [_parts(site, place, scope) for scope in narrow]):
-            inside = np.bitwise_count(view.free_gpus[of_shape] & (part & ALL_GPUS)).astype(np.int64)
+        for part in (mask & ALL_GPUS for mask in parts_inside(site, int(of_shape[0]), narrow)):
             rows.append(of_shape)
-            gpus.append(np.minimum(inside, view.free_count[of_shape]))
+            gpus.append(np.minimum(gpus_in(view.free_gpus[of_shape], part), view.free_count[of_shape]))
             masks.append(np.full(len(of_shape), part))
     if not rows:
         return None
@@ -120,18 +119,6 @@ def _inside_nodes(site: Site, scopes: tuple[str, ...], need: Counts) -> Most | N
     return Most(
         counts, _name(site, scopes, int(every[first]), int(mask[first])), all(mix.complete for mix in mixes)
     )
-
-
-def _parts(site: Site, place: Place, scope: str) -> list[int]:
-    holding = site.standing.parts(site.columns, scope)
-    return [mask for name, mask in place.parts(scope) if holding is None or name in holding]
-
-
-def _masks(everything: int, parts: list[list[int]]) -> list[int]:
-    masks = [everything]
-    for of_scope in parts:
-        masks = [mask & part for mask in masks for part in of_scope if mask & part or not everything]
-    return masks
 
 
 def _name(site: Site, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:

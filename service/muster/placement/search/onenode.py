@@ -7,14 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from muster.domain.request import Scope
+from muster.placement.cluster.fabric import INSIDE
 from muster.placement.gang.site import Counts, Site, fits_at_once
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.innode import Spread, sets_under
-from muster.placement.limits import asks_gpus
-
-INSIDE = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value)
-"""Scopes whose parts may be smaller than a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ def on_one_node(site: Site, scopes: tuple[str, ...], need: Counts) -> Share | No
     best: tuple[tuple[int, ...], Share] | None = None
     for i in order[begins].tolist():
         row, fit = int(rows[i]), int(left[i])
-        for allowed in _parts_inside(site, row, narrow):
+        for allowed in parts_inside(site, row, narrow):
             for chosen, spread in _sets(site, row, need, size, allowed):
                 domains = int(size > 0) if view.wide[row] >= 0 else chosen.domains
                 key = (domains, -chosen.weakest, -chosen.ring, chosen.damage, fit, row, allowed)
@@ -94,14 +91,12 @@ def _sets(site: Site, row: int, need: Counts, size: int, allowed: int) -> list[t
     return list(sets_under(rule, shape, free, need, allowed)[:1])
 
 
-def _parts_inside(site: Site, row: int, scopes: list[str]) -> list[int]:
-    """Masks of the GPUs that a gang may use which lies in one part of each of these scopes."""
+def parts_inside(site: Site, row: int, scopes: list[str]) -> list[int]:
+    """Masks of the node's GPUs that a gang may use which lies in one part of each of these scopes."""
     place = site.columns.place(row)
     masks = [place.all_gpus]
     for scope in scopes:
         holding = site.standing.parts(site.columns, scope)
         parts = [mask for name, mask in place.parts(scope) if holding is None or name in holding]
         masks = [mask & part for mask in masks for part in parts if mask & part or not place.all_gpus]
-    if not asks_gpus(site.request) and not place.all_gpus and Scope.GPU in scopes:
-        return []
     return masks

@@ -11,10 +11,10 @@ from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.site import Site
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpu_tables import sets_of
-from muster.placement.gpus.gpusets import best_sets
 from muster.placement.search import onerack
 from muster.placement.search.classes import parts_by_row
-from muster.placement.search.onenode import Share
+from muster.placement.search.onenode import Share, share_of
+from muster.placement.search.runs import place_in_run
 
 
 class _TooLargeError(Exception):
@@ -63,17 +63,14 @@ def in_one_rack(site: Site, found: Regions, role: int, need: int) -> tuple[Share
     # What a node must take at least, if the fullest others take all they can.
     order = np.lexsort((-cap, region))
     rows, region, cap = rows[order], region[order], cap[order]
-    begins = np.flatnonzero(np.diff(region, prepend=-1))
-    rank = np.arange(len(rows)) - np.repeat(begins, np.diff([*begins, len(rows)]))
-    fullest = np.bincount(region, np.where(rank < nodes - 1, cap, 0)).astype(np.int64)
+    fullest = np.bincount(region, np.where(place_in_run(region) < nodes - 1, cap, 0)).astype(np.int64)
     least = np.maximum(1, need - fullest[region])
     kept = cap >= least
     rows, region, cap, least = rows[kept], region[kept], cap[kept], least[kept]
     order = np.lexsort((rows, region))
     rows, region, cap, least = rows[order], region[order], cap[order], least[order]
     _, region = np.unique(region, return_inverse=True)
-    begins = np.flatnonzero(np.diff(region, prepend=-1))
-    at = np.arange(len(rows)) - np.repeat(begins, np.diff([*begins, len(rows)]))
+    at = place_in_run(region)
     parts, width, most = int(region[-1]) + 1, int(at.max()) + 1, int(cap.max()) + 1
     if onerack.steps(parts, width, nodes, need, most) > onerack.MAX_STEPS:
         return None
@@ -89,10 +86,8 @@ def in_one_rack(site: Site, found: Regions, role: int, need: int) -> tuple[Share
     shares = []
     for i in np.flatnonzero(taken).tolist():
         r, members = int(grid[part, i]), int(taken[i])
-        row = int(rows[r])
         counts = tuple(members if other == role else 0 for other in range(len(site.roles)))
-        shape, free = view.shapes[view.shape[row]], int(view.free_gpus[row])
-        shares.append(Share(row, counts, best_sets(shape, free, members * gpus)[choice[r, members]]))
+        shares.append(share_of(site, int(rows[r]), counts, int(choice[r, members])))
     return tuple(shares)
 
 
@@ -171,9 +166,8 @@ def _tables(site: Site, rows: Ints, sizes: Ints) -> dict[str, Ints]:
 def _could_hold(region: Ints, cap: Ints, nodes: int, need: int) -> bool:
     """Whether the fullest nodes of some region hold the members."""
     order = np.lexsort((-cap, region))
-    begins = np.flatnonzero(np.diff(region[order], prepend=-1))
-    rank = np.arange(len(order)) - np.repeat(begins, np.diff([*begins, len(order)]))
-    return bool((np.bincount(region[order], np.where(rank < nodes, cap[order], 0)) >= need).any())
+    region, cap = region[order], cap[order]
+    return bool((np.bincount(region, np.where(place_in_run(region) < nodes, cap, 0)) >= need).any())
 
 
 def _fewest_nodes(found: Regions, need: int) -> tuple[int, Ints, Ints, Ints]:

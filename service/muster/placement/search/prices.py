@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.site import Counts, Site
 from muster.placement.model.problem import FREE, Problem
 
@@ -78,3 +78,13 @@ def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[Price, ...], n
         wanted = float(np.dot(price, need)) * (1 - 1e-9)
         holds &= np.bincount(part, by_class * problem.size, len(holds)) >= wanted
     return np.flatnonzero(holds)
+
+
+def in_fullest(problem: Problem, scope: str, by_class: NDArray[np.float64], count: int) -> Bools:
+    """Classes [class] in the `count` parts of a scope that hold most, or in none; `by_class` is what one node
+    holds."""
+    part = problem.part(scope)
+    inside = part != FREE
+    capacity = np.bincount(part[inside], (by_class * problem.size)[inside])
+    fullest = np.argsort(-capacity, kind="stable")[:count]
+    return np.asarray(~inside | np.isin(part, fullest))

@@ -20,6 +20,7 @@ from muster.placement.model.problem import FREE, Patterns, Problem, RoleScope, S
 from muster.placement.search import onerack
 from muster.placement.search.classes import fine
 from muster.placement.search.onenode import Share, share_of
+from muster.placement.search.runs import place_in_run
 
 MAX_CHOICES = 1 << 20
 """Choices in all that tables are made for."""
@@ -155,8 +156,7 @@ def rack_plans(site: Site, problem: Problem, racks: Problem, scope: str) -> Rack
     part = np.searchsorted(np.unique(problem.part(scope)), rack_of)
     order = np.lexsort((rows, part))
     rows, kind, part = rows[order], kind[order], part[order]
-    begins = np.flatnonzero(np.diff(part, prepend=-1))
-    at = np.arange(len(rows)) - np.repeat(begins, np.diff([*begins, len(rows)]))
+    at = place_in_run(part)
     counts = racks.patterns.counts[racks.kind, :, role]
     need, nodes = int(counts[racks.open].max()), int(racks.patterns.nodes[racks.kind][racks.open].max())
     patterns = fine_problem.patterns

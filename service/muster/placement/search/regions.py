@@ -6,8 +6,8 @@ import numpy as np
 
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.fabric import INSIDE
 from muster.placement.gang.site import Counts, Site
-from muster.placement.search.onenode import INSIDE
 
 NOWHERE = -1
 

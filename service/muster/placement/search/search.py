@@ -57,9 +57,10 @@ def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) ->
     else:
         # Parts of a level that is counted anyway are not told apart here: it may count no more than one.
         once = tuple(level for level in site.levels if level in scopes)
-        others = regions(site, tuple(scope for scope in scopes if scope not in once), need)
         rows = np.flatnonzero(region != NOWHERE)
-        counting.regions(rows, others[rows], site.levels, once)
+        if once:
+            region = regions(site, tuple(scope for scope in scopes if scope not in once), need)
+        counting.regions(rows, region[rows], site.levels, once)
     return _finished(site, counting, budget)
 
 
