@@ -11,13 +11,15 @@ from muster.domain.request import GangId
 
 @dataclass(frozen=True, slots=True)
 class MemberPlacement:
-    """Where one member goes. `gpus` are indices on the node, rising; empty for a cpu-only member."""
+    """Where one member goes. `gpus` are indices on the node, rising; empty for a cpu-only member. It takes
+    them whole, or `units` of the memory of each where that is not zero."""
 
     uid: str
     name: str
     role: str
     node: str
     gpus: tuple[int, ...]
+    units: int = 0
 
 
 @dataclass(frozen=True, slots=True)

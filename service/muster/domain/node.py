@@ -58,6 +58,9 @@ class Node:
     `gpu_resources` are the extended resources under which its whole GPUs can be asked for: what its
     allocatable offers, narrowed by the node's mode (`ack.node.gpu.schedule`). `topology.gpu_count` is the
     number of GPUs; a node with none is still a place for cpu-only members.
+    `gpu_memory` is what each GPU offers in slices, in units of `aliyun.com/gpu-mem` (GiB), by index; () where
+    the node serves none. Slices go to the GPU with the least left that is enough, with `spread` to the one
+    with the most. `unhealthy` GPUs (a bit mask) are not planned on.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
     GPU_TOPOLOGY): the node is used without it.
     """
@@ -70,6 +73,9 @@ class Node:
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     ready: bool = True
+    gpu_memory: tuple[int, ...] = ()
+    spread: bool = False
+    unhealthy: int = 0
     problems: tuple[str, ...] = ()
 
 
@@ -77,8 +83,9 @@ class Node:
 class Usage:
     """What one pod takes of one node: bound, or held by a live plan.
 
-    `gpus` is the bit mask of its GPUs; `unindexed_gpus` counts whole GPUs whose indices nobody knows
-    (another scheduler's pod). One of the two is zero.
+    `gpus` is the bit mask of its GPUs; `unindexed_gpus` counts GPUs whose indices nobody knows (another
+    scheduler's pod). One of the two is zero. It takes them whole, or `units` of the memory of each where that
+    is not zero.
     """
 
     pod_uid: str
@@ -86,3 +93,4 @@ class Usage:
     resources: Resources
     gpus: int = 0
     unindexed_gpus: int = 0
+    units: int = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from muster.domain.node import Resources, Usage
 from muster.domain.reasons import Cause
-from muster.domain.request import MaxPer, NodeRules, Segment
+from muster.domain.request import MaxPer, NodeRules, Segment, Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Wishes:
     role_scope: str | None = None
     segments: tuple[Segment, ...] = ()
     max_per: tuple[MaxPer, ...] = ()
+    policies: tuple[str, ...] = ()
+    """Names of policies of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class GangClaim:
     """What one pod says of the gang it belongs to.
 
     `min_member` is None when the pod does not say it. `replicas` is the exact number of members where the
-    dialect fixes it (ACK's gpu-topology-replica): more live pods than that are an error.
+    dialect fixes it (ACK's gpu-topology-replica): more live pods than that are an error. `by_object`: a
+    PodGroup of the dialect and name says the rest, and the gang waits until there is one.
     """
 
     dialect: str
@@ -38,15 +41,18 @@ class GangClaim:
     replicas: int | None = None
     wishes: Wishes = field(default_factory=Wishes)
     lone: bool = False
+    by_object: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
     """One pod. `node` is "" until it is bound. `causes` say what is ill-formed in it; such a pod is never
     planned. `gpus` counts whole GPUs of `gpu_resource`, summed over its containers; `container_gpus` are the
-    parts, in the order of the containers.
+    parts, in the order of the containers. `slice`: it asks for memory of shared GPUs instead, and
+    `container_gpus` are the units on each of its GPUs.
 
-    `allocation` is the bit mask of its GPUs on its node where its annotations say which (None: unknown).
+    `allocation` is the bit mask of its GPUs (shared ones too) on its node where its annotations say which
+    (None: unknown).
     """
 
     uid: str
@@ -56,6 +62,7 @@ class Pod:
     resources: Resources
     gpus: int = 0
     gpu_resource: str = ""
+    slice: Slice | None = None
     container_gpus: tuple[tuple[str, int], ...] = ()
     rules: NodeRules = field(default_factory=NodeRules)
     claim: GangClaim | None = None
@@ -85,6 +92,8 @@ class Pod:
         """What it takes of its node: until it is gone or finished, also while it terminates."""
         if not self.node or self.finished:
             return None
+        units = self.slice.units if self.slice else 0
         if self.allocation is not None:
-            return Usage(self.uid, self.node, self.resources, gpus=self.allocation)
-        return Usage(self.uid, self.node, self.resources, unindexed_gpus=self.gpus)
+            return Usage(self.uid, self.node, self.resources, gpus=self.allocation, units=units)
+        count = self.slice.gpus if self.slice else self.gpus
+        return Usage(self.uid, self.node, self.resources, unindexed_gpus=count, units=units if count else 0)

@@ -61,6 +61,13 @@ class MembersMissing:
     needed: int
 
 
+@dataclass(frozen=True, slots=True)
+class PodGroupMissing:
+    """The pods name a PodGroup that is not there (yet). `name` is namespace/name."""
+
+    name: str
+
+
 # --- unplaceable: complete, and nothing fits ---------------------------------------------------------
 # `members_fit` of `members_needed` fit; None where the search for the most of them did not end.
 
@@ -243,6 +250,7 @@ Cause = (
     | ForgedAllocation
     | DialectsDisagree
     | MembersMissing
+    | PodGroupMissing
     | MemberTooLarge
     | ClusterTooSmall
     | NotEnoughFree

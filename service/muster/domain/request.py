@@ -95,9 +95,27 @@ class MaxPer:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """Memory of shared GPUs: `units` (GiB, as the cluster counts `aliyun.com/gpu-mem`) on each of `gpus` GPUs
+    of one node."""
+
+    units: int
+    gpus: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A preference inside the objective: what of the topology (nvlink, numa, nvswitch) to pack, prefer or
+    spread over. See docs/policies.md."""
+
+    topology: str
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
-    """A member that is bound already and stays where it is. `gpus` is the bit mask of its GPUs, 0 where it
-    has none or nobody knows them. What it takes is taken in the snapshot."""
+    """A member that is bound already and stays where it is. `gpus` is the bit mask of its GPUs (shared ones
+    too), 0 where it has none or nobody knows them. What it takes is taken in the snapshot."""
 
     member: Member
     role: str
@@ -109,7 +127,8 @@ class Running:
 class Role:
     """Members with equal requests; the planner counts them and fills their names in last.
 
-    `gpus` whole GPUs a member, of the extended resource `gpu_resource` ("" and 0 for cpu-only members).
+    `gpus` whole GPUs a member, of the extended resource `gpu_resource` ("" and 0 for cpu-only members), or a
+    `slice` of shared ones: never both.
     `required_scope`: all members of this role in one part of it; other roles may be in other parts.
     `segments` are nested, widest first: each size is a multiple of the next.
     """
@@ -122,6 +141,7 @@ class Role:
     rules: NodeRules = field(default_factory=NodeRules)
     required_scope: str | None = None
     segments: tuple[Segment, ...] = ()
+    slice: Slice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +150,7 @@ class Request:
 
     `preferred_scopes` are tried in the order given. `running` are members that stay where
     they are: they are not in `roles[…].members`, `min_member` does not count them, but scopes, segments,
-    `max_per` and every level of the objective do.
+    `max_per` and every level of the objective do. `terms` are decided in this order.
     """
 
     gang: GangId
@@ -140,6 +160,7 @@ class Request:
     preferred_scopes: tuple[str, ...] = ()
     max_per: tuple[MaxPer, ...] = ()
     running: tuple[Running, ...] = ()
+    terms: tuple[Term, ...] = ()
     priority: int = 0
     created: float = 0.0
     """Seconds since the epoch: when the gang's oldest pod was created; with priority it orders the queue."""

@@ -24,6 +24,7 @@ from muster.domain.reasons import (
     NoSuchDomain,
     NotDecided,
     NotEnoughFree,
+    PodGroupMissing,
     RoleScope,
     RunningElsewhere,
     SegmentsTooLarge,
@@ -113,6 +114,8 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911 — one cause, one sen
         case MembersMissing(present, needed):
             missing = max(0, needed - present)
             return f"waiting for {missing} more {_plural('member', missing)}: {present} of {needed} are here"
+        case PodGroupMissing(name):
+            return f"PodGroup {name} does not exist yet; its pods wait for it"
         case MemberTooLarge(role, resource, needed, node, largest, anywhere):
             which = f"the largest node{'' if anywhere else ' that admits it'}, {node},"
             asks = f"a member{_of_role(role)} asks for {_amount(resource, needed)}"

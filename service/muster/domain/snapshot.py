@@ -13,25 +13,39 @@ from muster.domain.node import Node, Resources, Usage
 class NodeState:
     """A node and what is free on it.
 
-    `free_gpus` is the bit mask of GPUs that no known usage takes. `unindexed_gpus` of them are taken too, but
-    nobody knows which (another scheduler's pods): at most `free_gpu_count` can be given, and no scope
-    narrower than the node can be promised here while it is not zero.
+    `free_gpus` is the bit mask of healthy GPUs of which no known usage takes anything. `unindexed_gpus` of
+    them are taken too, but nobody knows which (another scheduler's pods): at most `free_gpu_count` can be
+    given whole, and no scope narrower than the node can be promised here while it is not zero.
+    `memory` is what known usages leave of each GPU's memory, by index, 0 where a GPU is taken whole or
+    unhealthy; () where the node serves no slices. See `free_memory`.
     """
 
     node: Node
     free: Resources
     free_gpus: int
     unindexed_gpus: int = 0
+    memory: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, node: Node, usages: Iterable[Usage]) -> NodeState:
         """The state of `node` under these usages, all of them on it."""
-        free, mask, unindexed = node.allocatable, (1 << node.topology.gpu_count) - 1, 0
+        healthy = ((1 << node.topology.gpu_count) - 1) & ~node.unhealthy
+        memory = tuple(units if healthy >> gpu & 1 else 0 for gpu, units in enumerate(node.gpu_memory))
+        free, mask, unindexed = node.allocatable, healthy, 0
         for usage in usages:
             free -= usage.resources
             mask &= ~usage.gpus
             unindexed += usage.unindexed_gpus
-        return cls(node, free, mask, unindexed)
+            memory = _left(memory, usage)
+        return cls(node, free, mask, unindexed, memory)
+
+    @property
+    def free_memory(self) -> tuple[int, ...]:
+        """Units by GPU that slices can be given. Where GPUs are taken that nobody can name, one that looks
+        free may be among them: none of these is given."""
+        if not self.unindexed_gpus:
+            return self.memory
+        return tuple(0 if self.free_gpus >> gpu & 1 else units for gpu, units in enumerate(self.memory))
 
     @property
     def free_gpu_count(self) -> int:
@@ -44,7 +58,22 @@ class NodeState:
             free=self.free - usage.resources,
             free_gpus=self.free_gpus & ~usage.gpus,
             unindexed_gpus=self.unindexed_gpus + usage.unindexed_gpus,
+            memory=_left(self.memory, usage),
         )
+
+
+def _left(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
+    """What the usage leaves of each GPU's memory. A slice on a GPU that nobody can name counts on each."""
+    if not memory or not (usage.gpus or usage.units):
+        return memory
+    return tuple(
+        units
+        if not (usage.gpus >> gpu & 1 or (usage.units and usage.unindexed_gpus))
+        else max(0, units - usage.units)
+        if usage.units
+        else 0
+        for gpu, units in enumerate(memory)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ def _segments(pod: Pod) -> str:
 def _resources(pod: Pod) -> str:
     asked = pod.resources
     gpus = f"{pod.gpus} {pod.gpu_resource or 'GPUs'}"
+    if pod.slice is not None:
+        gpus = f"{pod.slice.units} GiB on each of {pod.slice.gpus} shared GPUs"
     return f"{gpus}, {asked.cpu_milli / 1000:.12g} cpu, {_memory(asked.memory_bytes)} memory"
 
 
@@ -84,6 +86,7 @@ _OF_A_GANG: Mapping[str, Words] = MappingProxyType(
         "scope": lambda pod: _wishes(pod).required_scope or "",
         "preferred scopes": lambda pod: ",".join(_wishes(pod).preferred_scopes),
         "max-per": lambda pod: ",".join(f"{most.scope}={most.members}" for most in _wishes(pod).max_per),
+        "policies": lambda pod: ",".join(_wishes(pod).policies),
     }
 )
 _OF_A_ROLE: Mapping[str, Words] = MappingProxyType(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.node import Node, Usage
 from muster.domain.pod import Pod
+from muster.domain.policies import Policies
 from muster.domain.reasons import NotDecided
 from muster.domain.sentences import sentence
 from muster.gangs import answers, calls, events, requests
@@ -48,6 +49,12 @@ class Coordinator:
                 self._pod_gone(uid, now)
             case events.NodeSeen() | events.NodeGone():
                 self._node_event(event)
+            case events.PodGroupSeen(now, group):
+                self._look(self.lives.roster.see_pod_group(group.key, group), now)
+            case events.PodGroupGone(now, key):
+                self._look(self.lives.roster.see_pod_group(key, None), now)
+            case events.PoliciesSeen(now, policies):
+                self._policies_seen(policies, now)
             case events.Decided():
                 self._decided(event)
             case events.SolveFailed():
@@ -137,7 +144,7 @@ class Coordinator:
         names = lives.roster.see(pod)
         if pod.uid in self._orphans and (pod.node or not pod.present):
             self._drop_orphan(pod.uid)
-        if not self._quiet(names, pod.uid, pod):
+        if not self._quiet(names, pod.uid, lives.roster.pods.get(pod.uid, pod)):
             self._look(names, now)
         if touched:
             self._recheck(touched, now)
@@ -153,6 +160,13 @@ class Coordinator:
             self._look(names, now)
         if freed:
             lives.freed()
+
+    def _policies_seen(self, policies: Policies, now: float) -> None:
+        """Plans stay as they are; what waits is planned by what holds now."""
+        self.lives.roster.policies = policies
+        self.lives.ledger.set_levels(policies.levels)
+        self._look(self.lives.roster.names, now)
+        self.lives.freed()
 
     def _quiet(self, names: set[NameKey], uid: str, pod: Pod | None) -> bool:
         """Whether this change of one pod (None: it went) leaves its gang where it is, so that the group need

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from muster.domain.decision import Decision
 from muster.domain.node import Node, Usage
 from muster.domain.pod import Pod
+from muster.domain.podgroup import PodGroup, PodGroupKey
+from muster.domain.policies import Policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,26 @@ class PodSeen:
 class PodGone:
     now: float
     uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupSeen:
+    now: float
+    group: PodGroup
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupGone:
+    now: float
+    key: PodGroupKey
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesSeen:
+    """The policies and levels that hold from now on."""
+
+    now: float
+    policies: Policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +111,9 @@ Event = (
     | NodeGone
     | PodSeen
     | PodGone
+    | PodGroupSeen
+    | PodGroupGone
+    | PoliciesSeen
     | Synced
     | SessionOpened
     | SessionClosed

@@ -147,7 +147,9 @@ def usages(placed: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
     taken = []
     for member in placed.members:
         mask = sum(1 << gpu for gpu in set(member.gpus))
-        taken.append(Usage(member.uid, member.node, pods[member.uid].resources, gpus=mask))
+        taken.append(
+            Usage(member.uid, member.node, pods[member.uid].resources, gpus=mask, units=member.units)
+        )
     return tuple(taken)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.topology import bits
 
 
 class Ledger:
@@ -20,11 +22,17 @@ class Ledger:
         self.nodes: dict[str, Node] = {}
         self.bound: dict[str, Usage] = {}
         self.held: dict[str, Usage] = {}
+        self.levels: tuple[Level, ...] = DEFAULT_LEVELS
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
         self._dirty: set[str] = set()
         self._unsorted = False
         self._snapshot: Snapshot | None = None
+
+    def set_levels(self, levels: tuple[Level, ...]) -> None:
+        """The levels of the fabric above the nodes, for all snapshots from now on."""
+        if levels != self.levels:
+            self.levels, self._snapshot = levels, None
 
     def set_node(self, node: Node) -> bool:
         """Take a node in; whether anything of it changed."""
@@ -82,7 +90,7 @@ class Ledger:
         """The cluster now. The same object as long as nothing changes."""
         if self._snapshot is None:
             self._settle()
-            self._snapshot = Snapshot(dict(self._states))
+            self._snapshot = Snapshot(dict(self._states), self.levels)
         return self._snapshot
 
     def without(self, uids: Collection[str]) -> Snapshot:
@@ -93,7 +101,7 @@ class Ledger:
             if usage is not None and usage.node in self.nodes:
                 left = [u for u in self._on_node[usage.node].values() if u.pod_uid not in uids]
                 nodes[usage.node] = _state(self.nodes[usage.node], left)
-        return Snapshot(nodes)
+        return Snapshot(nodes, self.levels)
 
     def on_node(self, name: str) -> Mapping[str, Usage]:
         """UID → usage of the node."""
@@ -145,13 +153,21 @@ def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:
         state = states.get(usage.node) or snapshot.nodes.get(usage.node)
         if (
             state is None
-            or usage.gpus & ~state.free_gpus
-            or usage.gpus.bit_count() > state.free_gpu_count
+            or not (_slices_fit(usage, state) if usage.units else _gpus_fit(usage, state))
             or not _resources_fit(usage.resources, state.free)
         ):
             return False
         states[usage.node] = state.taking(usage)
     return True
+
+
+def _gpus_fit(usage: Usage, state: NodeState) -> bool:
+    return not usage.gpus & ~state.free_gpus and usage.gpus.bit_count() <= state.free_gpu_count
+
+
+def _slices_fit(usage: Usage, state: NodeState) -> bool:
+    memory = state.free_memory
+    return all(gpu < len(memory) and memory[gpu] >= usage.units for gpu in bits(usage.gpus))
 
 
 def _resources_fit(asked: Resources, free: Resources) -> bool:
@@ -168,13 +184,21 @@ def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
 
 
 def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
-    """The usages of a node. Indices that can't be true (beyond the node's GPUs, or taken twice by bound pods)
-    count by number alone: then too much is counted rather than too little."""
-    taken, believed = 0, []
+    """The usages of a node. Indices that can't be true (beyond the node's GPUs, taken twice by bound pods, or
+    more memory than a GPU has) count by number alone: then too much is counted rather than too little."""
+    whole, shared, believed = 0, 0, []
+    memory = dict(enumerate(node.gpu_memory))
     for usage in sorted(usages, key=lambda usage: usage.pod_uid):
-        if usage.gpus and (usage.gpus & taken or usage.gpus >> node.topology.gpu_count):
+        taken = whole if usage.units else whole | shared
+        over = usage.units and any(memory.get(gpu, usage.units) < usage.units for gpu in bits(usage.gpus))
+        if usage.gpus and (usage.gpus & taken or usage.gpus >> node.topology.gpu_count or over):
             believed.append(replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count()))
-        else:
-            taken |= usage.gpus
-            believed.append(usage)
+            continue
+        believed.append(usage)
+        if not usage.units:
+            whole |= usage.gpus
+            continue
+        shared |= usage.gpus
+        for gpu in bits(usage.gpus):
+            memory[gpu] = memory.get(gpu, usage.units) - usage.units
     return believed

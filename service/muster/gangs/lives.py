@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 
 from muster.domain.decision import Placed
-from muster.domain.reasons import MembersMissing
 from muster.domain.sentences import MAX_CHARACTERS, sentence
 from muster.gangs import requests
 from muster.gangs.calls import GivenBack
@@ -102,9 +101,7 @@ class Lives:
                 return f"pod {pod.name} went, was bound elsewhere or can't be scheduled any more"
             if planning_facts(now) != planning_facts(pod):
                 return f"pod {pod.name} was changed"
-        if group.present < group.needed:
-            return sentence((MembersMissing(group.present, group.needed),))
-        return ""
+        return sentence((group.waits_for,)) if group.waits_for is not None else ""
 
     def settle(self, gang: Gang, now: float) -> None:
         """Go where the members alone say."""
@@ -116,9 +113,9 @@ class Lives:
         elif group.causes:
             self._go(gang, Trigger.ILL_FORMED)
             self.refuse(gang, EventReason.INVALID, sentence(group.causes))
-        elif group.present < group.needed:
+        elif group.waits_for is not None:
             self._go(gang, Trigger.MEMBERS_MISSING)
-            gang.reason = sentence((MembersMissing(group.present, group.needed),))
+            gang.reason = sentence((group.waits_for,))
             self._gate(gang)
             self.arm(gang, now + self.settings.waiting_s)
         else:
@@ -170,7 +167,7 @@ class Lives:
         if key is None:
             return
         gang = self.gangs[key]
-        request = requests.request(gang.group, self.ledger)
+        request = requests.request(gang.group, self.ledger, self.roster.policies)
         snapshot = self.ledger.snapshot()
         excluded = gang.excluded(request.roles, {pod.uid: pod for pod in gang.group.unbound})
         self.solving = Solving(key, gang.generation, request, snapshot, self.frees)

@@ -15,19 +15,20 @@ from itertools import count
 
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
-from muster.domain.request import Member, NodeRules, Request, Role, Running, Segment
+from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.request import Member, NodeRules, Request, Role, Running, Segment, Slice
 from muster.gangs.ledger import Ledger
 from muster.gangs.roster import Group
 from muster.placement.gang.blocks import rank_key
 
-_Alike = tuple[str, int, str, tuple[Resources, NodeRules, str | None, tuple[Segment, ...]]]
+_Alike = tuple[str, int, str, tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...]]]
 """What the pods of one role have in common: its name, what they ask for, and what they wish as a role."""
 
-Asks = tuple[str, Resources, int, str, NodeRules]
+Asks = tuple[str, Resources, int, str, Slice | None, NodeRules]
 """What a pod asks for on a node, under the role's name that it gives."""
 
 
-def request(group: Group, ledger: Ledger) -> Request:
+def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES) -> Request:
     """What is still to be placed of a complete group: members that are bound already count, so that only the
     rest must fit."""
     wishes = _wishes(group.unbound[0])
@@ -40,6 +41,7 @@ def request(group: Group, ledger: Ledger) -> Request:
         preferred_scopes=wishes.preferred_scopes,
         max_per=wishes.max_per,
         running=tuple(_running(roles, ledger)),
+        terms=policies.terms(wishes.policies),
         priority=priority(group),
         created=created(group),
     )
@@ -47,7 +49,7 @@ def request(group: Group, ledger: Ledger) -> Request:
 
 def asks(pod: Pod) -> Asks:
     """The same for all pods of one role, by whatever name the role goes in the gang as it is now."""
-    return (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.rules)
+    return (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.rules)
 
 
 def priority(group: Group) -> int:
@@ -65,7 +67,7 @@ def _by_role(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
         wishes = _wishes(pod)
-        key = (pod.resources, pod.rules, wishes.role_scope, wishes.segments)
+        key = (pod.slice, pod.resources, pod.rules, wishes.role_scope, wishes.segments)
         alike.setdefault((wishes.role, -pod.gpus, pod.gpu_resource, key), []).append(pod)
     # The last by its repr: it needs an order, and any fixed one will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
@@ -106,6 +108,7 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
                 first.rules,
                 wishes.role_scope,
                 wishes.segments,
+                first.slice,
             )
 
 

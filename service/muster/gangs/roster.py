@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from muster.domain.pod import GangClaim, Pod
-from muster.domain.reasons import BadValue, Cause, TooManyMembers
+from muster.domain.podgroup import PodGroup, PodGroupKey
+from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.reasons import BadValue, Cause, MembersMissing, PodGroupMissing, TooManyMembers
 from muster.domain.request import GangId
 from muster.gangs.agreement import disagreements
+from muster.gangs.podgroups import completed, key_of
 
 NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID where it is a gang of one."""
@@ -40,6 +43,14 @@ class Group:
         return len(self.bound) + len(self.unbound)
 
     @property
+    def waits_for(self) -> Cause | None:
+        """What is not there yet; None where the gang is complete."""
+        for claim in self.claims:
+            if claim.by_object and self.unbound:
+                return PodGroupMissing(f"{self.gang.namespace}/{claim.name}")
+        return MembersMissing(self.present, self.needed) if self.present < self.needed else None
+
+    @property
     def facts(self) -> tuple[object, ...]:
         """All that planning depends on."""
         return (
@@ -52,18 +63,46 @@ class Group:
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:
     """What a plan made for an unbound pod depends on: all but its state."""
-    return (pod.claim, pod.resources, pod.gpus, pod.gpu_resource, pod.rules, pod.priority, pod.rank)
+    asked = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice)
+    return (pod.claim, *asked, pod.rules, pod.priority, pod.rank)
 
 
 class Roster:
-    """All pods that claim a gang, by UID and by gang name."""
+    """All pods that claim a gang, by UID and by gang name, completed by their PodGroups."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
+        self.policies = DEFAULT_POLICIES
         self._named: dict[NameKey, dict[str, Pod]] = {}
+        self._pod_groups: dict[PodGroupKey, PodGroup] = {}
+        self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
+        """Pods that name a PodGroup, as they are without it."""
+
+    @property
+    def names(self) -> set[NameKey]:
+        """Of all pods."""
+        return set(self._named)
+
+    def see_pod_group(self, key: PodGroupKey, group: PodGroup | None) -> set[NameKey]:
+        """Take in a PodGroup's new state, None when it went; the names whose groups may have changed."""
+        if self._pod_groups.get(key) == group:
+            return set()
+        if group is None:
+            del self._pod_groups[key]
+        else:
+            self._pod_groups[key] = group
+        return {name for pod in list(self._by_object.get(key, {}).values()) for name in self.see(pod)}
 
     def see(self, pod: Pod) -> set[NameKey]:
         """Take in a pod's new state; the names whose groups may have changed."""
+        said, key = pod, key_of(pod)
+        pod = completed(pod, self._pod_groups)
+        touched = self._see(pod)
+        if key is not None:
+            self._by_object.setdefault(key, {})[pod.uid] = said
+        return touched
+
+    def _see(self, pod: Pod) -> set[NameKey]:
         before = self.pods.get(pod.uid)
         if before is None and pod.claim is None:
             return set()
@@ -88,6 +127,9 @@ class Roster:
         del self._named[key][uid]
         if not self._named[key]:
             del self._named[key]
+        of_object = key[:3]
+        if self._by_object.get(of_object, {}).pop(uid, None) is not None and not self._by_object[of_object]:
+            del self._by_object[of_object]
         return {key}
 
     def size(self, key: NameKey) -> int:
@@ -110,7 +152,7 @@ class Roster:
                 have, count = 0, max((_count(pod) for pod in present[owner]), default=0)
             groups[-1].append(owner)
             have += len(by_owner[owner])
-        return [_group(key, {owner: by_owner[owner] for owner in names}) for names in groups]
+        return [_group(key, {owner: by_owner[owner] for owner in names}, self.policies) for names in groups]
 
 
 def _standing(pod: Pod) -> tuple[object, ...]:
@@ -143,7 +185,7 @@ def _count(pod: Pod) -> int:
     return claim.replicas or claim.min_member or 0
 
 
-def _group(key: NameKey, by_owner: Mapping[str, list[Pod]]) -> Group:
+def _group(key: NameKey, by_owner: Mapping[str, list[Pod]], policies: Policies) -> Group:
     namespace, dialect, name, lone = key
     owners = (lone,) if lone else tuple(sorted(owner for owner in by_owner if owner))
     pods = [pod for of_owner in by_owner.values() for pod in of_owner]
@@ -157,12 +199,12 @@ def _group(key: NameKey, by_owner: Mapping[str, list[Pod]]) -> Group:
         bound,
         unbound,
         needed=max(0, max(counts) - succeeded),
-        causes=_causes(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound),
+        causes=_causes(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
         claims=claims,
     )
 
 
-def _causes(where: str, present: int, unbound: tuple[Pod, ...]) -> tuple[Cause, ...]:
+def _causes(where: str, present: int, unbound: tuple[Pod, ...], policies: Policies) -> tuple[Cause, ...]:
     """Why the gang is ill-formed. Only pods that are still to be placed have causes of their own."""
     own = dict.fromkeys(cause for pod in unbound for cause in pod.causes)
     causes: list[Cause] = list(own)[:MAX_CAUSES]
@@ -173,7 +215,10 @@ def _causes(where: str, present: int, unbound: tuple[Pod, ...]) -> tuple[Cause, 
         return tuple(causes)
     claim = unbound[0].claim
     assert claim is not None
-    if claim.min_member is None and claim.replicas is None:
+    if unknown := policies.unknown(claim.wishes.policies):
+        known = ", ".join(policy.name for policy in policies.policies) or "none"
+        causes.append(BadValue(where, "topology policy", unknown[0], f"a policy of the cluster: {known}"))
+    if claim.min_member is None and claim.replicas is None and not claim.by_object:
         causes.append(BadValue(where, "min-member", "", _COUNT_EXPECTED))
     if claim.replicas is not None and present > claim.replicas:
         causes.append(TooManyMembers(present, claim.replicas))

@@ -1,0 +1,58 @@
+"""Policies of a cluster: named preferences with weights, and the levels of its fabric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.request import Term
+
+
+class Topology(StrEnum):
+    """What a policy is about."""
+
+    NVLINK = "nvlink"
+    NUMA = "numa"
+    NVSWITCH = "nvswitch"
+
+
+class Strategy(StrEnum):
+    """What a policy wants of it."""
+
+    PACK = "pack"
+    PREFER = "prefer"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A preference that pods name. The one of larger weight is decided first."""
+
+    name: str
+    weight: int
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """All policies, and the levels above the node, widest first. Where not `enabled`, policies count for
+    nothing."""
+
+    enabled: bool = True
+    policies: tuple[Policy, ...] = ()
+    levels: tuple[Level, ...] = DEFAULT_LEVELS
+
+    def terms(self, names: tuple[str, ...]) -> tuple[Term, ...]:
+        """The terms of the policies of these names, the heaviest first, each once; of names that are not
+        there none."""
+        named = [policy for policy in self.policies if self.enabled and policy.name in names]
+        return tuple(dict.fromkeys(p.term for p in sorted(named, key=lambda p: (-p.weight, p.name))))
+
+    def unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the names that no policy has."""
+        known = {policy.name for policy in self.policies}
+        return tuple(name for name in names if name not in known)
+
+
+DEFAULT_POLICIES = Policies()

@@ -1,0 +1,67 @@
+"""PodGroup objects: what they say of a gang completes what its pods say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.podgroup import PodGroup, PodGroupKey
+from muster.domain.reasons import DialectsDisagree
+
+NO_WISHES = Wishes()
+
+
+def key_of(pod: Pod) -> PodGroupKey | None:
+    """The PodGroup that the pod waits for; None where its own words are all there is."""
+    claim = pod.claim
+    return (pod.namespace, claim.dialect, claim.name) if claim is not None and claim.by_object else None
+
+
+def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
+    """The pod with all that its PodGroup says: the same pod where it names none, or one that is not there.
+
+    Where both say something and it differs, the pod is ill-formed.
+    """
+    key = key_of(pod)
+    group = groups.get(key) if key is not None else None
+    claim = pod.claim
+    if group is None or claim is None:
+        return pod
+    causes = (*pod.causes, *(group.causes if not pod.node else ()))
+    if not pod.node and (cause := _disagreement(pod.name, claim, group)) is not None:
+        causes = (*causes, cause)
+    wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
+    min_member = claim.min_member or group.min_member
+    return replace(
+        pod,
+        claim=replace(claim, min_member=min_member, wishes=wishes, by_object=False),
+        rules=replace(pod.rules, required=(*pod.rules.required, *group.required)),
+        causes=causes,
+    )
+
+
+def _merged(own: Wishes, group: Wishes, role: Wishes) -> Wishes:
+    return Wishes(
+        role=own.role,
+        required_scope=own.required_scope or group.required_scope,
+        preferred_scopes=own.preferred_scopes or group.preferred_scopes,
+        role_scope=own.role_scope or role.role_scope or group.role_scope,
+        segments=own.segments or role.segments or group.segments,
+        max_per=own.max_per or group.max_per,
+        policies=own.policies or group.policies,
+    )
+
+
+def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
+    said = (claim.min_member, claim.wishes.required_scope)
+    theirs = (group.min_member, group.wishes.required_scope)
+    if all(mine in (None, other) for mine, other in zip(said, theirs, strict=True)):
+        return None
+    return DialectsDisagree(
+        pod, _words("its annotations", *said), _words(f"PodGroup {group.namespace}/{group.name}", *theirs)
+    )
+
+
+def _words(who: str, min_member: int | None, scope: str | None) -> str:
+    return f"{who}: min-member {min_member or 'none'}, scope {scope or 'none'}"
