@@ -8,6 +8,7 @@ or the judge; small clusters only.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import combinations, permutations, product
@@ -19,16 +20,28 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
 
 INF = float("inf")
-Option = tuple[tuple[int, ...], int]
-"""Members by role on the node, the mask of their GPUs."""
+Fill = tuple[tuple[int, ...], ...]
+"""By GPU, the slices of each role on it."""
+
+
+class Option(NamedTuple):
+    """Members by role on the node, the mask of all their GPUs, the slices on these, and the units that they
+    take of each."""
+
+    counts: tuple[int, ...]
+    mask: int
+    fill: Fill
+    units: tuple[int, ...]
 
 
 class Spot(NamedTuple):
-    """Where a member lies, or several on one node. `known`: false if it has GPUs and nobody knows which."""
+    """Where a member lies, or several on one node. `known`: false if it has GPUs and nobody knows which.
+    `units`: by GPU, what slices take."""
 
     state: NodeState
     mask: int
     known: bool = True
+    units: tuple[int, ...] = ()
 
 
 class Value(NamedTuple):
@@ -37,7 +50,10 @@ class Value(NamedTuple):
     members: int
     by_role: tuple[int, ...]
     preferred: int
-    crossings: tuple[int, ...]
+    parts: tuple[int, ...]
+    costs: tuple[int, ...]
+    opened: int
+    shared: int
     weakest: float
     ring: float
     damage: int
@@ -130,11 +146,17 @@ def together(snapshot: Snapshot, spots: Iterable[Spot], scope: str) -> bool:
     return bool(frozenset.intersection(*inside))
 
 
-def unusable(state: NodeState, free: int) -> int:
-    """F of the node, GPU-thousandths."""
+def unusable(state: NodeState, free: int, memory: tuple[int, ...]) -> int:
+    """F of the node, GPU-thousandths, with these GPUs wholly free, and so many units left of the others."""
+    node, total = state.node, 0
+    for gpu, (every, left) in enumerate(zip(node.gpu_memory, memory, strict=True)):
+        if every and not free >> gpu & 1 and not node.spread:
+            total += 1000 * left * sum(left < every / part for part in (1, 2, 4)) // (3 * every)
+            total += 1000 * left // every if node.gpu_resources else 0
+    if node.gpu_memory and not node.gpu_resources:
+        return total
     linked = any(m.bit_count() > 1 for m in state.node.topology.islands) or clique(state)
     pools = list(domains(state).values()) if linked and not state.unindexed_gpus else [everything(state)]
-    total = 0
     for pool in pools:
         k = max(0, (free & pool).bit_count() - state.unindexed_gpus)
         total += sum(250 * k for p in (1, 2, 4, 8) if k < p)
@@ -157,7 +179,7 @@ class Rules:
         self.snapshot, self.request = snapshot, request
         self.scopes = crossing_scopes(snapshot, request)
         self.memo: dict[object, frozenset[str]] = {}
-        gpus = {role.name: role.gpus for role in request.roles}
+        gpus = {role.name: role.gpus or bool(role.slice) for role in request.roles}
         stay = [r for r in request.running if r.node in snapshot.nodes]
         self.running = {
             r.member.uid: Spot(snapshot.nodes[r.node], r.gpus, r.gpus > 0 or gpus[r.role] == 0) for r in stay
@@ -219,14 +241,17 @@ def admits(state: NodeState, role: Role) -> bool:
     return (
         not state.node.unschedulable
         and (not role.gpus or role.gpu_resource in state.node.gpu_resources)
+        and (not role.slice or bool(state.node.gpu_memory))
         and all(state.node.labels.get(term.key) in term.values for term in role.rules.required)
     )
 
 
-def options(state: NodeState, request: Request, running: int) -> list[Option]:
+def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
     """All ways to use the node, one for each distinct outcome. `running`: GPUs of the gang there already."""
+    request = rules.request
     found: list[Option] = []
     by_gpu = "gpu" in {request.required_scope, *request.preferred_scopes}
+    by_gpu |= any(role.slice for role in request.roles) and "gpu" in {rule.scope for rule in request.max_per}
     for counts in product(*(range(len(role.members) + 1) for role in request.roles)):
         pairs = list(zip(counts, request.roles, strict=True))
         cpu = sum(n * role.resources.cpu_milli for n, role in pairs)
@@ -236,19 +261,67 @@ def options(state: NodeState, request: Request, running: int) -> list[Option]:
         if any(n and not admits(state, role) for n, role in pairs):
             continue
         seen = set()
-        for mask in range(1 << state.node.topology.gpu_count):
-            if mask & ~state.free_gpus or mask.bit_count() != gpus:
+        for fill, mask in product(fills(state, pairs), range(1 << state.node.topology.gpu_count)):
+            sliced = sum(1 << gpu for gpu, slices in enumerate(fill) if any(slices))
+            if mask & ~state.free_gpus or mask.bit_count() != gpus or mask & sliced:
                 continue
+            units = units_of(fill, request)
+            spot = Spot(state, mask | sliced, units=units)
             outcome = (
                 tuple((mask & part).bit_count() for part in domains(state).values()),
-                links(state, mask | running),
-                unusable(state, state.free_gpus & ~mask),
-                mask if by_gpu or mask.bit_count() == 1 else 0,
+                tuple((sliced & part).bit_count() for part in domains(state).values()),
+                preferences(rules, {state.node.name: spot}, 0) if request.terms else 0,
+                links(state, mask | sliced | running),
+                after(spot),
+                (sliced & state.free_gpus).bit_count(),
+                (sliced & ~running).bit_count(),
+                mask | sliced if by_gpu or (mask | sliced).bit_count() == 1 else 0,
+                sorted(fill) if by_gpu else 0,
             )
-            if outcome not in seen:
-                seen.add(outcome)
-                found.append((counts, mask))
+            if repr(outcome) not in seen:
+                seen.add(repr(outcome))
+                found.append(Option(counts, mask | sliced, fill, units))
     return found
+
+
+def fills(state: NodeState, pairs: list[tuple[int, Role]]) -> list[Fill]:
+    """All ways to put so many members of each role on GPUs as slices."""
+    found: set[Fill] = {((0,) * len(pairs),) * state.node.topology.gpu_count}
+    for r, (count, role) in enumerate(pairs):
+        for _ in range(count if role.slice else 0):
+            more = set()
+            for fill in found:
+                for gpus in combinations(range(len(fill)), role.slice.gpus if role.slice else 0):
+                    ways = [
+                        [n + (g in gpus and i == r) for i, n in enumerate(fill[g])] for g in range(len(fill))
+                    ]
+                    more.add(tuple(map(tuple, ways)))
+            found = {fill for fill in more if not overfull(state, fill, [role for _, role in pairs])}
+    return sorted(found)
+
+
+def overfull(state: NodeState, fill: Fill, roles: list[Role]) -> bool:
+    """Whether the slices take more than is left of some GPU."""
+    units = [role.slice.units if role.slice else 0 for role in roles]
+    taken = [sum(n * each for n, each in zip(slices, units, strict=True)) for slices in fill]
+    left = [*state.free_memory, *[0] * len(taken)]
+    return any(have > room for have, room in zip(taken, left, strict=False))
+
+
+def units_of(fill: Fill, request: Request) -> tuple[int, ...]:
+    """What these slices take of each GPU."""
+    units = [role.slice.units if role.slice else 0 for role in request.roles]
+    return tuple(sum(n * each for n, each in zip(slices, units, strict=True)) for slices in fill)
+
+
+def after(spot: Spot) -> int:
+    """F of the node once the plan has what it takes of it."""
+    state = spot.state
+    memory = [
+        left - taken if taken else left * (1 - (spot.mask >> gpu & 1))
+        for gpu, (left, taken) in enumerate(zip(state.free_memory, spot.units or (0,) * 99, strict=False))
+    ]
+    return unusable(state, state.free_gpus & ~spot.mask, tuple(memory))
 
 
 Used = list[tuple[NodeState, Option]]
@@ -260,10 +333,10 @@ def shared_out(rules: Rules, used: Used) -> dict[str, Spot] | None:
     queue = [
         (r, member.uid)
         for r, role in enumerate(roles)
-        for member in rules.ranks[role.name][: sum(option[0][r] for _, option in used)]
+        for member in rules.ranks[role.name][: sum(option.counts[r] for _, option in used)]
     ]
     queue.sort(key=lambda item: -sum(item[1] in uids for _, uids in rules.groups))  # the hardest first
-    left = [(list(option[0]), option[1]) for _, option in used]
+    left = [(list(option.counts), whole_of(option), [list(n) for n in option.fill]) for _, option in used]
     placed: dict[str, Spot] = {}
 
     def fill(at: int) -> bool:
@@ -271,28 +344,48 @@ def shared_out(rules: Rules, used: Used) -> dict[str, Spot] | None:
             return True
         r, uid = queue[at]
         for n, (state, _) in enumerate(used):
-            counts, mask = left[n]
+            counts, mask, slices = left[n]
             if not counts[r]:
                 continue
-            for gpus in shares(state, mask, roles[r].gpus):
+            for gpus in shares(state, mask, slices, roles[r], r):
                 placed[uid] = Spot(state, gpus)
                 counts[r] -= 1
-                left[n] = (counts, mask & ~gpus)
+                give(slices, gpus, r, roles[r], -1)
+                left[n] = (counts, mask if roles[r].slice else mask & ~gpus, slices)
                 if rules.hold(placed, uid) and fill(at + 1):
                     return True
                 counts[r] += 1
-                left[n] = (counts, mask)
+                give(slices, gpus, r, roles[r], 1)
+                left[n] = (counts, mask, slices)
                 del placed[uid]
         return False
 
     return placed if fill(0) else None
 
 
-def shares(state: NodeState, mask: int, size: int) -> Iterator[int]:
-    """Sets of so many GPUs of the mask, one for each way to take them from the domains."""
+def whole_of(option: Option) -> int:
+    """The GPUs that members take whole."""
+    return option.mask & ~sum(1 << gpu for gpu, slices in enumerate(option.fill) if any(slices))
+
+
+def give(slices: list[list[int]], gpus: int, r: int, role: Role, by: int) -> None:
+    """Take a member's slices from those that are to be given, or give them back."""
+    for gpu, of_roles in enumerate(slices):
+        if role.slice and gpus >> gpu & 1:
+            of_roles[r] += by
+
+
+def shares(state: NodeState, mask: int, slices: list[list[int]], role: Role, r: int) -> Iterator[int]:
+    """What a member may have of the node's GPUs: of whole ones one set for each way to take them from the
+    domains, of shared ones every set, those first of which most is left, so that they go round."""
+    if role.slice:
+        gpus = sorted((g for g in range(len(slices)) if slices[g][r]), key=lambda g: -slices[g][r])
+        yield from (sum(1 << gpu for gpu in chosen) for chosen in combinations(gpus, role.slice.gpus))
+        return
+    size = role.gpus
     seen = set()
-    for gpus in combinations([i for i in range(state.node.topology.gpu_count) if mask >> i & 1], size):
-        share = sum(1 << gpu for gpu in gpus)
+    for chosen in combinations([i for i in range(state.node.topology.gpu_count) if mask >> i & 1], size):
+        share = sum(1 << gpu for gpu in chosen)
         kind = tuple((share & part).bit_count() for part in domains(state).values())
         if kind not in seen:
             seen.add(kind)
@@ -305,32 +398,94 @@ def value(rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot]) -> Va
     spots = [*placed.values(), *rules.running.values()]
     reached = [i for i, scope in enumerate(request.preferred_scopes) if together(snapshot, spots, scope)]
     gang = {name: spot.mask for name, spot in placed.items()}
+    alone = dict.fromkeys(placed, 0)
     for spot in rules.running.values():
         if spot.state.node.name in gang:
             gang[spot.state.node.name] |= spot.mask
+            alone[spot.state.node.name] |= spot.mask
     rings = [links(spot.state, gang[name]) for name, spot in placed.items()]
     by_role = tuple(-n for n in counts)
+    crossed = crossings(rules, placed)
     return Value(
         sum(by_role),
         by_role,
         min(reached, default=99),
-        tuple(
-            len(frozenset[str]().union(*(rules.look(touching, spot, scope) for spot in spots)))
-            for scope in rules.scopes
-        ),
+        tuple(count for scope, count in crossed if scope != "nvlink-domain"),
+        preferences(rules, placed, dict(crossed).get("nvlink-domain", 0)),
+        sum(opened(spot)[0] for spot in placed.values()),
+        sum(opened(spot, alone[name])[1] for name, spot in placed.items()),
         -min((weakest for weakest, _ in rings), default=INF),
         -sum(total for _, total in rings),
         sum(
-            unusable(state, state.free_gpus & ~mask) - unusable(state, state.free_gpus)
-            for state, mask, _ in placed.values()
+            after(spot) - unusable(spot.state, spot.state.free_gpus, spot.state.free_memory)
+            for spot in placed.values()
         ),
     )
+
+
+def crossings(rules: Rules, placed: Mapping[str, Spot]) -> tuple[tuple[str, int], ...]:
+    """The parts touched, scope by scope."""
+    spots = [*placed.values(), *rules.running.values()]
+    return tuple(
+        (scope, len(frozenset[str]().union(*(rules.look(touching, spot, scope) for spot in spots))))
+        for scope in rules.scopes
+    )
+
+
+def preferences(rules: Rules, placed: Mapping[str, Spot], nvlink: int) -> tuple[int, ...]:
+    """What policies ask for, in order, and the NVLink domains touched where none is about them."""
+    found: dict[tuple[str, bool], int] = {}
+    terms = [(term.topology, term.strategy == "spread") for term in rules.request.terms]
+    for topology, spread in (*terms, *([] if "nvlink" in dict(terms) else [("nvlink", False)])):
+        if (topology, spread) == ("nvlink", False):
+            found[topology, spread] = nvlink
+            continue
+        old = {name: [s for s in rules.running.values() if s.state.node.name == name] for name in placed}
+        found[topology, spread] = sum(
+            cost(rules.snapshot, topology, spread, spot, old[name]) for name, spot in placed.items()
+        )
+    return tuple(found.values())
+
+
+def cost(snapshot: Snapshot, topology: str, spread: bool, spot: Spot, old: list[Spot]) -> int:
+    """What a policy counts on one node; what running members touch costs nothing."""
+    node = spot.state.node
+    if topology == "nvswitch":
+        has = node.labels.get("nvidia.com/nvswitch.present") == "true"
+        return bool(spot.mask) * (has == spread) * (not any(one.mask or not one.known for one in old))
+    if topology == "nvlink":
+        parts = [touching(snapshot, one, "nvlink-domain") for one in (spot, *old)]
+        return -len(parts[0].difference(*parts[1:]))
+    gpus = range(node.topology.gpu_count)
+    sockets: list[set[int]] = []
+    for gpu in gpus:
+        for socket in sockets:
+            kinds = [link.kind for other in socket if (link := node.topology.links[gpu][other])]
+            if "SYS" not in kinds:
+                socket.add(gpu)
+                break
+        else:
+            sockets.append({gpu})
+    if spot.state.unindexed_gpus:
+        sockets = [set(gpus)]
+    there = [gpu for one in old for gpu in gpus if one.mask >> gpu & 1]
+    mine = [gpu for gpu in gpus if spot.mask >> gpu & 1]
+    count = sum(bool(socket & set(mine)) and not socket & set(there) for socket in sockets)
+    return -count if spread else count
+
+
+def opened(spot: Spot, running: int = 0) -> tuple[int, int]:
+    """GPUs that slices open, and GPUs that they touch where none of the gang ran; less where nodes spread."""
+    shared = [gpu for gpu, units in enumerate(spot.units) if units]
+    sign = -1 if spot.state.node.spread else 1
+    new = [gpu for gpu in shared if not running >> gpu & 1]
+    return sign * sum(spot.state.free_gpus >> gpu & 1 for gpu in shared), sign * len(new)
 
 
 def crossing_scopes(snapshot: Snapshot, request: Request) -> list[str]:
     levels = [level.scope for level in snapshot.levels]
     scopes = [s for s in levels if any(label(snapshot, state, s) for state in snapshot.nodes.values())]
-    asked = sum(role.gpus * len(role.members) for role in request.roles)
+    asked = sum((role.gpus + bool(role.slice)) * len(role.members) for role in request.roles)
     return [*scopes, "node", "nvlink-domain"] if asked else [*scopes, "node"]
 
 
@@ -346,7 +501,7 @@ def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
         nonlocal found
         if found is not None and sum(left) - sum(sizes) > found[0].members:
             return
-        unions = {state.node.name: Spot(state, mask) for state, (_, mask) in used}
+        unions = {state.node.name: Spot(state, option.mask, units=option.units) for state, option in used}
         if request.required_scope and not together(
             snapshot, [*unions.values(), *rules.running.values()], request.required_scope
         ):
@@ -355,8 +510,13 @@ def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
         if found is not None and got >= found[0]:
             return
         kind = tuple(
-            (state.node.name, counts, *((mask & part).bit_count() for part in domains(state).values()))
-            for state, (counts, mask) in used
+            (
+                state.node.name,
+                counts,
+                *((mask & part).bit_count() for part in domains(state).values()),
+                fill * any(units),
+            )
+            for state, (counts, mask, fill, units) in used
         )
         if tried.get(kind, True) is None:
             return
@@ -372,15 +532,16 @@ def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
                 judge(left, used)
             return
         for option in all_options[at]:
-            if all(n <= have for n, have in zip(option[0], left, strict=True)):
-                rest = [have - n for n, have in zip(option[0], left, strict=True)]
-                walk(at + 1, rest, [*used, (states[at], option)] if any(option[0]) else used)
+            if all(n <= have for n, have in zip(option.counts, left, strict=True)):
+                rest = [have - n for n, have in zip(option.counts, left, strict=True)]
+                walk(at + 1, rest, [*used, (states[at], option)] if any(option.counts) else used)
 
     def gang_on(state: NodeState) -> int:
-        return sum(spot.mask for spot in rules.running.values() if spot.state.node.name == state.node.name)
+        masks = [spot.mask for spot in rules.running.values() if spot.state.node.name == state.node.name]
+        return sum({1 << gpu for mask in masks for gpu in range(16) if mask >> gpu & 1})
 
-    all_options = [options(state, request, gang_on(state)) for state in states]
-    most = [max((sum(counts) for counts, _ in of_node), default=0) for of_node in all_options]
+    all_options = [options(state, rules, gang_on(state)) for state in states]
+    most = [max((sum(option.counts) for option in of_node), default=0) for of_node in all_options]
     least = min(request.min_member, sum(sizes))
     walk(0, sizes, [])
     return found and (found[0], plan(snapshot, request, members(request, found[1])))
@@ -389,23 +550,37 @@ def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
 def members(request: Request, placed: Mapping[str, Spot]) -> tuple[MemberPlacement, ...]:
     """The members' places as a decision lists them."""
     return tuple(
-        MemberPlacement(member.uid, member.name, role.name, spot.state.node.name, gpus)
+        MemberPlacement(member.uid, member.name, role.name, spot.state.node.name, gpus, units)
         for role in request.roles
         for member in by_rank(role.members)
         if (spot := placed.get(member.uid))
         for gpus in [tuple(i for i in range(16) if spot.mask >> i & 1)]
+        for units in [role.slice.units if role.slice else 0]
     )
+
+
+def unions_of(snapshot: Snapshot, members: tuple[MemberPlacement, ...]) -> dict[str, Spot]:
+    """All members on one node as one."""
+    unions: dict[str, Spot] = {}
+    for m in members:
+        state = snapshot.nodes[m.node]
+        _, old, _, units = unions.get(m.node, Spot(state, 0, units=(0,) * 16))
+        units = tuple(have + m.units * (gpu in m.gpus) for gpu, have in enumerate(units))
+        unions[m.node] = Spot(state, old | sum(1 << gpu for gpu in m.gpus), units=units)
+    return unions
+
+
+def worth(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Value:
+    """All levels of a plan."""
+    counts = [sum(m.role == role.name for m in members) for role in request.roles]
+    return value(Rules(snapshot, request), counts, unions_of(snapshot, members))
 
 
 def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Placed:
     """The decision that places these members so, every claim in it true; they must lie on the cluster."""
-    rules = Rules(snapshot, request)
-    unions: dict[str, Spot] = {}
-    for m in members:
-        old = unions[m.node].mask if m.node in unions else 0
-        unions[m.node] = Spot(snapshot.nodes[m.node], old | sum(1 << gpu for gpu in m.gpus))
-    counts = [sum(m.role == role.name for m in members) for role in request.roles]
-    got = value(rules, counts, unions)
+    rules, unions = Rules(snapshot, request), unions_of(snapshot, members)
+    got = worth(snapshot, request, members)
+    crossed = crossings(rules, unions)
     spots = [*unions.values(), *rules.running.values()]
     narrow = ["gpu"] if any(spot.mask for spot in spots) else []
     narrow += ["nvlink-domain", "node", *(level.scope for level in reversed(snapshot.levels))]
@@ -413,7 +588,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
     part = min(frozenset.intersection(*(holding(snapshot, s, scope) for s in spots))) if scope else ""
     objective = Objective(
         preferred_reached=None if got.preferred == 99 else request.preferred_scopes[got.preferred],
-        crossings=tuple(zip(rules.scopes, got.crossings, strict=True)),
+        crossings=crossed,
         weakest_link_gb_per_s=None if got.weakest in (0, -INF) else -got.weakest,
         ring_gb_per_s=-got.ring,
         damage=got.damage,
@@ -453,11 +628,14 @@ def known(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, 
         for role in request.roles
         for member in ranks[role.name][: sum(m.role == role.name for m in members)]
     ]
-    asked = {role.name: role.gpus for role in request.roles}
+    asked = {
+        role.name: (role.slice.gpus, role.slice.units) if role.slice else (role.gpus, 0)
+        for role in request.roles
+    }
     return (
         len(members) >= max(1, min(request.min_member, request.size))
         and sorted((m.uid, m.name, m.role) for m in members) == sorted(expected)
-        and all(m.node in snapshot.nodes and len(m.gpus) == asked[m.role] for m in members)
+        and all(m.node in snapshot.nodes and (len(m.gpus), m.units) == asked[m.role] for m in members)
         and all(list(m.gpus) == sorted(m.gpus) for m in members)
     )
 
@@ -467,7 +645,17 @@ def room(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
     roles = {role.name: role for role in request.roles}
     for name, state in snapshot.nodes.items():
         here = [m for m in members if m.node == name]
-        taken = [gpu for m in here for gpu in m.gpus]
+        taken = [gpu for m in here for gpu in m.gpus if not m.units]
+        units = Counter({gpu: 0 for m in here for gpu in m.gpus if m.units})
+        for m in here:
+            units.update(dict.fromkeys(m.gpus, m.units) if m.units else {})
+            if len(set(m.gpus)) < len(m.gpus):
+                return False
+        memory = state.free_memory
+        if set(units) & set(taken) or any(
+            not 0 <= g < len(memory) or n > memory[g] for g, n in units.items()
+        ):
+            return False
         cpu = sum(roles[m.role].resources.cpu_milli for m in here)
         free = {gpu for gpu in range(state.node.topology.gpu_count) if state.free_gpus >> gpu & 1}
         if len(set(taken)) != len(taken) or not set(taken) <= free or len(taken) > state.free_gpu_count:

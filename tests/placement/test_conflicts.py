@@ -54,7 +54,7 @@ from muster.placement.gang.site import site_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.place import place
 from tests.placement import naive
-from tests.placement.drawings import World, worlds
+from tests.placement.worlds import World, worlds
 
 pytestmark = pytest.mark.brute_force
 

@@ -7,6 +7,7 @@ import pytest
 
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.reasons import (
+    GPU_MEMORY,
     BadValue,
     Cause,
     ClusterTooSmall,
@@ -23,11 +24,13 @@ from muster.domain.reasons import (
     NoSuchDomain,
     NotDecided,
     NotEnoughFree,
+    NotSupported,
     RoleScope,
     RunningElsewhere,
     SegmentsTooLarge,
     TooFewParts,
     TooManyMembers,
+    gpus_with,
 )
 from muster.domain.relaxations import (
     DropSelector,
@@ -94,6 +97,23 @@ GOLDEN: list[tuple[Cause, str]] = [
         ClusterTooSmall("", GPU, 0, 1, 0, 1, "", 0, anywhere=True),
         "The gang needs 1 nvidia.com/gpu for 1 member, and there are no nodes",
     ),
+    (
+        MemberTooLarge("worker", GPU_MEMORY, 40, "n1", 16),
+        "A member of role worker asks for 40 GiB of GPU memory on one GPU, and the largest node that admits it, n1, has 16 GiB of GPU memory",
+    ),
+    (
+        MemberTooLarge("worker", gpus_with(10), 2, "n1", 1),
+        "A member of role worker asks for 2 GPUs of 10 GiB, and the largest node that admits it, n1, has 1 GPU of 10 GiB",
+    ),
+    (
+        FreeInPieces("worker", GPU_MEMORY, 12, 12, 0, 3, "n1", 3),
+        "Role worker needs 12 GiB of GPU memory for 3 members; 12 GiB of GPU memory are free, but in pieces too small, at most 3 GiB on one GPU (n1): none of 3 fits",
+    ),
+    (
+        FreeApart("w, x", ((GPU, 2), (GPU_MEMORY, 35)), 4, 5),
+        "Roles w, x need room for 5 members; 2 nvidia.com/gpu and 35 GiB of GPU memory are free, but not at once: 4 of 5 fit",
+    ),
+    (NotSupported("max-per", "gpu"), "Max-per gpu is not supported where members share GPUs"),
     (
         NotEnoughFree("worker", GPU, 10, 12, 2, 3),
         "Role worker needs 12 nvidia.com/gpu for 3 members, and 10 nvidia.com/gpu are free: 2 of 3 fit",
@@ -292,6 +312,9 @@ PLACED = {
     ),
     (": a[2, clique k] b[2, clique k]", "2 x 2 GPU"): (
         "2 of 2 members on 2 nodes in nvlink-domain k: a ×1 GPUs 0,1; b ×1 GPUs 0,1 (NV12, 300 GB/s modelled), proven optimal"
+    ),
+    (": a[2, mem 16 16, left 8 16]", "2 x 4 GiB + 1 x 1 GPU"): (
+        "3 of 3 members on node a: GPUs 0 (8 GiB),1 (NV12, 300 GB/s modelled), proven optimal"
     ),
     (": a[0]", "1 x 0 GPU"): "1 of 1 members on node a, proven optimal",
 }

@@ -16,7 +16,8 @@ from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.verify import verify
 from tests.placement import naive
-from tests.placement.drawings import BLOCKS, World, cluster, gang, plan, worlds
+from tests.placement.drawings import cluster, gang, plan
+from tests.placement.worlds import BLOCKS, World, worlds
 
 PLAIN = """
 zone z1 rack r1: a[8 = 4+4, cpu 4] b[8 = 4+4, cpu 4, free 1101 1111]

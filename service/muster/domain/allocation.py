@@ -4,15 +4,18 @@ Written once, when a gang is permitted (`gangs`), and read whenever a bound pod 
 sides stand here so that they cannot drift apart.
 
     gpu.topology/allocation  {"version":1,"generation":7,"containers":{"main":[0,1]},"gpus":[0,1],
-                              "indices":"planned"}
+                              "indices":"planned"}; of shared GPUs also "gpu_mem":{"0":3,"1":3}, GiB by GPU
     gpu.topology/decision    {"scope":"node","domain":"node a","bandwidth_gb_per_s":50.0,"ring_gb_per_s":50.0,
                               "optimal":true,"gap":null,"trace_id":"4bf9…"}
-    ALIYUN_COM_GPU_GROUP, …_ASSIGNED, …_ASSUME_TIME     for the original aliyun device plugin
+    ALIYUN_COM_GPU_GROUP, …_ASSIGNED, …_ASSUME_TIME     for the gputopology device plugin: whole GPUs
+    ALIYUN_COM_GPU_MEM_IDX, …_DEV, …_POD, …_ASSIGNED, …_ASSUME_TIME, scheduler.framework.gpushare.allocation
+                                                        for the gpushare device plugin: memory of shared GPUs
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,18 +30,27 @@ GROUP = "ALIYUN_COM_GPU_GROUP"
 ASSIGNED = "ALIYUN_COM_GPU_ASSIGNED"
 ASSUME_TIME = "ALIYUN_COM_GPU_ASSUME_TIME"
 
+MEM_GPUS = "ALIYUN_COM_GPU_MEM_IDX"
+MEM_OF_GPU = "ALIYUN_COM_GPU_MEM_DEV"
+MEM_OF_POD = "ALIYUN_COM_GPU_MEM_POD"
+MEM_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+SHARES = "scheduler.framework.gpushare.allocation"
+"""{"<place of the container in the pod, from 0>":{"<GPU>":GiB}}: the place and not the name, since the tools
+that read it (kubectl-inspect-gpushare) decode it into map[int]map[string]int."""
+
 RESERVED_KEYS = (
     ALLOCATION,
     DECISION,
     GROUP,
     ASSIGNED,
     ASSUME_TIME,
-    "ALIYUN_COM_GPU_MEM_IDX",
-    "ALIYUN_COM_GPU_MEM_DEV",
-    "ALIYUN_COM_GPU_MEM_POD",
-    "ALIYUN_COM_GPU_MEM_ASSIGNED",
-    "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
-    "scheduler.framework.gpushare.allocation",
+    MEM_GPUS,
+    MEM_OF_GPU,
+    MEM_OF_POD,
+    MEM_ASSIGNED,
+    MEM_ASSUME_TIME,
+    SHARES,
 )
 """Only the scheduler may write these: an unbound pod that has one is refused."""
 
@@ -63,43 +75,47 @@ class Stamp:
     trace_id: str = ""
 
 
-def write(pod: Pod, place: MemberPlacement, plan: Placed, stamp: Stamp) -> dict[str, str]:
-    """The annotations of one member's Binding. A member without GPUs carries no allocation."""
+def write(
+    pod: Pod, place: MemberPlacement, plan: Placed, stamp: Stamp, gpu_memory: tuple[int, ...] = ()
+) -> dict[str, str]:
+    """The annotations of one member's Binding. A member without GPUs carries no allocation.
+
+    `gpu_memory`: what each GPU of its node offers in slices, in GiB (`Node.gpu_memory`).
+    """
     values = {DECISION: _decision(plan, stamp.trace_id)}
     if not place.gpus:
         return values
-    followed = pod.gpu_resource == FOLLOWED_RESOURCE
+    # Both device plugins of aliyun follow the annotation; the others choose themselves.
+    followed = bool(place.units) or pod.gpu_resource == FOLLOWED_RESOURCE
     values[ALLOCATION] = _allocation(pod, place, stamp.generation, followed)
+    if place.units:
+        return values | _shared(pod, place, stamp, gpu_memory)
     if followed:
-        values[GROUP] = ",".join(str(gpu) for gpu in place.gpus)
+        values[GROUP] = _listed(place.gpus)
         values[ASSIGNED] = "false"
         values[ASSUME_TIME] = str(stamp.wall_ns)
     return values
 
 
-def read(annotations: Mapping[str, str], gpus: int) -> int | None:
-    """The bit mask of a bound pod's GPUs; None when its annotations don't say, or can't be true.
-
-    `gpus` is how many the pod asks for: an allocation of another number is not believed.
-    """
-    text = annotations.get(ALLOCATION)
-    if not gpus or text is None or len(text) > MAX_BYTES:
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or value.get("version") != VERSION:
-        return None
-    indices = value.get("gpus")
-    if not isinstance(indices, list) or not all(_is_index(index) for index in indices):
-        return None
-    mask = mask_of(indices)
-    return mask if len(indices) == gpus == mask.bit_count() else None
+def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
+    """The bit mask of a bound pod's GPUs, shared ones too; None when its annotations don't say, or can't be
+    true: they must name as many as the pod asks for, and as much memory of each. Ours first, then those of
+    the aliyun schedulers."""
+    count = pod.slice.gpus if pod.slice is not None else pod.gpus
+    # Shares that are there outdo the older index, which does not say how much of each GPU it is.
+    by_others = _shares if SHARES in annotations else _index
+    for reader in (_ours, by_others) if pod.slice is not None else (_ours, _group):
+        gpus = reader(annotations, pod) if count else None
+        mask = mask_of(gpus or ())
+        if gpus and len(gpus) == count == mask.bit_count():
+            return mask
+    return None
 
 
 def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:
-    """The pod's GPUs dealt to its containers, in their order."""
+    """The pod's GPUs dealt to its containers, in their order. Shared ones each container uses in part."""
+    if pod.slice is not None:
+        return {name: list(gpus) for name, units in pod.container_gpus if units}
     left, parts = list(gpus), {}
     for name, count in pod.container_gpus:
         if count:
@@ -115,11 +131,96 @@ def _allocation(pod: Pod, place: MemberPlacement, generation: int, followed: boo
         "gpus": list(place.gpus),
         "indices": "planned" if followed else "advisory",
     }
+    if place.units:
+        value["gpu_mem"] = {str(gpu): place.units for gpu in place.gpus}
     text = _json(value)
     if len(text) <= MAX_BYTES:
         return text
     # Hundreds of containers with long names: the pod's own list is what counts after a restart.
     return _json({**value, "containers": {}})
+
+
+def _shared(pod: Pod, place: MemberPlacement, stamp: Stamp, gpu_memory: tuple[int, ...]) -> dict[str, str]:
+    """What the gpushare device plugin and its tools read. GPUs of one pod may differ in size: their smallest
+    is told, so that nobody takes a part for more of the GPU than it is."""
+    sizes = [gpu_memory[gpu] for gpu in place.gpus if gpu < len(gpu_memory)]
+    return {
+        MEM_GPUS: _listed(place.gpus),
+        MEM_OF_GPU: str(min(sizes, default=0)),
+        MEM_OF_POD: str(place.units * len(place.gpus)),
+        MEM_ASSIGNED: "false",
+        MEM_ASSUME_TIME: str(stamp.wall_ns),
+        SHARES: _by_container(pod, place),
+    }
+
+
+def _by_container(pod: Pod, place: MemberPlacement) -> str:
+    shares = enumerate(units for _, units in pod.container_gpus)
+    by_place = {str(index): {str(gpu): units for gpu in place.gpus} for index, units in shares if units} or {
+        "0": {str(gpu): place.units for gpu in place.gpus}
+    }
+    text = _json(by_place)
+    if len(text) <= MAX_BYTES:
+        return text
+    # Hundreds of containers on many GPUs: what counts is the sum of each GPU.
+    return _json({"0": {str(gpu): place.units for gpu in place.gpus}})
+
+
+def _ours(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
+    """The GPUs that our own annotation names."""
+    value = _object(annotations.get(ALLOCATION))
+    by_gpu = value.get("gpu_mem", {})
+    units = [pod.slice.units] * pod.slice.gpus if pod.slice is not None else []
+    if value.get("version") != VERSION or not isinstance(by_gpu, dict) or list(by_gpu.values()) != units:
+        return None
+    indices = value.get("gpus")
+    return indices if isinstance(indices, list) and all(map(_is_index, indices)) else None
+
+
+def _group(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
+    """Whole GPUs, as any gputopology scheduler writes them."""
+    return _indices(annotations.get(GROUP)) if pod.gpu_resource == FOLLOWED_RESOURCE else None
+
+
+def _shares(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
+    """Shared GPUs, by container: each GPU's sum must be what the pod asks of one."""
+    units: dict[str, int] = {}
+    for by_gpu in _object(annotations.get(SHARES)).values():
+        if not isinstance(by_gpu, dict) or not all(isinstance(amount, int) for amount in by_gpu.values()):
+            return None
+        for gpu, amount in by_gpu.items():
+            units[gpu] = units.get(gpu, 0) + amount
+    asked = pod.slice.units if pod.slice is not None else 0
+    return _indices(",".join(units)) if set(units.values()) == {asked} else None
+
+
+def _index(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
+    """Shared GPUs, as older gpushare schedulers write them."""
+    asked = str(pod.slice.units * pod.slice.gpus) if pod.slice is not None else ""
+    return _indices(annotations.get(MEM_GPUS)) if annotations.get(MEM_OF_POD, asked) == asked else None
+
+
+def _indices(text: str | None) -> list[int] | None:
+    """GPUs in a list: "0,2,3"."""
+    if text is None or len(text) > MAX_BYTES or not re.fullmatch(r"[0-9]{1,3}(, ?[0-9]{1,3})*", text):
+        return None
+    indices = [int(part) for part in text.split(",")]
+    return indices if all(map(_is_index, indices)) else None
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """A JSON object; an empty one for anything else."""
+    if text is None or len(text) > MAX_BYTES:
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(gpus: tuple[int, ...]) -> str:
+    return ",".join(map(str, gpus))
 
 
 def _decision(plan: Placed, trace_id: str) -> str:

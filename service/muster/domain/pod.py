@@ -49,7 +49,8 @@ class Pod:
     """One pod. `node` is "" until it is bound. `causes` say what is ill-formed in it; such a pod is never
     planned. `gpus` counts whole GPUs of `gpu_resource`, summed over its containers; `container_gpus` are the
     parts, in the order of the containers. `slice`: it asks for memory of shared GPUs instead, and
-    `container_gpus` are the units on each of its GPUs.
+    `container_gpus` are the units on each of its GPUs: of all containers by their place in the pod, also of
+    those that take none, then of sidecars.
 
     `allocation` is the bit mask of its GPUs (shared ones too) on its node where its annotations say which
     (None: unknown).
@@ -71,6 +72,8 @@ class Pod:
     """UID of the controller that owns the pod, "" for a bare pod."""
     priority: int = 0
     created: float = 0.0
+    started: float = 0.0
+    """When its kubelet first took it up; 0 before."""
     node: str = ""
     running: bool = False
     finished: bool = False

@@ -12,12 +12,51 @@ from muster.domain.request import SelectorTerm
 PodGroupKey = tuple[str, str, str]
 """Namespace, dialect, name."""
 
+OURS = "scheduling.run.ai/v2"
+"""The API whose PodGroups carry a status of ours. That of any other is its own scheduler's to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition of a status, without its time: `reason` is one word, `message` a sentence."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupStatus:
+    """How a PodGroup's gang stands. Counts are pods: `needed` must fit at once, `present` are there,
+    `placed` are bound or permitted to bind, `running` have running containers. `domain` is the part of the
+    fabric that holds the placed ones, `reason` the last sentence that was said of the gang."""
+
+    phase: str
+    needed: int = 0
+    present: int = 0
+    placed: int = 0
+    running: int = 0
+    domain: str = ""
+    reason: str = ""
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Whether enough members are there, and whether they have their places."""
+        complete, placed = self.present >= self.needed > 0, self.placed >= self.needed > 0
+        return (
+            Condition("Complete", complete, "MembersPresent" if complete else "MembersMissing"),
+            Condition("Placed", placed, self.phase, self.reason),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
     """`min_member` members must fit at once. `wishes` are the whole gang's; `role_wishes` those of the
-    members of a role (KAI's subgroups), by its name. `required` are terms that every node must fulfil.
-    `causes` say what is ill-formed: no pod of such a group is planned."""
+    members of a role (KAI's subgroups), by its name, and `role_min` how many of it must. `required` are terms
+    that every node must fulfil. `causes` say what is ill-formed: no pod of such a group is planned.
+
+    `api_version` is the API it was read in; `status` what it shows, which changes nothing of the gang."""
 
     namespace: str
     dialect: str
@@ -26,9 +65,12 @@ class PodGroup:
     min_member: int | None = None
     wishes: Wishes = field(default_factory=Wishes)
     role_wishes: Mapping[str, Wishes] = field(default_factory=dict)
+    role_min: Mapping[str, int] = field(default_factory=dict)
     required: tuple[SelectorTerm, ...] = ()
     queue: str = ""
     causes: tuple[Cause, ...] = ()
+    api_version: str = OURS
+    status: PodGroupStatus | None = field(default=None, compare=False)
 
     @property
     def key(self) -> PodGroupKey:

@@ -57,8 +57,11 @@ class DialectsDisagree:
 
 @dataclass(frozen=True, slots=True)
 class MembersMissing:
+    """`role`: "" where members of any role count."""
+
     present: int
     needed: int
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,15 @@ class PodGroupMissing:
     """The pods name a PodGroup that is not there (yet). `name` is namespace/name."""
 
     name: str
+
+
+GPU_MEMORY = "GPU memory"
+"""In causes, the resource of shared GPUs, in GiB."""
+
+
+def gpus_with(units: int) -> str:
+    """In causes, the resource of GPUs that have so much memory for slices."""
+    return f"GPUs of {units} GiB"
 
 
 # --- unplaceable: complete, and nothing fits ---------------------------------------------------------
@@ -237,6 +249,15 @@ class NodesExcluded:
 
 
 @dataclass(frozen=True, slots=True)
+class NotSupported:
+    """The gang shares GPUs, and has a rule about parts inside a node, `rule` (max-per, role-scope or
+    segment-scope) by `scope`: that is not decided."""
+
+    rule: str
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
 class NotDecided:
     """The search ended before it found a plan or a proof that there is none. `truncated`: by wall clock."""
 
@@ -264,5 +285,6 @@ Cause = (
     | TooFewParts
     | RunningElsewhere
     | NodesExcluded
+    | NotSupported
     | NotDecided
 )

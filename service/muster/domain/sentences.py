@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.reasons import (
+    GPU_MEMORY,
     BadValue,
     Cause,
     ClusterTooSmall,
@@ -24,6 +25,7 @@ from muster.domain.reasons import (
     NoSuchDomain,
     NotDecided,
     NotEnoughFree,
+    NotSupported,
     PodGroupMissing,
     RoleScope,
     RunningElsewhere,
@@ -43,7 +45,7 @@ from muster.domain.relaxations import (
     WiderScope,
 )
 from muster.domain.request import Request, Scope
-from muster.domain.topology import LINK_GB_PER_S, NVLINK_GB_PER_S
+from muster.domain.topology import LINK_GB_PER_S, NVLINK_GB_PER_S, bits
 
 MAX_CHARACTERS = 900
 """An event's note may have 1,024 bytes; what comes around the sentence needs room too."""
@@ -111,20 +113,24 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911 — one cause, one sen
             return f"pod {pod} came with the annotation {key}, which only the scheduler may write"
         case DialectsDisagree(pod, first, second):
             return f"pod {pod} names two different gangs or counts: {first} and {second}"
-        case MembersMissing(present, needed):
+        case MembersMissing(present, needed, role):
             missing = max(0, needed - present)
-            return f"waiting for {missing} more {_plural('member', missing)}: {present} of {needed} are here"
+            members = f"{_plural('member', missing)}{f' of role {role}' if role else ''}"
+            return f"waiting for {missing} more {members}: {present} of {needed} are here"
         case PodGroupMissing(name):
             return f"PodGroup {name} does not exist yet; its pods wait for it"
         case MemberTooLarge(role, resource, needed, node, largest, anywhere):
             which = f"the largest node{'' if anywhere else ' that admits it'}, {node},"
             asks = f"a member{_of_role(role)} asks for {_amount(resource, needed)}"
-            return f"{asks}, and {which} has {_amount(resource, largest)}"
+            on_one = " on one GPU" if resource == GPU_MEMORY else ""
+            return f"{asks}{on_one}, and {which} has {_amount(resource, largest)}"
         case ClusterTooSmall() | NotEnoughFree() | FreeInPieces() | FreeApart():
             return _short_of(cause)
         case NodesExcluded(role, by, nodes):
             verb = "does" if nodes == 1 else "do"
             return f"{nodes} {_plural('node', nodes)} {verb} not admit {_the_role(role)}: {by}"
+        case NotSupported(rule, scope):
+            return f"{rule} {scope} is not supported where members share GPUs"
         case NotDecided(truncated):
             by = "wall clock" if truncated else "its budget"
             return f"the search was ended by {by} before it found a plan or a proof that there is none"
@@ -139,7 +145,9 @@ def _short_of(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart)
     if isinstance(cause, FreeApart):
         amounts = " and ".join(_amount(*each) for each in cause.resources)
         there = "there" if cause.even_empty else "free"
-        apart = f"{role} {verb} room for {members}; {amounts} are {there}, but not on the same nodes"
+        names = {resource for resource, _ in cause.resources}
+        same = "at once" if GPU_MEMORY in names and len(names) > 1 else "on the same nodes"
+        apart = f"{role} {verb} room for {members}; {amounts} are {there}, but not {same}"
         return f"{apart}{fit}{_empty(cause.even_empty and bool(fit))}"
     asked = f"{role} {verb} {_amount(cause.resource, cause.needed)} for {members}"
     match cause:
@@ -160,7 +168,8 @@ def _short_of(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart)
 
 def _pieces(cause: ClusterTooSmall | FreeInPieces) -> str:
     largest = _number(cause.resource, cause.largest)
-    return f"in pieces too small, at most {largest} on one node ({cause.largest_node})"
+    piece = "GPU" if cause.resource == GPU_MEMORY else "node"
+    return f"in pieces too small, at most {largest} on one {piece} ({cause.largest_node})"
 
 
 def _out_of_place(  # noqa: PLR0911 — one cause, one sentence
@@ -246,9 +255,9 @@ def _more_free(resource: str, amount: int, nodes: tuple[tuple[str, int], ...]) -
 def placed_sentence(placed: Placed, request: Request | None = None) -> str:
     """Where it goes: "2 of 2 members on node a: GPUs 0,3 (NV2, 50 GB/s modelled), proven optimal"."""
     of = f"{len(placed.members)} of {request.size if request else len(placed.members)} members"
-    gpus: dict[str, list[int]] = {}
+    gpus: dict[str, Counter[int]] = {}
     for member in placed.members:
-        gpus.setdefault(member.node, []).extend(member.gpus)
+        gpus.setdefault(member.node, Counter()).update(dict.fromkeys(member.gpus, member.units))
     members = Counter(member.node for member in placed.members)
     if len(gpus) == 1:
         ((node, indices),) = gpus.items()
@@ -263,6 +272,14 @@ def placed_sentence(placed: Placed, request: Request | None = None) -> str:
     waiting = request.size - len(placed.members) if request else 0
     wait = f"; {waiting} {_plural_verb('wait', waiting)}" if waiting else ""
     return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{wait}")
+
+
+def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
+    """Pods, as namespace/name, that run on unhealthy GPUs of a node; `gpus` is the bit mask of these."""
+    which = f"{_plural('GPU', gpus.bit_count())} {','.join(map(str, bits(gpus)))}"
+    are, there = ("is", "it") if gpus.bit_count() == 1 else ("are", "them")
+    listed = f"{', '.join(pods[:_LISTED])}{_and_more(len(pods))}"
+    return f"{which} {are} unhealthy, and on {there} {_plural_verb('run', len(pods))} {listed}"
 
 
 def _the_role(role: str) -> str:
@@ -321,8 +338,9 @@ def _plural_verb(verb: str, count: int) -> str:
 
 def _amount(resource: str, amount: int) -> str:
     """An amount with its unit."""
-    of = "of " if resource == "memory" else ""
-    return f"{_number(resource, amount)} {of}{resource}"
+    of = "of " if resource in ("memory", GPU_MEMORY) else ""
+    name = resource.replace("GPUs of", "GPU of", 1) if amount == 1 else resource
+    return f"{_number(resource, amount)} {of}{name}"
 
 
 def _number(resource: str, amount: int) -> str:
@@ -331,6 +349,8 @@ def _number(resource: str, amount: int) -> str:
         return f"{amount / 1000:g}"
     if resource == "memory":
         return f"{amount / 2**30:.4g} GiB"
+    if resource == GPU_MEMORY:
+        return f"{amount} GiB"
     return str(amount)
 
 
@@ -342,8 +362,10 @@ def _and_more(count: int) -> str:
     return f" and {count - _LISTED} more" if count > _LISTED else ""
 
 
-def _gpus(indices: list[int]) -> str:
-    return f"{_plural('GPU', len(indices))} {','.join(map(str, sorted(indices)))}"
+def _gpus(units: Mapping[int, int]) -> str:
+    """Indices, with the units of those that are shared."""
+    listed = (f"{gpu} ({taken} GiB)" if taken else str(gpu) for gpu, taken in sorted(units.items()))
+    return f"{_plural('GPU', len(units))} {','.join(listed)}"
 
 
 def _link(placed: Placed) -> str:

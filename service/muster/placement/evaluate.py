@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muster.domain.decision import MemberPlacement, Objective
+from muster.domain.node import Resources, Usage
 from muster.domain.request import Request, Scope
 from muster.domain.topology import mask_of
 from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.fabric import Place, narrow_to_wide, natural, touched_domains
 from muster.placement.gang.site import crossing_scopes
 from muster.placement.gang.standing import Standing, Stay, standing_of
+from muster.placement.gpus.damage import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
 from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus
@@ -36,6 +38,7 @@ def objective(
     spots = spots_of(view, used)
     there = {view.names[row]: mask for row, mask in standing.masks.items()}
     values = [_worth(place, mask, there.get(place.name, 0)) for place, mask in spots]
+    shared = [place for place, _ in spots if place.shape.memory]
     weakest = min((value.weakest for value in values), default=NO_LINK)
     parts = Held(view, spots, standing)
     preferred = next((scope for scope in request.preferred_scopes if parts.common(scope)), None)
@@ -44,7 +47,7 @@ def objective(
         crossings=tuple((scope, parts.touched(scope)) for scope in crossing_scopes(view, asks_gpus(request))),
         weakest_link_gb_per_s=None if weakest in (0, NO_LINK) else weakest / MB_PER_GB,
         ring_gb_per_s=sum(value.ring for value in values) / MB_PER_GB,
-        damage=sum(value.damage for value in values),
+        damage=sum(value.damage for value in values) + sum(_of_slices(place, members) for place in shared),
     )
     asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
     for scope in narrow_to_wide(view.levels, asked):
@@ -59,6 +62,23 @@ def _worth(place: Place, mask: int, there: int) -> GpuSet:
     free = place.state.free_gpus
     own = value_of(place.shape, free, mask)
     return replace(value_of(place.shape, free | there, mask | there), damage=own.damage) if there else own
+
+
+def _of_slices(place: Place, members: Sequence[MemberPlacement]) -> int:
+    """The damage to GPUs that are shared."""
+    before = after = place.state
+    for member in members:
+        if member.node == place.name:
+            after = after.taking(
+                Usage(member.uid, place.name, Resources(), mask_of(member.gpus), units=member.units)
+            )
+    sums = (
+        fragmentation(place.shape, state.free_gpus, state.free_memory)
+        - fragmentation(place.shape, state.free_gpus)
+        for state in (before, after)
+    )
+    first, then = sums
+    return then - first
 
 
 def spots_of(view: Columns, used: Mapping[str, int]) -> list[tuple[Place, int]]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from muster.domain.decision import MemberPlacement, Objective
 from muster.domain.node import Usage
-from muster.domain.request import Request
-from muster.domain.snapshot import Snapshot
+from muster.domain.request import Request, Role
+from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import refusal
 from muster.placement.cluster.columns import columns
@@ -36,11 +36,20 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
     for role in request.roles:
         for member in in_rank_order(role):
             for name, state in states.items():
-                room = member_room(role.resources, state.free) > 0 and state.free_gpu_count >= role.gpus
-                if room and refusal(state.node, role) is None:
-                    gpus = tuple(bits(state.free_gpus))[: role.gpus]
-                    states[name] = state.taking(Usage(member.uid, name, role.resources, gpus=mask_of(gpus)))
-                    members.append(MemberPlacement(member.uid, member.name, role.name, name, gpus))
+                gpus, units = _lowest(state, role), role.slice.units if role.slice else 0
+                room = member_room(role.resources, state.free) > 0 and refusal(state.node, role) is None
+                if room and gpus is not None:
+                    usage = Usage(member.uid, name, role.resources, gpus=mask_of(gpus), units=units)
+                    states[name] = state.taking(usage)
+                    members.append(MemberPlacement(member.uid, member.name, role.name, name, gpus, units))
                     break
     value, _, _ = objective(request, members, view)
     return FirstFit(tuple(members), value, len(members) == request.size)
+
+
+def _lowest(state: NodeState, role: Role) -> tuple[int, ...] | None:
+    """The first GPUs with room for one member; None where they are too few."""
+    if role.slice:
+        gpus = [gpu for gpu, left in enumerate(state.free_memory) if left >= role.slice.units]
+        return tuple(gpus[: role.slice.gpus]) if len(gpus) >= role.slice.gpus else None
+    return tuple(bits(state.free_gpus))[: role.gpus] if state.free_gpu_count >= role.gpus else None

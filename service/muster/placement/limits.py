@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from muster.domain.node import Resources
-from muster.domain.request import Request
+from muster.domain.request import Request, Role
 
 PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
 """What a decision's time is spent on. The rest of it, naming members for one, is in none."""
@@ -103,6 +103,11 @@ def member_room(asked: Resources, free: Resources) -> int:
     return min(counts)
 
 
+def takes_gpus(role: Role) -> bool:
+    """Whether members of the role take whole GPUs, or slices."""
+    return bool(role.gpus or role.slice)
+
+
 def asks_gpus(request: Request) -> bool:
-    """Whether any member asks for a GPU."""
-    return any(role.gpus and role.members for role in request.roles)
+    """Whether any member asks for a GPU, or for memory of one."""
+    return any(takes_gpus(role) and role.members for role in request.roles)

@@ -21,7 +21,11 @@ from muster.placement.cluster.fabric import Place, place_of
 from muster.placement.evaluate import Held, objective, spots_of, used_gpus
 from muster.placement.gang.site import room_of
 from muster.placement.gang.standing import standing_of
+from muster.placement.gpus.choices import choices
+from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
 from muster.placement.gpus.gpusets import best_sets, value_of
+from muster.placement.gpus.innode import InNode
+from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import member_room
 from muster.placement.verify import verify
 
@@ -114,7 +118,10 @@ def move(
     if request.required_scope is not None:
         allowed = _inside(place, request.required_scope, snapshot, rest)
     there = mask_of([gpu for m in rest if m.node == node for gpu in m.gpus])
-    chosen = _best_beside(place, free, allowed, there, role.gpus)
+    if role.slice:
+        chosen = _best_shared(place, after.nodes[node], allowed, there, role)
+    else:
+        chosen = _best_beside(place, free, allowed, there, role.gpus)
     if chosen is None:
         return None
     moved = replace(member, node=node, gpus=tuple(bits(chosen)))
@@ -147,6 +154,16 @@ def _best_beside(place: Place, free: int, allowed: int, there: int, size: int) -
         mask_of(chosen) for chosen in combinations(bits(free & allowed), size)
     )  # some thousands at most
     return max(choices, key=worth, default=None)
+
+
+def _best_shared(place: Place, state: NodeState, allowed: int, there: int, role: Role) -> int | None:
+    """The GPUs for one member's slices that make the gang's union on the node best."""
+    rule = InNode((0,), (1,), (0,), (-1,), there=there)
+    node = NodeGpus(place.shape, state.free_gpus, state.free_memory, allowed)
+    found = choices(
+        (ask_of(role),), ((1,),), node, On((Cost.NVLINK_DOMAINS, *SHARING_COSTS), bool(place.wide), rule)
+    )
+    return int(found.masks[0]) if len(found.masks) else None
 
 
 def _inside(place: Place, scope: str, snapshot: Snapshot, rest: tuple[MemberPlacement, ...]) -> int:
@@ -185,7 +202,10 @@ def _after(state: NodeState, usages: Iterable[Usage]) -> NodeState:
 
 
 def _fits(state: NodeState, role: Role) -> bool:
-    return member_room(role.resources, state.free) > 0 and state.free_gpu_count >= role.gpus
+    room = member_room(role.resources, state.free) > 0 and state.free_gpu_count >= role.gpus
+    if not role.slice:
+        return room
+    return room and sum(left >= role.slice.units for left in state.free_memory) >= role.slice.gpus
 
 
 def _usages(request: Request, placed: Placed) -> list[Usage]:
@@ -194,4 +214,4 @@ def _usages(request: Request, placed: Placed) -> list[Usage]:
 
 def _usage(request: Request, member: MemberPlacement) -> Usage:
     resources = next(role.resources for role in request.roles if role.name == member.role)
-    return Usage(member.uid, member.node, resources, gpus=mask_of(member.gpus))
+    return Usage(member.uid, member.node, resources, gpus=mask_of(member.gpus), units=member.units)

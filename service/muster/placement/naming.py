@@ -10,6 +10,7 @@ from muster.domain.request import Member, Role
 from muster.domain.topology import bits
 from muster.placement.gang.blocks import rank_key
 from muster.placement.gang.site import Counts, Site
+from muster.placement.gpus.filling import dealt
 from muster.placement.gpus.gpusets import split
 
 if TYPE_CHECKING:  # with the search come the solver and pandas, 3 s of imports: first-fit needs neither
@@ -36,7 +37,9 @@ def named(site: Site, shares: Iterable[Share]) -> tuple[MemberPlacement, ...]:
         for row, masks in sorted(here, key=lambda one: _along_fabric(site, block, one[0])):
             node = site.columns.names[row]
             for mask, member in zip(masks, queue, strict=False):
-                placement = MemberPlacement(member.uid, member.name, role.name, node, tuple(bits(mask)))
+                placement = MemberPlacement(
+                    member.uid, member.name, role.name, node, tuple(bits(mask)), site.asks[block].units
+                )
                 placed.append((order[role.name], member, placement))
     return tuple(placement for _, _, placement in sorted(placed, key=lambda one: (one[0], rank_key(one[1]))))
 
@@ -55,7 +58,10 @@ def _masks(site: Site, share: Share) -> list[list[int]]:
     gpus = [role.gpus for role in site.roles]
     shape = site.columns.shapes[site.columns.shape[share.row]]
     given: list[list[int]] = [[] for _ in gpus]
-    left = share.gpus.mask
+    left = share.gpus.mask & ~share.shared
+    if site.sliced:
+        for block, masks in enumerate(_slices(site, share)):
+            given[block] += masks
     for domain, inside in enumerate(shape.domains if any(share.spread) else ()):
         bound = [
             block for block, members in enumerate(share.spread) for _ in range(_in_domain(members, domain))
@@ -76,6 +82,18 @@ def _masks(site: Site, share: Share) -> list[list[int]]:
         loose, split(shape.topology, left, tuple(gpus[block] for block in loose)), strict=True
     ):
         given[block].append(mask)
+    return given
+
+
+def _slices(site: Site, share: Share) -> list[list[int]]:
+    """By block, the GPUs of each of its members that shares some. Their places are dealt out in turn, GPU by
+    GPU: no GPU has more of a block's places than members, so each member's are of different ones."""
+    given: list[list[int]] = []
+    dealt_out = dealt(site.asks, share.counts, site.gpus_on(share.row), share.shared)
+    for ask, count, by_gpu in zip(site.asks, share.counts, dealt_out, strict=True):
+        places = [gpu for gpu, slices in enumerate(by_gpu) for _ in range(slices)]
+        members = [sum(1 << gpu for gpu in places[i::count]) for i in range(count)] if ask.units else []
+        given.append(members)
     return given
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.domain.decision import Decision, Placed
+from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.evaluate import objective
 from muster.placement.explain.causes import explained
+from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.site import Counts, Site, site_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.naming import named
@@ -45,6 +46,9 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     """
     if not request.size:
         raise ValueError(f"gang {request.gang} has no members: there is nothing to place")
+    refused = unsupported(request)
+    if refused is not None:
+        return Unplaceable(request.gang, (refused,))
     limits = limits or Limits()
     budget = Budget(limits)
     with budget.phase("scan"):

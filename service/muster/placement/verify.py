@@ -33,6 +33,9 @@ _MB_PER_GB = 1000
 _TYPICAL_GPUS = (1, 2, 4, 8)
 """Whole GPUs of the requests that damage is measured by, each of equal weight."""
 
+_TYPICAL_PARTS = (1, 2, 4)
+"""GPU memory over so much: the slices that damage is measured by, each of equal weight."""
+
 
 class _Spot(NamedTuple):
     """Where a member lies, placed or running, or all members on one node. `gpus` is a bit mask; `known` is
@@ -89,7 +92,7 @@ def _placed(snapshot: Snapshot, placed: Placed) -> _Spots:
 
 def _running(snapshot: Snapshot, request: Request) -> _Spots:
     """Those on nodes that are gone count for nothing."""
-    asks = {role.name: role.gpus for role in request.roles}
+    asks = {role.name: role.gpus or role.slice for role in request.roles}
     found = {}
     for r in request.running:
         if r.node in snapshot.nodes:
@@ -122,8 +125,12 @@ def _members(request: Request, placed: Placed) -> list[str]:
         name, role = expected[member.uid]
         if (member.name, member.role) != (name, role.name):
             wrong.append(f"member {name} of role {role.name} is called {member.name} of role {member.role}")
-        if len(member.gpus) != role.gpus:
-            wrong.append(f"member {name} asks for {role.gpus} GPUs and gets {len(member.gpus)}")
+        gpus = role.slice.gpus if role.slice else role.gpus
+        if len(member.gpus) != gpus:
+            wrong.append(f"member {name} asks for {gpus} GPUs and gets {len(member.gpus)}")
+        units = role.slice.units if role.slice else 0
+        if member.units != units:
+            wrong.append(f"member {name} asks for {units} units of a GPU and gets {member.units}")
     if len(seen) < min(request.min_member, request.size):
         wrong.append(f"{len(seen)} members are placed, at least {request.min_member} must be")
     if not seen:
@@ -165,21 +172,38 @@ def _capacities(snapshot: Snapshot, request: Request, placed: Placed) -> list[st
         ):
             if asked > 0 and asked > free:
                 wrong.append(f"node {name} has {free} of {what} free, the plan takes {asked}")
-        taken: set[int] = set()
-        for member in members:
-            last = -1
-            for gpu in member.gpus:
-                if gpu in taken:
-                    wrong.append(f"GPU {gpu} of node {name} is given twice")
-                if gpu < 0 or not state.free_gpus >> gpu & 1:
-                    wrong.append(f"GPU {gpu} of node {name} is not free")
-                if gpu <= last:
-                    wrong.append(f"the GPUs of member {member.name} do not rise")
-                taken.add(gpu)
-                last = gpu
-        room = max(0, state.free_gpus.bit_count() - state.unindexed_gpus)
-        if len(taken) > room:
-            wrong.append(f"node {name} has {room} GPUs free, the plan takes {len(taken)}")
+        wrong += [
+            f"the GPUs of member {member.name} do not rise"
+            for member in members
+            if any(gpu >= following for gpu, following in pairwise(member.gpus))
+        ]
+        wrong += _gpus(state, members)
+    return wrong
+
+
+def _gpus(state: NodeState, members: Iterable[MemberPlacement]) -> list[str]:
+    """Each GPU goes to one member whole, or to several that find their units on it."""
+    wrong, name = [], state.node.name
+    taken: set[int] = set()
+    shared: Counter[int] = Counter()
+    for member in members:
+        for gpu in member.gpus:
+            if gpu in taken or (not member.units and gpu in shared):
+                wrong.append(f"GPU {gpu} of node {name} is given twice")
+            if member.units:
+                shared[gpu] += member.units
+                continue
+            if gpu < 0 or not state.free_gpus >> gpu & 1:
+                wrong.append(f"GPU {gpu} of node {name} is not free")
+            taken.add(gpu)
+    room = max(0, state.free_gpus.bit_count() - state.unindexed_gpus)
+    if len(taken) > room:
+        wrong.append(f"node {name} has {room} GPUs free, the plan takes {len(taken)}")
+    memory = state.free_memory
+    for gpu, units in sorted(shared.items()):
+        left = memory[gpu] if 0 <= gpu < len(memory) else 0
+        if units > left:
+            wrong.append(f"GPU {gpu} of node {name} has {left} units left, the plan takes {units}")
     return wrong
 
 
@@ -194,8 +218,8 @@ def _rules(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
 
 
 def _refused(node: Node, role: Role) -> str:
-    if role.gpus and role.gpu_resource not in node.gpu_resources:
-        return f"it does not offer {role.gpu_resource}"
+    if (role.gpus and role.gpu_resource not in node.gpu_resources) or (role.slice and not node.gpu_memory):
+        return f"it does not offer {role.gpu_resource or 'memory of its GPUs'}"
     if not node.ready:
         return "not ready"
     taints = [(t.key, t.value, t.effect) for t in node.taints if t.effect != TaintEffect.PREFER_NO_SCHEDULE]
@@ -425,7 +449,7 @@ def _crossing_scopes(snapshot: Snapshot, request: Request, everyone: _Spots) -> 
                 continue
         scopes.append(level.scope)
     scopes.append("node")
-    if any(role.gpus for role in request.roles if role.members):
+    if any(role.gpus or role.slice for role in request.roles if role.members):
         scopes.append("nvlink-domain")
     return scopes
 
@@ -441,6 +465,10 @@ def _carried(nodes: Sequence[Mapping[str, str]], level: Level) -> bool:
 def _damage(placed: Placed, touched: _Spots) -> list[str]:
     """F after − F before, over the nodes that the plan touches."""
     damage = 0
+    for name, (_, state, gpus, _) in touched.items():
+        if state.node.gpu_memory:
+            members = [member for member in placed.members if member.node == name]
+            damage += _spoilt(state, state.free_gpus & ~gpus, members) - _spoilt(state, state.free_gpus, [])
     for _, state, gpus, _ in touched.values():
         for pool in _pools(state):
             before, after = (state.free_gpus & pool).bit_count(), (state.free_gpus & ~gpus & pool).bit_count()
@@ -449,9 +477,24 @@ def _damage(placed: Placed, touched: _Spots) -> list[str]:
     return [f"the damage is {damage}, not {claimed}"] if damage != claimed else []
 
 
+def _spoilt(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> int:
+    """F of the GPUs that are used in part, once these members have theirs, and `free` are wholly free."""
+    node, total = state.node, 0
+    for gpu, (every, left) in enumerate(zip(node.gpu_memory, state.free_memory, strict=True)):
+        if free >> gpu & 1 or node.spread or not every:
+            continue
+        rest = left - sum(member.units or left for member in members if gpu in member.gpus)
+        useless = sum(rest * parts < every for parts in _TYPICAL_PARTS)
+        total += 1000 * rest * useless // (len(_TYPICAL_PARTS) * every)
+        total += 1000 * rest // every if node.gpu_resources else 0
+    return total
+
+
 def _pools(state: NodeState) -> tuple[int, ...]:
     """Where a typical request must find its GPUs: in one island where there is NVLink, else on the node."""
     topology = state.node.topology
+    if state.node.gpu_memory and not state.node.gpu_resources:
+        return ()
     if state.unindexed_gpus or _wide(state.node) or len(topology.islands) == topology.gpu_count:
         return (-1,)
     return topology.islands

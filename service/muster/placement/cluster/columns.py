@@ -49,12 +49,14 @@ def gpus_in(masks: Ints, part: int) -> Ints:
 
 
 class Profile(NamedTuple):
-    """What of a node, besides labels and its name, decides whom it admits. Fields as in `Node`."""
+    """What of a node, besides labels and its name, decides whom it admits. Fields as in `Node`; of
+    `gpu_memory`, whether it serves slices."""
 
     gpu_resources: frozenset[str]
     ready: bool
     unschedulable: bool
     taints: tuple[Taint, ...]
+    gpu_memory: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,9 @@ class Columns:
     amounts: Ints
     _total: Ints
     """Matrices, a line each column below: a new view copies once. `amounts` is what is free."""
+    gpu_memory: Ints
+    """[GPU, row]: units that slices can be given, `NodeState.free_memory`; as many lines as any node has GPUs
+    that serve slices, none where no node does."""
     _chunks: list[list[NodeState]]
     """The states in the snapshot's own order, as they were compared."""
     _rows: list[int]
@@ -209,7 +214,9 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
 
     new_nodes = [states[row].node for row in step.renewed]
     total = _with(last._total, source, step.renewed, [_total(node) for node in new_nodes])
-    admission = [Profile(n.gpu_resources, n.ready, n.unschedulable, n.taints) for n in new_nodes]
+    admission = [
+        Profile(n.gpu_resources, n.ready, n.unschedulable, n.taints, bool(n.gpu_memory)) for n in new_nodes
+    ]
     profile, profiles = _coded(last.profile, last.profiles, source, step.renewed, admission, None)
 
     new = [place_of(states[row], levels) for row in step.reshaped]
@@ -217,6 +224,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
     shape, shapes = _coded(
         last.shape, last.shapes, source, step.reshaped, [place.shape for place in new], None
     )
+    gpu_memory = _memory_with(last.gpu_memory, source, step.rows, states, shapes)
     wide, wide_names = _coded(
         last.wide, last.wide_names, source, step.reshaped, [place.wide or None for place in new], natural
     )
@@ -245,6 +253,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         profiles=profiles,
         amounts=free,
         _total=total,
+        gpu_memory=gpu_memory,
         _chunks=step.chunks,
         _rows=step.position_rows,
         _readings=readings,
@@ -363,6 +372,30 @@ def _with(
     return _fixed(new)
 
 
+def _memory_with(
+    old: Ints,
+    source: NDArray[np.intp] | None,
+    rows: Sequence[int],
+    states: Sequence[NodeState],
+    shapes: Sequence[Shape],
+) -> Ints:
+    """`Columns.gpu_memory` with these rows set; shapes say how many lines it has."""
+    lines = max((min(len(shape.memory), MASK_GPUS) for shape in shapes), default=0)
+    if lines != len(old):
+        kept = np.zeros((lines, old.shape[1]), np.int64)
+        kept[: min(len(old), lines)] = old[:lines]
+        old = _fixed(kept)
+    if not lines:
+        rows = ()
+    return _with(old, source, rows, [memory_of(states[row], lines) for row in rows])
+
+
+def memory_of(state: NodeState, lines: int) -> tuple[int, ...]:
+    """A row of `Columns.gpu_memory`."""
+    left = [_cut(units) for units in state.free_memory[:lines]]
+    return (*left, *(0,) * (lines - len(left)))
+
+
 def _coded(
     codes: Codes,
     values: tuple[T, ...],
@@ -411,6 +444,7 @@ def _nothing() -> Columns:
         profiles=(),
         amounts=_fixed(np.zeros((6, 0), np.int64)),
         _total=_fixed(np.zeros((2, 0), np.int64)),
+        gpu_memory=_fixed(np.zeros((0, 0), np.int64)),
         _chunks=[],
         _rows=[],
         _readings={},

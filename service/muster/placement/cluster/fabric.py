@@ -29,16 +29,20 @@ class Shape:
     `domains` are the NVLink domains inside the node as bit masks. `pools` are the sets within which a typical
     request must find its GPUs: the domains where the node has NVLink, else all its GPUs at once.
     `hidden` GPUs of those that look free are taken, nobody knows which.
+    `memory` is what each GPU offers in slices, in units by index, () where the node serves none; such a node
+    has pools only if it serves whole GPUs too. `spread`: slices go where most is left.
     """
 
     topology: GpuTopology
     domains: tuple[int, ...]
     pools: tuple[int, ...]
     hidden: int = 0
+    memory: tuple[int, ...] = ()
+    spread: bool = False
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.topology, self.domains, self.pools, self.hidden))
+        return hash((self.topology, self.domains, self.pools, self.hidden, self.memory, self.spread))
 
     def __hash__(self) -> int:
         return self._hash
@@ -105,7 +109,9 @@ def place_of(state: NodeState, levels: tuple[Level, ...] = DEFAULT_LEVELS) -> Pl
         topology = GpuTopology.unknown(count)
         if not promised:
             masks = tuple(1 << i for i in range(count))
-    shape = Shape(topology, masks, pools, state.unindexed_gpus)
+    if node.gpu_memory and not node.gpu_resources:
+        pools = ()
+    shape = Shape(topology, masks, pools, state.unindexed_gpus, node.gpu_memory, node.spread)
     return Place(node.name, state, shape, levels, domains, wide, promised)
 
 

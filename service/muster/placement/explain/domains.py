@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from muster.domain.reasons import Cause, DomainTooSmall, IndicesUnknown, NoSuchDomain
+from muster.domain.reasons import GPU_MEMORY, Cause, DomainTooSmall, IndicesUnknown, NoSuchDomain
 from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import Bools, Columns
 from muster.placement.cluster.fabric import INSIDE
@@ -54,9 +54,11 @@ def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:
 def _most_free(world: World, scope: str) -> str:
     """Where no part holds a member: the one with most GPUs free, or most cpu; "" where there is none."""
     view, admitted = world.view, _admitted(world)
-    free = np.maximum(0, free_of(view, GPU if any(role.gpus for role in world.request.roles) else CPU))
+    sliced = any(role.slice for role in world.request.roles)
+    whole = GPU if any(role.gpus for role in world.request.roles) else CPU
+    free = np.maximum(0, free_of(view, GPU_MEMORY if sliced else whole))
     if scope in INSIDE:
-        return _most_free_inside(view, scope, np.flatnonzero(admitted & view.promised).tolist())
+        return _most_free_inside(view, scope, np.flatnonzero(admitted & view.promised).tolist(), sliced)
     part = view.nodes if scope == Scope.NODE else view.part(scope)
     rows = np.flatnonzero(admitted & (part.codes >= 0))
     if not len(rows):
@@ -64,17 +66,20 @@ def _most_free(world: World, scope: str) -> str:
     return part.names[int(np.bincount(part.codes[rows], free[rows] + 1.0).argmax())]
 
 
-def _most_free_inside(view: Columns, scope: str, rows: list[int]) -> str:
-    """Nodes alike in shape and free GPUs are looked at once; the parts of a wide domain are not added up."""
-    best, name, seen = -1, "", set[tuple[int, int]]()
+def _most_free_inside(view: Columns, scope: str, rows: list[int], sliced: bool) -> str:
+    """Nodes alike in shape and free GPUs, or free memory of these, are looked at once; the parts of a wide
+    domain are not added up."""
+    best, name, seen = -1, "", set[tuple[int, ...]]()
     for row in rows:
-        kind = (int(view.shape[row]), int(view.free_gpus[row]))
+        free = view.gpu_memory[:, row].tolist() if sliced else [*np.binary_repr(view.free_gpus[row])[::-1]]
+        kind = (int(view.shape[row]), *map(int, free))
         if kind in seen:
             continue
         seen.add(kind)
         for part, mask in view.place(row).parts(scope):
-            if (kind[1] & mask).bit_count() > best:
-                best, name = (kind[1] & mask).bit_count(), part
+            inside = sum(amount for gpu, amount in enumerate(kind[1:]) if mask >> gpu & 1)
+            if inside > best:
+                best, name = inside, part
     return name
 
 

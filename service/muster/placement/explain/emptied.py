@@ -9,18 +9,35 @@ from typing import overload
 import numpy as np
 
 from muster.domain.node import Usage
+from muster.domain.reasons import GPU_MEMORY
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState
-from muster.placement.cluster.columns import MASK_GPUS, Bools, Codes, Columns, Ints, amounts_of
+from muster.placement.cluster.columns import (
+    ALL_GPUS,
+    MASK_GPUS,
+    Bools,
+    Codes,
+    Columns,
+    Ints,
+    amounts_of,
+    memory_of,
+)
 from muster.placement.cluster.fabric import Shape, place_of
 
 GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"
-RESOURCES = (GPU, CPU, MEMORY, PODS)
+RESOURCES = (GPU, GPU_MEMORY, CPU, MEMORY, PODS)
 
 
 def free_of(view: Columns, what: str) -> Ints:
-    """What is free of a resource, by row."""
+    """What is free of a resource, by row; of GPU memory in all."""
+    if what == GPU_MEMORY:
+        return np.asarray(view.gpu_memory.sum(axis=0))
     return {GPU: view.free_count, CPU: view.cpu, MEMORY: view.memory, PODS: view.pods}[what]
+
+
+def in_one_piece(view: Columns, what: str) -> Ints:
+    """The largest piece that is free of a resource, by row: of GPU memory what one GPU has."""
+    return view.gpu_memory.max(axis=0, initial=0) if what == GPU_MEMORY else free_of(view, what)
 
 
 def amount_of(role: Role, what: str) -> int:
@@ -28,6 +45,7 @@ def amount_of(role: Role, what: str) -> int:
     asked = role.resources
     return {
         GPU: role.gpus,
+        GPU_MEMORY: role.slice.units * role.slice.gpus if role.slice else 0,
         CPU: asked.cpu_milli,
         MEMORY: asked.memory_bytes,
         PODS: max(1, asked.pods),
@@ -62,20 +80,31 @@ LINES = {GPU: slice(0, 3), CPU: slice(3, 4), MEMORY: slice(4, 5), PODS: slice(5,
 
 
 def emptied(view: Columns, request: Request) -> Columns:
-    """The view with all that its nodes have free, but for what the gang's running members take."""
+    """The view with all that its nodes have free, unhealthy GPUs left aside, but for what the gang's running
+    members take."""
     running = _running(view, request)
     states = EmptyStates(view.states, running)
     nodes = [state.node.allocatable for state in view.states]
     free = np.empty_like(view.amounts)
-    free[LINES[GPU]] = _all_gpus(view)
+    unhealthy = np.array([state.node.unhealthy & ALL_GPUS for state in view.states], np.int64)
+    free[LINES[GPU]] = _all_gpus(view, unhealthy)
+    gpu_memory = _all_memory(view, unhealthy)
     free[LINES[CPU]] = view.cpu_total
     free[LINES[MEMORY]] = [node.memory_bytes for node in nodes]
     free[LINES[PODS]] = [node.pods for node in nodes]
     for row in running:
         free[:, row] = amounts_of(states[row])
+        gpu_memory[:, row] = memory_of(states[row], len(gpu_memory))
     shape, shapes, promised = _shapes(view, states, free[2])
     return replace(
-        view, amounts=free, states=states, shape=shape, shapes=shapes, promised=promised, _places={}
+        view,
+        amounts=free,
+        gpu_memory=gpu_memory,
+        states=states,
+        shape=shape,
+        shapes=shapes,
+        promised=promised,
+        _places={},
     )
 
 
@@ -84,14 +113,23 @@ def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns
     if not resources:
         return view
     free = view.amounts.copy()
-    for resource in resources:
+    for resource in set(resources) - {GPU_MEMORY}:
         free[LINES[resource]] = empty.amounts[LINES[resource]]
-    return replace(empty if GPU in resources else view, amounts=free)
+    memory = (empty if GPU_MEMORY in resources else view).gpu_memory
+    return replace(empty if GPU in resources else view, amounts=free, gpu_memory=memory)
 
 
-def _all_gpus(view: Columns) -> Ints:
-    count = np.minimum(view.gpu_total, MASK_GPUS)
-    return np.stack([np.left_shift(np.int64(1), count) - 1, count, np.zeros_like(count)])
+def _all_gpus(view: Columns, unhealthy: Ints) -> Ints:
+    masks = (np.left_shift(np.int64(1), np.minimum(view.gpu_total, MASK_GPUS)) - 1) & ~unhealthy
+    return np.stack([masks, np.bitwise_count(masks).astype(np.int64), np.zeros_like(masks)])
+
+
+def _all_memory(view: Columns, unhealthy: Ints) -> Ints:
+    lines = len(view.gpu_memory)
+    of_shape = np.zeros((lines, len(view.shapes)), np.int64)
+    for i, shape in enumerate(view.shapes):
+        of_shape[: len(shape.memory), i] = shape.memory[:lines]
+    return of_shape[:, view.shape] * (1 - (unhealthy >> np.arange(lines)[:, None] & 1))
 
 
 def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
@@ -101,8 +139,9 @@ def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
     for one in request.running:
         if one.node in view.row and one.role in roles:
             role = roles[one.role]
-            unknown = 0 if one.gpus else role.gpus
-            usage = Usage(one.member.uid, one.node, role.resources, one.gpus, unknown)
+            count, units = (role.slice.gpus, role.slice.units) if role.slice else (role.gpus, 0)
+            unknown = 0 if one.gpus else count
+            usage = Usage(one.member.uid, one.node, role.resources, one.gpus, unknown, units)
             found.setdefault(view.row[one.node], []).append(usage)
     return found
 

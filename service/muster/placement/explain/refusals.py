@@ -9,6 +9,7 @@ import numpy as np
 from muster.domain.node import Taint
 from muster.domain.request import Role
 from muster.placement.cluster.candidates import (
+    GPU_MEMORY,
     UNSCHEDULABLE,
     affinity_text,
     holding,
@@ -53,7 +54,7 @@ def refused_by(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str
 
 def resource_missing(role: Role) -> str:
     """The reason that can't be dropped: nodes do not offer what the role asks for."""
-    return f"no {role.gpu_resource}"
+    return f"no {GPU_MEMORY if role.slice else role.gpu_resource}"
 
 
 def _said_already(profile: Profile, taint: Taint) -> bool:
@@ -65,8 +66,9 @@ def _said_already(profile: Profile, taint: Taint) -> bool:
 
 def _reasons(profile: Profile, role: Role) -> set[str]:
     """What refuses a role on nodes of this profile: each fact judged on a node that is well otherwise."""
-    well = Profile(frozenset({role.gpu_resource}), True, False, ())
+    well = Profile(frozenset({role.gpu_resource}), True, False, (), True)
     alone = [
+        well._replace(gpu_memory=profile.gpu_memory),
         well._replace(gpu_resources=profile.gpu_resources),
         well._replace(ready=profile.ready),
         well._replace(unschedulable=profile.unschedulable),

@@ -14,6 +14,7 @@ from muster.placement.explain.assumptions import Kind
 from muster.placement.explain.conflict import Conflict
 from muster.placement.gang.blocks import Together, blocks_of
 from muster.placement.gang.standing import Stay, common_parts, standing_of
+from muster.placement.gpus.slices import ask_of, slice_room
 
 
 def standing(conflict: Conflict, role: str | None = None) -> tuple[Stay, ...]:
@@ -67,5 +68,9 @@ def _room(conflict: Conflict, role: Role, scope: str, part: str) -> int:
         for name, mask in view.place(row).parts(scope):
             if name == part:
                 free = (int(view.free_gpus[row]) & mask).bit_count()
-                rooms += min(int(room[row]), free // role.gpus if role.gpus else int(room[row]))
+                fit = free // role.gpus if role.gpus else int(room[row])
+                if role.slice:
+                    memory = view.gpu_memory[:, row] * (mask >> np.arange(len(view.gpu_memory)) & 1)
+                    fit = int(slice_room(memory[:, None], ask_of(role))[0])
+                rooms += min(int(room[row]), fit)
     return rooms

@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from muster.domain.reasons import (
+    GPU_MEMORY,
     Cause,
     ClusterTooSmall,
     FreeApart,
     FreeInPieces,
     MemberTooLarge,
     NotEnoughFree,
+    gpus_with,
 )
 from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Columns, Ints
@@ -28,9 +30,11 @@ from muster.placement.explain.emptied import (
     amount_of,
     emptied,
     free_of,
+    in_one_piece,
 )
 from muster.placement.explain.minimal import irreducible
 from muster.placement.gang.site import room_of
+from muster.placement.gpus.slices import ask_of, slice_room
 
 RULES = (Kind.SCOPE, Kind.ROLE_SCOPE, Kind.SEGMENTS, Kind.MAX_PER, Kind.RUNNING)
 """What the gang asks for itself, besides room."""
@@ -109,7 +113,8 @@ def _asking(world: World, resources: Collection[str]) -> World:
         cpu = role.resources.cpu_milli if CPU in resources else 0
         memory = role.resources.memory_bytes if MEMORY in resources else 0
         of_pod = replace(role.resources, cpu_milli=cpu, memory_bytes=memory)
-        return replace(role, resources=of_pod, gpus=role.gpus if GPU in resources else 0)
+        part = role.slice if GPU_MEMORY in resources else None
+        return replace(role, resources=of_pod, gpus=role.gpus if GPU in resources else 0, slice=part)
 
     roles = tuple(map(asking, world.request.roles))
     room = {role.name: room_of(world.view, role) for role in roles}
@@ -124,26 +129,40 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
             continue
         for what in RESOURCES:
             node, largest = _largest(world.view, admitted, what)
-            if amount_of(role, what) > largest:
-                asked = amount_of(role, what)
+            asked = role.slice.units if what == GPU_MEMORY and role.slice else amount_of(role, what)
+            if asked > largest:
                 name = _called(conflict, what)
                 return MemberTooLarge(role.name, name, asked, node, largest, conflict.nobody_admits)
         # Each resource alone would do somewhere: the node that has most GPUs lacks another one.
-        best = admitted[int(free_of(world.view, GPU)[admitted].argmax())]
+        best = admitted[int(_most_gpus(world.view, role)[admitted].argmax())]
+        node = world.view.names[best]
         for what in (CPU, MEMORY, PODS, GPU):
             has = int(free_of(world.view, what)[best])
             if amount_of(role, what) > has:
-                node, asked = world.view.names[best], amount_of(role, what)
+                name = _called(conflict, what)
                 return MemberTooLarge(
-                    role.name, _called(conflict, what), asked, node, has, conflict.nobody_admits
+                    role.name, name, amount_of(role, what), node, has, conflict.nobody_admits
                 )
+        if role.slice:
+            has, name = int(_most_gpus(world.view, role)[best]), gpus_with(role.slice.units)
+            return MemberTooLarge(role.name, name, role.slice.gpus, node, has, conflict.nobody_admits)
     return None
+
+
+def _most_gpus(view: Columns, role: Role) -> Ints:
+    """By row, GPUs that could serve the role."""
+    if role.slice is None:
+        return free_of(view, GPU)
+    return np.asarray((view.gpu_memory >= role.slice.units).sum(axis=0), np.int64)
 
 
 def _covered(conflict: Conflict, world: World, rows: Ints, what: str) -> float:
     """The share of what is needed that this resource allows: member by member for one role, else in sum.
     Below one, it is short by itself."""
     free, needed = np.maximum(0, free_of(world.view, what)[rows]), _needed(world, what)
+    if len(conflict.members_of) == 1 and what == GPU_MEMORY:
+        room = slice_room(world.view.gpu_memory[:, rows], ask_of(conflict.members_of[0]))
+        return int(np.minimum(room, world.wanted).sum()) / max(1, world.wanted)
     if len(conflict.members_of) == 1:
         each = amount_of(conflict.members_of[0], what)
         fit = sum(np.minimum(free // each, world.wanted).tolist()) if each else np.inf
@@ -162,10 +181,10 @@ def _needed(world: World, what: str) -> int:
 
 
 def _largest(view: Columns, rows: Ints, what: str) -> tuple[str, int]:
-    """The node with most of a resource, and how much it has."""
+    """The node with most of a resource, of GPU memory on one GPU, and how much it has."""
     if not len(rows):
         return "", 0
-    free = free_of(view, what)[rows]
+    free = in_one_piece(view, what)[rows]
     best = int(free.argmax())
     return view.names[rows[best]], max(0, int(free[best]))
 

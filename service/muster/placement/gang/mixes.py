@@ -9,9 +9,10 @@ from math import gcd, prod
 
 import numpy as np
 
-from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.site import Counts, Site
 from muster.placement.gpus.innode import InNode, allowed, few_ways, free_by_domain
+from muster.placement.gpus.slices import Asks, Gpu, ask_of, fitting, slice_room, whole_gpus
 
 MAX_MIXES = 2048
 """Ways to mix the roles on one node that are looked at; beyond, a thinned grid, and nothing is proven."""
@@ -34,22 +35,29 @@ class Mixes:
     complete: bool
 
 
-def mixes_on(site: Site, rows: Ints, need: Counts, gpus: Ints | None = None) -> tuple[Ints, list[Mixes]]:
+def mixes_on(site: Site, rows: Ints, need: Counts, masks: Ints | None = None) -> tuple[Ints, list[Mixes]]:
     """What these nodes can take of `need`: the index of each row's mixes, and the mixes.
 
-    `gpus` free GPUs of each row may be used, by default all.
+    GPUs of each row in `masks` may be used, by default all.
     """
     view = site.columns
     wanted = np.array(need, np.int64)
     caps = np.minimum(site.room[:, rows], wanted[:, None])
-    if gpus is not None:
+    gpus, memory = view.free_count[rows], view.gpu_memory[:, rows]
+    if masks is not None:
+        gpus = np.minimum(np.bitwise_count(view.free_gpus[rows] & masks).astype(np.int64), gpus)
+        memory = memory * (masks >> np.arange(len(memory))[:, None] & 1)
         for r, role in enumerate(site.roles):
             caps[r] = np.minimum(caps[r], gpus // role.gpus) if role.gpus else caps[r]
+            caps[r] = np.minimum(caps[r], slice_room(memory, ask_of(role))) if role.slice else caps[r]
     active = [r for r, count in enumerate(need) if count]
     if len(active) == 1:
         index, found = _of_one_role(caps[active[0]], active[0], len(need))
     else:
-        index, found = _of_roles(site, rows, caps, active, view.free_count[rows] if gpus is None else gpus)
+        index, found = _of_roles(site, rows, caps, active, gpus)
+        if any(site.asks[r].units for r in active):
+            free = view.free_gpus[rows] if masks is None else view.free_gpus[rows] & masks
+            index, found = _sharing_gpus(site.asks, need, (index, found), memory, free)
     return _under_rules(site, rows, index, found)
 
 
@@ -75,6 +83,43 @@ def _of_roles(site: Site, rows: Ints, caps: Ints, active: list[int], gpus: Ints)
         mixes = _mixes(asked, caps_of, free_of, steps, units)
         found.append(_spread(mixes, active, len(site.roles)))
     return index, found
+
+
+def _sharing_gpus(
+    asks: Asks, need: Counts, mixed: tuple[Ints, list[Mixes]], memory: Ints, free: Ints
+) -> tuple[Ints, list[Mixes]]:
+    """Without the mixes whose slices and whole GPUs do not fit in the GPUs: `memory` left, [GPU, row], and a
+    mask of those that are `free`. Nodes with like GPUs in another order, as far as it matters, are looked at
+    once."""
+    index_of, found = mixed
+    units = [ask.units for ask, count in zip(asks, need, strict=True) if ask.units and count]
+    step = gcd(*units)
+    useful = np.minimum(memory // step, sum(need) * max(units) // step)
+    gpus = len(memory)
+    whole = np.zeros((0, len(index_of)), np.int64)
+    if whole_gpus(asks, need):
+        wide = max(gpus, int(free.max(initial=0)).bit_length())
+        useful = np.concatenate([useful, np.zeros((wide - gpus, len(index_of)), np.int64)])
+        whole = free >> np.arange(wide)[:, None] & 1
+    kinds = np.sort(useful * 2 + (whole if len(whole) else 0), axis=0)
+    index, first = _distinct(np.concatenate([index_of[None], kinds]))
+    kept = []
+    for i in first.tolist():
+        mixes = found[int(index_of[i])]
+        every = tuple(Gpu(value // 2 * step, bool(value % 2)) for value in kinds[:, i].tolist() if value)
+        kept.append(_kept(mixes, *fitting(asks, mixes.all, every)))
+    return index, kept
+
+
+def _kept(mixes: Mixes, kept: tuple[Counts, ...], complete: bool) -> Mixes:
+    """Fewer mixes, and those of them that nothing can be added to."""
+    if len(kept) == len(mixes.all):
+        return mixes
+    counts = np.array(kept, np.int64).reshape(len(kept), -1)
+    below: Bools = np.asarray((counts[:, None] <= counts[None]).all(axis=2))
+    most = below.sum(axis=1) == 1  # below itself alone
+    largest = tuple(mix for mix, alone in zip(kept, most.tolist(), strict=True) if alone)
+    return Mixes(kept, largest, mixes.complete and complete)
 
 
 def _under_rules(site: Site, rows: Ints, index: Ints, found: list[Mixes]) -> tuple[Ints, list[Mixes]]:

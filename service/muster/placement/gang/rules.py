@@ -15,6 +15,7 @@ from muster.placement.cluster.fabric import INSIDE
 from muster.placement.gang.blocks import Blocks, Together
 from muster.placement.gang.standing import Standing, common_parts
 from muster.placement.gpus.innode import InNode
+from muster.placement.limits import takes_gpus
 from muster.placement.model.problem import MaxPerPart, Problem, RoleScope, Rule, Segments
 
 PartsByRow = Ints
@@ -167,7 +168,7 @@ def _max_per(making: _Making, request: Request, standing: Standing) -> tuple[int
         blocks = tuple(range(count))
         if rule.scope == Scope.NVLINK_DOMAIN:
             domain_most = rule.members if domain_most < 0 else min(domain_most, rule.members)
-            blocks = tuple(b for b in blocks if making.blocks.roles[b].gpus)
+            blocks = tuple(b for b in blocks if takes_gpus(making.blocks.roles[b]))
             if (codes < 0).all():
                 continue
         else:

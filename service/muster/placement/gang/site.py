@@ -6,20 +6,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd, lcm
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role, Scope
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import admits
-from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, columns, gpus_in
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, Parts, columns, gpus_in
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.rules import Rules, rules_of
 from muster.placement.gang.standing import Standing, standing_of
+from muster.placement.gpus.costs import Cost, On, costs_of
 from muster.placement.gpus.innode import InNode, allowed, free_by_domain
+from muster.placement.gpus.slices import Asks, NodeGpus, ask_of, slice_room
+from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE
+
+NVSWITCH = "nvidia.com/nvswitch.present"
+"""The label, "true" where a node has an NVSwitch."""
 
 Counts = tuple[int, ...]
 """Members by role, in the order of `Site.roles`."""
@@ -49,6 +57,22 @@ class Site:
     admitted: Mapping[str, Bools]
     """By role of the request, as `candidates` has it: without what rules refuse."""
 
+    @property
+    def asks(self) -> Asks:
+        """What members ask for, by role."""
+        return tuple(map(ask_of, self.roles))
+
+    @property
+    def sliced(self) -> bool:
+        """Whether any member shares GPUs."""
+        return any(role.slice and role.members for role in self.roles)
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """The levels between the nodes and the links, in order, where these are more than the NVLink domains:
+        then the GPUs of each node are chosen by `gpus.choices`. () for most gangs."""
+        return costs_of(self.request.terms, self.sliced)
+
     def unit(self, role: int) -> int:
         """Multiples of this many members of the role are multiples of what any node's rule asks for."""
         return lcm(1, *(rule.unit_of(role) for rule in self.rules.node_rules if rule is not None))
@@ -65,7 +89,7 @@ class Site:
     @property
     def scopes(self) -> tuple[str, ...]:
         """The scopes whose parts tell nodes apart."""
-        gpus = any(role.gpus and role.members for role in self.roles)
+        gpus = any(takes_gpus(role) and role.members for role in self.roles)
         return (*self.levels, WIDE) if gpus and self.columns.wide_names else self.levels
 
     @property
@@ -96,17 +120,64 @@ class Site:
             int(view.free_gpus[row]),
         )
 
+    def gpus_on(self, row: int) -> NodeGpus:
+        """What the node has, where members share GPUs."""
+        view = self.columns
+        shape = view.shapes[view.shape[row]]
+        memory = view.gpu_memory[: len(shape.memory), row]
+        return NodeGpus(shape, int(view.free_gpus[row]), tuple(memory.tolist()))
+
+    def costs_on(self, row: int) -> On:
+        """How choices of its GPUs count."""
+        rule = self.rules.node_rules[self.rules.in_node[row]]
+        here = any(stay.row == row and stay.has_gpus for stay in self.standing.members)
+        wide, nvswitch = self.columns.wide[row] >= 0, self.columns.label(NVSWITCH)
+        return On(self.costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), here)
+
+    def kinds_of(self, rows: Ints) -> Ints:
+        """[line, node]: what tells nodes apart by their GPUs, and by how choices of these count."""
+        view = self.columns
+        lines: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], self.rules.in_node[rows]]
+        lines += [view.promised[rows], view.wide[rows] >= 0]
+        if self.costs:
+            lines += [*view.gpu_memory[:, rows], _is_true(view.label(NVSWITCH))[rows]]
+        return np.stack([line.astype(np.int64) for line in lines])
+
+    def gpu_shares(self, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
+        """For the best fit: by row, GPUs in all and those still free after these members, [row, …]. Where
+        members share GPUs, and a node serves slices, both in units of memory."""
+        view = self.columns
+        total, free = view.gpu_total[rows][:, None], view.free_count[rows][:, None]
+        if not self.sliced:
+            return total, free - self.gpus(counts)
+        of_shape = np.array([sum(shape.memory) for shape in view.shapes], np.int64)[view.shape[rows]][:, None]
+        serves = of_shape > 0
+        units = np.array([ask.units * ask.gpus for ask in self.asks], np.int64)
+        whole = np.array([0 if ask.units else ask.gpus for ask in self.asks], np.int64)
+        each = np.where(serves, of_shape // np.maximum(1, total), 1)
+        left = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
+        return np.where(serves, of_shape, total), left - counts @ units - each * (counts @ whole)
+
     @property
     def need(self) -> Counts:
         return tuple(len(role.members) for role in self.roles)
 
     def gpus(self, counts: Ints) -> Ints:
-        """GPUs that so many members take; the last axis of `counts` is the role's."""
+        """Whole GPUs that so many members take; the last axis of `counts` is the role's."""
         return counts @ np.array([role.gpus for role in self.roles], np.int64)
 
     def cpu(self, counts: Ints) -> Ints:
         """cpu that so many members take, thousandths of a core."""
         return counts @ np.array([role.resources.cpu_milli for role in self.roles], np.int64)
+
+
+NO_SUCH = -2
+"""The code of no value: those of nodes begin at −1, for no label."""
+
+
+def _is_true(label: Parts) -> Bools:
+    """By row, whether the label says so."""
+    return np.asarray(label.codes == label.index.get("true", NO_SUCH))
 
 
 def site_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[str, str], str]) -> Site:
@@ -177,6 +248,8 @@ def room_of(view: Columns, role: Role) -> Ints:
         room = np.minimum(room, np.maximum(0, view.memory) // min(asked.memory_bytes, BEYOND))
     if role.gpus:
         room = np.minimum(room, view.free_count // role.gpus)
+    if role.slice:
+        room = np.minimum(room, slice_room(view.gpu_memory, ask_of(role)))
     return room
 
 
@@ -206,6 +279,8 @@ def fits_at_once(site: Site, need: Counts) -> Bools:
             admitted &= site.admits[r]
     gpus = sum(count * role.gpus for count, role in zip(need, site.roles, strict=True))
     admitted &= (view.pods >= total.pods) & (view.free_count >= gpus)
+    if site.sliced:
+        admitted &= (site.room >= np.array(need)[:, None]).all(axis=0)
     if total.cpu_milli:
         admitted &= view.cpu >= total.cpu_milli
     if total.memory_bytes:

@@ -9,6 +9,7 @@ from muster.domain.request import Request, Running, Scope
 from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.fabric import INSIDE, Place
 from muster.placement.gpus.innode import InNode
+from muster.placement.limits import takes_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Standing:
 
 def standing_of(view: Columns, request: Request) -> Standing:
     """The running members of a request; one whose node is gone is left out."""
-    asks = {role.name: role.gpus for role in request.roles}
+    asks = {role.name: takes_gpus(role) for role in request.roles}
     members = tuple(
         Stay(view.row[running.node], running, bool(running.gpus or asks.get(running.role)))
         for running in request.running

@@ -2,12 +2,17 @@
 
 F(node) = Σ over typical requests p, equally weighted, of the free GPUs that p can't use, in GPU-thousandths.
 A request for k whole GPUs can use those in pools with k free ones at least; a pool is an NVLink domain where
-the node has NVLink, else the whole node. (The measure of "Beware of Fragmentation", ATC'23, whole GPUs only,
-with topology added; a pool with fewer than k free GPUs counts as unusable also where another pool has k.)
+the node has NVLink, else the whole node. (The measure of "Beware of Fragmentation", ATC'23, with topology
+added; a pool with fewer than k free GPUs counts as unusable also where another pool has k.)
+
+Where a node serves slices, the same is added for typical slices: ¼, ½ and all of a GPU's memory. The free
+share of a GPU with less than that is of no use to them, nor is that of a partly used one to a whole request,
+where the node serves these. A node that spreads is meant to be left with pieces: they do not count there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +23,9 @@ from muster.placement.cluster.fabric import Shape
 
 TYPICAL_GPUS = (1, 2, 4, 8)
 """Whole GPUs of the typical requests, each of equal weight."""
+
+TYPICAL_PARTS = (4, 2, 1)
+"""Typical slices, each of equal weight: GPU memory over so much."""
 
 GPU = 1000
 """One GPU, in thousandths."""
@@ -40,9 +48,25 @@ def unusable(free_in_pool: int) -> int:
     return free_in_pool * sum(GPU // len(TYPICAL_GPUS) for gpus in TYPICAL_GPUS if gpus > free_in_pool)
 
 
-def fragmentation(shape: Shape, free: int) -> int:
-    """F of a node of this shape with these GPUs free (a bit mask), in GPU-thousandths."""
-    return sum(unusable(max(0, (free & pool).bit_count() - shape.hidden)) for pool in shape.pools)
+def fragmentation(shape: Shape, free: int, memory: Sequence[int] = ()) -> int:
+    """F of a node of this shape with these GPUs wholly free (a bit mask), in GPU-thousandths. `memory`: units
+    left of each GPU for slices."""
+    whole = sum(unusable(max(0, (free & pool).bit_count() - shape.hidden)) for pool in shape.pools)
+    return whole + sum(
+        unusable_slices(shape, gpu, left) for gpu, left in enumerate(memory) if not free >> gpu & 1
+    )
+
+
+def unusable_slices(shape: Shape, gpu: int, left: Whole) -> Whole:
+    """F of one GPU that is partly used, with so many units left of its memory, in GPU-thousandths."""
+    every = shape.memory[gpu]
+    if shape.spread or not every:
+        return 0 * left
+    too_large = 0 * left
+    for part in TYPICAL_PARTS:
+        too_large = too_large + (left * part < every)
+    of_slices = GPU * left * too_large // (len(TYPICAL_PARTS) * every)
+    return of_slices + (GPU * left // every if shape.pools else 0)
 
 
 def left_over_steps(

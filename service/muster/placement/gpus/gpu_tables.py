@@ -90,7 +90,7 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     domains = np.zeros_like(masks)
     for domain in shape.domains:
         domains += (masks & domain) != 0
-    fewest = _least(group, domains)
+    fewest = least_of(group, domains)
     masks, free, group, domains = masks[fewest], free[fewest], group[fewest], domains[fewest]
     weakest, ring, damage = known.weakest[masks], known.total[masks], _damages(shape, free, masks)
     inside = known.inside[free & ~masks]
@@ -99,7 +99,7 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     finer = group * len(known.levels) + np.searchsorted(known.levels, weakest)
     left = np.arange(len(masks))
     for key in (-ring, damage, -inside, masks):
-        left = left[_least(finer[left], key[left])]
+        left = left[least_of(finer[left], key[left])]
 
     # The largest ring first: each later one must have a faster weakest link to matter.
     left = left[np.lexsort((masks[left], -inside[left], damage[left], -ring[left], group[left]))]
@@ -118,7 +118,7 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     return tables
 
 
-def _least(group: Values, key: Values) -> NDArray[np.bool_]:
+def least_of(group: Values, key: Values) -> NDArray[np.bool_]:
     """Which have the least key of their group; groups are small numbers."""
     if not len(group):
         return np.zeros(0, bool)
@@ -141,7 +141,7 @@ def _up_to_symmetry(shape: Shape, allowed: int, fixed_domains: bool) -> Values:
     """All subsets of `allowed`, but of those that differ by a swap of like GPUs only the lowest: 17 sets
     instead of 65,536 of 16 GPUs behind one NVSwitch."""
     masks = np.zeros(1, np.int64)
-    for kind in _kinds(shape, fixed_domains):
+    for kind in kinds_in(shape, fixed_domains):
         lowest = [0]
         for gpu in kind:
             if allowed >> gpu & 1:
@@ -151,7 +151,7 @@ def _up_to_symmetry(shape: Shape, allowed: int, fixed_domains: bool) -> Values:
 
 
 @lru_cache(maxsize=256)
-def _kinds(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
+def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
     """GPUs in kinds: swapping two of a kind changes neither links nor domains nor pools.
 
     Two GPUs that are a domain of their own each may be swapped with their domains, unless those are told

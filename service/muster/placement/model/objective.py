@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from muster.domain.request import Scope
+from muster.placement.gpus.costs import Cost
 from muster.placement.model.problem import FREE, Ints, Patterns, Problem, Use
 
 WIDE = Scope.NVLINK_DOMAIN.value
@@ -27,7 +28,7 @@ class Level:
         """By pattern [kind, pattern], without the parts touched."""
         if self.field is None:
             return np.zeros_like(patterns.nodes)
-        return np.asarray(self.sign * getattr(patterns, self.field))
+        return np.asarray(self.sign * patterns.values(self.field))
 
     def touches(self, patterns: Patterns) -> Ints:
         """1 where taking the pattern touches the parts of `scope` [kind, pattern]."""
@@ -52,10 +53,15 @@ def parts_level(scope: str) -> Level:
 
 
 NODES = Level("nodes", "nodes")
-NVLINK_DOMAINS = Level("nvlink_domains", "domains", scope=WIDE)
+NVLINK_DOMAINS = Level(Cost.NVLINK_DOMAINS.value, "domains", scope=WIDE)
 RING = Level("ring", "ring", -1)
 DAMAGE = Level("damage", "damage")
 BEST_FIT = Level("best_fit", "left_over")
 
-SUMS = {level.name: level for level in (NODES, NVLINK_DOMAINS, RING, DAMAGE, BEST_FIT)}
+PREFERENCES = {
+    cost: NVLINK_DOMAINS if cost is Cost.NVLINK_DOMAINS else Level(cost.value, cost.value) for cost in Cost
+}
+"""The levels between the nodes and the links."""
+
+SUMS = {level.name: level for level in (NODES, *PREFERENCES.values(), RING, DAMAGE, BEST_FIT)}
 """Levels by name that sum up a field of the patterns."""

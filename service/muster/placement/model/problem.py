@@ -41,6 +41,13 @@ class Patterns:
     gpus: Ints
     mix: Ints
     choice: Ints
+    more: Mapping[str, Ints] = field(default_factory=dict)
+    """Costs by the names of further levels (gpus.costs)."""
+
+    def values(self, name: str) -> Ints:
+        """One of the costs by its name; 0 where no pattern has it."""
+        found: Ints | None = getattr(self, name) if name in self.__slots__ else self.more.get(name)
+        return np.zeros_like(self.nodes) if found is None else found
 
     @classmethod
     def of_counts(cls, mixes: list[list[tuple[int, ...]]], roles: int) -> Patterns:

@@ -12,11 +12,14 @@ from muster.placement.cluster.columns import Bools, Ints, Parts
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.mixes import Mixes, mixes_on
 from muster.placement.gang.site import Counts, Site
+from muster.placement.gpus.choices import choices
+from muster.placement.gpus.costs import Cost, On
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.gpus.innode import InNode, sets_under
+from muster.placement.gpus.slices import Asks, NodeGpus
 from muster.placement.model.objective import WIDE
-from muster.placement.model.problem import FREE, Patterns, Problem
+from muster.placement.model.problem import FREE, Patterns, Problem, Use
 
 REGION = "region"
 """In `Problem.parts`: the part of the scopes asked for."""
@@ -89,18 +92,42 @@ def coarse(
     return replace(problem, rules=tuple(rule(problem) for rule in site.rules.model)), complete
 
 
+def in_reach(site: Site, problem: Problem, use: Use, most: int) -> tuple[Problem, bool]:
+    """The coarse problem on so few nodes that these have `most` mixes in all, and whether it is all of it:
+    those of a solution stay, then those in the same parts."""
+    rows, _ = _nodes_of(problem)
+    index, mixes = mixes_on(site, rows, problem.need)
+    of_class = np.repeat(np.arange(problem.classes), problem.size)
+    work = np.bincount(of_class, np.array([len(mix.all) for mix in mixes])[index], problem.classes)
+    used = np.isin(np.arange(problem.classes), [c for c, _ in use])
+    near = used.copy()
+    for scope in problem.at_most:
+        part = problem.part(scope)
+        near |= np.isin(part, part[used])
+    order = np.lexsort((~near, ~used))
+    kept = np.zeros(problem.classes, bool)
+    kept[order] = np.cumsum(work[order]) <= most
+    narrowed, _ = problem.narrowed(problem.open & (kept | used)[:, None])
+    return narrowed, bool((kept | used).all())
+
+
+def _nodes_of(problem: Problem) -> tuple[Ints, Ints]:
+    """The rows of the problem's nodes, and their cells."""
+    rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
+    return rows, np.repeat(problem.cell, problem.size)
+
+
 def fine(site: Site, problem: Problem) -> tuple[Problem, bool]:
     """The problem with all patterns, on the nodes that are left of the coarse one; and whether the lists of
     mixes are complete."""
-    rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
-    cell = np.repeat(problem.cell, problem.size)
+    rows, cell = _nodes_of(problem)
     index, mixes = mixes_on(site, rows, problem.need)
     tables: dict[tuple[bytes, bytes, bool], int] = {}
     found: list[tuple[Ints, Ints]] = []
     kind = np.empty(len(rows), np.int64)
     left = _left_over(site, rows, index, mixes)
     view = site.columns
-    gpus = tuple(role.gpus for role in site.roles)
+    gpus, asks, further = tuple(role.gpus for role in site.roles), site.asks, _further(site)
     shape, free, wide = (
         view.shape[rows].tolist(),
         view.free_gpus[rows].tolist(),
@@ -108,9 +135,16 @@ def fine(site: Site, problem: Problem) -> tuple[Problem, bool]:
     )
     ruled, node_rules = site.rules.in_node[rows].tolist(), site.rules.node_rules
     here = np.isin(rows, list(site.standing.masks)).tolist()
+    complete = all(mixes[m].complete for m in np.unique(index))
     for i, m in enumerate(index.tolist()):
         rule = node_rules[ruled[i]]
-        if rule is None:
+        if site.costs:
+            row = int(rows[i])
+            table, key, all_of_them = chosen_patterns(
+                mixes[m].all, asks, site.gpus_on(row), site.costs_on(row)
+            )
+            complete &= all_of_them
+        elif rule is None:
             table, key = node_patterns(mixes[m].all, gpus, view.shapes[shape[i]], free[i], wide[i])
         else:
             table, key = ruled_patterns(mixes[m].all, rule, view.shapes[shape[i]], free[i], wide[i])
@@ -119,15 +153,13 @@ def fine(site: Site, problem: Problem) -> tuple[Problem, bool]:
             tables[both] = len(tables)
             found.append((table, left[i]))
         kind[i] = tables[both]
-    patterns = _patterns(found, len(problem.need))
+    patterns = _patterns(found, len(problem.need), further)
     for (_, _, already), k in tables.items():
         if already:
             patterns.nodes[k] = 0
     cells = Cells(cell, problem.parts)
     made = _problem(problem.need, patterns, rows, kind, cells, exact=True)
-    return replace(made, at_most=problem.at_most, rules=problem.rules), all(
-        mixes[m].complete for m in np.unique(index)
-    )
+    return replace(made, at_most=problem.at_most, rules=problem.rules), complete
 
 
 @lru_cache(maxsize=1 << 15)
@@ -163,6 +195,34 @@ def ruled_patterns(
     return table, table.tobytes()
 
 
+def _further(site: Site) -> tuple[str, ...]:
+    """The names of the gang's further costs."""
+    return tuple(cost.value for cost in site.costs if cost is not Cost.NVLINK_DOMAINS)
+
+
+@lru_cache(maxsize=1 << 14)
+def chosen_patterns(
+    mixes: tuple[Counts, ...], asks: Asks, node: NodeGpus, on: On
+) -> tuple[Ints, bytes, bool]:
+    """The same where members share GPUs or policies prefer some: after FIELDS come the further costs; and
+    whether these are all that matter."""
+    sets = choices(asks, mixes, node, on)
+    domains = np.zeros_like(sets.mix)
+    further = []
+    for cost, values in zip(on.costs, sets.costs, strict=True):
+        if cost is Cost.NVLINK_DOMAINS:
+            domains = values
+        else:
+            further.append(values)
+    begins = np.searchsorted(sets.mix, np.arange(len(mixes)))
+    size = np.bitwise_count(sets.masks).astype(np.int64)
+    choice = np.arange(len(sets.mix)) - begins[sets.mix]
+    counts = np.array(mixes, np.int64).reshape(len(mixes), len(asks))[sets.mix]
+    fields = (domains, sets.weakest, sets.ring, sets.damage, size, sets.mix, choice, *further)
+    table = np.concatenate([counts, np.stack(fields, axis=1)], axis=1)
+    return table, table.tobytes(), sets.complete
+
+
 def _left_over(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[Ints]:
     """The best-fit cost of each mix, by row."""
     view = site.columns
@@ -173,22 +233,16 @@ def _left_over(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[
             continue
         counts = np.array(mix.all, np.int64).reshape(len(mix.all), len(site.roles))
         at = rows[here][:, None]
-        steps = left_over_steps(
-            view.gpu_total[at],
-            view.free_count[at],
-            view.cpu_total[at],
-            view.cpu[at],
-            site.gpus(counts),
-            site.cpu(counts),
-        )
+        total, free = site.gpu_shares(rows[here], counts)
+        steps = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(counts))
         for i, row in zip(here.tolist(), steps, strict=True):
             found[i] = row
     return found
 
 
-def _patterns(found: list[tuple[Ints, Ints]], roles: int) -> Patterns:
+def _patterns(found: list[tuple[Ints, Ints]], roles: int, further: tuple[str, ...]) -> Patterns:
     width = max((len(table) for table, _ in found), default=0)
-    every = np.zeros((len(found), width, roles + len(FIELDS)), np.int64)
+    every = np.zeros((len(found), width, roles + len(FIELDS) + len(further)), np.int64)
     left = np.zeros((len(found), width), np.int64)
     valid = np.zeros((len(found), width), bool)
     for kind, (table, by_mix) in enumerate(found):
@@ -196,7 +250,8 @@ def _patterns(found: list[tuple[Ints, Ints]], roles: int) -> Patterns:
         left[kind, : len(table)] = by_mix[table[:, roles + FIELDS.index("mix")]]
         valid[kind, : len(table)] = True
     fields = {name: every[:, :, roles + i] for i, name in enumerate(FIELDS)}
-    return Patterns(every[:, :, :roles], valid, valid.astype(np.int64), left_over=left, **fields)
+    more = {name: every[:, :, roles + len(FIELDS) + i] for i, name in enumerate(further)}
+    return Patterns(every[:, :, :roles], valid, valid.astype(np.int64), left_over=left, more=more, **fields)
 
 
 def _problem(

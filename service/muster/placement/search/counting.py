@@ -90,7 +90,7 @@ class Counting:
 
     def _as_racks(self, problem: Problem, levels: Sequence[str]) -> Problem | None:
         active = [role for role, count in enumerate(self._need) if count]
-        if len(active) != 1 or not levels:
+        if len(active) != 1 or not levels or self._site.costs:
             return None
         return rack_problem(problem, levels, active[0], self._site.unit(active[0]))
 

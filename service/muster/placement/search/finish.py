@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from muster.placement.cluster.columns import Bools
 from muster.placement.gang.site import Counts, Site
+from muster.placement.gpus.costs import Cost
 from muster.placement.limits import Budget
-from muster.placement.model.objective import BEST_FIT, DAMAGE, NVLINK_DOMAINS, RING, Level
+from muster.placement.model.objective import BEST_FIT, DAMAGE, NVLINK_DOMAINS, PREFERENCES, RING, Level
 from muster.placement.model.problem import Problem, Use, carried, carried_back
 from muster.placement.model.solve import Status, counted_scope, decide, feasible, nodes_bound
-from muster.placement.search.classes import fine, without_equals
+from muster.placement.search.classes import fine, in_reach, without_equals
 from muster.placement.search.counting import Counted
 from muster.placement.search.gap import Gap
 from muster.placement.search.onenode import Share, share_of
@@ -24,8 +25,13 @@ LEVEL_SHARE = 1 / 8
 """Of the solver's time, at most, for each level below the nodes: a plan that is good is not held up for long
 by the proof that it is best."""
 
+MAX_CHOSEN = 1 << 14
+"""Mixes, over all nodes of a region, for which GPUs are chosen where members share some or policies prefer
+some: a hundredth of a millisecond each."""
+
 Value = tuple[int, ...]
-"""NVLink domains, minus the weakest link, minus the rings, damage, best fit: each to be small."""
+"""NVLink domains or what the gang prefers, minus the weakest link, minus the rings, damage, best fit: each to
+be small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,12 @@ def finish(site: Site, counted: Counted, budget: Budget, best: Value | None) -> 
             problem, use, complete = _prepared(site, counted, budget)
     gap = None if complete else Gap(NVLINK_DOMAINS.name)
     value: list[int] = []
-    for step in (NVLINK_DOMAINS, _weakest, RING, DAMAGE, BEST_FIT):
-        decided = step(problem, use, budget) if callable(step) else _decided(problem, step, use, budget)
+    preferences = [PREFERENCES[cost] for cost in site.costs or (Cost.NVLINK_DOMAINS,)]
+    steps: list[Level | _Search] = [*preferences, _weakest, RING, DAMAGE, BEST_FIT]
+    for step in steps:
+        decided = (
+            _decided(problem, step, use, budget) if isinstance(step, Level) else step(problem, use, budget)
+        )
         if decided is None:
             level = step.name if isinstance(step, Level) else WEAKEST_LINK
             return Finished((), (), gap or Gap(level))
@@ -73,6 +83,9 @@ class _Step:
     gap: Gap | None = None
 
 
+_Search = Callable[[Problem, Use | None, Budget], _Step | None]
+
+
 def _decided(problem: Problem, level: Level, use: Use | None, budget: Budget) -> _Step | None:
     with budget.share(LEVEL_SHARE):
         found = decide(problem, level, budget, use)
@@ -87,7 +100,10 @@ def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Us
     terms."""
     # Of racks counted as wholes, the solution does not say which nodes.
     placed = _trimmed(counted.problem, counted.use) if counted.racks is None else {}
-    problem, complete = fine(site, counted.problem)
+    problem, whole = counted.problem, True
+    if site.costs:
+        problem, whole = in_reach(site, problem, counted.use, MAX_CHOSEN)
+    problem, complete = fine(site, problem)
     # Rules bind more than counts: on the nodes of the coarse solution, the solver finds who goes where.
     use = _as_use(problem, placed) if site.plain else _on_nodes(problem, list(placed), budget)
     still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value[-1])
@@ -99,7 +115,7 @@ def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Us
     counts = (problem.patterns.nodes[problem.kind] * problem.open).any(axis=1)
     most = np.where(counts, max(1, counted.value[-1]), problem.size)
     problem = replace(problem, size=np.minimum(problem.size, most))
-    return problem, use, complete
+    return problem, use, complete and whole
 
 
 def _keeping(problem: Problem, still_open: Bools, use: Use | None) -> tuple[Problem, Use | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from muster.domain.request import Scope
-from muster.placement.cluster.columns import ALL_GPUS, Ints, gpus_in
+from muster.placement.cluster.columns import ALL_GPUS, Ints
 from muster.placement.cluster.fabric import INSIDE
 from muster.placement.gang.mixes import mixes_on
 from muster.placement.gang.site import Counts, Site
@@ -99,17 +99,16 @@ def _inside_nodes(site: Site, scopes: tuple[str, ...], need: Counts) -> Most | N
             usable &= view.part(scope).codes >= 0
     if Scope.NODE not in scopes and Scope.GPU not in scopes:
         usable &= view.wide < 0  # wide domains are regions
-    rows, gpus, masks = list[Ints](), list[Ints](), list[Ints]()
+    rows, masks = list[Ints](), list[Ints]()
     for shape in np.unique(view.shape[usable]).tolist():
         of_shape = np.flatnonzero(usable & (view.shape == shape))
         for part in (mask & ALL_GPUS for mask in parts_inside(site, int(of_shape[0]), narrow)):
             rows.append(of_shape)
-            gpus.append(np.minimum(gpus_in(view.free_gpus[of_shape], part), view.free_count[of_shape]))
             masks.append(np.full(len(of_shape), part))
     if not rows:
         return None
-    every, free, mask = np.concatenate(rows), np.concatenate(gpus), np.concatenate(masks)
-    index, mixes = mixes_on(site, every, need, free)
+    every, mask = np.concatenate(rows), np.concatenate(masks)
+    index, mixes = mixes_on(site, every, need, mask)
     best_of = [max(((sum(c), c) for c in mix.largest), default=(0, (0,) * len(need))) for mix in mixes]
     order = sorted(range(len(best_of)), key=lambda m: best_of[m], reverse=True)
     rank = np.empty(len(order), np.int64)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from muster.domain.request import Scope
+from muster.placement.cluster.columns import LARGEST, Ints
 from muster.placement.cluster.fabric import INSIDE
+from muster.placement.gang.mixes import mixes_on
 from muster.placement.gang.site import Counts, Site, fits_at_once
+from muster.placement.gpus.choices import choices
+from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpusets import GpuSet, best_sets
-from muster.placement.gpus.innode import Spread, sets_under
+from muster.placement.gpus.innode import Spread, free_by_domain, sets_under, spreads
+from muster.placement.gpus.least import Least
+from muster.placement.limits import takes_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +29,18 @@ class Share:
     gpus: GpuSet
     spread: Spread = ()
     """By role, its members by NVLink domain; () and None where they may lie anywhere."""
+    shared: int = 0
+    """Those of the GPUs that slices go to."""
 
 
 def share_of(site: Site, row: int, counts: Counts, choice: int) -> Share:
     """The share of a node that takes these members on the GPU set of this choice, in the order of
     best_sets."""
+    if site.costs:
+        found = choices(site.asks, (counts,), site.gpus_on(row), site.costs_on(row))
+        # Alone, a mix may have been looked at more closely than among others.
+        chosen, shared = found.chosen(min(choice, len(found.mix) - 1))
+        return Share(row, counts, chosen, _lying(site, row, counts, chosen.mask), shared)
     rule, shape, free = site.node_rule(row)
     if rule is None:
         size = sum(count * role.gpus for count, role in zip(counts, site.roles, strict=True))
@@ -35,8 +48,9 @@ def share_of(site: Site, row: int, counts: Counts, choice: int) -> Share:
     return Share(row, counts, *sets_under(rule, shape, free, counts)[choice])
 
 
-def on_one_node(site: Site, scopes: tuple[str, ...], need: Counts) -> Share | None:
-    """The best node that takes the whole gang inside one part of each scope; None if there is none."""
+def on_one_node(site: Site, scopes: tuple[str, ...], need: Counts) -> tuple[Share | None, bool]:
+    """The best node that takes the whole gang inside one part of each scope, None if there is none; and
+    whether that is proven."""
     view = site.columns
     wanted = np.array(need, np.int64)
     size, cpu = int(site.gpus(wanted)), int(site.cpu(wanted))
@@ -45,32 +59,26 @@ def on_one_node(site: Site, scopes: tuple[str, ...], need: Counts) -> Share | No
         # Running members elsewhere make several nodes of it: parts are counted then.
         inside = any(scope in (*INSIDE, Scope.NODE) for scope in scopes)
         if not inside or len(site.standing.masks) != 1:
-            return None
+            return None, True
         fits &= np.isin(np.arange(len(fits)), list(site.standing.masks))
     for scope in scopes:
         if scope not in (*INSIDE, Scope.NODE):
             fits &= view.part(scope).codes >= 0
     for rule in site.request.max_per:
         wide = rule.scope == Scope.NVLINK_DOMAIN
-        members = sum(n for n, role in zip(need, site.roles, strict=True) if role.gpus or not wide)
+        members = sum(n for n, role in zip(need, site.roles, strict=True) if takes_gpus(role) or not wide)
         if rule.scope not in (Scope.NODE, Scope.GPU) and members + len(site.standing.members) > rule.members:
             fits &= (view.wide < 0) if wide else False
     rows = np.flatnonzero(fits)
     if not len(rows):
-        return None
+        return None, True
     narrow = [scope for scope in scopes if scope in INSIDE]
-    left = left_over_steps(
-        view.gpu_total[rows], view.free_count[rows], view.cpu_total[rows], view.cpu[rows], size, cpu
-    )
-    # Nodes alike in shape and free GPUs are worth the same: each kind is looked at once.
-    promised = view.promised[rows].astype(np.int64)
-    in_wide = (view.wide[rows] >= 0).astype(np.int64)
-    ruled = site.rules.in_node[rows]
-    code = np.stack([view.shape[rows].astype(np.int64), view.free_gpus[rows], promised, in_wide, ruled])
-    order = np.lexsort((rows, left, *code))
-    begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
+    total, free = site.gpu_shares(rows, wanted)
+    left = left_over_steps(total[:, 0], free[:, 0], view.cpu_total[rows], view.cpu[rows], 0, cpu)
+    if site.costs:
+        return _sharing(site, rows, need, narrow, left)
     best: tuple[tuple[int, ...], Share] | None = None
-    for i in order[begins].tolist():
+    for i in _alike(site, rows, left):
         row, fit = int(rows[i]), int(left[i])
         for allowed in parts_inside(site, row, narrow):
             for chosen, spread in _sets(site, row, need, size, allowed):
@@ -78,7 +86,81 @@ def on_one_node(site: Site, scopes: tuple[str, ...], need: Counts) -> Share | No
                 key = (domains, -chosen.weakest, -chosen.ring, chosen.damage, fit, row, allowed)
                 if best is None or key < best[0]:
                     best = (key, Share(row, need, chosen, spread))
-    return best[1] if best else None
+    return best[1] if best else None, True
+
+
+def _sharing(
+    site: Site, rows: Ints, need: Counts, narrow: list[str], left: Ints
+) -> tuple[Share | None, bool]:
+    """The same where GPUs are shared or policies prefer some."""
+    best: tuple[tuple[int, ...], Share] | None = None
+    if site.sliced and sum(map(bool, need)) > 1:
+        index, mixes = mixes_on(site, rows, need)
+        holds = np.array([need in mix.all or not mix.complete for mix in mixes], bool)[index]
+        rows, left = rows[holds], left[holds]
+    complete = True
+    every = np.array(_alike(site, rows, left), np.int64)
+    bounds = at_least(site, rows[every], (need,))[:, :, 0]
+    order = np.lexsort((rows[every], left[every], *bounds[::-1]))
+    for i, bound in zip(every[order].tolist(), bounds[:, order].T.tolist(), strict=True):
+        row, fit = int(rows[i]), int(left[i])
+        if best is not None and (*bound, fit, row) > best[0]:
+            break  # no other can be better
+        rule = site.rules.node_rules[site.rules.in_node[row]]
+        if rule is not None and not rule.admits(need):
+            continue
+        for allowed in parts_inside(site, row, narrow):
+            on, node = site.costs_on(row), replace(site.gpus_on(row), allowed=allowed)
+            found = choices(site.asks, (need,), node, on)
+            complete &= found.complete
+            if not len(found.mix):
+                continue
+            chosen, shared = found.chosen(0)
+            damage = chosen.damage
+            costs = [
+                int(cost) + (on.wide and level is Cost.NVLINK_DOMAINS and chosen.mask > 0)
+                for level, cost in zip(on.costs, found.costs[:, 0], strict=True)
+            ]
+            key = (*costs, -chosen.weakest, -chosen.ring, damage, fit, row, allowed)
+            if best is None or key < best[0]:
+                best = (key, Share(row, need, chosen, _lying(site, row, need, chosen.mask, allowed), shared))
+    return best[1] if best else None, complete
+
+
+def at_least(site: Site, rows: Ints, mixes: tuple[Counts, ...]) -> Ints:
+    """[level, node, mix]: what the mixes cost on these nodes at least, at the levels down to damage."""
+    view = site.columns
+    found = np.zeros((len(site.costs) + 3, len(rows), len(mixes)), np.int64)
+    if site.standing:  # then what the gang has there counts, and few nodes are looked at
+        found[:] = -LARGEST
+        return found
+    shape, wide = view.shape[rows], view.wide[rows] >= 0
+    for code, in_wide in sorted(set(zip(shape.tolist(), wide.tolist(), strict=True))):
+        here = np.flatnonzero((shape == code) & (wide == in_wide))
+        of_shape = view.shapes[code]
+        lines = len(of_shape.memory)
+        least = Least(of_shape, view.gpu_memory[:lines, rows[here]], view.free_gpus[rows[here]], site.asks)
+        for m in reversed(range(len(mixes))):  # the largest first
+            found[:, here, m] = least.of(mixes[m], site.costs, in_wide)
+        if in_wide and Cost.NVLINK_DOMAINS in site.costs:
+            found[site.costs.index(Cost.NVLINK_DOMAINS), here] = 1
+    return found
+
+
+def _alike(site: Site, rows: Ints, left: Ints) -> list[int]:
+    """Of nodes that are alike in all that counts the best one: indices into `rows`."""
+    code = site.kinds_of(rows)
+    order = np.lexsort((rows, left, *code))
+    begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
+    return [int(i) for i in order[begins]]
+
+
+def _lying(site: Site, row: int, counts: Counts, mask: int, allowed: int = -1) -> Spread:
+    """How members lie on GPUs of the node that were chosen, where a rule binds them to domains."""
+    rule, shape, free = site.node_rule(row)
+    if rule is None or not rule.binds_domains:
+        return ()
+    return spreads(rule, counts, free_by_domain(shape, free & allowed))[free_by_domain(shape, mask)]
 
 
 def _sets(site: Site, row: int, need: Counts, size: int, allowed: int) -> list[tuple[GpuSet, Spread]]:

@@ -4,6 +4,7 @@ inside one rack a table decides the rest."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -11,10 +12,13 @@ from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.site import Site
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpu_tables import sets_of
+from muster.placement.limits import takes_gpus
 from muster.placement.search import onerack
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.onenode import Share, share_of
 from muster.placement.search.runs import place_in_run
+
+DOMAINS = "domains"
 
 
 class _TooLargeError(Exception):
@@ -50,13 +54,77 @@ def regions_of(site: Site, region: Ints, role: int, need: int) -> Regions | None
     return found
 
 
-def in_one_rack(site: Site, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
-    """The best plan in one of these regions, of which none has parts left to count; None where that is not
-    for a table: too large, or wide NVLink domains to be counted."""
-    view, gpus = site.columns, site.roles[role].gpus
+@dataclass(frozen=True, slots=True, eq=False)
+class Hopeful:
+    """The nodes that can be in a plan of the fewest `nodes` in one region: [node] `rows`, the `region` of
+    each from 0, where it stands `at` there, how many members it takes at most, `cap`, and at `least`."""
+
+    nodes: int
+    rows: Ints
+    region: Ints
+    at: Ints
+    cap: Ints
+    least: Ints
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Regions, nodes of the largest, members of the largest node and one."""
+        return int(self.region[-1]) + 1, int(self.at.max()) + 1, int(self.cap.max()) + 1
+
+    def of(self, regions: list[int]) -> tuple[Hopeful, Ints]:
+        """Those of some regions, in this order; and their indices."""
+        first, last = np.searchsorted(self.region, np.stack([regions, np.array(regions) + 1]))
+        index = np.concatenate([np.arange(*each) for each in zip(first, last, strict=True)])
+        region = np.repeat(np.arange(len(regions)), last - first)
+        some = Hopeful(
+            self.nodes, self.rows[index], region, self.at[index], self.cap[index], self.least[index]
+        )
+        return some, index
+
+
+Fields = dict[str, Ints]
+"""Values of GPU sets, [node, members, choice]; `valid` says which there are."""
+
+Value = tuple[int, ...]
+"""The levels below the nodes, each to be small."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The members on each of these nodes, which choice of GPUs they take, and what that is worth."""
+
+    taken: Ints
+    choice: Ints
+    value: Value
+
+    def shares(self, site: Site, role: int, hopeful: Hopeful) -> tuple[Share, ...]:
+        """The plan, node by node."""
+        shares = []
+        for i in np.flatnonzero(self.taken).tolist():
+            members = int(self.taken[i])
+            counts = tuple(members if other == role else 0 for other in range(len(site.roles)))
+            shares.append(share_of(site, int(hopeful.rows[i]), counts, int(self.choice[i, members])))
+        return tuple(shares)
+
+
+def in_one_rack(
+    site: Site, found: Regions, role: int, need: int
+) -> tuple[tuple[Share, ...], Literal[True]] | None:
+    """The best plan in one of these regions, of which none has parts left to count, and that this is proven;
+    None where that is not for a table: too large, or wide NVLink domains to be counted."""
+    hopeful = hopeful_nodes(site, found, role, need)
+    if hopeful is None or not for_a_table(hopeful, need):
+        return None
+    fields = _tables(site, hopeful.rows, np.arange(hopeful.shape[2]) * site.roles[role].gpus)
+    plan = best_plan(site, role, hopeful, fields, need)
+    return (plan.shares(site, role, hopeful), True) if plan else None
+
+
+def hopeful_nodes(site: Site, found: Regions, role: int, need: int) -> Hopeful | None:
+    """What is left to look at in these regions; None where wide NVLink domains are to be counted."""
     nodes, rows, region, cap = _fewest_nodes(found, need)
-    wide = view.wide[rows]
-    if gpus and (wide >= 0).any():
+    wide = site.columns.wide[rows]
+    if takes_gpus(site.roles[role]) and (wide >= 0).any():
         one_each = len(np.unique(np.stack([region, wide]), axis=1)[0]) == len(np.unique(region))
         if not one_each or (wide < 0).any():
             return None
@@ -70,43 +138,33 @@ def in_one_rack(site: Site, found: Regions, role: int, need: int) -> tuple[Share
     order = np.lexsort((rows, region))
     rows, region, cap, least = rows[order], region[order], cap[order], least[order]
     _, region = np.unique(region, return_inverse=True)
-    at = place_in_run(region)
-    parts, width, most = int(region[-1]) + 1, int(at.max()) + 1, int(cap.max()) + 1
-    if onerack.steps(parts, width, nodes, need, most) > onerack.MAX_STEPS:
-        return None
-    try:
-        chosen = _best(site, role, rows, cap, least, (region, at, (parts, width, most)), nodes, need)
-    except _TooLargeError:
-        return None
-    if chosen is None:
-        return None
-    part, taken, choice = chosen
-    grid = np.full((parts, width), -1, np.int64)
-    grid[region, at] = np.arange(len(rows))
-    shares = []
-    for i in np.flatnonzero(taken).tolist():
-        r, members = int(grid[part, i]), int(taken[i])
-        counts = tuple(members if other == role else 0 for other in range(len(site.roles)))
-        shares.append(share_of(site, int(rows[r]), counts, int(choice[r, members])))
-    return tuple(shares)
+    return Hopeful(nodes, rows, region, place_in_run(region), cap, least)
 
 
-def _best(
-    site: Site, role: int, rows: Ints, cap: Ints, least: Ints, grid: tuple[Ints, Ints, tuple[int, int, int]],
-    nodes: int, need: int,
-) -> tuple[int, Ints, Ints] | None:  # fmt: skip
-    """The part, the members by node there, and the GPU set's choice [row, members]."""
-    view, gpus = site.columns, site.roles[role].gpus
-    region, at, shape = grid
+def for_a_table(hopeful: Hopeful, need: int) -> bool:
+    """Whether a table over nodes and members is small enough."""
+    parts, width, most = hopeful.shape
+    return onerack.steps(parts, width, hopeful.nodes, need, most) <= onerack.MAX_STEPS
+
+
+def left_over_of(site: Site, role: int, hopeful: Hopeful) -> Ints:
+    """The best fit, [node, members]."""
+    view, rows = site.columns, hopeful.rows
+    members = np.arange(hopeful.shape[2])
+    total, free = site.gpu_shares(rows, members[:, None] * (np.arange(len(site.roles)) == role))
+    cpu = members * site.roles[role].resources.cpu_milli
+    return left_over_steps(total, free, view.cpu_total[rows][:, None], view.cpu[rows][:, None], 0, cpu)
+
+
+def best_plan(site: Site, role: int, hopeful: Hopeful, fields: Fields, need: int) -> Plan | None:
+    """The best plan of the fewest nodes in one region; None where there is none, or too large numbers."""
+    nodes, region, at, shape = hopeful.nodes, hopeful.region, hopeful.at, hopeful.shape
     members = np.arange(shape[2])
-    fields = _tables(site, rows, members * gpus)
-    valid = (members >= least[:, None]) & (members <= cap[:, None])
-    left = left_over_steps(
-        view.gpu_total[rows][:, None], view.free_count[rows][:, None], view.cpu_total[rows][:, None],
-        view.cpu[rows][:, None], members * gpus, members * site.roles[role].resources.cpu_milli,
-    )  # fmt: skip
+    levels = tuple(cost.value for cost in site.costs) or (DOMAINS,)
+    valid = (members >= hopeful.least[:, None]) & (members <= hopeful.cap[:, None])
+    left = left_over_of(site, role, hopeful)
 
-    def best(chosen: Ints, allowed: Bools, levels: tuple[str, ...]) -> tuple[int, Ints] | None:
+    def best(chosen: Ints, allowed: Bools, levels: tuple[str, ...]) -> Ints | None:
         costs = [np.take_along_axis(fields[name], chosen[:, :, None], 2)[:, :, 0] for name in levels]
         costs = [-cost if name == "ring" else cost for name, cost in zip(levels, costs, strict=True)]
         cost = onerack.combined([*costs, left], allowed, nodes)
@@ -114,35 +172,41 @@ def _best(
             raise _TooLargeError
         table = np.full(shape, onerack.NEVER, np.int64)
         table[region, at] = cost.cost
-        return onerack.best_nodes(table, need, nodes)
+        found = onerack.best_nodes(table, need, nodes)
+        return None if found is None else np.where(region == found[0], found[1][at], 0)
 
-    def domains(found: tuple[int, Ints] | None) -> int | None:
-        if found is None:
-            return None
-        part, taken = found
-        here = (region == part) & (taken[at] > 0)
-        return int(fields["domains"][here, taken[at[here]], 0].sum())
+    def summed(taken: Ints, chosen: Ints, name: str) -> int:
+        here = np.flatnonzero(taken)
+        return int(fields[name][here, taken[here], chosen[here, taken[here]]].sum())
 
-    first = np.zeros((len(rows), shape[2]), np.int64)
-    same = fields["domains"][:, :, 0][valid]
-    fewest = None
-    if len(np.unique(same)) > 1:
-        fewest = domains(best(first, valid, ("domains",)))
+    first = np.zeros((len(region), shape[2]), np.int64)
     offered = fields["valid"] & valid[:, :, None]
-    for threshold in sorted(set(fields["weakest"][offered].tolist()), reverse=True):
-        fast = offered & (fields["weakest"] >= threshold)
-        allowed = fast.any(axis=2)
-        if not _could_hold(region, np.where(allowed, members, 0).max(axis=1), nodes, need):
-            continue
-        chosen = fast.shape[2] - 1 - fast[:, :, ::-1].argmax(axis=2)
-        found = best(chosen, allowed, ("domains", "ring", "damage"))
-        if found is not None and (fewest is None or domains(found) == fewest):
-            return found[0], found[1], chosen
+    fewest = None
+    try:
+        if any(len(np.unique(fields[name][:, :, 0][offered[:, :, 0]])) > 1 for name in levels):
+            taken = best(first, np.asarray(offered.any(axis=2)), levels)
+            fewest = None if taken is None else [summed(taken, first, name) for name in levels]
+        for threshold in sorted(set(fields["weakest"][offered].tolist()), reverse=True):
+            fast = offered & (fields["weakest"] >= threshold)
+            allowed = np.asarray(fast.any(axis=2))
+            if not _could_hold(region, np.where(allowed, members, 0).max(axis=1), nodes, need):
+                continue
+            chosen = fast.shape[2] - 1 - fast[:, :, ::-1].argmax(axis=2)
+            taken = best(chosen, allowed, (*levels, "ring", "damage"))
+            if taken is None:
+                continue
+            costs = [summed(taken, chosen, name) for name in levels]
+            if fewest is None or costs == fewest:
+                ring, damage = summed(taken, chosen, "ring"), summed(taken, chosen, "damage")
+                fit = int(np.take_along_axis(left, taken[:, None], 1)[taken > 0].sum())
+                return Plan(taken, chosen, (*costs, -threshold, -ring, damage, fit))
+    except _TooLargeError:
+        return None
     return None
 
 
-def _tables(site: Site, rows: Ints, sizes: Ints) -> dict[str, Ints]:
-    """The values of the GPU sets of these sizes, [row, size, choice]; `valid` says which there are."""
+def _tables(site: Site, rows: Ints, sizes: Ints) -> Fields:
+    """The values of the GPU sets of these sizes."""
     view = site.columns
     alike, index = np.unique(
         np.stack([view.shape[rows].astype(np.int64), view.free_gpus[rows]]), axis=1, return_inverse=True
@@ -151,7 +215,7 @@ def _tables(site: Site, rows: Ints, sizes: Ints) -> dict[str, Ints]:
     width = max(table.masks.shape[1] for table in tables)
     found = {
         name: np.zeros((len(tables), len(sizes), width), np.int64)
-        for name in ("domains", "weakest", "ring", "damage")
+        for name in (DOMAINS, "weakest", "ring", "damage")
     }
     valid = np.zeros((len(tables), len(sizes), width), bool)
     for i, table in enumerate(tables):

@@ -28,6 +28,7 @@ def prices(site: Site, need: Counts) -> tuple[Price, ...]:
     found = [tuple(float(r == role) for r in range(len(need))) for role in active]
     if len(active) > 1:
         found += [tuple(float(n > 0) for n in need), tuple(float(role.gpus) for role in site.roles)]
+        found += [tuple(float(ask.units * ask.gpus) for ask in site.asks)]
     for a, b in combinations(active, 2):
         for step in range(1, RATIOS):
             share = step / RATIOS

@@ -13,12 +13,18 @@ import numpy as np
 
 from muster.placement.gang.site import Counts, Site
 from muster.placement.limits import Budget
+from muster.placement.model.objective import NODES
 from muster.placement.search.counting import Counting
 from muster.placement.search.finish import Finished, finish
 from muster.placement.search.gap import Gap
 from muster.placement.search.onenode import Share, on_one_node
 from muster.placement.search.onerole import in_one_rack, regions_of
 from muster.placement.search.regions import NOWHERE, regions
+from muster.placement.search.sharedrack import in_shared_rack
+
+MAX_FINISHED = 8
+"""Regions with parts and nodes counted that are looked at below that, where members share GPUs or policies
+prefer some: there each node's choices take a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +43,10 @@ def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) ->
     active = [role for role, count in enumerate(need) if count]
     with budget.phase("scan"):
         site = site.for_all(need)
-        share = on_one_node(site, scopes, need)
+        share, proven = on_one_node(site, scopes, need)
+        doubt = None if proven else Gap(NODES.name)
         if share is not None:
-            return Found((share,))
+            return Found((share,), doubt)
         region = regions(site, scopes, need)
     counting = Counting(site, need, budget)
     if len(active) == 1 and not site.rules.model and not site.standing:
@@ -47,12 +54,14 @@ def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) ->
         with budget.phase("scan"):
             found = regions_of(site, region, role, need[role])
         if found is None:
-            return Found(())
+            return Found((), doubt)
         if not found.left and site.plain:
             with budget.phase("sets"):
-                shares = in_one_rack(site, found, role, need[role])
-            if shares is not None:
-                return Found(shares)
+                in_rack = in_shared_rack if site.costs else in_one_rack
+                plan = in_rack(site, found, role, need[role])
+            if plan is not None:
+                shares, proven = plan
+                return Found(shares, doubt or (None if proven else Gap(site.costs[0].value)))
         counting.regions(found.rows, found.region, found.left)
     else:
         # Parts of a level that is counted anyway are not told apart here: it may count no more than one.
@@ -61,19 +70,23 @@ def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) ->
         if once:
             region = regions(site, tuple(scope for scope in scopes if scope not in once), need)
         counting.regions(rows, region[rows], site.levels, once)
-    return _finished(site, counting, budget)
+    finished = _finished(site, counting, budget)
+    return Found(finished.shares, doubt or finished.gap)
 
 
 def _finished(site: Site, counting: Counting, budget: Budget) -> Found:
     """The best of the regions that are equal as far as they were counted. What is not proven of one of them
     is not proven of the best."""
     best: Finished | None = None
-    gap = None if counting.proven and counting.complete else Gap("nodes")
-    for counted in counting.found:
+    gap = None if counting.proven and counting.complete else Gap(NODES.name)
+    for i, counted in enumerate(counting.found):
+        if site.costs and i == MAX_FINISHED:
+            gap = gap or Gap(site.costs[0].value)
+            break
         done = finish(site, counted, budget, best.value if best else None)
         gap = gap or counted.gap or done.gap
         if done.shares and (best is None or done.value < best.value):
             best = done
     if best is None:
-        return Found((), gap or (Gap("nodes") if counting.found else None))
+        return Found((), gap or (Gap(NODES.name) if counting.found else None))
     return Found(best.shares, gap)

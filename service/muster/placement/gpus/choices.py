@@ -1,0 +1,243 @@
+"""Which GPUs of a node, where members share some or a policy prefers some: every set that can be in a best
+plan, for every mix of members.
+
+A set is the GPUs that slices go to and those that are taken whole. Of GPUs that are alike the first ones are
+used. The cheapest way to fill the shared ones is found for all sets at once: each is one GPU more than
+another. Then the sets of a mix are narrowed, level by level, to those of each weakest link that matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
+from muster.placement.gpus.costs import Cost, On, Taken, cost_of
+from muster.placement.gpus.damage import fragmentation, unusable
+from muster.placement.gpus.filling import NEVER, STEP, filled
+from muster.placement.gpus.gpu_tables import kinds_in, least_of
+from muster.placement.gpus.gpusets import GpuSet
+from muster.placement.gpus.innode import Spread, free_by_domain, spreads
+from muster.placement.gpus.numa import numa_nodes
+from muster.placement.gpus.rings import NO_LINK, rings
+from muster.placement.gpus.slices import Asks, Counts, Gpu, NodeGpus, Values, first_fit
+
+MAX_SETS = 1 << 13
+"""Sets of one node that are looked at; where there are more, first fit chooses, and nothing is proven."""
+
+MAX_WORK = 1 << 21
+"""The same for the steps of filling them: sets by places of the slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Arrays by choice: the `mix` it is of, by its index, those of one mix together and the largest weakest
+    link first, as in `gpusets.best_sets`. `masks`: all GPUs of the choice, `shared` those for slices; `costs`
+    [level, choice]. `weakest` and `ring` are those of all the gang's GPUs on the node."""
+
+    mix: Values
+    masks: Values
+    shared: Values
+    costs: Values
+    weakest: Values
+    ring: Values
+    damage: Values
+    complete: bool
+
+    def chosen(self, choice: int) -> tuple[GpuSet, int]:
+        """One choice as a set, whose domains are among its `costs`, and its shared GPUs."""
+        links = int(self.weakest[choice]), int(self.ring[choice])
+        chosen = GpuSet(int(self.masks[choice]), 0, *links, int(self.damage[choice]))
+        return chosen, int(self.shared[choice])
+
+
+@lru_cache(maxsize=1 << 13)
+def choices(asks: Asks, mixes: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
+    """All choices of these mixes; a mix that there is no room for has none."""
+    mixes_in = np.array(mixes, np.int64).reshape(len(mixes), len(asks))
+    nothing = np.zeros(0, np.int64)
+    found = _sets(asks, mixes_in, node, on) if mixes else _Found(nothing, Taken(nothing, nothing), nothing)
+    if found is None:
+        return _by_first_fit(asks, mixes, node, on)
+    return _narrowed(node, on, mixes, found, complete=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """Every way: the index of its `mix`, what it takes, and the damage of `filled` GPUs that are shared, in
+    STEPs."""
+
+    mix: Values
+    taken: Taken
+    filled: Values
+
+    def those(self, kept: NDArray[Any]) -> _Found:
+        """Some of them."""
+        taken = Taken(self.taken.shared[kept], self.taken.whole[kept])
+        return _Found(self.mix[kept], taken, self.filled[kept])
+
+
+def _sets(asks: Asks, mixes: Values, node: NodeGpus, on: On) -> _Found | None:
+    """Every way; None where there are too many."""
+    sliced = [r for r, ask in enumerate(asks) if ask.units and mixes[:, r].any()]
+    units, gpus = tuple(asks[r].units for r in sliced), np.array([asks[r].gpus for r in sliced], np.int64)
+    whole = mixes @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
+    places = mixes[:, sliced] * gpus
+    most = int(places.sum(axis=1).max(initial=0))
+    taken = _pairs(node, on, min(units, default=0), int(whole.max(initial=0)), most)
+    if taken is None:
+        return None
+    shared, index = np.unique(taken.shared, return_inverse=True)
+    right_size = _popcount(taken.whole) == whole[:, None]
+    found: list[tuple[Values, Values, Values]] = []
+    # A member of several GPUs has one slice on each: so mixes with like numbers of these go together.
+    several = mixes[:, sliced] * (gpus > 1)
+    for key in np.unique(several, axis=0):
+        group = np.flatnonzero((several == key).all(axis=1))
+        slots = tuple(places[group].max(axis=0).tolist())
+        if len(shared) * prod(n + 1 for n in slots) > MAX_WORK:
+            return None
+        cheapest = filled(node, shared, units, tuple(mixes[group][:, sliced].max(axis=0).tolist()), slots)
+        of_group = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)
+        damage = np.broadcast_to(of_group, (len(shared), len(group))).T[:, index]
+        which, way = np.nonzero((damage < NEVER) & right_size[group])
+        found.append((group[which], way, damage[which, way]))
+    mix, way, damage = (np.concatenate(each) for each in zip(*found, strict=True))
+    return _Found(mix, Taken(taken.shared[way], taken.whole[way]), damage)
+
+
+def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Taken | None:
+    """All sets up to a swap of GPUs that are alike; None where there are too many."""
+    shared, taken = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    for gpus in _alike(node, on):
+        slices, free = 0 < smallest <= node.units(gpus[0]), node.whole(gpus[0])
+        ways = [
+            (first, then)
+            for first in range(len(gpus) + 1 if slices else 1)
+            for then in range(len(gpus) - first + 1 if free and whole else 1)
+        ]
+        lowest = [sum(1 << gpu for gpu in gpus[:n]) for n in range(len(gpus) + 1)]
+        of_shared = np.array([lowest[first] for first, _ in ways])
+        of_whole = np.array([lowest[first + then] - lowest[first] for first, then in ways])
+        shared, taken = (shared[:, None] + of_shared).ravel(), (taken[:, None] + of_whole).ravel()
+        kept = (_popcount(shared) <= places) & (_popcount(taken) <= whole)
+        shared, taken = shared[kept], taken[kept]
+        if len(shared) > MAX_SETS:
+            return None
+    return Taken(shared, taken)
+
+
+def _alike(node: NodeGpus, on: On) -> list[list[int]]:
+    """Usable GPUs in groups that nothing tells apart."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    touched, there = (on.rule.touched, on.rule.there) if on.rule else (0, 0)
+    sockets = numa_nodes(node.shape.topology) if {Cost.NUMA_NODES, Cost.NUMA_SPREAD} & {*on.costs} else ()
+    for number, kind in enumerate(kinds_in(node.shape, on.rule is not None and on.rule.binds_domains)):
+        for gpu in kind:
+            units, free = node.units(gpu), node.whole(gpu)
+            every = node.shape.memory[gpu] if gpu < len(node.shape.memory) else 0
+            if units or free:
+                socket = next((i for i, mask in enumerate(sockets) if mask >> gpu & 1), 0)
+                key = (number, units, every, free, touched >> gpu & 1, there >> gpu & 1, socket)
+                groups.setdefault(key, []).append(gpu)
+    return [sorted(group) for group in groups.values()]
+
+
+def _narrowed(node: NodeGpus, on: On, mixes: tuple[Counts, ...], found: _Found, *, complete: bool) -> Choices:
+    """The choices that matter, of all ways."""
+    shape = node.shape
+    ways = _ways(node, on, mixes)
+    if ways is not None:
+        pairs = zip(found.mix.tolist(), found.taken.all.tolist(), strict=True)
+        found = found.those(np.array([free_by_domain(shape, mask) in ways[m] for m, mask in pairs], bool))
+    for cost in on.costs:
+        found = found.those(least_of(found.mix, cost_of(cost, node, found.taken, on)))
+    mix, masks, shared = found.mix, found.taken.all, found.taken.shared
+    weakest, ring, inside = _links(shape, node.free, masks, on.there)
+    damage = found.filled + STEP * _pool_damage(node, masks)
+    tightness = np.zeros(len(mix), np.int64)
+    for gpu, units in enumerate(node.memory):
+        tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
+    # As for whole GPUs (gpu_tables): of an equal weakest link the first, then those that are faster.
+    order = np.lexsort((masks, shared, -inside, tightness, damage, -ring, mix))
+    rank = mix[order] * (2 * NO_LINK) + weakest[order]
+    order = order[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
+    order = order[np.lexsort((-weakest[order], mix[order]))]
+    best = found.those(order)
+    costs = np.zeros((len(on.costs), len(order)), np.int64)
+    for level, cost in enumerate(on.costs):
+        costs[level] = cost_of(cost, node, best.taken, on)
+    links = weakest[order], ring[order]
+    return Choices(best.mix, masks[order], shared[order], costs, *links, damage[order] // STEP, complete)
+
+
+def _ways(node: NodeGpus, on: On, mixes: tuple[Counts, ...]) -> list[dict[Counts, Spread]] | None:
+    """The GPUs by NVLink domain that a rule allows each mix; None where none binds domains."""
+    if on.rule is None or not on.rule.binds_domains:
+        return None
+    free = free_by_domain(node.shape, node.free & node.allowed)
+    return [spreads(on.rule, mix, free) for mix in mixes]
+
+
+def _links(shape: Shape, free: int, masks: Values, there: int) -> tuple[Values, Values, Values]:
+    """Weakest link and sum of the ring over the gang's GPUs on the node, and the links of the rest."""
+    union = masks | there
+    if shape.topology.gpu_count > MAX_RING_GPUS:
+        none = np.zeros_like(masks)
+        return np.where(_popcount(union) < 2, NO_LINK, 0), none, none
+    table = rings(shape.topology)
+    return table.weakest[union], table.total[union], table.inside[free & ~masks]
+
+
+def _pool_damage(node: NodeGpus, masks: Values) -> Values:
+    """The damage of taking GPUs out of the wholly free ones."""
+    shape = node.shape
+    unused = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
+    damage = np.zeros_like(masks)
+    for pool in shape.pools:
+        before = max(0, (node.free & pool).bit_count() - shape.hidden)
+        after = np.maximum(0, _popcount(node.free & ~masks & pool) - shape.hidden)
+        damage += unused[after] - unused[before]
+    return damage
+
+
+def _popcount(masks: Values) -> Values:
+    return np.bitwise_count(masks).astype(np.int64)
+
+
+def _by_first_fit(asks: Asks, mixes: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
+    """One way for each mix, where there are too many to look at."""
+    rows = []
+    for m, mix in enumerate(mixes):
+        found = first_fit(asks, mix, gpus_of(node))
+        if found is None:
+            continue
+        taken, whole = found
+        shared = sum(1 << g for g in range(len(node.memory)) if any(of_role[g] for of_role in taken))
+        left = [
+            units - sum(of_role[g] * ask.units for of_role, ask in zip(taken, asks, strict=True))
+            for g, units in enumerate(node.memory)
+        ]
+        mask = sum(1 << g for g in whole)
+        after = fragmentation(
+            node.shape,
+            node.free & ~(shared | mask),
+            [0 if mask >> g & 1 else units for g, units in enumerate(left)],
+        )
+        damage = after - fragmentation(node.shape, node.free, node.memory)
+        pool = int(_pool_damage(node, np.array([shared | mask]))[0])
+        rows.append((m, shared, mask, (damage - pool) * int(STEP)))
+    table = np.array(rows, np.int64).reshape(len(rows), 4).T
+    ways = _Found(table[0], Taken(table[1], table[2]), table[3])
+    return _narrowed(node, on, mixes, ways, complete=False)
+
+
+def gpus_of(node: NodeGpus) -> tuple[Gpu, ...]:
+    """The node's GPUs as mixes see them."""
+    count = max(len(node.memory), node.free.bit_length())
+    return tuple(Gpu(node.units(gpu), node.whole(gpu)) for gpu in range(count))

@@ -1,0 +1,114 @@
+"""What a node's GPUs cost at the levels before the links, where these are more than the NVLink domains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+
+from muster.domain.policies import Strategy, Topology
+from muster.domain.request import Term
+from muster.placement.gpus.innode import InNode
+from muster.placement.gpus.numa import numa_nodes
+from muster.placement.gpus.slices import NodeGpus, Values
+
+
+class Cost(Enum):
+    """A level of the objective that sums up over the touched nodes; its value is the level's name."""
+
+    NVLINK_DOMAINS = "nvlink_domains"
+    NVLINK_SPREAD = "nvlink_spread"
+    NUMA_NODES = "numa_nodes"
+    NUMA_SPREAD = "numa_spread"
+    NVSWITCH = "nvswitch"
+    NVSWITCH_SPREAD = "nvswitch_spread"
+    SHARING = "sharing"
+    SHARED_GPUS = "shared_gpus"
+
+
+PACK = {
+    Topology.NVLINK: Cost.NVLINK_DOMAINS,
+    Topology.NUMA: Cost.NUMA_NODES,
+    Topology.NVSWITCH: Cost.NVSWITCH,
+}
+"""What the strategies pack and prefer make small."""
+
+SPREAD = {
+    Topology.NVLINK: Cost.NVLINK_SPREAD,
+    Topology.NUMA: Cost.NUMA_SPREAD,
+    Topology.NVSWITCH: Cost.NVSWITCH_SPREAD,
+}
+
+SHARING_COSTS = (Cost.SHARING, Cost.SHARED_GPUS)
+"""Those of gangs that share GPUs."""
+
+
+@lru_cache(maxsize=256)
+def costs_of(terms: tuple[Term, ...], sliced: bool) -> tuple[Cost, ...]:
+    """The levels between the nodes and the links, in order; () where these are the NVLink domains alone."""
+    chosen = [
+        (SPREAD if term.strategy == Strategy.SPREAD else PACK)[Topology(term.topology)] for term in terms
+    ]
+    if not any(term.topology == Topology.NVLINK for term in terms):
+        chosen.append(Cost.NVLINK_DOMAINS)
+    costs = tuple(dict.fromkeys((*chosen, *(SHARING_COSTS if sliced else ()))))
+    return () if costs == (Cost.NVLINK_DOMAINS,) else costs
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """What stands on the node already, and how it counts: `costs` are the levels before the links, in order;
+    `wide`: all its GPUs lie in one NVLink domain that is counted elsewhere; `rule` binds its members;
+    `nvswitch`: it has one; `here`: the gang has GPUs there already."""
+
+    costs: tuple[Cost, ...]
+    wide: bool = False
+    rule: InNode | None = None
+    nvswitch: bool = False
+    here: bool = False
+
+    @property
+    def there(self) -> int:
+        """GPUs of running members."""
+        return self.rule.there if self.rule else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """GPUs for slices and whole GPUs, as masks: one of each for every way to take them."""
+
+    shared: Values
+    whole: Values
+
+    @property
+    def all(self) -> Values:
+        """Both."""
+        return self.shared | self.whole
+
+
+def cost_of(cost: Cost, node: NodeGpus, taken: Taken, on: On) -> Values:
+    """The cost of each way."""
+    masks, shape = taken.all, node.shape
+    if cost in (Cost.SHARING, Cost.SHARED_GPUS):
+        counted = node.free if cost is Cost.SHARING else ~on.there
+        gpus: Values = np.bitwise_count(taken.shared & counted).astype(np.int64)
+        return -gpus if shape.spread else gpus
+    if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
+        counts = not on.here and on.nvswitch is (cost is Cost.NVSWITCH_SPREAD)
+        return np.asarray((masks != 0) & counts, np.int64)
+    sign = -1 if cost in (Cost.NVLINK_SPREAD, Cost.NUMA_SPREAD) else 1
+    if cost in (Cost.NUMA_NODES, Cost.NUMA_SPREAD):
+        return sign * _parts(masks, numa_nodes(shape.topology), on.there)
+    counted_elsewhere = on.wide and cost is Cost.NVLINK_DOMAINS
+    return sign * _parts(masks, () if counted_elsewhere else shape.domains, on.rule.touched if on.rule else 0)
+
+
+def _parts(masks: Values, parts: tuple[int, ...], touched: int) -> Values:
+    """How many of the parts the GPUs lie in, but for those that are touched anyway."""
+    found = np.zeros_like(masks)
+    for part in parts:
+        if not part & touched:
+            found += masks & part != 0
+    return found

@@ -1,0 +1,84 @@
+"""Slices dealt out to given GPUs with the least damage: the cost of every set of GPUs at once, and then who
+has which."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from muster.domain.topology import bits
+from muster.placement.gpus.damage import unusable_slices
+from muster.placement.gpus.slices import Asks, Counts, NodeGpus, Values, every_filling
+
+NEVER = np.int64(1) << 60
+STEP = np.int64(1) << 24
+"""One GPU-thousandth of damage: evenness decides only between equals."""
+
+
+def filled(node: NodeGpus, shared: Values, units: Counts, most: Counts, slots: Counts) -> Values:
+    """[set of shared GPUs, places by role]: the least damage of filling the set so, every GPU of it with one
+    slice at least; NEVER where that can't be. `shared` rise, and with each set come those it grows from.
+    """
+    cells = tuple(n + 1 for n in slots)
+    found = np.full((len(shared), *cells), NEVER, np.int64)
+    found[(0,) * found.ndim] = 0  # no GPU, nothing filled: the first set is the empty one
+    index = {mask: i for i, mask in enumerate(shared.tolist())}
+    highest = [mask.bit_length() - 1 for mask in shared.tolist()]
+    for gpu in sorted({gpu for gpu in highest if gpu >= 0}):
+        sets = [i for i, top in enumerate(highest) if top == gpu]
+        grown_from = found[[index[int(shared[i]) & ~(1 << gpu)] for i in sets]]
+        best = np.full_like(grown_from, NEVER)
+        for way in every_filling(node.memory[gpu], units, most):
+            if not any(way):
+                continue
+            cost = _filling_cost(node, gpu, way, units)
+            into = tuple(slice(n, None) for n in way)
+            out_of = tuple(slice(0, cell - n) for n, cell in zip(way, cells, strict=True))
+            if all(n < cell for n, cell in zip(way, cells, strict=True)):
+                target = best[(slice(None), *into)]
+                np.minimum(target, grown_from[(slice(None), *out_of)] + cost, out=target)
+        found[sets] = np.where(best < NEVER // 2, best, NEVER)
+    return found
+
+
+def _filling_cost(node: NodeGpus, gpu: int, way: Counts, units: Counts) -> int:
+    """Damage of the GPU, in STEPs; nodes that spread fill their GPUs evenly."""
+    left = node.memory[gpu]
+    before = 0 if node.free >> gpu & 1 else unusable_slices(node.shape, gpu, left)
+    after = unusable_slices(node.shape, gpu, left - sum(n * each for n, each in zip(way, units, strict=True)))
+    evenness = min(sum(way) ** 2, int(STEP) >> 6) if node.shape.spread else 0
+    return (after - before) * int(STEP) + evenness
+
+
+@lru_cache(maxsize=1 << 13)
+def dealt(asks: Asks, mix: Counts, node: NodeGpus, shared: int) -> tuple[Counts, ...]:
+    """By role, how many of its slices each GPU of the node takes, when a mix fills these shared GPUs as it
+    was chosen: with the least damage."""
+    sliced = [r for r, ask in enumerate(asks) if ask.units and mix[r]]
+    units = tuple(asks[r].units for r in sliced)
+    most = tuple(mix[r] for r in sliced)
+    goal = tuple(mix[r] * asks[r].gpus for r in sliced)
+    states: dict[Counts, tuple[int, tuple[Counts, ...]]] = {(0,) * len(sliced): (0, ())}
+    for gpu in bits(shared):
+        more: dict[Counts, tuple[int, tuple[Counts, ...]]] = {}
+        ways = [
+            (way, _filling_cost(node, gpu, way, units))
+            for way in every_filling(node.memory[gpu], units, most)
+            if any(way)
+        ]
+        for state, (cost, given) in states.items():
+            for way, extra in ways:
+                reached = tuple(have + n for have, n in zip(state, way, strict=True))
+                if any(n > wanted for n, wanted in zip(reached, goal, strict=True)):
+                    continue
+                if reached not in more or cost + extra < more[reached][0]:
+                    more[reached] = (cost + extra, (*given, way))
+        states = more
+    given = states[goal][1]
+    count = len(node.memory)
+    found = [[0] * count for _ in asks]
+    for gpu, way in zip(bits(shared), given, strict=True):
+        for r, n in zip(sliced, way, strict=True):
+            found[r][gpu] = n
+    return tuple(map(tuple, found))

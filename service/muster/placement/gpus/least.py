@@ -1,0 +1,151 @@
+"""What members that share GPUs cost on a node at least: for many nodes at once, so that few are looked at
+closely (choices)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from muster.domain.topology import GpuTopology
+from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
+from muster.placement.gpus.costs import Cost
+from muster.placement.gpus.damage import unusable, unusable_slices
+from muster.placement.gpus.numa import numa_nodes
+from muster.placement.gpus.rings import NO_LINK, popcounts, rings
+from muster.placement.gpus.slices import Ask, Asks, Counts, Values, whole_gpus
+
+
+class Least:
+    """Bounds for nodes of one shape: `memory` [GPU, node] units left, `free` masks of wholly free GPUs.
+
+    Every bound holds among the plans that meet those of the levels before it.
+    """
+
+    def __init__(self, shape: Shape, memory: Values, free: Values, asks: Asks) -> None:
+        self._shape, self._asks, self._memory = shape, asks, memory
+        self._free = (free >> np.arange(len(memory))[:, None] & 1).astype(bool)
+        self._fresh = np.array([np.bitwise_count(free & pool) for pool in shape.pools], np.int64)
+        self._damage: dict[tuple[Ask, int], Values] = {}
+
+    def of(self, mix: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
+        """[level, node]: the costs in their order, minus the weakest link, minus the ring, the damage."""
+        places, needed = self._places(mix)
+        used = np.where(self._free, 0, places)
+        unused = np.where(self._free, places, 0)
+        slots = sum(count * ask.gpus for count, ask in zip(mix, self._asks, strict=True) if ask.units)
+        if self._shape.spread:
+            opened = np.minimum((unused > 0).sum(axis=0), slots)
+            shared = np.minimum((places > 0).sum(axis=0), slots)
+        else:
+            most_used, most_unused = _cumulated(used), _cumulated(unused)
+            opened = (most_used[-1] + most_unused < needed).sum(axis=0)
+            opened = np.minimum(opened, len(unused))
+            held = np.take_along_axis(most_unused, opened[None], axis=0)
+            shared = opened + np.minimum((most_used + held < needed).sum(axis=0), len(used))
+        shared = np.minimum(shared, len(places))  # more there are not: then the node holds not all
+        sign = -1 if self._shape.spread else 1
+        whole = whole_gpus(self._asks, mix)
+        none = np.zeros_like(opened)
+        values = {
+            Cost.NVLINK_DOMAINS: none if wide else self._covering(self._shape.domains, places, needed, whole),
+            Cost.NUMA_NODES: self._covering(numa_nodes(self._shape.topology), places, needed, whole),
+            Cost.NVLINK_SPREAD: none - min(len(self._shape.domains), slots + whole),
+            Cost.NUMA_SPREAD: none - min(len(numa_nodes(self._shape.topology)), slots + whole),
+            Cost.NVSWITCH: none,
+            Cost.NVSWITCH_SPREAD: none,
+            Cost.SHARING: sign * opened,
+            Cost.SHARED_GPUS: sign * shared,
+        }
+        fastest, largest = _links(self._shape.topology)
+        size = np.minimum(shared + whole, len(fastest) - 1)
+        lines = [values[cost] for cost in costs]
+        return np.stack([*lines, -fastest[size], -largest[size], self._damaged(mix, opened, whole)])
+
+    def _places(self, mix: Counts) -> tuple[Values, int]:
+        """What GPUs hold and what is needed: places for slices of one role, or units of several."""
+        sliced = [r for r, ask in enumerate(self._asks) if ask.units and mix[r]]
+        if len(sliced) == 1:
+            ask, members = self._asks[sliced[0]], mix[sliced[0]]
+            return np.minimum(self._memory // ask.units, members), members * ask.gpus
+        smallest = min((self._asks[r].units for r in sliced), default=1)
+        useful = np.where(self._memory >= smallest, self._memory, 0)
+        return useful, sum(mix[r] * self._asks[r].units * self._asks[r].gpus for r in sliced)
+
+    def _covering(self, parts: tuple[int, ...], places: Values, needed: int, whole: int) -> Values:
+        """The fewest of these parts of the node that hold the slices."""
+        if not needed:
+            return np.full(places.shape[1], int(whole > 0))
+        gpus = np.arange(len(places))
+        held = np.array([places[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])
+        return np.asarray(np.minimum((_cumulated(held) < needed).sum(axis=0), len(held)), np.int64)
+
+    def _damaged(self, mix: Counts, opened: Values, whole: int) -> Values:
+        """The least damage: to the pools, and to the shared GPUs as if each were filled alone."""
+        sliced = [r for r, ask in enumerate(self._asks) if ask.units and mix[r]]
+        damage = self._pools(opened, whole)
+        if len(sliced) == 1 and not whole:
+            ask, members = self._asks[sliced[0]], mix[sliced[0]]
+            damage += self._filled(ask, members * ask.gpus)[members * ask.gpus]
+            return damage
+        for gpu in range(len(self._memory)):
+            damage -= self._before(gpu)
+        return damage
+
+    def _pools(self, opened: Values, whole: int) -> Values:
+        """The damage to the wholly free ones; where it is not said which are taken, in the best case."""
+        shape = self._shape
+        table = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
+        damage = np.zeros_like(opened)
+        for fresh in self._fresh:
+            before = table[np.maximum(0, fresh - shape.hidden)]
+            if len(shape.pools) == 1 and not whole:
+                after: Values = table[np.maximum(0, fresh - opened - shape.hidden)]
+            else:
+                ways = (np.minimum(left, fresh) for left in range(len(table)))
+                after = np.min([table[np.maximum(0, left - shape.hidden)] for left in ways], axis=0)
+            damage += after - before
+        return damage
+
+    def _filled(self, ask: Ask, places: int) -> Values:
+        known = [filled for (of, most), filled in self._damage.items() if of == ask and most >= places]
+        return known[0] if known else self._fill(ask, places)
+
+    def _fill(self, ask: Ask, most: int) -> Values:
+        """[places, node]: the least damage of so many slices, on whatever GPUs."""
+        never = np.int64(1) << 40
+        total = np.full((most + 1, self._memory.shape[1]), never)
+        total[0] = 0
+        for gpu, units in enumerate(self._memory):
+            grown, before = total.copy(), self._before(gpu)
+            for count in range(1, min(most, int(units.max(initial=0)) // ask.units) + 1):
+                left = units - count * ask.units
+                after = unusable_slices(self._shape, gpu, np.maximum(0, left))
+                cost = np.where(left >= 0, after - before, never)
+                np.minimum(grown[count:], total[: most + 1 - count] + cost, out=grown[count:])
+            total = grown
+        self._damage[ask, most] = total
+        return total
+
+    def _before(self, gpu: int) -> Values:
+        """F of the GPU as it is, where it is used in part."""
+        return np.where(self._free[gpu], 0, unusable_slices(self._shape, gpu, self._memory[gpu]))
+
+
+@lru_cache(maxsize=256)
+def _links(topology: GpuTopology) -> tuple[Values, Values]:
+    """By number of GPUs, the fastest weakest link and the largest ring of any set of so many."""
+    count = topology.gpu_count
+    fastest, largest = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
+    if count <= MAX_RING_GPUS:
+        table, sizes = rings(topology), popcounts(count)
+        np.maximum.at(fastest, sizes, table.weakest)
+        np.maximum.at(largest, sizes, table.total)
+    fastest[:2] = NO_LINK
+    return fastest, largest
+
+
+def _cumulated(held: Values) -> Values:
+    """[how many, node]: what so many of the largest hold, from none on."""
+    largest = -np.sort(-held, axis=0)
+    return np.concatenate([np.zeros((1, held.shape[1]), np.int64), np.cumsum(largest, axis=0)])

@@ -1,0 +1,184 @@
+"""Memory of shared GPUs: how many slices a node takes, and which mixes of them and of whole GPUs.
+
+A slice takes `units` on each of several GPUs of a node, each another one. Slices may share a GPU with each
+other, never with a member that takes it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.domain.request import Role
+from muster.placement.cluster.fabric import Shape
+
+Counts = tuple[int, ...]
+Values = NDArray[np.int64]
+
+MAX_CELLS = 1 << 14
+"""Combinations of slices of several roles on one node that are looked at; of more, first fit decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one member asks for: so many whole GPUs, or `units` of the memory of so many."""
+
+    gpus: int
+    units: int = 0
+
+
+Asks = tuple[Ask, ...]
+"""By role."""
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """What a node has for a gang: its shape, the GPUs that are wholly free, and the units left by GPU. Those
+    in `allowed` may be used."""
+
+    shape: Shape
+    free: int
+    memory: Counts
+    allowed: int = -1
+
+    def units(self, gpu: int) -> int:
+        """Units of a GPU that may be used."""
+        return self.memory[gpu] if gpu < len(self.memory) and self.allowed >> gpu & 1 else 0
+
+    def whole(self, gpu: int) -> bool:
+        """Whether a member may have it whole."""
+        return bool(self.free & self.allowed & 1 << gpu)
+
+
+def ask_of(role: Role) -> Ask:
+    """What one member of the role asks for."""
+    return Ask(role.slice.gpus, role.slice.units) if role.slice else Ask(role.gpus)
+
+
+def slice_room(memory: Values, ask: Ask) -> Values:
+    """How many members of one role that asks for slices nodes take which have these units left, [GPU, node].
+
+    n of them need n · gpus places, at most n on one GPU, for each needs GPUs of its own. The places grow less
+    with each further member, so all numbers up to the largest will do: it is found bit by bit.
+    """
+    places = memory // max(1, ask.units)
+    most = places.sum(axis=0) // max(1, ask.gpus)
+    if ask.gpus == 1:
+        return np.asarray(most, np.int64)
+    found = np.zeros(memory.shape[1], np.int64)
+    for bit in reversed(range(int(most.max(initial=0)).bit_length())):
+        more = found + (1 << bit)
+        found = np.where(np.minimum(places, more).sum(axis=0) >= more * ask.gpus, more, found)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What mixes may do with one GPU: the units left for slices, and whether a member may take it whole."""
+
+    units: int
+    whole: bool
+
+
+@lru_cache(maxsize=1 << 14)
+def fitting(asks: Asks, mixes: tuple[Counts, ...], gpus: tuple[Gpu, ...]) -> tuple[tuple[Counts, ...], bool]:
+    """The mixes that these GPUs have room for; and whether none is left out for being hard to tell."""
+    sliced = [r for r, ask in enumerate(asks) if ask.units]
+    several = [r for r in sliced if asks[r].gpus > 1]
+    single = [r for r in sliced if asks[r].gpus == 1]
+    groups: dict[Counts, list[Counts]] = {}
+    for mix in mixes:
+        groups.setdefault(tuple(mix[r] for r in several), []).append(mix)
+    kept, complete = set[Counts](), True
+    for counts, group in groups.items():
+        most = {r: max(mix[r] for mix in group) for r in single} | dict(zip(several, counts, strict=True))
+        places = [most[r] * asks[r].gpus for r in sliced]
+        whole = max(whole_gpus(asks, mix) for mix in group)
+        if (whole + 1) * prod(n + 1 for n in places) > MAX_CELLS:
+            complete = False
+            kept.update(mix for mix in group if first_fit(asks, mix, gpus) is not None)
+            continue
+        reached = _reached(
+            tuple(asks[r].units for r in sliced), tuple(most[r] for r in sliced), places, whole, gpus
+        )
+        at = np.array([[whole_gpus(asks, mix), *(mix[r] * asks[r].gpus for r in sliced)] for mix in group])
+        holds = reached[tuple(at.T)]
+        kept.update(mix for mix, held in zip(group, holds.tolist(), strict=True) if held)
+    return tuple(mix for mix in mixes if mix in kept), complete
+
+
+def whole_gpus(asks: Asks, mix: Counts) -> int:
+    """Whole GPUs that a mix takes."""
+    return sum(count * ask.gpus for count, ask in zip(mix, asks, strict=True) if not ask.units)
+
+
+def _reached(
+    units: Counts, most: Counts, places: list[int], whole: int, gpus: tuple[Gpu, ...]
+) -> NDArray[np.bool_]:
+    """[whole GPUs, places of each role]: whether the GPUs have so many, or more. GPU after GPU: each is taken
+    whole, or by as many slices as it holds, of each role no more than one a member."""
+    shape = (whole + 1, *(n + 1 for n in places))
+    reached = np.zeros(shape, np.bool_)
+    reached[(0,) * len(shape)] = True
+    for gpu in gpus:
+        ways = [(0, *way) for way in fillings(gpu.units, units, most) if any(way)]
+        if gpu.whole and whole:
+            ways.append((1, *(0,) * len(units)))
+        before = reached
+        for way in ways:
+            at = [np.maximum(0, np.arange(n) - step) for n, step in zip(shape, way, strict=True)]
+            reached = reached | before[np.ix_(*at)]
+    return reached
+
+
+def fillings(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
+    """The ways to fill one GPU with slices of these units that nothing can be added to."""
+    if not units:
+        yield ()
+        return
+    fit = min(most[0], room // units[0])
+    if len(units) == 1:
+        yield (fit,)
+        return
+    for count in range(fit, -1, -1):
+        for rest in fillings(room - count * units[0], units[1:], most[1:]):
+            yield (count, *rest)
+
+
+def every_filling(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
+    """All ways to fill one GPU with slices of these units."""
+    for way in product(*(range(min(n, room // each) + 1) for each, n in zip(units, most, strict=True))):
+        if sum(count * each for count, each in zip(way, units, strict=True)) <= room:
+            yield way
+
+
+def first_fit(asks: Asks, mix: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[Counts], list[int]] | None:
+    """A way to do it without a search: the largest slices first, each on the GPU with least left that is
+    enough, no wholly free one while others do. By role, how many of its slices each GPU takes; and the GPUs
+    taken whole. None where that finds no room."""
+    left = [gpu.units for gpu in gpus]
+    taken = [[0] * len(gpus) for _ in asks]
+    opened = [not gpu.whole for gpu in gpus]
+    for r in sorted(range(len(asks)), key=lambda r: -asks[r].units):
+        ask = asks[r]
+        for _ in range(mix[r] if ask.units else 0):
+            enough = [g for g in range(len(gpus)) if left[g] >= ask.units]
+            enough.sort(key=lambda g: (taken[r][g] >= mix[r], not opened[g], left[g], g))
+            chosen = enough[: ask.gpus]
+            if len(chosen) < ask.gpus:
+                return None
+            for g in chosen:
+                left[g] -= ask.units
+                taken[r][g] += 1
+                opened[g] = True
+    unopened = [g for g, used in enumerate(opened) if not used]
+    whole = whole_gpus(asks, mix)
+    if len(unopened) < whole:
+        return None
+    return [tuple(counts) for counts in taken], unopened[:whole]

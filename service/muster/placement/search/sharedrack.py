@@ -1,0 +1,135 @@
+"""One role inside one rack, where members share GPUs or policies prefer some: racks are looked at closely one
+after another, the most promising first, until none can be better."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from muster.placement.cluster.columns import Ints
+from muster.placement.gang.site import Counts, Site
+from muster.placement.gpus.choices import choices
+from muster.placement.search import onerack
+from muster.placement.search.onenode import Share, at_least
+from muster.placement.search.onerole import (
+    Fields,
+    Hopeful,
+    Plan,
+    Regions,
+    Value,
+    best_plan,
+    hopeful_nodes,
+    left_over_of,
+)
+
+SLOPES = np.array([-1, -0.5, -0.25, -0.1, 0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1, 2])
+"""Prices of a member at which racks are bounded at first sight."""
+
+AT_ONCE = 1 << 21
+"""Steps of the tables of the racks that are looked at together."""
+
+
+def in_shared_rack(site: Site, found: Regions, role: int, need: int) -> tuple[tuple[Share, ...], bool] | None:
+    """The best plan in one of these regions, and whether that is proven; None as for `in_one_rack`."""
+    hopeful = hopeful_nodes(site, found, role, need)
+    if hopeful is None:
+        return None
+    parts, width, most = hopeful.shape
+    steps = onerack.steps(1, width, hopeful.nodes, need, most)
+    if steps > onerack.MAX_STEPS:
+        return None
+    lines = at_least(site, hopeful.rows, tuple(_mix(site, role, n) for n in range(most)))
+    at_first = _at_first_sight(lines[: len(site.costs)], hopeful, need)
+    order = sorted(range(parts), key=lambda part: (at_first[part], part))
+    best: tuple[Plan, Hopeful] | None = None
+    complete, chunk = True, max(1, AT_ONCE // steps)
+    for start in range(0, parts, chunk):
+        some = [
+            part for part in order[start : start + chunk] if best is None or at_first[part] <= best[0].value
+        ]
+        if not some:
+            break
+        for bound, part in sorted(_bounds(site, role, hopeful, lines, need, some)):
+            if best is not None and bound >= best[0].value:
+                break
+            here, _ = hopeful.of([part])
+            fields, all_of_them = _fields(site, role, here)
+            complete &= all_of_them
+            plan = best_plan(site, role, here, fields, need)
+            if plan is not None and (best is None or plan.value < best[0].value):
+                best = (plan, here)
+    return None if best is None else (best[0].shares(site, role, best[1]), complete)
+
+
+def _at_first_sight(costs: Ints, hopeful: Hopeful, need: int) -> list[Value]:
+    """For each level by itself, what the members cost in each region at least: at any price of a member, the
+    cheapest nodes are no dearer than those of a plan."""
+    parts, _, most = hopeful.shape
+    members = np.arange(most)
+    valid = (members >= hopeful.least[:, None]) & (members <= hopeful.cap[:, None])
+    found = np.full((len(costs), parts), -np.inf)
+    for level, cost in enumerate(costs):
+        for price in SLOPES:
+            each = np.where(valid, cost - price * members, np.inf).min(axis=1)
+            order = np.lexsort((each, hopeful.region))
+            taken = hopeful.at < hopeful.nodes  # regions lie together in both orders
+            total = np.bincount(hopeful.region[taken], each[order][taken], parts) + price * need
+            found[level] = np.maximum(found[level], np.ceil(total - 1e-6))
+    return [tuple(int(value) for value in line) for line in found.T.tolist()]
+
+
+def _bounds(
+    site: Site, role: int, hopeful: Hopeful, lines: Ints, need: int, parts: list[int]
+) -> list[tuple[Value, int]]:
+    """What the members cost in each of these regions at least, the levels together; only where they fit."""
+    here, index = hopeful.of(parts)
+    nodes, levels, most = here.nodes, len(site.costs), here.shape[2]
+    lines = lines[:, index, :most]
+    members = np.arange(most)
+    valid = (members >= here.least[:, None]) & (members <= here.cap[:, None])
+    every = [*lines[:levels], lines[levels + 1], lines[levels + 2], left_over_of(site, role, here)]
+    combined = onerack.combined(every, valid, nodes)
+    if combined is None:  # the numbers are too large: the first levels must do
+        combined = onerack.combined(every[:levels], valid, nodes)
+    if combined is None:
+        return [((), part) for part in parts]
+    table = np.full(here.shape, onerack.NEVER, np.int64)
+    table[here.region, here.at] = combined.cost
+    total = onerack.table_of(table, need, nodes).cost[:, nodes, need]
+    sums = combined.parted(np.where(total < onerack.NEVER, total, 0), np.full(len(parts), nodes))
+    fastest = np.zeros(len(parts), np.int64)
+    np.minimum.at(fastest, here.region, np.where(valid, lines[levels], 0).min(axis=1))
+    links = [fastest] if len(sums) > levels else []
+    keys = np.stack([*sums[:levels], *links, *sums[levels:]], axis=1).tolist()
+    return [
+        (tuple(key), part)
+        for key, part, cost in zip(keys, parts, total.tolist(), strict=True)
+        if cost < onerack.NEVER
+    ]
+
+
+def _fields(site: Site, role: int, here: Hopeful) -> tuple[Fields, bool]:
+    """The values of all choices on these nodes, and whether they are all."""
+    found = []
+    for row, high, low in zip(here.rows.tolist(), here.cap.tolist(), here.least.tolist(), strict=True):
+        mixes = tuple(_mix(site, role, n) for n in range(low, high + 1))
+        found.append(choices(site.asks, mixes, site.gpus_on(row), site.costs_on(row)))
+    names = [cost.value for cost in site.costs]
+    width = max((int(np.bincount(each.mix).max(initial=0)) for each in found if len(each.mix)), default=1)
+    shape = (len(here.rows), here.shape[2], width)
+    fields: dict[str, Ints] = {
+        name: np.zeros(shape, np.int64) for name in (*names, "weakest", "ring", "damage")
+    }
+    fields["valid"] = np.zeros(shape, bool)
+    for i, each in enumerate(found):
+        begins = np.searchsorted(each.mix, each.mix)
+        at = (i, each.mix + int(here.least[i]), np.arange(len(each.mix)) - begins)
+        for name, values in zip(names, each.costs, strict=True):
+            fields[name][at] = values
+        for name in ("weakest", "ring", "damage"):
+            fields[name][at] = getattr(each, name)
+        fields["valid"][at] = True
+    return fields, all(each.complete for each in found)
+
+
+def _mix(site: Site, role: int, members: int) -> Counts:
+    return tuple(members if r == role else 0 for r in range(len(site.roles)))

@@ -1,0 +1,323 @@
+"""Clusters and gangs at random, for the properties."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.node import Node, Resources, Usage
+from muster.domain.request import (
+    GangId,
+    MaxPer,
+    Member,
+    NodeRules,
+    Request,
+    Role,
+    Running,
+    Segment,
+    SelectorTerm,
+    Slice,
+    Term,
+)
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.topology import GpuTopology, Link, bits, mask_of
+from tests.placement import naive
+from tests.placement.drawings import LABELS, RESOURCE, islands
+
+KINDS = ["NV1", "NV2", "PIX", "SYS"]
+BLOCKS = (DEFAULT_LEVELS[0], Level("block", ("example.com/block", "example.com/pod")), DEFAULT_LEVELS[1])
+"""A level between zone and rack, with two labels that may name its parts."""
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> GpuTopology:
+    shape = draw(st.sampled_from(["islands", "links", "unknown"]))
+    count = draw(st.integers(1, 4))
+    if shape == "unknown":
+        return GpuTopology.unknown(count)
+    if shape == "islands":
+        return islands(draw(st.sampled_from([[4], [2, 2], [3, 1], [1, 1], [2]])))
+    kinds = {(i, j): draw(st.sampled_from(KINDS)) for j in range(count) for i in range(j)}
+    return GpuTopology(
+        tuple(
+            tuple(None if i == j else Link.of_kind(kinds[min(i, j), max(i, j)]) for j in range(count))
+            for i in range(count)
+        )
+    )
+
+
+@st.composite
+def clusters(draw: st.DrawFn, levels: tuple[Level, ...] = DEFAULT_LEVELS, roomy: bool = False) -> Snapshot:
+    """One to four nodes of one to four GPUs, some taken; `roomy` ones have more of all."""
+    shared = islands(draw(st.sampled_from([[4], [2, 2]]))) if roomy else draw(topologies())
+    crowd = draw(st.sampled_from([0, 5])) if roomy else 15
+    nodes, usages = [], []
+    racks = draw(st.sampled_from([(None,), ("r1", "r2"), ("r1", "r2", None)][roomy:]))
+    zones = draw(st.sampled_from([(None,), (None,), ("z1", "z2"), ("z1", None)]))
+    for name in "abcd"[: draw(st.integers(1 + roomy, 4))]:
+        topology = draw(st.one_of(st.just(shared), topologies()))
+        labels = {"pool": draw(st.sampled_from("pq"))}
+        if rack := draw(st.sampled_from(racks)):
+            labels[LABELS["rack"]] = rack
+        if zone := draw(st.sampled_from(zones)):
+            labels[LABELS["zone"]] = zone
+        if levels == BLOCKS and (block := draw(st.sampled_from(["b1", "b1", "b2", "b2", None]))):
+            labels[draw(st.sampled_from(BLOCKS[1].labels))] = block
+        if draw(st.integers(0, 4)) == 0:
+            labels["nvidia.com/gpu.clique"] = draw(st.sampled_from(["k1", "k2"]))
+        cordoned = draw(st.integers(0, 9)) == 0
+        resources = Resources(draw(st.integers(1 + 2 * roomy, 5)) * 1000, 2**40, 110)
+        nodes.append(Node(name, resources, topology, frozenset({RESOURCE}), labels, unschedulable=cordoned))
+        everything = (1 << topology.gpu_count) - 1
+        taken = draw(st.integers(0, everything)) & draw(st.integers(0, 15)) & crowd
+        usages.append(Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken))
+    return Snapshot.of(nodes, usages, levels)
+
+
+@st.composite
+def gangs(draw: st.DrawFn) -> Request:
+    """Plain ones: one or two roles, scopes, some with fewer that must fit than there are."""
+    roles = []
+    for name in "wx"[: draw(st.sampled_from([1, 1, 2]))]:
+        size, gpus, cpu = (
+            draw(st.integers(1, 3)),
+            draw(st.sampled_from([1, 1, 2, 3, 0])),
+            draw(st.integers(0, 2)),
+        )
+        rules = (
+            NodeRules((SelectorTerm("pool", "In", ("p",)),)) if draw(st.integers(0, 4)) == 0 else NodeRules()
+        )
+        members = tuple(Member(f"{name}{i}", f"{name}-{i}") for i in range(size))
+        roles.append(Role(name, members, Resources(cpu * 1000), gpus, RESOURCE if gpus else "", rules))
+    size = sum(len(role.members) for role in roles)
+    scopes = ["gpu", "nvlink-domain", "node", "rack", "zone"]
+    required = draw(st.sampled_from([None, None, *scopes[1:]]))
+    preferred = draw(st.sampled_from([(), (), ("nvlink-domain", "node"), ("node", "rack"), ("rack", "zone")]))
+    least = draw(st.sampled_from([size, size, max(1, size - 1), 1]))
+    return Request(GangId("default", "test", "gang"), tuple(roles), least, required, preferred)
+
+
+FEATURES = (
+    "levels",
+    "ranks",
+    "role scope",
+    "segments",
+    "max per",
+    "running",
+    "unknown running",
+    "slices",
+    "terms",
+)
+"""What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs nobody knows.
+"slices": GPUs are shared."""
+
+
+class World(NamedTuple):
+    """A cluster and a gang."""
+
+    snapshot: Snapshot
+    request: Request
+
+    def __repr__(self) -> str:
+        """Short enough to be read in a failure; nearly in the language above."""
+        lines, request = [""], self.request
+        for name, state in self.snapshot.nodes.items():
+            node, topology = state.node, state.node.topology
+            free = "".join("01"[state.free_gpus >> i & 1] for i in range(topology.gpu_count))
+            kinds = " ".join(
+                f"{i}-{j}:{link.kind}"
+                for j in range(topology.gpu_count)
+                for i in range(j)
+                if (link := topology.links[i][j]) and link.kind != "SYS"
+            )
+            said = [
+                f"free {free}",
+                f"cpu {state.free.cpu_milli / 1000:g}",
+                kinds,
+                *map("=".join, node.labels.items()),
+            ]
+            said += ["cordoned"] * node.unschedulable + [f"unindexed {state.unindexed_gpus}"]
+            if node.gpu_memory:
+                of, left = (" ".join(map(str, units)) for units in (node.gpu_memory, state.free_memory))
+                said += [
+                    f"mem {of}",
+                    f"left {left}",
+                    "spread" * node.spread,
+                    "share" * (not node.gpu_resources),
+                ]
+            lines.append(f"{name}[{topology.gpu_count}, {', '.join(filter(None, said))}]")
+        for role in request.roles:
+            names = ", ".join(m.name if m.rank is None else f"{m.name} (rank {m.rank})" for m in role.members)
+            cpu, by = role.resources.cpu_milli / 1000, [(s.size, s.scope) for s in role.segments]
+            pools = "".join(f" {term.key}={'/'.join(term.values)}" for term in role.rules.required)
+            gpus = role.slice or f"{role.gpus} GPU"
+            lines.append(f"{gpus} {cpu:g} cpu{pools} within {role.required_scope} by {by}: {names}")
+        stay = [f"{r.member.name} (rank {r.member.rank})@{r.node}/{r.gpus:b}" for r in request.running]
+        lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
+        lines.append(f"running {stay}, max {[(rule.scope, rule.members) for rule in request.max_per]}")
+        lines.append(
+            f"scope {request.required_scope}, prefer {request.preferred_scopes}, min {request.min_member}"
+        )
+        return "\n".join(lines)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *features: str) -> World:
+    """A cluster and a gang with all of these features in them."""
+    levels = BLOCKS if "levels" in features else DEFAULT_LEVELS
+    light = draw(st.integers(0, 3)) > 0 and features != ()  # else little would fit with many rules at once
+    snapshot, request = draw(clusters(levels, roomy=light)), draw(gangs())
+    if light:
+        roles = tuple(replace(role, gpus=min(role.gpus, 1)) for role in request.roles)
+        request = replace(request, roles=roles, required_scope=None)
+    scopes = [*(level.scope for level in snapshot.levels), "node", "nvlink-domain"]
+    if "segments" in features:
+        first, *others = request.roles
+        longer = draw(_longer(first, 6 - sum(len(role.members) for role in others)))
+        request = replace(request, roles=(longer, *others))
+    roles = request.roles
+    if "ranks" in features:
+        roles = tuple(replace(role, members=draw(_ranked(role.members))) for role in roles)
+    if "role scope" in features:
+        some = st.sampled_from([None, *scopes, *scopes])
+        roles = tuple(replace(role, required_scope=draw(some)) for role in roles)
+    if "segments" in features:
+        roles = tuple(replace(role, segments=draw(_segments(scopes))) for role in roles)
+    least = min(request.min_member, request.size)
+    request = replace(request, roles=roles, min_member=least)
+    if "max per" in features:
+        rules = st.builds(MaxPer, st.sampled_from(scopes), st.integers(1, 3))
+        chosen = draw(st.lists(rules, min_size=1, max_size=2, unique_by=lambda rule: rule.scope))
+        request = replace(request, max_per=tuple(chosen))
+    world = World(snapshot, request)
+    if "terms" in features:
+        world = draw(_with_terms(world))
+    if "slices" in features:
+        world = draw(_sharing(world))
+    for feature in ("running", "unknown running"):
+        if feature in features:
+            world = draw(_with_running(world, known=feature == "running"))
+    return world
+
+
+@st.composite
+def _sharing(draw: st.DrawFn, world: World) -> World:
+    """Nodes that serve slices, whole GPUs or both, GPUs of several sizes, some used in part, some unhealthy;
+    and at least one role that asks for slices."""
+    snapshot, request = world
+    states = {}
+    for name, state in snapshot.nodes.items():
+        if draw(st.integers(0, 4)) == 0:
+            states[name] = state
+            continue
+        count = state.node.topology.gpu_count
+        sizes = (
+            st.just([8] * count)
+            if draw(st.booleans())
+            else st.lists(st.sampled_from([4, 8, 6]), min_size=count, max_size=count)
+        )
+        node = replace(
+            state.node,
+            gpu_memory=tuple(draw(sizes)),
+            spread=draw(st.integers(0, 3)) == 0,
+            unhealthy=draw(st.sampled_from([0, 0, 0, 1, 2])) & ((1 << count) - 1),
+            gpu_resources=draw(st.sampled_from([state.node.gpu_resources, frozenset()])),
+        )
+        taken = ((1 << count) - 1) & ~state.free_gpus
+        usages = [Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken)]
+        for gpu in range(count):
+            units = draw(st.sampled_from([0, 0, 1, 2, 3, 5]))
+            if units and not taken >> gpu & 1 and units <= node.gpu_memory[gpu]:
+                usages.append(Usage(f"{name}-{gpu}", name, Resources(pods=0), gpus=1 << gpu, units=units))
+        if draw(st.integers(0, 5)) == 0:
+            usages.append(
+                Usage(
+                    f"{name}-other",
+                    name,
+                    Resources(pods=0),
+                    unindexed_gpus=1,
+                    units=draw(st.sampled_from([0, 2])),
+                )
+            )
+        states[name] = NodeState.of(node, usages)
+    roles = []
+    for i, role in enumerate(request.roles):
+        if i == 0 or draw(st.booleans()):
+            part = Slice(draw(st.sampled_from([1, 2, 2, 3, 4, 6])), draw(st.sampled_from([1, 1, 1, 1, 2])))
+            roles.append(replace(role, gpus=0, gpu_resource="", slice=part))
+        else:
+            roles.append(replace(role, gpus=min(role.gpus, 1)))
+    if draw(st.booleans()):
+        roles.reverse()
+    return World(Snapshot(states, snapshot.levels), replace(request, roles=tuple(roles)))
+
+
+@st.composite
+def _with_terms(draw: st.DrawFn, world: World) -> World:
+    """Policies, and nodes with and without an NVSwitch."""
+    topologies, strategies = st.sampled_from(["nvlink", "numa", "nvswitch"]), ["pack", "prefer", "spread"]
+    terms = st.builds(Term, topologies, st.sampled_from(strategies))
+    chosen = draw(st.lists(terms, min_size=1, max_size=2, unique_by=lambda term: term.topology))
+    states = {}
+    for name, state in world.snapshot.nodes.items():
+        label = {"nvidia.com/nvswitch.present": draw(st.sampled_from(["true", "false"]))}
+        states[name] = replace(state, node=replace(state.node, labels={**state.node.labels, **label}))
+    return World(Snapshot(states, world.snapshot.levels), replace(world.request, terms=tuple(chosen)))
+
+
+@st.composite
+def _longer(draw: st.DrawFn, role: Role, most: int) -> Role:
+    """Small members, and enough of them for several segments."""
+    names = [f"{role.name}-{i}" for i in range(draw(st.integers(2, most)))]
+    members = tuple(Member(name.replace("-", ""), name) for name in names)
+    gpus = min(role.gpus, draw(st.sampled_from([1, 1, 1, 2])))
+    return replace(role, members=members, resources=Resources(), gpus=gpus)
+
+
+@st.composite
+def _ranked(draw: st.DrawFn, members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """Ranks that say otherwise than the names; now and then one has none."""
+    ranks = draw(st.permutations(range(len(members))))
+    bare = draw(st.sampled_from([None, None, *range(len(members))]))
+    return tuple(
+        replace(member, rank=None if rank == bare else rank)
+        for member, rank in zip(members, ranks, strict=True)
+    )
+
+
+@st.composite
+def _segments(draw: st.DrawFn, scopes: list[str]) -> tuple[Segment, ...]:
+    """One level or two, nested, the wider scope first."""
+    sizes = draw(st.sampled_from([(2,), (3,), (1,), (2, 1), (4, 2), (2, 2), (6, 3)]))
+    chosen = draw(st.permutations(range(len(scopes))))[: len(sizes)]
+    return tuple(Segment(size, scopes[i]) for size, i in zip(sizes, sorted(chosen), strict=True))
+
+
+@st.composite
+def _with_running(draw: st.DrawFn, world: World, known: bool) -> World:
+    """Some members more that run already, on GPUs that were free, and break no rule among themselves."""
+    for i in range(draw(st.integers(1, 3))):
+        snapshot, request = world
+        role = draw(st.sampled_from(request.roles))
+        member = Member(f"{role.name}{i}-old", f"{role.name}-{i}-old", draw(st.sampled_from([None, 0, 1, 2])))
+        state = snapshot.nodes[draw(st.sampled_from(sorted(snapshot.nodes)))]
+        units, count = (role.slice.units, role.slice.gpus) if role.slice else (0, role.gpus)
+        open_gpus = (
+            [gpu for gpu, left in enumerate(state.free_memory) if left >= units]
+            if units
+            else list(bits(state.free_gpus))
+        )
+        if min(len(open_gpus), 9 if units else state.free_gpu_count) < count:
+            continue
+        gpus = mask_of(draw(st.permutations(open_gpus))[:count]) if known else 0
+        usage = Usage(
+            member.uid, state.node.name, role.resources, gpus, 0 if known else count, units if count else 0
+        )
+        stay = (*request.running, Running(member, role.name, state.node.name, gpus))
+        more = World(snapshot.taking([usage]), replace(request, running=stay))
+        if naive.Rules(*more).stay():
+            world = more
+    return world
