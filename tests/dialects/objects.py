@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from muster.dialects.objects import NodeObject, PodObject
+from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NodeObject, PodObject
 
 
 def pod_object(
@@ -49,6 +49,7 @@ def node_object(
     allocatable: dict[str, Any] | None = None,
     labels: dict[str, str] | None = None,
     matrix: str | None = None,
+    annotations: dict[str, str] | None = None,
     **more: Any,
 ) -> NodeObject:
     """A ready node; `matrix` is its GPU_TOPOLOGY."""
@@ -57,7 +58,7 @@ def node_object(
             "metadata": {
                 "name": "n",
                 "labels": labels,
-                "annotations": None if matrix is None else {"GPU_TOPOLOGY": matrix},
+                "annotations": annotations if matrix is None else {"GPU_TOPOLOGY": matrix},
             },
             "spec": more.get("spec", {}),
             "status": {
@@ -67,6 +68,23 @@ def node_object(
         },
         NodeObject,
     )
+
+
+def config_map(
+    name: str,
+    data: dict[str, str] | None,
+    labels: dict[str, str] | None = None,
+    namespace: str = "kube-system",
+) -> ConfigMapObject:
+    return msgspec.convert(
+        {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "data": data}, ConfigMapObject
+    )
+
+
+def custom_object(api_version: str, kind: str, name: str, spec: Any) -> CustomObject:
+    """A PodGroup or a Topology."""
+    metadata = Metadata(name=name, namespace="" if kind == "Topology" else "ns", uid="u")
+    return CustomObject(api_version, metadata, spec)
 
 
 def full_matrix(gpus: int, kind: str = "NV2", words: str = "Two NVLinks") -> dict[str, str]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from itertools import pairwise
 from typing import Any
 
 import msgspec
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.dialects import nodes, pods
-from muster.dialects.objects import NodeObject, PodObject
+from muster.dialects import configmaps, nodes, pods, policies
+from muster.dialects.configmaps import PolicyText
+from muster.dialects.objects import ConfigMapObject, NodeObject, PodObject
 from muster.dialects.own import KEYS, MAX_LEVELS, MAX_LISTED
 from muster.domain.allocation import MAX_GPUS, RESERVED_KEYS
 from muster.domain.request import Scope
+from tests.dialects.objects import config_map
 
 TEXT = st.text(max_size=12)
 NUMBER = st.sampled_from(["0", "1", "2", "8", "-1", "1.5", "500m", "two", "", "1e3", "9" * 40, "1Gi", "1e-9"])
@@ -23,6 +27,9 @@ LABEL = st.sampled_from(
         "gpu-topology",
         "gpu-topology-replica",
         "ack.node.gpu.schedule",
+        "ack.node.gpu.placement",
+        "aliyun.com/gpu-count",
+        "nodename",
         "gpu.topology/nvlink-domain",
         "gpu.topology/nvlink-domain-size",
         "nvidia.com/gpu.clique",
@@ -33,7 +40,7 @@ LABEL = st.sampled_from(
         "gpu.topology/group",
     ]
 )
-VALUE = TEXT | NUMBER | st.sampled_from(["true", "H100", "A100", "topology", "share", "train"])
+VALUE = TEXT | NUMBER | st.sampled_from(["true", "H100", "A100", "topology", "share", "spread", "train"])
 RESOURCE = st.sampled_from(
     [
         "cpu",
@@ -43,6 +50,7 @@ RESOURCE = st.sampled_from(
         "aliyun.com/gpu",
         "amd.com/gpu",
         "aliyun.com/gpu-mem",
+        "aliyun.com/gpu-count",
         "nvidia.com/mig-1g",
     ]
 )
@@ -58,14 +66,40 @@ MATRIX = TEXT | st.dictionaries(
     st.sampled_from(["Single NVLink", "Cross CPU socket", "?"]) | st.integers() | st.none(),
     max_size=8,
 ).map(lambda pairs: msgspec.json.encode(pairs).decode())
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.sampled_from(["NV2", "SYS", "X", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT | NUMBER, inner, max_size=3),
+    max_leaves=10,
+)
+JSON = ANYTHING.map(json.dumps)
 SCOPES = st.sampled_from([*Scope, "example.com/row", "-", "", " rack "])
 LISTED = st.lists(SCOPES | NUMBER | st.builds("{}={}".format, SCOPES, NUMBER), max_size=9).map(",".join)
 OWN = LISTED | VALUE | st.builds(operator.mul, TEXT, st.integers(0, 200))
 ANNOTATIONS = st.builds(
     operator.or_,
     st.dictionaries(
-        st.sampled_from([*RESERVED_KEYS, "GPU_TOPOLOGY", "batch.kubernetes.io/job-completion-index"]),
-        MATRIX | NUMBER | st.just('{"version":1,"gpus":[0,1]}') | st.just('{"version":1,"gpus":[{}]}'),
+        st.sampled_from(
+            [
+                *RESERVED_KEYS,
+                "GPU_TOPOLOGY",
+                "gpu.topology/gpu-mem",
+                "batch.kubernetes.io/job-completion-index",
+            ]
+        ),
+        MATRIX
+        | NUMBER
+        | JSON
+        | st.sampled_from(
+            [
+                '{"version":1,"gpus":[0,1]}',
+                '{"version":1,"gpus":[{}]}',
+                '{"version":1,"gpus":[0],"gpu_mem":{"0":2}}',
+                '{"version":1,"gpus":[0],"gpu_mem":[2]}',
+                '{"0":{"0":1},"1":{"0":1}}',
+                "0,1",
+                "-1",
+            ]
+        ),
         max_size=3,
     ),
     st.dictionaries(st.sampled_from(KEYS) | TEXT.map("gpu.topology/{}".format), OWN, max_size=6),
@@ -140,18 +174,96 @@ def test_any_pod_is_read(raw: dict[str, Any]) -> None:
         assert not any(wide % narrow for wide, narrow in pairwise(sizes))
         assert len(wishes.preferred_scopes) <= MAX_LISTED
         assert all(most.members > 0 for most in wishes.max_per)
+    if pod.slice is not None:
+        assert pod.gpus == 0
+        assert pod.slice.units > 0
+        assert 0 < pod.slice.gpus <= MAX_GPUS
+        assert all(0 <= units <= pod.slice.units for _, units in pod.container_gpus)
+    asked = pod.slice.gpus if pod.slice else pod.gpus
     if pod.allocation is not None:
-        assert pod.allocation.bit_count() == pod.gpus
+        assert pod.allocation.bit_count() == asked
+    usage = pod.usage
+    if usage is not None:
+        assert (usage.gpus == 0) or (usage.unindexed_gpus == 0)
+        assert usage.gpus.bit_count() + usage.unindexed_gpus == asked
+
+
+MATRICES = st.integers(0, 4).flatmap(
+    lambda n: st.lists(
+        st.lists(st.sampled_from(["X", "", "NV2", "SYS", "Two NVLinks", "NV99"]), min_size=n, max_size=n),
+        min_size=n,
+        max_size=n,
+    )
+)
+SPEEDS = st.lists(st.lists(st.floats() | st.integers() | st.booleans(), max_size=3), max_size=3)
+CONFIG_MAP = st.builds(
+    config_map,
+    st.sampled_from(["unhealthy-gpu-n", "n-topology", "kai-scheduler-config", "x"]),
+    st.none()
+    | st.dictionaries(
+        st.sampled_from(["gpus", "devices", "linkType", "bandwidth", "config.yaml"]),
+        JSON | MATRICES.map(json.dumps) | SPEEDS.map(json.dumps) | TEXT | NUMBER | st.just("0,2"),
+        max_size=4,
+    ),
+    st.none() | st.just({"ack.node.gpu.schedule": "topology", "nodename": "n"}),
+    st.sampled_from(["kube-system", "kai-scheduler"]),
+)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(NODE)
-def test_any_node_is_read(raw: dict[str, Any]) -> None:
-    node = nodes.read(msgspec.convert(raw, NodeObject))
+@given(NODE, st.lists(CONFIG_MAP, max_size=3))
+def test_any_node_is_read_with_any_config_maps(raw: dict[str, Any], maps: list[ConfigMapObject]) -> None:
+    facts = [fact for fact in map(configmaps.read, maps) if fact and not isinstance(fact, PolicyText)]
+    node = nodes.read(msgspec.convert(raw, NodeObject), more=facts)
     count = node.topology.gpu_count
     assert 0 <= count <= MAX_GPUS
+    assert len(node.gpu_memory) in (0, count)
+    assert all(units >= 0 for units in node.gpu_memory)
+    assert node.unhealthy >> count == 0
     for i in range(count):
         for j in range(count):
             assert node.topology.link(i, j) == node.topology.link(j, i)
             assert i == j or (node.topology.link(i, j) is not None) == node.topology.known
     assert all(isinstance(problem, str) and problem for problem in node.problems)
+
+
+FIELD = st.sampled_from(
+    ["name", "weight", "topology", "strategy", "label", "enabled", "policies", "levels", "preset"]
+)
+WORD = st.sampled_from(["nvlink", "numa", "pack", "spread", "true", "rack", "node", "gke", "x/y", "5"])
+POLICY = st.recursive(
+    WORD | ANYTHING,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELD | TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+LISTED_POLICY = st.fixed_dictionaries({"name": WORD, "weight": WORD, "topology": WORD, "strategy": WORD})
+LEVEL = st.fixed_dictionaries({"name": WORD, "label": WORD})
+SECTION = POLICY | st.fixed_dictionaries(
+    {},
+    optional={
+        "policies": st.lists(LISTED_POLICY),
+        "levels": st.lists(LEVEL),
+        "enabled": WORD,
+        "preset": WORD,
+    },
+)
+YAML = (
+    st.text(max_size=200)
+    | st.text("[]{}:-&*!|>'\"#%@,? \nab", max_size=60)
+    | st.builds(lambda section: yaml.safe_dump({"topologyAwareScheduling": section}), SECTION)
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(YAML)
+def test_any_policies_are_read_or_refused(text: str) -> None:
+    found, problems = policies.read(text)
+    assert (found is None) == bool(problems)
+    assert all(problems)
+    if found is not None:
+        assert len(found.policies) <= policies.MAX_POLICIES
+        scopes = [level.scope for level in found.levels]
+        assert len(set(scopes)) == len(scopes)
+        assert {"zone", "rack"} <= set(scopes)
+        assert not set(scopes) & set(policies.BUILT_IN)
+        assert [policy.name for policy in found.policies] == list({p.name: p for p in found.policies})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muster.dialects import coscheduling, kai
 from muster.dialects.own import GANG_KEYS
 from muster.dialects.pods import read
 from muster.dialects.reading import Reading, agreed
@@ -77,15 +78,15 @@ CASES = {
     "half a GPU": Case({"limits": {"nvidia.com/gpu": "500m"}}, LONE, ("main: nvidia.com/gpu",)),
     "a negative GPU": Case({"limits": {"nvidia.com/gpu": -1}}, LONE, ("main: nvidia.com/gpu",)),
     "no number of GPUs": Case({"limits": {"amd.com/gpu": "all"}}, LONE, ("main: amd.com/gpu",)),
-    "far too many GPUs": Case({"limits": {"amd.com/gpu": "1e18"}}, LONE, ("main: amd.com/gpu",)),
+    "far too many GPUs": Case({"limits": {"amd.com/gpu": "1e18"}}, LONE, ("main: amd.com/gpu",), 1 << 20),
     "bad cpu beside a GPU": Case({"limits": {"cpu": "lots", **GPU}}, LONE, ("main: cpu",), 1),
     "two kinds of GPU": Case({"limits": {"aliyun.com/gpu": 1, "nvidia.com/gpu": 2}}, LONE, ("resources",), 2),
     "a MIG slice alone": Case({"limits": {"nvidia.com/mig-1g.5gb": 1}}),
     "a MIG slice in a gang": Case(
         {"labels": GANG, "limits": {"nvidia.com/mig-1g.5gb": 1}}, ACK, ("resources",)
     ),
-    "GPU memory in a gang": Case({"labels": GANG, "limits": {"aliyun.com/gpu-mem": 3}}, ACK, ("resources",)),
-    "GPU memory alone": Case({"limits": {"aliyun.com/gpu-mem": 3}}, LONE, ("resources",)),
+    "GPU memory in a gang": Case({"labels": GANG, "limits": {"aliyun.com/gpu-mem": 3}}, ACK),
+    "GPU memory alone": Case({"limits": {"aliyun.com/gpu-mem": 3}}, LONE),
     "a resource claim in a gang": Case(
         {"labels": GANG, "spec": {"resourceClaims": [{"name": "gpu"}]}}, ACK, ("resourceClaims",)
     ),
@@ -96,13 +97,13 @@ CASES = {
     "a scheduling group": Case(
         {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}}, LONE, ("schedulingGroup",), 1
     ),
-    "a dialect that is not read yet": Case(
-        {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, LONE, ("scheduling.x-k8s.io/pod-group",)
+    "coscheduling's label": Case(
+        {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, GangClaim("coscheduling", "g", by_object=True)
     ),
-    "one of its annotations beside GPUs": Case(
+    "the recipe's annotations beside GPUs": Case(
         {"limits": GPU, "annotations": {"scheduling.run.ai/pod-group": "g"}},
-        LONE,
-        ("scheduling.run.ai/pod-group",),
+        GangClaim("kai", "g", by_object=True),
+        (),
         1,
     ),
     "a forged allocation": Case(
@@ -309,6 +310,6 @@ def test_what_the_shim_holds_is_read_or_refused() -> None:
         return set(re.findall(r'"([^"]+)"', match[1]))
 
     settings = Settings()
-    assert held("Resources") == {*settings.gpu_resources, *settings.unplanned_resources}
-    assert held("GangLabels") == {settings.ack_name, *settings.unread_labels}
-    assert held("GangAnnotations") == {*GANG_KEYS, *settings.unread_annotations}
+    assert held("Resources") == {*settings.gpu_resources, settings.gpu_memory, settings.shared_gpus}
+    assert held("GangLabels") == {settings.ack_name, *coscheduling.GANG_KEYS}
+    assert held("GangAnnotations") == {*GANG_KEYS, *kai.GANG_KEYS}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.dialects.quantities import LARGEST, Quantity, milli, parse, whole
+from muster.dialects.quantities import LARGEST, MOST, Quantity, milli, parse, whole
 
 GOOD: dict[Quantity, Fraction] = {
     "0": Fraction(0),
@@ -55,6 +55,11 @@ def test_what_is_none(text: Quantity) -> None:
 def test_what_must_be_whole_is_rounded_up() -> None:
     assert milli(Fraction(1, 10**7)) == 1
     assert whole(Fraction(3, 2)) == 2
+
+
+def test_what_no_node_could_have_is_cut_off_so_that_sums_hold() -> None:
+    assert milli(Fraction(LARGEST)) == whole(Fraction(LARGEST)) == MOST
+    assert 100_000 * MOST < 2**63
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["m", "", "k", "Ki"]))

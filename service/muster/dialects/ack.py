@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from muster.dialects.objects import Metadata
 from muster.dialects.reading import Reading, positive
 from muster.dialects.settings import Settings
 from muster.domain.pod import GangClaim
@@ -16,11 +17,16 @@ from muster.domain.reasons import BadValue
 NAME = "ack"
 
 ALIYUN_GPU = "aliyun.com/gpu"
+DEFAULT, TOPOLOGY, DISABLED = "default", "topology", "disabled"
+SHARING = ("share", "cgpu")
+"""Without isolation of memory, and with it: the planner makes no difference."""
+
 _COUNT_EXPECTED = 'the number of all replicas, masters and workers together: "1", "2", …'
 
 
-def claim(where: str, labels: Mapping[str, str], settings: Settings) -> Reading:
+def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
     """The gang that a pod's labels name. `where` is the pod, as kind/namespace/name."""
+    labels = meta.labels or {}
     name, replicas = labels.get(settings.ack_name), labels.get(settings.ack_replicas)
     if name is None and replicas is None:
         return Reading()
@@ -39,18 +45,21 @@ def claim(where: str, labels: Mapping[str, str], settings: Settings) -> Reading:
 def served(
     offered: frozenset[str], labels: Mapping[str, str], settings: Settings
 ) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Which of the whole-GPU resources in a node's allocatable may be planned there, and what is wrong.
+    """Which of the GPU resources in a node's allocatable may be planned there, and what is wrong.
 
-    Without the label all of them; an unknown mode counts as no label and is a problem.
+    A mode serves one kind alone. Without the label all of them; an unknown mode counts as no label and is a
+    problem.
     """
     mode = labels.get(settings.ack_node_mode)
     if mode is None:
         return offered, ()
-    if mode == "default":
-        return offered - {ALIYUN_GPU}, ()
-    if mode == "topology":
+    if mode == DEFAULT:
+        return offered - {ALIYUN_GPU, settings.gpu_memory}, ()
+    if mode == TOPOLOGY:
         return offered & {ALIYUN_GPU}, ()
-    if mode in ("share", "cgpu", "disabled"):
+    if mode in SHARING:
+        return offered & {settings.gpu_memory}, ()
+    if mode == DISABLED:
         return frozenset(), ()
     problem = (
         f"the label {settings.ack_node_mode} is {mode!r}; known are default, topology, share, cgpu and "

@@ -55,6 +55,14 @@ def matrix(text: str, gpu_count: int, key: str = "GPU_TOPOLOGY") -> tuple[GpuTop
     return GpuTopology(rows), ()
 
 
+def link_of(text: str) -> Link | None:
+    """The link that an abbreviation ("NV2") or its words ("Two NVLinks") stand for; None for others."""
+    try:
+        return Link.of_kind(_WORDS.get(" ".join(text.lower().split()), text))
+    except ValueError:
+        return None
+
+
 def lone(name: str) -> GangClaim:
     """The claim of a pod that names no gang: a gang of one."""
     return GangClaim(NAME, name, min_member=1, replicas=1, lone=True)
@@ -101,10 +109,7 @@ class _Members(list[tuple[str, object]]):
 
 
 def _link(kind: str, words: object) -> Link:
-    try:
-        return Link.of_kind(kind)
-    except ValueError:
-        known = _WORDS.get(" ".join(words.lower().split())) if isinstance(words, str) else None
-        if known is None:
-            raise _Unreadable(f"the link {kind[:40]!r}, {str(words)[:80]!r}, is unknown") from None
-        return Link.of_kind(known)
+    link = link_of(kind) or (link_of(words) if isinstance(words, str) else None)
+    if link is None:
+        raise _Unreadable(f"the link {kind[:40]!r}, {str(words)[:80]!r}, is unknown")
+    return link

@@ -2,87 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from typing import TypeVar
 
-from muster.dialects import ack, gputopology, islands, quantities
+from muster.dialects import ack, gpushare, gputopology, islands, quantities
+from muster.dialects.configmaps import NodeFact, NodeTopology
 from muster.dialects.objects import NodeObject
-from muster.dialects.quantities import Quantity
+from muster.dialects.reading import positive
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.node import Node, Resources, Taint
-from muster.domain.topology import GpuTopology
+from muster.domain.topology import GpuTopology, bits
+
+T = TypeVar("T")
 
 
-def read(obj: NodeObject, settings: Settings = DEFAULTS) -> Node:
-    """The facts of one node."""
-    labels = obj.metadata.labels or {}
-    allocatable = obj.status.allocatable or {}
-    problems: list[str] = []
-    counts = {
-        resource: count
-        for resource in settings.gpu_resources
-        if (count := _whole(resource, allocatable, problems)) > 0
-    }
-    gpu_count = _gpu_count(counts, problems)
-    topology, wrong = _topology(obj, gpu_count, counts, settings)
-    resources, unserved = ack.served(frozenset(counts), labels, settings)
-    problems.extend((*wrong, *unserved))
-    if gpu_count and (said := labels.get(settings.gpu_count)) not in (None, str(gpu_count)):
-        problems.append(f"{settings.gpu_count} is {said!r}, but allocatable has {gpu_count} GPUs")
+def read(obj: NodeObject, settings: Settings = DEFAULTS, more: Iterable[NodeFact] = ()) -> Node:
+    """The facts of one node. `more` is what ConfigMaps say of it, in any order."""
+    reader = _Reader(obj, settings, more)
+    memory = reader.whole(settings.gpu_memory)
+    counts = reader.counts()
+    gpu_count = reader.gpu_count(counts, memory)
+    topology = reader.topology(gpu_count, amd=set(counts) == {"amd.com/gpu"})
+    offered = frozenset(counts) - {settings.shared_gpus} | ({settings.gpu_memory} if memory else set())
+    served = reader.said(ack.served(offered, reader.labels, settings))
+    shared = memory if settings.gpu_memory in served else 0
     return Node(
         name=obj.metadata.name,
         allocatable=Resources(
-            cpu_milli=quantities.milli(_quantity("cpu", allocatable, problems)),
-            memory_bytes=_whole("memory", allocatable, problems),
-            pods=_whole("pods", allocatable, problems),
+            cpu_milli=quantities.milli(reader.quantity("cpu")),
+            memory_bytes=reader.whole("memory"),
+            pods=reader.whole("pods"),
         ),
         topology=topology,
-        gpu_resources=resources,
-        labels=dict(labels),
+        gpu_resources=served - {settings.gpu_memory},
+        labels=dict(reader.labels),
         taints=tuple(Taint(taint.key, taint.value, taint.effect) for taint in obj.spec.taints or ()),
         unschedulable=obj.spec.unschedulable,
         # Without the condition (a node just made) the taints decide, as they do for kube-scheduler.
         ready=all(cond.status == "True" for cond in obj.status.conditions or () if cond.type == "Ready"),
-        problems=tuple(problems),
+        gpu_memory=reader.said(gpushare.memory_by_gpu(shared, gpu_count, reader.annotations, settings)),
+        spread=reader.said(gpushare.spreads(reader.labels, settings)),
+        unhealthy=reader.unhealthy(gpu_count),
+        problems=tuple(reader.problems),
     )
 
 
-def _topology(
-    obj: NodeObject, gpu_count: int, counts: Mapping[str, int], settings: Settings
-) -> tuple[GpuTopology, tuple[str, ...]]:
-    """First that speaks wins: the matrix of the device plugin, then labels. A broken matrix is not replaced
-    by labels: it was published, so the node has a device plugin that needs repair."""
-    labels = obj.metadata.labels or {}
-    text = (obj.metadata.annotations or {}).get(settings.matrix)
-    if text is not None and gpu_count:
-        topology, problems = gputopology.matrix(text, gpu_count, settings.matrix)
-        return topology, problems + islands.against(topology, labels, settings)
-    amd = set(counts) == {"amd.com/gpu"}
-    return islands.of_labels(labels, gpu_count, amd, settings)
+class _Reader:
+    """Reads one node, gathering problems."""
+
+    def __init__(self, obj: NodeObject, settings: Settings, more: Iterable[NodeFact]) -> None:
+        self.problems: list[str] = []
+        self.labels: Mapping[str, str] = obj.metadata.labels or {}
+        self.annotations: Mapping[str, str] = obj.metadata.annotations or {}
+        self._allocatable = obj.status.allocatable or {}
+        self._settings = settings
+        self._facts = sorted(more, key=lambda fact: fact.name)
+
+    def said(self, found: tuple[T, tuple[str, ...]]) -> T:
+        """What was found, its problems gathered."""
+        value, problems = found
+        self.problems.extend(problems)
+        return value
+
+    def counts(self) -> dict[str, int]:
+        """GPUs by the resource that counts them. Two resources name the same GPUs."""
+        names = (*self._settings.gpu_resources, self._settings.shared_gpus)
+        return {name: count for name in names if (count := self.whole(name)) > 0}
+
+    def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
+        """The node's GPUs; by label where its allocatable has `memory` of them alone."""
+        said = self.labels.get(self._settings.gpu_count)
+        count = max(counts.values(), default=(positive(said) or 0) if memory else 0)
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{resource} {number}" for resource, number in sorted(counts.items()))
+            self.problems.append(f"allocatable counts its GPUs differently: {listed}; the largest is used")
+        if count and said not in (None, str(count)):
+            self.problems.append(f"{self._settings.gpu_count} is {said!r}, but allocatable has {count} GPUs")
+        if count > MAX_GPUS:
+            self.problems.append(f"allocatable has {count} GPUs; {MAX_GPUS} of them are used")
+        return min(count, MAX_GPUS)
+
+    def topology(self, gpu_count: int, amd: bool) -> GpuTopology:
+        """First that speaks wins: the matrix of the device plugin (annotation, then ConfigMap), then labels.
+        A broken matrix is not replaced by labels: it was published, so the node has a device plugin that
+        needs repair."""
+        settings = self._settings
+        published = [fact for fact in self._facts if isinstance(fact, NodeTopology) and fact.speaks]
+        text = self.annotations.get(settings.matrix)
+        if text is not None and gpu_count:
+            topology = self.said(gputopology.matrix(text, gpu_count, settings.matrix))
+            for fact in published:
+                if fact.topology is not None and _kinds(fact.topology) != _kinds(topology):
+                    self.problems.append(
+                        f"{fact.name} has another matrix than {settings.matrix}, which is used"
+                    )
+        elif published and gpu_count:
+            topology = self._published(published, gpu_count)
+        else:
+            return self.said(islands.of_labels(self.labels, gpu_count, amd, settings))
+        self.problems.extend(islands.against(topology, self.labels, settings))
+        return topology
+
+    def _published(self, facts: list[NodeTopology], gpu_count: int) -> GpuTopology:
+        first, *others = facts
+        if others:
+            self.problems.append(f"{others[0].name} speaks of the node too: {first.name} is used")
+        if first.topology is not None and first.topology.gpu_count == gpu_count:
+            return first.topology
+        if first.topology is not None:
+            self.problems.append(
+                f"{first.name} has a matrix of {first.topology.gpu_count} GPUs, and the node has "
+                f"{gpu_count}; it is not used"
+            )
+        return GpuTopology.unknown(gpu_count)
+
+    def unhealthy(self, gpu_count: int) -> int:
+        """The bit mask of GPUs on which nothing may be planned."""
+        mask, known = 0, (1 << gpu_count) - 1
+        for fact in self._facts if gpu_count else ():
+            self.problems.extend(fact.problems)
+            if fact.unhealthy & ~known:
+                gpu = next(bits(fact.unhealthy & ~known))
+                self.problems.append(f"{fact.name} names GPU {gpu}, and the node has {gpu_count}")
+            mask |= fact.unhealthy & known
+        return mask
+
+    def whole(self, resource: str) -> int:
+        """Whole units of the resource: a part of one can't be given."""
+        return min(quantities.MOST, int(self.quantity(resource)))
+
+    def quantity(self, resource: str) -> Fraction:
+        text = self._allocatable.get(resource, 0)
+        value = quantities.parse(text)
+        if value is None or value < 0:
+            said = f"allocatable {resource} is {str(text)[:80]!r}"
+            self.problems.append(f"{said}, which is no quantity: it counts as 0")
+            return Fraction(0)
+        return value
 
 
-def _gpu_count(counts: Mapping[str, int], problems: list[str]) -> int:
-    """The node's whole GPUs. Two resources (nvidia.com/gpu, aliyun.com/gpu) name the same GPUs."""
-    count = max(counts.values(), default=0)
-    if len(set(counts.values())) > 1:
-        said = ", ".join(f"{resource} {number}" for resource, number in sorted(counts.items()))
-        problems.append(f"allocatable counts its GPUs differently: {said}; the largest is used")
-    if count > MAX_GPUS:
-        problems.append(f"allocatable has {count} GPUs; {MAX_GPUS} of them are used")
-        return MAX_GPUS
-    return count
-
-
-def _whole(resource: str, allocatable: Mapping[str, Quantity], problems: list[str]) -> int:
-    """Whole units of the resource: a part of one can't be given."""
-    return int(_quantity(resource, allocatable, problems))
-
-
-def _quantity(resource: str, allocatable: Mapping[str, Quantity], problems: list[str]) -> Fraction:
-    text = allocatable.get(resource, 0)
-    value = quantities.parse(text)
-    if value is None or value < 0:
-        problems.append(f"allocatable {resource} is {str(text)[:80]!r}, which is no quantity: it counts as 0")
-        return Fraction(0)
-    return value
+def _kinds(topology: GpuTopology) -> list[list[str]]:
+    return [[link.kind if link else "" for link in row] for row in topology.links]

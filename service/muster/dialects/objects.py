@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -102,6 +104,7 @@ class PodSpec(_Object, frozen=True):
 
 class PodStatus(_Object, frozen=True):
     phase: str = ""
+    start_time: str | None = None
 
 
 class PodObject(_Object, frozen=True):
@@ -135,3 +138,18 @@ class NodeObject(_Object, frozen=True):
     metadata: Metadata = Metadata()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+class ConfigMapObject(_Object, frozen=True):
+    metadata: Metadata = Metadata()
+    data: dict[str, str] | None = None
+
+
+class CustomObject(_Object, frozen=True):
+    """An object of a CRD: a PodGroup, a Topology. Whose schema its `spec` was checked against is not known,
+    so it may be anything. `api_version` is the one it was asked for in."""
+
+    api_version: str = ""
+    metadata: Metadata = Metadata()
+    spec: Any = None
+    status: Any = None

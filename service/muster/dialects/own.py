@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from muster.dialects.objects import Metadata
-from muster.dialects.reading import Reading, natural, positive
+from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Reading, natural, positive
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.pod import GangClaim, Wishes
@@ -57,12 +57,7 @@ MAX_LEVELS = 3
 
 _SHOWN = 80
 _NAMED = 3
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_LABEL_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME.pattern}")
-
-_A_NAME = "a name as labels have it: at most 63 letters, digits, '-', '_' and '.'"
 _WORDS = ", ".join(scope.value for scope in Scope)
-_A_SCOPE = f"one of {_WORDS}, or a label key of nodes"
 _SCOPES = f"scopes, each once, at most {MAX_LISTED}: {_WORDS}, or label keys of nodes"
 # Members of a segment have GPUs of their own: several never lie on one.
 _PARTS = ", ".join(scope.value for scope in Scope if scope is not Scope.GPU)
@@ -85,11 +80,11 @@ def read(where: str, meta: Metadata, settings: Settings = DEFAULTS) -> Said:
     """What the pod `where` (kind/namespace/name) says."""
     said, labels = meta.annotations or {}, meta.labels or {}
     gang, wishes = _Reader(where, said), _Reader(where, said)
-    group = gang.matching(GROUP, _NAME, _A_NAME)
+    group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     asked = wishes.wishes()
     rank = wishes.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
-    wishes.unheard(labels, (settings.ack_name, settings.ack_replicas))
+    wishes.unheard(labels, (settings.ack_name, settings.ack_replicas, settings.shared_gpus))
     return Said(group, min_member, asked, rank, tuple(gang.causes), tuple(wishes.causes))
 
 
@@ -116,10 +111,10 @@ class _Reader:
 
     def wishes(self) -> Wishes:
         return Wishes(
-            role=self.matching(ROLE, _NAME, _A_NAME) or "",
-            required_scope=self.matching(SCOPE, _LABEL_KEY, _A_SCOPE),
+            role=self.matching(ROLE, NAME_PATTERN, A_NAME) or "",
+            required_scope=self.matching(SCOPE, LABEL_KEY, A_SCOPE),
             preferred_scopes=self._scopes(PREFERRED_SCOPES, _SCOPES),
-            role_scope=self.matching(ROLE_SCOPE, _LABEL_KEY, _A_SCOPE),
+            role_scope=self.matching(ROLE_SCOPE, LABEL_KEY, A_SCOPE),
             segments=self._segments(),
             max_per=self._max_per(),
         )
@@ -161,7 +156,7 @@ class _Reader:
         if text is None:
             return ()
         scopes = _split(text)
-        if not all(map(_LABEL_KEY.fullmatch, scopes)) or not len(set(scopes)) == len(scopes) <= MAX_LISTED:
+        if not all(map(LABEL_KEY.fullmatch, scopes)) or not len(set(scopes)) == len(scopes) <= MAX_LISTED:
             self._bad(key, text, expected)
             return ()
         return tuple(scopes)
@@ -203,7 +198,7 @@ class _Reader:
         for pair in pairs:
             scope, _, count = (part.strip() for part in pair.partition("="))
             members = positive(count)
-            if members is not None and _LABEL_KEY.fullmatch(scope) and scope != Scope.GPU:
+            if members is not None and LABEL_KEY.fullmatch(scope) and scope != Scope.GPU:
                 most[scope] = members
         if not len(most) == len(pairs) <= MAX_LISTED:
             self._bad(

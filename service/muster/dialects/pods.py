@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from muster.dialects import ack, gputopology, own, requests
-from muster.dialects.objects import NodeSelectorRequirement, PodObject, PodSpec
+from muster.dialects import ack, coscheduling, gpushare, gputopology, kai, own, requests
+from muster.dialects.gpushare import Shared
+from muster.dialects.objects import Metadata, NodeSelectorRequirement, PodObject, PodSpec
 from muster.dialects.reading import agreed, natural
 from muster.dialects.requests import Asked
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
-from muster.domain.pod import GangClaim, Pod
-from muster.domain.reasons import BadValue, Cause, ForgedAllocation
+from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.reasons import BadValue, Cause, DialectsDisagree, ForgedAllocation
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
-GANG_DIALECTS = (ack.claim,)
-"""Each reads (where, labels, settings) → Reading. A pod may speak several that agree; `own` comes on top
-of each."""
+GANG_DIALECTS = (kai.claim, coscheduling.claim, ack.claim)
+"""Each reads (where, metadata, settings) → Reading. A pod may speak several that agree, and those with a
+PodGroup come first: it is asked for by the dialect of the first. `own` comes on top of each."""
 
 _JOB_INDEX = "batch.kubernetes.io/job-completion-index"
 _POD_INDEX = "apps.kubernetes.io/pod-index"
@@ -28,14 +29,15 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
     meta, spec = obj.metadata, obj.spec
     where = f"pod/{meta.namespace}/{meta.name}"
     asked = requests.read(where, spec, settings)
+    shared = gpushare.of_pod(where, meta.labels or {}, asked, settings)
     claim: GangClaim | None = None
     causes: tuple[Cause, ...] = ()
     said = own.Said()
     if spec.scheduler_name in settings.scheduler_names:
         said = own.read(where, meta, settings)
-        claim, causes = _claim(where, obj, asked, said, settings)
+        claim, causes = _claim(where, obj, asked, shared, said, settings)
     finished = obj.status.phase in ("Succeeded", "Failed")
-    return Pod(
+    pod = Pod(
         uid=meta.uid,
         namespace=meta.namespace,
         name=meta.name,
@@ -43,67 +45,72 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
         resources=asked.resources,
         gpus=asked.gpus,
         gpu_resource=asked.gpu_resource,
-        container_gpus=asked.container_gpus,
+        slice=shared.slice,
+        container_gpus=shared.container_units if shared.slice else asked.container_gpus,
         rules=_rules(spec),
         claim=claim,
         rank=_rank(obj) if said.rank is None else said.rank,
         owner=next((owner.uid for owner in meta.owner_references or () if owner.controller), ""),
         priority=spec.priority or 0,
         created=_seconds(meta.creation_timestamp),
+        started=_seconds(obj.status.start_time),
         node=spec.node_name,
         running=obj.status.phase == "Running",
         finished=finished,
         succeeded=obj.status.phase == "Succeeded",
         terminating=meta.deletion_timestamp is not None,
         gated=bool(spec.scheduling_gates),
-        allocation=allocation.read(meta.annotations or {}, asked.gpus) if spec.node_name else None,
         causes=causes,
     )
+    if not pod.node or not (pod.gpus or pod.slice):
+        return pod
+    return replace(pod, allocation=allocation.read(meta.annotations or {}, pod))
 
 
 def _claim(
-    where: str, obj: PodObject, asked: Asked, said: own.Said, settings: Settings
+    where: str, obj: PodObject, asked: Asked, shared: Shared, said: own.Said, settings: Settings
 ) -> tuple[GangClaim | None, tuple[Cause, ...]]:
     """The gang of a pod that is ours, and what is ill-formed in it.
 
     A pod that the shim does not hold, with neither gang nor GPUs of ours, has no claim: the in-tree plugins
     place it. A bound pod is a fact, so nothing is ill-formed in it any more.
     """
-    labels = obj.metadata.labels or {}
     name = obj.metadata.name
-    named = agreed(name, (dialect(where, labels, settings) for dialect in GANG_DIALECTS))
+    named = agreed(name, (dialect(where, obj.metadata, settings) for dialect in GANG_DIALECTS))
     found = agreed(name, (named, own.claim(where, said, named.claim)))
     claim = found.claim
     foreign = _foreign(where, obj.spec, asked)
-    grouped = _scheduling_group(where, obj.spec) if asked.gpus or claim else ()
-    unread = _unread(where, obj, settings)
-    unplanned = any(resource in settings.unplanned_resources for resource in asked.foreign)
-    in_gang = claim is not None or unplanned or bool(found.causes or grouped or unread)
-    if not (in_gang or asked.gpus or asked.causes):
+    wants = bool(asked.gpus or shared.slice or asked.shared_gpus)
+    grouped = _scheduling_group(where, obj.spec) if wants or claim else ()
+    in_gang = claim is not None or bool(found.causes or grouped)
+    if not (in_gang or wants or asked.causes):
         return None, ()
-    claim = replace(claim or gputopology.lone(name), wishes=said.wishes)
+    wishes, wrong = _wishes(where, obj.metadata, said)
+    claim = replace(claim or gputopology.lone(name), wishes=wishes)
     if obj.spec.node_name:
         return claim, ()
-    return claim, (*found.causes, *said.causes, *unread, *asked.causes, *foreign, *grouped, *_forged(obj))
+    return claim, (*found.causes, *wrong, *asked.causes, *shared.causes, *foreign, *grouped, *_forged(obj))
+
+
+def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[Cause, ...]]:
+    """What the pod wishes for in all dialects together, and what is ill-formed in that."""
+    other = kai.read(where, meta)
+    causes: list[Cause] = [*said.causes, *other.causes, *coscheduling.unheard(where, meta)]
+    mine = said.wishes.role
+    if mine and other.role and mine != other.role:
+        first, second = f"{own.NAME}: role {mine}", f"{kai.NAME}: role {other.role}"
+        causes.append(DialectsDisagree(meta.name, first, second))
+    return replace(said.wishes, role=mine or other.role, policies=other.policies), tuple(causes)
 
 
 def _foreign(where: str, spec: PodSpec, asked: Asked) -> tuple[BadValue, ...]:
     """GPU requests that the planner does not model."""
-    expected = "whole GPUs: this is not planned yet"
+    expected = "whole GPUs or memory of shared ones: this is not planned yet"
     causes = [BadValue(where, "resources", resource, expected) for resource in asked.foreign]
     if spec.resource_claims:
         names = ", ".join(claim.name for claim in spec.resource_claims[:4])
         causes.append(BadValue(where, "resourceClaims", names, expected))
     return tuple(causes)
-
-
-def _unread(where: str, obj: PodObject, settings: Settings) -> tuple[BadValue, ...]:
-    """Gangs named in dialects that are not read yet."""
-    meta = obj.metadata
-    named = [(key, (meta.labels or {}).get(key)) for key in settings.unread_labels]
-    named += [(key, (meta.annotations or {}).get(key)) for key in settings.unread_annotations]
-    expected = f"none: this dialect is not read yet, name the gang with the label {settings.ack_name}"
-    return tuple(BadValue(where, key, name[:80], expected) for key, name in named if name is not None)
 
 
 def _scheduling_group(where: str, spec: PodSpec) -> tuple[BadValue, ...]:

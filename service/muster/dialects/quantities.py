@@ -16,6 +16,9 @@ Quantity = str | int | float
 """What msgspec decodes a quantity to: most are strings, but hand-written manifests have plain numbers."""
 
 LARGEST = 2**63 - 1
+MOST = 2**46
+"""Of cpu (thousandths), memory (bytes: 64 TiB) and whatever else is counted, of one pod or node: more than
+any has, and the planner can add up a hundred thousand of them in an int64."""
 _MAX_LENGTH = 64
 
 _PATTERN = re.compile(
@@ -49,13 +52,13 @@ def parse(value: Quantity) -> Fraction | None:
 
 
 def milli(value: Fraction) -> int:
-    """Thousandths, rounded up."""
-    return math.ceil(value * 1000)
+    """Thousandths, rounded up, at most MOST."""
+    return min(MOST, math.ceil(value * 1000))
 
 
 def whole(value: Fraction) -> int:
-    """Units, rounded up."""
-    return math.ceil(value)
+    """Units, rounded up, at most MOST."""
+    return min(MOST, math.ceil(value))
 
 
 def _capped(value: Fraction) -> Fraction:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.domain.pod import GangClaim
 from muster.domain.reasons import Cause, DialectsDisagree
+from muster.domain.request import Scope
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+A_NAME = "a name as labels have it: at most 63 letters, digits, '-', '_' and '.'"
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+AN_OBJECT_NAME = "at most 253 lower-case letters, digits, '-' and '.'"
+LABEL_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{NAME_PATTERN.pattern}")
+A_SCOPE = f"one of {', '.join(scope.value for scope in Scope)}, or a label key of nodes"
 
 _MAX_DIGITS = 9
 
@@ -21,16 +30,23 @@ class Reading:
 
 
 def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
-    """One reading of a pod: the first claim, all causes, and one cause more where two claims contradict."""
+    """One reading of a pod: the first claim with the counts that others add to it, all causes, and one cause
+    more where two claims contradict."""
     claim: GangClaim | None = None
     causes: list[Cause] = []
     for reading in readings:
         causes.extend(reading.causes)
         other = reading.claim
-        if claim is None:
-            claim = other
-        elif other is not None and _contradict(claim, other):
+        if claim is None or other is None:
+            claim = claim or other
+        elif _contradict(claim, other):
             causes.append(DialectsDisagree(pod, _words(claim), _words(other)))
+        else:
+            claim = replace(
+                claim,
+                min_member=claim.min_member or other.min_member,
+                replicas=claim.replicas or other.replicas,
+            )
     return Reading(claim, tuple(causes))
 
 
@@ -47,8 +63,10 @@ def positive(text: str | None) -> int | None:
 
 
 def _contradict(first: GangClaim, second: GangClaim) -> bool:
-    if first.name != second.name:
-        return True
+    if first.name != second.name or (
+        first.by_object and second.by_object and first.dialect != second.dialect
+    ):
+        return True  # a gang has one PodGroup, of one API
     counts = {count for count in (first.min_member, second.min_member) if count is not None}
     return len(counts) > 1
 

@@ -21,18 +21,24 @@ from muster.domain.reasons import BadValue
 
 Amounts = dict[str, Fraction]
 
-MAX_GPUS_OF_A_POD = 1 << 20
-"""More is no request but a slip; it bounds the work, far above any node."""
+MAX_OF_A_POD = 1 << 20
+"""GPUs, or GiB of their memory. More is no request but a slip (bytes for GiB); far above any node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one pod asks for. `foreign` are GPU resources that the planner does not model."""
+    """What one pod asks for. `gpu_memory` is GiB of shared GPUs in all; `container_memory` is what its
+    containers ask of it, by their place in the pod, those that ask for none too, then the sidecars that do.
+    `shared_gpus` is a resource of nodes: to ask for it is a slip. `foreign` are GPU resources that the
+    planner does not model."""
 
     resources: Resources
     gpus: int
     gpu_resource: str
     container_gpus: tuple[tuple[str, int], ...]
+    gpu_memory: int
+    container_memory: tuple[tuple[str, int], ...]
+    shared_gpus: int
     foreign: tuple[str, ...]
     causes: tuple[BadValue, ...]
 
@@ -48,12 +54,18 @@ def read(where: str, spec: PodSpec, settings: Settings) -> Asked:
     gpu_resource = reader.gpu_resource(total)
     # In the order in which the kubelet starts them: sidecars first.
     parts = [(name, a) for name, a, stays in inits if stays] + containers
-    cpu, memory = total.get("cpu", Fraction(0)), total.get("memory", Fraction(0))
+    memory = settings.gpu_memory
+    shares = [(name, int(a.get(memory, 0))) for name, a in containers]
+    shares += [(name, int(a[memory])) for name, a, stays in inits if stays and a.get(memory)]
+    cpu, memory_bytes = total.get("cpu", Fraction(0)), total.get("memory", Fraction(0))
     return Asked(
-        resources=Resources(quantities.milli(cpu), quantities.whole(memory)),
+        resources=Resources(quantities.milli(cpu), quantities.whole(memory_bytes)),
         gpus=int(total.get(gpu_resource, 0)),
         gpu_resource=gpu_resource,
         container_gpus=tuple((name, count) for name, a in parts if (count := int(a.get(gpu_resource, 0)))),
+        gpu_memory=int(total.get(memory, 0)),
+        container_memory=tuple(shares) if total.get(memory) else (),
+        shared_gpus=int(total.get(settings.shared_gpus, 0)),
         foreign=tuple(sorted(r for r, amount in total.items() if amount and settings.is_foreign(r))),
         causes=tuple(reader.causes),
     )
@@ -78,16 +90,26 @@ class _Reader:
         """The amounts of the resources that matter here; `part` names them in causes."""
         amounts: Amounts = {}
         for resource, text in quantity_of.items():
-            is_gpu = resource in self._settings.gpu_resources
-            if not (is_gpu or resource in ("cpu", "memory") or self._settings.is_foreign(resource)):
+            whole = self._whole(resource)
+            if not (whole or resource in ("cpu", "memory") or self._settings.is_foreign(resource)):
                 continue
             value = quantities.parse(text)
-            if value is None or value < 0 or (is_gpu and not _is_gpu_count(value)):
-                expected = "a whole number of GPUs" if is_gpu else "a quantity that is not negative"
+            if value is None or value < 0 or (whole and not _is_count(value)):
+                expected = whole or "a quantity that is not negative"
                 self.causes.append(BadValue(self._where, f"{part}: {resource}", str(text)[:80], expected))
-            else:
-                amounts[resource] = value
+            if value is not None and value > 0 and not (whole and value.denominator > 1):
+                # Also what is refused: of a pod that is bound all the same, too much is counted rather than
+                # too little.
+                amounts[resource] = min(value, Fraction(MAX_OF_A_POD)) if whole else value
         return amounts
+
+    def _whole(self, resource: str) -> str:
+        """What is expected of a resource that comes in whole numbers, "" for others."""
+        settings = self._settings
+        if resource == settings.gpu_memory:
+            return 'a whole number of GiB without a unit, as in "3"'
+        gpus = resource in settings.gpu_resources or resource == settings.shared_gpus
+        return "a whole number of GPUs" if gpus else ""
 
     def gpu_resource(self, total: Amounts) -> str:
         """The resource of which the pod asks GPUs, "" for none. Two are a cause, and the first counts."""
@@ -98,8 +120,8 @@ class _Reader:
         return names[0] if names else ""
 
 
-def _is_gpu_count(value: Fraction) -> bool:
-    return value.denominator == 1 and value <= MAX_GPUS_OF_A_POD
+def _is_count(value: Fraction) -> bool:
+    return value.denominator == 1 and value <= MAX_OF_A_POD
 
 
 def _total(containers: list[Amounts], inits: list[tuple[Amounts, bool]]) -> Amounts:

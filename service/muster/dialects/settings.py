@@ -11,22 +11,24 @@ class Settings:
 
     `scheduler_names`: pods of these are planned; of all others only the usage counts.
     `gpu_resources`: extended resources that count whole GPUs.
-    `unplanned_resources`: GPU resources that the shim holds and nobody plans yet: refused with a reason.
-    `unread_labels`, `unread_annotations`: they name a gang in a dialect that is not read yet. The shim holds
-    such pods, and to place them one by one would be half a gang: refused with a reason.
+    `gpu_memory`: the extended resource that counts memory of shared GPUs, in GiB.
+    `shared_gpus`: on nodes the extended resource that counts the GPUs which share their memory; on pods the
+    label that says over how many GPUs the pod's memory is spread.
     `foreign_prefixes`: GPU resources that are not ours: alone, such a pod is left to the in-tree plugins;
     inside a gang it is refused.
+    `policies_…`: where the ConfigMap of the cluster's policies is, and its key.
     """
 
     scheduler_names: frozenset[str] = frozenset({"muster"})
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu")
-    unplanned_resources: tuple[str, ...] = ("aliyun.com/gpu-mem",)
+    gpu_memory: str = "aliyun.com/gpu-mem"
+    shared_gpus: str = "aliyun.com/gpu-count"
     foreign_prefixes: tuple[str, ...] = ("nvidia.com/mig-",)
-    unread_labels: tuple[str, ...] = ("scheduling.x-k8s.io/pod-group",)
-    unread_annotations: tuple[str, ...] = ("scheduling.run.ai/pod-group",)
     ack_name: str = "gpu-topology"
     ack_replicas: str = "gpu-topology-replica"
     ack_node_mode: str = "ack.node.gpu.schedule"
+    ack_node_placement: str = "ack.node.gpu.placement"
+    ack_node_name: str = "nodename"
     matrix: str = "GPU_TOPOLOGY"
     nvlink_domain: str = "gpu.topology/nvlink-domain"
     nvlink_domain_size: str = "gpu.topology/nvlink-domain-size"
@@ -35,10 +37,16 @@ class Settings:
     gpu_product: str = "nvidia.com/gpu.product"
     nvlink_version: str = "nvidia.com/nvlink.version"
     nvswitch_present: str = "nvidia.com/nvswitch.present"
+    memory_by_gpu: str = "gpu.topology/gpu-mem"
+    system_namespace: str = "kube-system"
+    unhealthy_prefix: str = "unhealthy-gpu-"
+    policies_namespace: str = "kai-scheduler"
+    policies_name: str = "kai-scheduler-config"
+    policies_key: str = "config.yaml"
 
     def is_foreign(self, resource: str) -> bool:
         """Whether the resource is a GPU's, but none that is planned."""
-        return resource in self.unplanned_resources or resource.startswith(self.foreign_prefixes)
+        return resource.startswith(self.foreign_prefixes)
 
 
 DEFAULTS = Settings()

@@ -1,0 +1,223 @@
+"""ConfigMaps → facts of nodes, and the text of the cluster's policies.
+
+kube-system, labels ack.node.gpu.schedule=topology, nodename=<node>: what newer ACK device plugins publish
+    devices:   {"0":"Healthy","1":"Unhealthy"}       of each GPU
+    linkType:  [["X","NV2"],["NV2","X"]]              as `nvidia-smi topo -m` has it, or in words
+    bandwidth: [[0,48.4],[48.3,0]]                    GB/s, in place of the modelled ones
+kube-system/unhealthy-gpu-<node>:                    what gpushare's device plugin publishes
+    gpus: "0,2"
+kai-scheduler/kai-scheduler-config:                  the cluster's policies, see `policies`
+    config.yaml: …
+
+All values are text, most of it JSON. What can't be read becomes a sentence among the `problems` of the node,
+which is used without it; never an exception.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from muster.dialects import ack
+from muster.dialects.gputopology import link_of
+from muster.dialects.objects import ConfigMapObject
+from muster.dialects.reading import natural
+from muster.dialects.settings import DEFAULTS, Settings
+from muster.domain.allocation import MAX_GPUS
+from muster.domain.topology import GpuTopology, Link
+
+DEVICES, LINKS, BANDWIDTH = "devices", "linkType", "bandwidth"
+UNHEALTHY = "gpus"
+
+MAX_BYTES = 1 << 20
+"""A ConfigMap may have 1 MiB of data in the API."""
+MAX_GB_PER_S = 1e6
+
+_HEALTHY = "healthy"
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTopology:
+    """What a device plugin says of one node's GPUs. `speaks`: it has a matrix; `topology` is None where that
+    can't be read. `unhealthy` is a bit mask. `name` is the ConfigMap's, for sentences."""
+
+    node: str
+    name: str
+    speaks: bool = False
+    topology: GpuTopology | None = None
+    unhealthy: int = 0
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnhealthyGpus:
+    """GPUs of one node, as a bit mask, on which nothing may be planned."""
+
+    node: str
+    name: str
+    unhealthy: int = 0
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyText:
+    """The cluster's policies, as they are written; "" where the key is missing."""
+
+    text: str
+
+
+NodeFact = NodeTopology | UnhealthyGpus
+
+
+def read(
+    obj: ConfigMapObject, settings: Settings = DEFAULTS
+) -> NodeTopology | UnhealthyGpus | PolicyText | None:
+    """What the ConfigMap says; None where it is none of these."""
+    meta, data = obj.metadata, obj.data or {}
+    if (meta.namespace, meta.name) == (settings.policies_namespace, settings.policies_name):
+        return PolicyText(data.get(settings.policies_key, ""))
+    if meta.namespace != settings.system_namespace:
+        return None
+    name = f"ConfigMap {meta.namespace}/{meta.name}"
+    labels = meta.labels or {}
+    node = labels.get(settings.ack_node_name)
+    if node and labels.get(settings.ack_node_mode) == ack.TOPOLOGY:
+        return _topology(node, name, data)
+    node = meta.name.removeprefix(settings.unhealthy_prefix)
+    if node and node != meta.name:
+        return _unhealthy(node, name, data)
+    return None
+
+
+def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> UnhealthyGpus:
+    if data and UNHEALTHY not in data:
+        expected = f'{name}: expected the key {UNHEALTHY}, as in {UNHEALTHY}: "0,2"'
+        return UnhealthyGpus(node, name, problems=(f"{expected}: all GPUs count as healthy",))
+    mask, bad = 0, list[str]()
+    for part in data.get(UNHEALTHY, "").split(","):
+        gpu = natural(part.strip())
+        if gpu is not None and gpu < MAX_GPUS:
+            mask |= 1 << gpu
+        elif part.strip():
+            bad.append(part.strip()[:_SHOWN])
+    if not bad:
+        return UnhealthyGpus(node, name, mask)
+    problem = f'{name}: {UNHEALTHY} has {bad[0]!r} in it, expected GPUs as in "0,2": the others are used'
+    return UnhealthyGpus(node, name, mask, (problem,))
+
+
+def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeTopology:
+    problems: list[str] = []
+    unhealthy = topology = None
+    try:
+        unhealthy = _devices(data, lambda said: problems.append(f"{name}: {DEVICES}: {said}"))
+    except _Unreadable as error:
+        problems.append(f"{name}: {DEVICES}: {error}; all GPUs count as healthy")
+    try:
+        topology = _matrix(data)
+    except _Unreadable as error:
+        problems.append(f"{name}: {LINKS}: {error}; it is not used")
+    if topology is not None and BANDWIDTH in data:
+        try:
+            topology = _measured(topology, data)
+        except _Unreadable as error:
+            problems.append(f"{name}: {BANDWIDTH}: {error}; modelled bandwidths are used")
+    return NodeTopology(node, name, LINKS in data, topology, unhealthy or 0, tuple(problems))
+
+
+class _Unreadable(ValueError):
+    """Its text says what is wrong with a value."""
+
+
+def _devices(data: Mapping[str, str], problem: Callable[[str], None]) -> int:
+    """The bit mask of the GPUs that are not healthy. What is no state of a GPU leaves the others as they are:
+    one that is said to be broken is not planned on."""
+    if DEVICES not in data:
+        return 0
+    states = _json(data[DEVICES])
+    if not isinstance(states, dict):
+        raise _Unreadable('expected a JSON object, as in {"0":"Healthy"}')
+    mask, bad = 0, list[str]()
+    for key, state in states.items():
+        gpu = natural(key)
+        if gpu is None or gpu >= MAX_GPUS or not isinstance(state, str):
+            bad.append(f"{key[:_SHOWN]!r}: {str(state)[:_SHOWN]!r}")
+        else:
+            mask |= (state.lower() != _HEALTHY) << gpu
+    if bad:
+        problem(f'{bad[0]} is no state of a GPU, expected as in {{"0":"Healthy"}}: the others are used')
+    return mask
+
+
+def _matrix(data: Mapping[str, str]) -> GpuTopology | None:
+    if LINKS not in data:
+        return None
+    rows = _square(data[LINKS])
+    links = tuple(
+        tuple(None if i == j else _link(kind, i, j) for j, kind in enumerate(row))
+        for i, row in enumerate(rows)
+    )
+    for i, row in enumerate(links):
+        for j, link in enumerate(row):
+            if link != links[j][i]:
+                there, back = rows[i][j], rows[j][i]
+                ways = f"{str(there)[:_SHOWN]!r}, and the other way by {str(back)[:_SHOWN]!r}"
+                raise _Unreadable(f"GPUs {i} and {j} are joined by {ways}")
+    return GpuTopology(links)
+
+
+def _link(kind: object, i: int, j: int) -> Link:
+    link = link_of(kind) if isinstance(kind, str) else None
+    if link is None:
+        raise _Unreadable(f"the link {str(kind)[:_SHOWN]!r} of GPUs {i} and {j} is unknown")
+    return link
+
+
+def _measured(topology: GpuTopology, data: Mapping[str, str]) -> GpuTopology:
+    """The links with bandwidths that were measured: the slower of both ways, in whole GB/s, so that the noise
+    of a measurement does not make every node a kind of its own."""
+    rows = _square(data[BANDWIDTH])
+    if len(rows) != topology.gpu_count:
+        raise _Unreadable(f"it is of {len(rows)} GPUs, and {LINKS} of {topology.gpu_count}")
+    speeds = [[_speed(value, i, j) for j, value in enumerate(row)] for i, row in enumerate(rows)]
+    return GpuTopology(
+        tuple(
+            tuple(
+                link and Link(link.kind, float(max(1, round(min(speeds[i][j], speeds[j][i])))))
+                for j, link in enumerate(row)
+            )
+            for i, row in enumerate(topology.links)
+        )
+    )
+
+
+def _speed(value: object, i: int, j: int) -> float:
+    if i == j:
+        return 0.0
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_GB_PER_S:
+        return float(value)
+    raise _Unreadable(f"{str(value)[:_SHOWN]!r} of GPUs {i} and {j} is no positive number of GB/s")
+
+
+def _square(text: str) -> list[list[object]]:
+    """A square matrix in JSON; nothing is said of what stands in it."""
+    rows = _json(text)
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise _Unreadable("expected a JSON list of lists")
+    if any(len(row) != len(rows) for row in rows):
+        row = next(i for i, row in enumerate(rows) if len(row) != len(rows))
+        raise _Unreadable(f"it has {len(rows)} rows, and {len(rows[row])} entries in row {row}")
+    if len(rows) > MAX_GPUS:
+        raise _Unreadable(f"it is of {len(rows)} GPUs, more than {MAX_GPUS}")
+    return rows
+
+
+def _json(text: str) -> object:
+    if len(text) > MAX_BYTES:
+        raise _Unreadable(f"it has {len(text)} characters, more than a ConfigMap can have")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _Unreadable(f"it is no JSON ({str(error)[:80]})") from error

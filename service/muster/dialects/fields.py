@@ -1,0 +1,118 @@
+"""Fields of an object of which nothing is certain, read one by one: what is ill-formed gathers as causes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from muster.domain.reasons import BadValue
+
+MAX_COUNT = 2**31 - 1
+"""Kubernetes' counts are int32."""
+MAX_CAUSES = 8
+"""Of one object: a list of thousands with the same slip in each says it a few times only."""
+_SHOWN = 80
+
+
+class Fields:
+    """The members of one JSON object; all parts of one whole share `causes`. null is a field not given."""
+
+    def __init__(self, where: str, path: str, value: dict[str, Any], causes: list[BadValue]) -> None:
+        self.causes = causes
+        self._where = where
+        self._path = path
+        self._value = value
+
+    @classmethod
+    def of(cls, where: str, path: str, value: object) -> Fields:
+        """The object `value`, which is at `path` of `where` (kind/namespace/name); None is an empty one."""
+        fields = cls(where, "", {} if value is None else {path: value}, [])
+        return fields.part(path)
+
+    def bad(self, field: str, value: object, expected: str) -> None:
+        """Say that a field can't be used."""
+        if len(self.causes) < MAX_CAUSES:
+            self.causes.append(BadValue(self._where, f"{self._path}{field}", _shown(value), expected))
+
+    def given(self, field: str) -> bool:
+        return self._value.get(field) is not None
+
+    def known(self, *fields: str) -> None:
+        """All fields must be some of these."""
+        unknown = sorted(str(field) for field in set(self._value) - set(fields))
+        if unknown:
+            self.bad(unknown[0][:_SHOWN], "", f"none of this name: known are {', '.join(fields)}")
+
+    def part(self, field: str) -> Fields:
+        """The object in a field, an empty one where there is none."""
+        value = self._value.get(field)
+        if value is not None and not isinstance(value, dict):
+            self.bad(field, value, "an object")
+            value = None
+        return Fields(self._where, f"{self._path}{field}.", value or {}, self.causes)
+
+    def listed(self, field: str, at_most: int) -> tuple[Fields, ...]:
+        """The objects in a list; () where it is none."""
+        value = self._list(field, at_most)
+        parts = []
+        for number, item in enumerate(value or ()):
+            if not isinstance(item, dict):
+                self.bad(f"{field}[{number}]", item, "an object")
+                return ()
+            parts.append(Fields(self._where, f"{self._path}{field}[{number}].", item, self.causes))
+        return tuple(parts)
+
+    def text(self, field: str, needed: bool = False) -> str | None:
+        value = self._value.get(field)
+        if isinstance(value, str):
+            return value
+        if value is not None or needed:
+            self.bad(field, "" if value is None else value, "a string")
+        return None
+
+    def texts(self, field: str, at_most: int) -> tuple[str, ...] | None:
+        """The strings in a list, () where it is not given; None where it can't be read."""
+        value = self._list(field, at_most)
+        if value is None:
+            return None
+        if not all(isinstance(item, str) for item in value):
+            self.bad(field, value, 'strings: write them with quotes, "true"')
+            return None
+        return tuple(value)
+
+    def matching(
+        self, field: str, pattern: re.Pattern[str], expected: str, needed: bool = False
+    ) -> str | None:
+        text = self.text(field, needed)
+        if text is not None and not pattern.fullmatch(text):
+            self.bad(field, text, expected)
+            return None
+        return text
+
+    def positive(self, field: str) -> int | None:
+        value = self._value.get(field)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT:
+            return value
+        self.bad(field, value, "a positive whole number: 1, 2, …")
+        return None
+
+    def _list(self, field: str, at_most: int) -> list[Any] | None:
+        value = self._value.get(field)
+        if value is None:
+            return []
+        if not isinstance(value, list) or len(value) > at_most:
+            self.bad(field, value, f"a list of at most {at_most}")
+            return None
+        return value
+
+
+def _shown(value: object) -> str:
+    match value:
+        case str() | int() | float():
+            return str(value)[:_SHOWN]
+        case list():
+            return f"a list of {len(value)}"
+        case _:
+            return "an object"

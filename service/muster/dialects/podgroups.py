@@ -1,0 +1,179 @@
+"""PodGroup objects of three APIs → facts. Never an exception: what is ill-formed becomes the group's cause.
+
+    scheduling.run.ai/v2             minMember, queue, topologyPolicy {scope, affinity.required[]}
+    scheduling.run.ai/v2alpha2       KAI's: minMember, queue, topologyConstraint, subGroups[] (`subgroups`)
+    scheduling.x-k8s.io/v1alpha1     coscheduling's: minMember
+
+The first two are versions of one CRD, of which neither prunes the other: an object may come with the fields
+of both, and both are read. Not read: priorityClassName (the pods' own priority counts), minResources (the
+pods' requests are what is planned) and scheduleTimeoutSeconds (a gang that waits holds nothing).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from muster.dialects import coscheduling, kai, subgroups
+from muster.dialects.fields import Fields
+from muster.dialects.objects import CustomObject
+from muster.dialects.reading import A_SCOPE, LABEL_KEY
+from muster.dialects.subgroups import Constraint, Topologies
+from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.pod import Wishes
+from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
+from muster.domain.request import SelectorTerm
+
+KAI_API = "scheduling.run.ai/v2alpha2"
+COSCHEDULING_API = "scheduling.x-k8s.io/v1alpha1"
+TOPOLOGY_APIS = ("kai.scheduler/v1alpha1",)
+
+MAX_TERMS = 32
+MAX_VALUES = 64
+MAX_QUEUE = 253
+_QUEUE = re.compile(rf".{{0,{MAX_QUEUE}}}", re.DOTALL)
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_VALUES_OF = {
+    "In": "one value or more",
+    "NotIn": "one value or more",
+    "Exists": "no values",
+    "DoesNotExist": "no values",
+    "Gt": "one whole number, as text",
+    "Lt": "one whole number, as text",
+}
+"""Operators of node selector requirements, and the values that go with each."""
+
+
+def read(
+    obj: CustomObject, levels: tuple[Level, ...] = DEFAULT_LEVELS, topologies: Topologies | None = None
+) -> PodGroup:
+    """The facts of one PodGroup, of any of the three APIs. `levels` say which words the labels of KAI's
+    topology levels have here; `topologies` are KAI's Topology objects, None where it has none."""
+    if obj.api_version == COSCHEDULING_API:
+        return _coscheduling(obj)
+    return _kai(obj, levels, topologies)
+
+
+def read_topology(obj: CustomObject) -> tuple[str, ...]:
+    """The node labels of a Topology's levels, widest first. What is no label is left out."""
+    levels = Fields.of(f"topology/{obj.metadata.name}", "spec", obj.spec).listed("levels", MAX_TERMS)
+    labels = (level.matching("nodeLabel", LABEL_KEY, "a label key of nodes") for level in levels)
+    return tuple(label for label in labels if label is not None)
+
+
+def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | None) -> PodGroup:
+    meta, api_version = obj.metadata, obj.api_version
+    spec = Fields.of(f"podgroup/{meta.namespace}/{meta.name}", "spec", obj.spec)
+    scope, required = _policy(spec)
+    constraint = Constraint.read(spec, levels, topologies)
+    tree = subgroups.read(spec, levels, topologies)
+    asked = {wanted for wanted in (scope, constraint.required, tree.required) if wanted}
+    if len(asked) > 1:
+        spec.bad("topologyConstraint", ", ".join(sorted(asked)), "one required scope for the whole gang")
+    min_member = spec.positive("minMember")
+    if tree.min_member:
+        min_member = max(min_member or 0, tree.min_member)
+    elif min_member is None and not spec.causes:
+        if api_version == OURS:
+            spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
+        else:
+            min_member = 1  # as KAI takes it (pkg/scheduler/api/podgroup_info)
+    preferred = tuple(dict.fromkeys(s for s in (constraint.preferred, tree.preferred) if s))
+    return PodGroup(
+        meta.namespace,
+        kai.NAME,
+        meta.name,
+        uid=meta.uid,
+        min_member=min_member,
+        wishes=Wishes(required_scope=next(iter(sorted(asked)), None), preferred_scopes=preferred),
+        role_wishes=tree.role_wishes,
+        role_min=tree.role_min,
+        required=required,
+        queue=spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") or "",
+        causes=tuple(spec.causes),
+        api_version=api_version,
+        status=_status(obj.status) if api_version == OURS else None,
+    )
+
+
+def _coscheduling(obj: CustomObject) -> PodGroup:
+    meta = obj.metadata
+    spec = Fields.of(f"podgroup/{meta.namespace}/{meta.name}", "spec", obj.spec)
+    min_member = spec.positive("minMember")
+    if min_member is None and not spec.causes:
+        spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
+    return PodGroup(
+        meta.namespace,
+        coscheduling.NAME,
+        meta.name,
+        uid=meta.uid,
+        min_member=min_member,
+        causes=tuple(spec.causes),
+        api_version=COSCHEDULING_API,
+    )
+
+
+def _policy(spec: Fields) -> tuple[str | None, tuple[SelectorTerm, ...]]:
+    """The required scope and the node terms of `topologyPolicy`, which is ours alone: what is unknown in it
+    is a wish that nobody would hear."""
+    policy = spec.part("topologyPolicy")
+    policy.known("scope", "affinity")
+    scope = policy.matching("scope", LABEL_KEY, A_SCOPE)
+    affinity = policy.part("affinity")
+    affinity.known("required")
+    items = affinity.listed("required", MAX_TERMS)
+    terms = (_term(item) for item in items)
+    return scope, tuple(term for term in terms if term is not None)
+
+
+def _term(item: Fields) -> SelectorTerm | None:
+    item.known("key", "operator", "values")
+    key = item.matching("key", LABEL_KEY, "a label key of nodes", needed=True)
+    operator = item.text("operator", needed=True)
+    if operator is not None and operator not in _VALUES_OF:
+        item.bad("operator", operator, f"one of {', '.join(_VALUES_OF)}")
+        return None
+    values = item.texts("values", MAX_VALUES)
+    if key is None or operator is None or values is None:
+        return None
+    if not _fit(operator, values):
+        item.bad("values", ", ".join(values), f"{_VALUES_OF[operator]}, as {operator} wants")
+        return None
+    return SelectorTerm(key, operator, values)
+
+
+def _fit(operator: str, values: tuple[str, ...]) -> bool:
+    match operator:
+        case "In" | "NotIn":
+            return bool(values) and all(map(_LABEL_VALUE.fullmatch, values))
+        case "Exists" | "DoesNotExist":
+            return not values
+        case _:
+            return len(values) == 1 and _INTEGER.fullmatch(values[0]) is not None
+
+
+def _status(value: object) -> PodGroupStatus | None:
+    """The status as we wrote it before; None where there is none of ours."""
+    if not isinstance(value, dict) or not isinstance(value.get("phase"), str):
+        return None
+    return PodGroupStatus(
+        phase=value["phase"],
+        needed=_count(value, "needed"),
+        present=_count(value, "present"),
+        placed=_count(value, "placed"),
+        running=_count(value, "running"),
+        domain=_text(value, "domain"),
+        reason=_text(value, "reason"),
+    )
+
+
+def _count(value: Mapping[str, Any], field: str) -> int:
+    found = value.get(field)
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+
+
+def _text(value: Mapping[str, Any], field: str) -> str:
+    found = value.get(field)
+    return found if isinstance(found, str) else ""

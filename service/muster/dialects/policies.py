@@ -1,0 +1,281 @@
+"""The cluster's policies and levels: the ConfigMap of the topology recipe, in YAML.
+
+topologyAwareScheduling:
+  enabled: true
+  policies:
+    - {name: nvlink-locality, weight: 100, topology: nvlink, strategy: pack}
+  levels:                                     # from the narrowest to the widest
+    - {name: nvlink-domain, label: gpu.topology/nvlink-domain}
+    - {name: rack, label: example.com/rack}
+  preset: topograph                           # ours: the levels of a known fabric instead of rack and zone
+
+`policies` and `levels` may stand beside topologyAwareScheduling as well. Of other keys at the top nothing is
+read. docs/policies.md has every field, and what the planner makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from muster.dialects.ack import ALIYUN_GPU
+from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, natural
+from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.policies import Policies, Policy, Strategy, Topology
+from muster.domain.request import Scope, Term
+
+SECTION = "topologyAwareScheduling"
+
+MAX_CHARACTERS = 64 * 1024
+MAX_PIECES = 4_000
+"""Keys, values, lists and mappings of the whole text, what is not ours too: a thousand take some milliseconds
+to read, and nothing else is done meanwhile."""
+MAX_DEPTH = 32
+MAX_POLICIES = 32
+MAX_LEVELS = 16
+MAX_WEIGHT = 1000
+
+BUILT_IN = MappingProxyType(
+    {
+        Scope.GPU.value: ("nvidia.com/gpu", ALIYUN_GPU, "amd.com/gpu"),
+        Scope.NVLINK_DOMAIN.value: ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"),
+        Scope.NODE.value: ("kubernetes.io/hostname",),
+    }
+)
+"""Scopes that keep their meaning → the labels that may be said of them: they change nothing."""
+
+_ORDER = (*BUILT_IN, Scope.RACK.value, Scope.ZONE.value)
+
+_ZONE, _RACK = DEFAULT_LEVELS
+PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
+    {
+        "topograph": (
+            _ZONE,
+            Level("tier-2", ("fabric.topograph.run/tier-2",)),
+            Level("tier-1", ("fabric.topograph.run/tier-1",)),
+            Level(Scope.RACK.value, ("fabric.topograph.run/tier-0",)),
+            Level("accelerator-domain", ("accelerator.topograph.run/domain",)),
+        ),
+        "eks": (
+            _ZONE,
+            Level("network-layer-1", ("topology.k8s.aws/network-node-layer-1",)),
+            Level("network-layer-2", ("topology.k8s.aws/network-node-layer-2",)),
+            Level(Scope.RACK.value, ("topology.k8s.aws/network-node-layer-3",)),
+        ),
+        "gke": (
+            _ZONE,
+            Level("block", ("cloud.google.com/gce-topology-block",)),
+            Level(Scope.RACK.value, ("cloud.google.com/gce-topology-subblock",)),
+        ),
+        "oke": (
+            _ZONE,
+            Level("hpc-island", ("oci.oraclecloud.com/rdma.hpc_island_id",)),
+            Level("network-block", ("oci.oraclecloud.com/rdma.network_block_id",)),
+            Level(Scope.RACK.value, ("oci.oraclecloud.com/rdma.local_block_id",)),
+        ),
+    }
+)
+"""Levels of fabrics, widest first, by the labels that are put on nodes by Topograph (its page "node labels":
+tier 0 is the switch next to the node), by EKS (its user guide, "network topology labels": layer 3 is the
+nearest), by GKE and by OKE (the levels of their examples for Kueue's Topology)."""
+
+_SHOWN = 60
+_A_LABEL = "a label key of nodes"
+
+
+def read(text: str) -> tuple[Policies | None, tuple[str, ...]]:
+    """The policies; or None, with a sentence for each thing that is not well-formed: then the last good ones
+    stay."""
+    reader = _Reader()
+    policies = reader.policies(text)
+    return (None, tuple(reader.problems)) if reader.problems else (policies, ())
+
+
+class _Reader:
+    """Reads one text, gathering problems. All scalars are text: YAML's guesses (no → false) are not made."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def policies(self, text: str) -> Policies:
+        top = self._top(text)
+        section = self._mapping(SECTION, top.get(SECTION, ""), ("enabled", "policies", "levels", "preset"))
+        for key in ("policies", "levels"):
+            if key in top and key in section:
+                self._problem(key, f"given twice, also under {SECTION}: keep one of them")
+        enabled = section.get("enabled", "true")
+        if enabled not in ("true", "false"):
+            self._bad(f"{SECTION}.enabled", enabled, "true or false")
+        return Policies(
+            enabled == "true",
+            self._policies(section.get("policies", top.get("policies", ""))),
+            self._levels(section.get("levels", top.get("levels", "")), section.get("preset", "")),
+        )
+
+    def _top(self, text: str) -> dict[str, Any]:
+        if not text.strip():
+            self._problem("config.yaml", f"expected, but missing or empty: it begins with {SECTION}:")
+            return {}
+        if len(text) > MAX_CHARACTERS:
+            self._problem("config.yaml", f"{len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
+            return {}
+        try:
+            _check_size(text)
+            value = yaml.load(text, _Loader)
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter of escapes beyond Unicode
+            self._problem("config.yaml", f"no YAML that can be read: {_said(error)}")
+            return {}
+        if not isinstance(value, dict):
+            self._bad("config.yaml", value, f"a mapping that begins with {SECTION}:")
+            return {}
+        if not any(key in value for key in (SECTION, "policies", "levels")):
+            self._problem("config.yaml", f"expected {SECTION}, and it is not there")
+        return value
+
+    def _policies(self, value: object) -> tuple[Policy, ...]:
+        found: dict[str, Policy] = {}
+        for where, item in self._items("policies", value, MAX_POLICIES):
+            said = self._mapping(where, item, ("name", "weight", "topology", "strategy"))
+            name = self._name(where, said, found)
+            weight = natural(said["weight"]) if isinstance(said.get("weight"), str) else None
+            if weight is None or weight > MAX_WEIGHT:
+                self._bad(f"{where}.weight", said.get("weight"), f"a whole number from 0 to {MAX_WEIGHT}")
+            topology = self._word(f"{where}.topology", said.get("topology"), Topology)
+            strategy = self._word(f"{where}.strategy", said.get("strategy"), Strategy)
+            found[name] = Policy(name, weight or 0, Term(topology, strategy))
+        return tuple(found.values())
+
+    def _levels(self, value: object, preset: object) -> tuple[Level, ...]:
+        """The preset's levels (the defaults without one), replaced and extended by those listed."""
+        base = PRESETS.get(preset) if isinstance(preset, str) else None
+        if base is None and preset != "":
+            self._bad(f"{SECTION}.preset", preset, f"one of {', '.join(PRESETS)}")
+        listed: dict[str, Level] = {}
+        for where, item in self._items("levels", value, MAX_LEVELS):
+            said = self._mapping(where, item, ("name", "label"))
+            name = self._name(where, said, listed)
+            label = said.get("label")
+            if not isinstance(label, str) or not LABEL_KEY.fullmatch(label):
+                self._bad(f"{where}.label", label, _A_LABEL)
+            elif name in BUILT_IN and label not in BUILT_IN[name]:
+                fixed = f"the scope {name} can't be changed; give a level of your own another name"
+                expected = f"{' or '.join(BUILT_IN[name])}: {fixed}"
+                self._bad(f"{where}.label", label, expected)
+            else:
+                listed[name] = Level(name, (label,))
+        self._check_order(listed)
+        return _merged(
+            base or DEFAULT_LEVELS, [level for name, level in listed.items() if name not in BUILT_IN]
+        )
+
+    def _check_order(self, listed: Iterable[str]) -> None:
+        known = [name for name in listed if name in _ORDER]
+        for narrow, wide in pairwise(known):
+            if _ORDER.index(narrow) > _ORDER.index(wide):
+                self._problem(
+                    "levels", f"{narrow} comes before {wide}: list them from the narrowest to the widest"
+                )
+                return
+
+    def _items(self, field: str, value: object, most: int) -> list[tuple[str, object]]:
+        """The items of a list, each with the field that it is."""
+        if value == "":
+            return []
+        if not isinstance(value, list):
+            self._bad(field, value, "a list")
+            return []
+        if len(value) > most:
+            self._problem(field, f"{len(value)} of them; at most {most} are read")
+            return []
+        return [(f"{field}[{number}]", item) for number, item in enumerate(value)]
+
+    def _mapping(self, field: str, value: object, known: tuple[str, ...]) -> dict[str, Any]:
+        if value == "":
+            return {}
+        if not isinstance(value, dict):
+            self._bad(field, value, f"a mapping with {', '.join(known)}")
+            return {}
+        for key in value:
+            if key not in known:
+                self._problem(f"{field}.{str(key)[:_SHOWN]}", f"unknown; known here: {', '.join(known)}")
+        return value
+
+    def _name(self, where: str, said: Mapping[str, Any], before: Mapping[str, object]) -> str:
+        name = said.get("name")
+        if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
+            self._bad(f"{where}.name", name, A_NAME)
+            return ""
+        if name in before:
+            self._problem(f"{where}.name", f'"{name}" is given twice')
+        return name
+
+    def _word(self, field: str, value: object, words: type[Topology] | type[Strategy]) -> str:
+        if not isinstance(value, str) or value not in set(words):
+            self._bad(field, value, f"one of {', '.join(words)}")
+        return str(value)
+
+    def _bad(self, field: str, value: object, expected: str) -> None:
+        shown = "missing" if value is None or value == "" else f'"{str(value)[:_SHOWN]}"'
+        self._problem(field, f"{shown}, expected {expected}")
+
+    def _problem(self, field: str, text: str) -> None:
+        """YAML can say half a character (\\ud800), which no event could carry."""
+        if len(self.problems) < MAX_POLICIES:
+            self.problems.append(f"{field}: {text}".encode(errors="backslashreplace").decode())
+
+
+def _merged(base: tuple[Level, ...], listed: list[Level]) -> tuple[Level, ...]:
+    """Widest first. Those listed come in their order, from narrow to wide; one of the base that is not listed
+    stays just inside the one that was wider than it, and the widest stays the widest."""
+    narrow_first = list(listed)
+    wider: str | None = None
+    for level in base:
+        scopes = [each.scope for each in narrow_first]
+        if level.scope not in scopes:
+            narrow_first.insert(scopes.index(wider) if wider is not None else len(scopes), level)
+        wider = level.scope
+    return tuple(reversed(narrow_first))
+
+
+class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
+    """In C where PyYAML has it; without keys given twice (the first would be lost)."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key.value for key, _ in node.value if isinstance(key.value, str)):
+            if key in seen:
+                raise yaml.YAMLError(f"the key {key[:_SHOWN]!r} is given twice")
+            seen.add(key)
+        made: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return made
+
+
+def _check_size(text: str) -> None:
+    """Look at the text piece by piece, and no further than is allowed. Aliases are refused: a bomb is made of
+    them.
+
+    Raises:
+        yaml.YAMLError: it is too much, or no YAML.
+    """
+    pieces = depth = 0
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not read: write the value again")
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.CollectionStartEvent | yaml.ScalarEvent):
+            pieces += 1
+            depth += isinstance(event, yaml.CollectionStartEvent)
+        if depth > MAX_DEPTH:
+            raise yaml.YAMLError(f"nested too deeply: at most {MAX_DEPTH} levels are read")
+        if pieces > MAX_PIECES:
+            raise yaml.YAMLError(f"too much of it: at most {MAX_PIECES:,} keys, values and lists are read")
+
+
+def _said(error: Exception) -> str:
+    """One line of what the YAML library says."""
+    return " ".join(str(error).split())[:160]

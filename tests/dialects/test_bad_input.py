@@ -1,0 +1,454 @@
+"""Bad input over all dialects, and the reason that each gets: on pods a typed cause, on nodes and policies a
+sentence that names the key. The dialects' own tests have more of each; here none may be missing."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from muster.dialects import configmaps, nodes, podgroups, pods, policies
+from muster.dialects.configmaps import NodeFact, PolicyText
+from muster.domain.reasons import BadValue, Cause, DialectsDisagree, ForgedAllocation
+from muster.domain.sentences import MAX_CHARACTERS, cause_sentence, sentence
+from tests.dialects.objects import as_json, config_map, custom_object, full_matrix, node_object, pod_object
+
+GPU = {"aliyun.com/gpu": 1}
+MEM = {"aliyun.com/gpu-mem": 8}
+OWN = "gpu.topology/"
+GROUP = {f"{OWN}group": "g", f"{OWN}min-member": "2"}
+
+
+def ack(name: str | None, count: str | None, **more: Any) -> dict[str, Any]:
+    labels = {"gpu-topology": name, "gpu-topology-replica": count}
+    return {"labels": {key: text for key, text in labels.items() if text is not None}, "limits": GPU, **more}
+
+
+def own(**keys: str) -> dict[str, Any]:
+    return {
+        "annotations": {f"{OWN}{key.replace('_', '-')}": text for key, text in keys.items()},
+        "limits": GPU,
+    }
+
+
+def forged(key: str, limits: dict[str, int]) -> dict[str, Any]:
+    return {"annotations": {key: "0"}, "limits": limits}
+
+
+PODS: dict[str, tuple[dict[str, Any], str]] = {
+    # ACK
+    "ack: replicas in words": (ack("g", "two"), "BadValue gpu-topology-replica"),
+    "ack: no replica": (ack("g", "0"), "BadValue gpu-topology-replica"),
+    "ack: no count": (ack("g", None), "BadValue gpu-topology-replica"),
+    "ack: a count of thirty digits": (ack("g", "9" * 30), "BadValue gpu-topology-replica"),
+    "ack: no name": (ack(None, "2"), "BadValue gpu-topology"),
+    "ack: an empty name": (ack("", "2"), "BadValue gpu-topology"),
+    "ack: its labels as annotations": (
+        {"annotations": {"gpu-topology": "g"}, "limits": GPU},
+        "BadValue annotation gpu-topology",
+    ),
+    # gputopology: plain GPU pods
+    "gputopology: half a GPU": ({"limits": {"aliyun.com/gpu": "500m"}}, "BadValue main: aliyun.com/gpu"),
+    "gputopology: a negative number": ({"limits": {"nvidia.com/gpu": -1}}, "BadValue main: nvidia.com/gpu"),
+    "gputopology: a word": ({"limits": {"amd.com/gpu": "all"}}, "BadValue main: amd.com/gpu"),
+    "gputopology: two kinds": ({"limits": {"nvidia.com/gpu": 1, **GPU}}, "BadValue resources"),
+    "gputopology: a forged group": (
+        forged("ALIYUN_COM_GPU_GROUP", GPU),
+        "ForgedAllocation ALIYUN_COM_GPU_GROUP",
+    ),
+    "gputopology: forged as assigned": (
+        forged("ALIYUN_COM_GPU_ASSIGNED", GPU),
+        "ForgedAllocation ALIYUN_COM_GPU_ASSIGNED",
+    ),
+    "a resource claim beside GPUs": (
+        {"limits": GPU, "spec": {"resourceClaims": [{"name": "c"}]}},
+        "BadValue resourceClaims",
+    ),
+    "a MIG slice in a gang": (ack("g", "2", limits={"nvidia.com/mig-1g.5gb": 1}), "BadValue resources"),
+    "another scheduler's group": (
+        {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}},
+        "BadValue schedulingGroup",
+    ),
+    # cGPU
+    "cgpu: bytes": ({"limits": {"aliyun.com/gpu-mem": "3Gi"}}, "BadValue main: aliyun.com/gpu-mem"),
+    "cgpu: part of a GiB": ({"limits": {"aliyun.com/gpu-mem": "1.5"}}, "BadValue main: aliyun.com/gpu-mem"),
+    "cgpu: beside whole GPUs": ({"limits": {**MEM, **GPU}}, "BadValue resources"),
+    "cgpu: not evenly": (
+        {"limits": MEM, "labels": {"aliyun.com/gpu-count": "3"}},
+        "BadValue aliyun.com/gpu-mem",
+    ),
+    "cgpu: over no GPU": (
+        {"limits": MEM, "labels": {"aliyun.com/gpu-count": "0"}},
+        "BadValue label aliyun.com/gpu-count",
+    ),
+    "cgpu: the label without memory": (
+        {"limits": GPU, "labels": {"aliyun.com/gpu-count": "2"}},
+        "BadValue label aliyun.com/gpu-count",
+    ),
+    "cgpu: the label as a resource": (
+        {"limits": {**MEM, "aliyun.com/gpu-count": 2}},
+        "BadValue resource aliyun.com/gpu-count",
+    ),
+    "cgpu: the label as an annotation": (
+        {"limits": MEM, "annotations": {"aliyun.com/gpu-count": "2"}},
+        "BadValue annotation aliyun.com/gpu-count",
+    ),
+    "cgpu: a forged index": (
+        forged("ALIYUN_COM_GPU_MEM_IDX", MEM),
+        "ForgedAllocation ALIYUN_COM_GPU_MEM_IDX",
+    ),
+    "cgpu: forged shares": (
+        forged("scheduler.framework.gpushare.allocation", MEM),
+        "ForgedAllocation scheduler.framework.gpushare.allocation",
+    ),
+    # the recipe, KAI and coscheduling
+    "kai: a group that is no name": (
+        {"annotations": {"scheduling.run.ai/pod-group": "My Group"}},
+        "BadValue scheduling.run.ai/pod-group",
+    ),
+    "kai: no name": ({"annotations": {"pod-group-name": ""}}, "BadValue pod-group-name"),
+    "kai: a role of two words": (
+        {"limits": GPU, "annotations": {"scheduling.run.ai/topology-role": "pre fill"}},
+        "BadValue scheduling.run.ai/topology-role",
+    ),
+    "kai: a policy twice": (
+        {"limits": GPU, "annotations": {"scheduling.run.ai/topology-policy": "a,a"}},
+        "BadValue scheduling.run.ai/topology-policy",
+    ),
+    "kai: its annotation as a label": (
+        {"limits": GPU, "labels": {"scheduling.run.ai/pod-group": "g"}},
+        "BadValue label scheduling.run.ai/pod-group",
+    ),
+    "coscheduling: a group that is no name": (
+        {"labels": {"scheduling.x-k8s.io/pod-group": "G_1"}},
+        "BadValue scheduling.x-k8s.io/pod-group",
+    ),
+    "coscheduling: its label as an annotation": (
+        {"limits": GPU, "annotations": {"scheduling.x-k8s.io/pod-group": "g"}},
+        "BadValue annotation scheduling.x-k8s.io/pod-group",
+    ),
+    # annotations of our own
+    "own: a group that is no name": (own(group="a b", min_member="2"), f"BadValue {OWN}group"),
+    "own: a count without a group": (own(min_member="2"), f"BadValue {OWN}min-member"),
+    "own: no member": (own(group="g", min_member="0"), f"BadValue {OWN}min-member"),
+    "own: a scope that is no label": (own(scope="my rack"), f"BadValue {OWN}scope"),
+    "own: a scope twice": (own(preferred_scopes="rack,rack"), f"BadValue {OWN}preferred-scopes"),
+    "own: segments that do not nest": (
+        own(segment_size="6,4", segment_scope="rack,node"),
+        f"BadValue {OWN}segment-size",
+    ),
+    "own: a size without a scope": (own(segment_size="4"), f"BadValue {OWN}segment-scope"),
+    "own: at most no member": (own(max_per="rack=0"), f"BadValue {OWN}max-per"),
+    "own: a rank in words": (own(rank="first"), f"BadValue {OWN}rank"),
+    "own: a slip of the pen": (own(scoop="rack"), f"BadValue {OWN}scoop"),
+    "own: a label": ({"labels": {f"{OWN}scope": "rack"}, "limits": GPU}, f"BadValue label {OWN}scope"),
+    "own: very long": (own(scope="r" * 2_000), f"BadValue {OWN}scope"),
+    "own: a forged allocation": (forged(f"{OWN}allocation", GPU), f"ForgedAllocation {OWN}allocation"),
+    "own: a forged decision": (forged(f"{OWN}decision", GPU), f"ForgedAllocation {OWN}decision"),
+}
+
+
+def reason(cause: Cause) -> str:
+    match cause:
+        case BadValue(_, field):
+            return f"BadValue {field}"
+        case ForgedAllocation(_, key):
+            return f"ForgedAllocation {key}"
+    return type(cause).__name__
+
+
+@pytest.mark.parametrize(("said", "expected"), PODS.values(), ids=PODS.keys())
+def test_a_bad_pod_gets_a_typed_cause(said: dict[str, Any], expected: str) -> None:
+    pod = pods.read(pod_object(**said))
+    assert pod.claim is not None  # it is held, so somebody must answer it
+    assert expected in [reason(cause) for cause in pod.causes]
+    for cause in pod.causes:
+        assert len(cause_sentence(cause)) <= MAX_CHARACTERS
+    assert expected.rsplit(maxsplit=1)[-1] in sentence(pod.causes)
+
+
+# --- nodes -----------------------------------------------------------------------------------------
+
+TOPOLOGY = {"ack.node.gpu.schedule": "topology", "nodename": "n"}
+
+
+def fact(name: str, **data: str) -> NodeFact:
+    read = configmaps.read(config_map(name, data, {} if name.startswith("unhealthy-gpu-") else TOPOLOGY))
+    assert read is not None
+    assert not isinstance(read, PolicyText)
+    return read
+
+
+def two(**more: Any) -> dict[str, Any]:
+    """A node of two GPUs."""
+    return {"allocatable": {"aliyun.com/gpu": 2}, **more}
+
+
+def shares(memory: object = 32, **more: Any) -> dict[str, Any]:
+    """A node of two GPUs that share their memory."""
+    return {"allocatable": {"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": memory}, **more}
+
+
+NODES: dict[str, tuple[dict[str, Any], list[NodeFact], str]] = {
+    # what: the node, what ConfigMaps say of it, the sentence
+    "a quantity that is none": (
+        {"allocatable": {"aliyun.com/gpu": "two"}},
+        [],
+        "allocatable aliyun.com/gpu is",
+    ),
+    "GPUs counted differently": (
+        {"allocatable": {"aliyun.com/gpu": 2, "nvidia.com/gpu": 4}},
+        [],
+        "counts its GPUs differently",
+    ),
+    "more GPUs than a node has": ({"allocatable": {"aliyun.com/gpu": 999}}, [], "256 of them are used"),
+    "another count by label": (two(labels={"nvidia.com/gpu.count": "8"}), [], "nvidia.com/gpu.count is '8'"),
+    "ack: an unknown mode": (two(labels={"ack.node.gpu.schedule": "shared"}), [], "ack.node.gpu.schedule is"),
+    "ack: an unknown placement": (
+        shares(labels={"ack.node.gpu.placement": "pack"}),
+        [],
+        "ack.node.gpu.placement is 'pack'",
+    ),
+    "ack: links that are no JSON": (two(), [fact("t", linkType="NV2")], "ConfigMap kube-system/t: linkType"),
+    "ack: links not the same both ways": (
+        two(),
+        [fact("t", linkType='[["X","NV1"],["NV2","X"]]')],
+        "and the other way by",
+    ),
+    "ack: links of another size": (two(), [fact("t", linkType='[["X"]]')], "a matrix of 1 GPUs"),
+    "ack: bandwidth that is none": (
+        two(),
+        [fact("t", linkType='[["X","NV1"],["NV1","X"]]', bandwidth="[[0,0],[0,0]]")],
+        "bandwidth: '0'",
+    ),
+    "ack: devices that are none": (two(), [fact("t", devices='{"GPU":"Healthy"}')], "devices: 'GPU'"),
+    "ack: a device the node has not": (
+        two(),
+        [fact("t", devices='{"7":"Bad"}')],
+        "names GPU 7, and the node",
+    ),
+    "gputopology: no JSON": (two(matrix="{"), [], "GPU_TOPOLOGY: it is no JSON"),
+    "gputopology: a pair is missing": (
+        {"allocatable": {"aliyun.com/gpu": 3}, "matrix": as_json(full_matrix(2))},
+        [],
+        "2 pairs are missing",
+    ),
+    "gputopology: a pair twice": (
+        two(matrix='{"GPU_NV1_0_1":"","GPU_NV2_0_1":""}'),
+        [],
+        "GPUs 0 and 1 are given twice",
+    ),
+    "gputopology: a GPU the node has not": (two(matrix=as_json(full_matrix(3))), [], "and the node has 2"),
+    "gputopology: an unknown link": (
+        two(matrix='{"GPU_NV99_0_1":"?"}'),
+        [],
+        "the link 'NV99', '?', is unknown",
+    ),
+    "labels: islands that do not divide": (
+        two(labels={f"{OWN}nvlink-domain-size": "3"}, allocatable={"nvidia.com/gpu": 4}),
+        [],
+        "does not divide",
+    ),
+    "labels: an unknown NVLink": (
+        two(labels={"nvidia.com/nvlink.version": "9", "nvidia.com/nvswitch.present": "true"}),
+        [],
+        "nvidia.com/nvlink.version is '9'",
+    ),
+    "cgpu: memory that does not divide": (shares(33), [], "33 GiB on 2 GPUs are not the same on each"),
+    "cgpu: memory of no GPU": (
+        {"allocatable": {"aliyun.com/gpu-mem": 32}},
+        [],
+        "nothing of it is served",
+    ),
+    "cgpu: memory by GPU, another sum": (
+        shares(annotations={f"{OWN}gpu-mem": "16,17"}),
+        [],
+        "gpu.topology/gpu-mem is '16,17'",
+    ),
+    "cgpu: an unhealthy GPU in words": (
+        shares(),
+        [fact("unhealthy-gpu-n", gpus="first")],
+        "has 'first' in it",
+    ),
+    "cgpu: an unhealthy GPU the node has not": (
+        shares(),
+        [fact("unhealthy-gpu-n", gpus="2")],
+        "kube-system/unhealthy-gpu-n names GPU 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "facts", "says"), NODES.values(), ids=NODES.keys())
+def test_a_bad_node_is_used_without_what_is_bad(
+    said: dict[str, Any], facts: list[NodeFact], says: str
+) -> None:
+    node = nodes.read(node_object(**said), more=facts)
+    assert node.ready
+    assert says in "\n".join(node.problems)
+
+
+# --- policies --------------------------------------------------------------------------------------
+
+
+def section(text: str) -> str:
+    return f"topologyAwareScheduling: {{{text}}}"
+
+
+POLICIES: dict[str, tuple[str, str]] = {
+    "no YAML": ("{", "config.yaml: no YAML"),
+    "an alias bomb": ("a: &a [1]\nb: [*a, *a]", "aliases"),
+    "another file": ("queues: []", "expected topologyAwareScheduling"),
+    "an unknown field": (section("polices: []"), "topologyAwareScheduling.polices: unknown"),
+    "an unknown strategy": (
+        section("policies: [{name: p, weight: 1, topology: numa, strategy: binpack}]"),
+        "policies[0].strategy",
+    ),
+    "a weight that is none": (
+        section("policies: [{name: p, weight: much, topology: numa, strategy: pack}]"),
+        "policies[0].weight",
+    ),
+    "a level without a label": (section("levels: [{name: rack}]"), "levels[0].label: missing"),
+    "levels the wrong way": (
+        section("levels: [{name: zone, label: z}, {name: rack, label: r}]"),
+        "zone comes before rack",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), POLICIES.values(), ids=POLICIES.keys())
+def test_bad_policies_are_refused(text: str, says: str) -> None:
+    read = configmaps.read(
+        config_map("kai-scheduler-config", {"config.yaml": text}, namespace="kai-scheduler")
+    )
+    assert isinstance(read, PolicyText)
+    found, problems = policies.read(read.text)
+    assert found is None
+    assert says in "\n".join(problems)
+
+
+# --- PodGroups -------------------------------------------------------------------------------------
+
+POLICY, CONSTRAINT, REQUIRED = "topologyPolicy", "topologyConstraint", "requiredTopologyLevel"
+
+
+def terms(**term: Any) -> dict[str, Any]:
+    return {"minMember": 1, POLICY: {"affinity": {"required": [{"key": "k", **term}]}}}
+
+
+def roles(*subgroups: dict[str, Any]) -> dict[str, Any]:
+    return {"minMember": 2, "subGroups": list(subgroups)}
+
+
+POD_GROUPS: dict[str, tuple[str, Any, str]] = {
+    # what: the API, the spec, the field of the cause
+    "no spec": ("scheduling.run.ai/v2", None, "spec.minMember"),
+    "a spec that is a list": ("scheduling.run.ai/v2", [1], "spec"),
+    "no member": ("scheduling.run.ai/v2", {"minMember": 0}, "spec.minMember"),
+    "a count in words": ("scheduling.run.ai/v2", {"minMember": "four"}, "spec.minMember"),
+    "a scope that is no label": (
+        "scheduling.run.ai/v2",
+        {"minMember": 1, POLICY: {"scope": "my rack"}},
+        f"spec.{POLICY}.scope",
+    ),
+    "a slip of the pen": (
+        "scheduling.run.ai/v2",
+        {"minMember": 1, POLICY: {"scop": "rack"}},
+        f"spec.{POLICY}.scop",
+    ),
+    "an operator that is none": (
+        "scheduling.run.ai/v2",
+        terms(operator="is", values=["x"]),
+        f"spec.{POLICY}.affinity.required[0].operator",
+    ),
+    "In without values": (
+        "scheduling.run.ai/v2",
+        terms(operator="In"),
+        f"spec.{POLICY}.affinity.required[0].values",
+    ),
+    "a boolean for text": (
+        "scheduling.run.ai/v2",
+        terms(operator="In", values=[True]),
+        f"spec.{POLICY}.affinity.required[0].values",
+    ),
+    "two scopes for one gang": (
+        "scheduling.run.ai/v2",
+        {"minMember": 1, POLICY: {"scope": "node"}, CONSTRAINT: {REQUIRED: "example.com/row"}},
+        f"spec.{CONSTRAINT}",
+    ),
+    "kai: a level that is no label": (
+        "scheduling.run.ai/v2alpha2",
+        {CONSTRAINT: {REQUIRED: "a b"}},
+        f"spec.{CONSTRAINT}.{REQUIRED}",
+    ),
+    "kai: a subgroup twice": (
+        "scheduling.run.ai/v2alpha2",
+        roles({"name": "a"}, {"name": "a"}),
+        "spec.subGroups[1].name",
+    ),
+    "kai: a parent that is not there": (
+        "scheduling.run.ai/v2alpha2",
+        roles({"name": "a", "parent": "b"}),
+        "spec.subGroups[0].parent",
+    ),
+    "kai: a circle": (
+        "scheduling.run.ai/v2alpha2",
+        roles({"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}),
+        "spec.subGroups[0].parent",
+    ),
+    "kai: a level for two of three": (
+        "scheduling.run.ai/v2alpha2",
+        roles(
+            {"name": "ab", CONSTRAINT: {REQUIRED: "example.com/row"}},
+            {"name": "a", "parent": "ab"},
+            {"name": "b", "parent": "ab"},
+            {"name": "c"},
+        ),
+        f"spec.subGroups[0].{CONSTRAINT}.{REQUIRED}",
+    ),
+    "kai: some of the subgroups": (
+        "scheduling.run.ai/v2alpha2",
+        {**roles({"name": "a"}, {"name": "b"}), "minSubGroup": 1},
+        "spec.minSubGroup",
+    ),
+    "coscheduling: no count": ("scheduling.x-k8s.io/v1alpha1", {}, "spec.minMember"),
+    "coscheduling: half a member": ("scheduling.x-k8s.io/v1alpha1", {"minMember": 1.5}, "spec.minMember"),
+}
+
+
+@pytest.mark.parametrize(("api", "spec", "field"), POD_GROUPS.values(), ids=POD_GROUPS.keys())
+def test_a_bad_pod_group_gets_a_typed_cause(api: str, spec: Any, field: str) -> None:
+    group = podgroups.read(custom_object(api, "PodGroup", "g", spec))
+    assert field in [cause.field for cause in group.causes if isinstance(cause, BadValue)]
+    assert f"podgroup/ns/g: {field}" in sentence(group.causes)
+
+
+# --- dialects that disagree ------------------------------------------------------------------------
+
+SPEAKING: dict[str, dict[str, dict[str, str]]] = {
+    "ack": {"labels": {"gpu-topology": "ack-gang", "gpu-topology-replica": "2"}},
+    "kai": {"annotations": {"scheduling.run.ai/pod-group": "kai-gang"}},
+    "coscheduling": {"labels": {"scheduling.x-k8s.io/pod-group": "coscheduling-gang"}},
+    "annotations": {"annotations": {f"{OWN}group": "annotations-gang", f"{OWN}min-member": "2"}},
+}
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(SPEAKING, 2)))
+@pytest.mark.parametrize("limits", [GPU, MEM, {}], ids=["whole", "slice", "cpu"])
+def test_two_dialects_that_disagree_are_both_named(one: str, other: str, limits: dict[str, int]) -> None:
+    said: dict[str, Any] = {
+        key: {**SPEAKING[one].get(key, {}), **SPEAKING[other].get(key, {})}
+        for key in ("labels", "annotations")
+    }
+    pod = pods.read(pod_object(limits=limits, **said))
+    (cause,) = pod.causes
+    assert isinstance(cause, DialectsDisagree)
+    named = {words.split(": gang ")[0]: words.split()[2] for words in (cause.first, cause.second)}
+    assert named == {one: f"{one}-gang", other: f"{other}-gang"}
+    assert all(f"{dialect}: gang {dialect}-gang" in sentence(pod.causes) for dialect in (one, other))
+
+
+def test_counts_that_disagree_are_both_named() -> None:
+    said = ack("g", "2")
+    pod = pods.read(pod_object(**said, annotations={f"{OWN}group": "g", f"{OWN}min-member": "3"}))
+    assert pod.causes == (DialectsDisagree("p", "ack: gang g of 2", "annotations: gang g of 3"),)

@@ -1,0 +1,257 @@
+"""ConfigMaps: what device plugins publish of a node, and where the policies are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from local_cluster.topology import load_topology
+from muster.dialects import configmaps, nodes
+from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus, read
+from muster.dialects.settings import Settings
+from muster.domain.snapshot import NodeState
+from muster.domain.topology import GpuTopology, Link
+from tests.dialects.objects import as_json, config_map, full_matrix, node_object
+
+LABELS = {"ack.node.gpu.schedule": "topology", "nodename": "n"}
+PAIR = [["X", "NV2"], ["NV2", "X"]]
+
+
+def published(name: str = "n-topology", **data: object) -> NodeTopology:
+    """What is read of a device plugin's ConfigMap; values that are no text become JSON."""
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in data.items()}
+    fact = read(config_map(name, texts, LABELS))
+    assert isinstance(fact, NodeTopology)
+    return fact
+
+
+def unhealthy(text: str | None) -> UnhealthyGpus:
+    fact = read(config_map("unhealthy-gpu-n", None if text is None else {"gpus": text}))
+    assert isinstance(fact, UnhealthyGpus)
+    return fact
+
+
+# --- which ConfigMap it is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "labels"),
+    [
+        ("kube-root-ca.crt", "kube-system", {}),
+        ("n-topology", "default", LABELS),
+        ("n-topology", "kube-system", {"nodename": "n"}),
+        ("n-topology", "kube-system", {"ack.node.gpu.schedule": "topology"}),
+        ("n-topology", "kube-system", {**LABELS, "ack.node.gpu.schedule": "share"}),
+        ("unhealthy-gpu-", "kube-system", {}),
+        ("unhealthy-gpu-n", "default", {}),
+        ("kai-scheduler-config", "kube-system", {}),
+    ],
+)
+def test_most_config_maps_are_none_of_ours(name: str, namespace: str, labels: dict[str, str]) -> None:
+    assert read(config_map(name, {"gpus": "0"}, labels, namespace)) is None
+
+
+def test_where_the_policies_are() -> None:
+    at: dict[str, Any] = {"name": "kai-scheduler-config", "namespace": "kai-scheduler"}
+    assert read(config_map(data={"config.yaml": "x"}, **at)) == PolicyText("x")
+    assert read(config_map(data={"other.yaml": "x"}, **at)) == PolicyText("")
+    assert read(config_map(data=None, **at)) == PolicyText("")
+    moved = Settings(policies_namespace="a", policies_name="b", policies_key="c")
+    assert read(config_map("b", {"c": "x"}, namespace="a"), moved) == PolicyText("x")
+
+
+# --- the node's topology ---------------------------------------------------------------------------
+
+
+def test_a_matrix_with_all_that_it_may_have() -> None:
+    fact = published(
+        devices={"0": "Healthy", "1": "Unhealthy"}, linkType=PAIR, bandwidth=[[0, 52.4], [47.6, 0]]
+    )
+    link = Link("NV2", 48.0)  # the slower way, in whole GB/s
+    topology = GpuTopology(((None, link), (link, None)))
+    assert fact == NodeTopology("n", "ConfigMap kube-system/n-topology", True, topology, 0b10, ())
+
+
+@pytest.mark.parametrize("itself", ["X", "", "Self", "N/A", None])
+def test_the_diagonal_may_say_anything(itself: str | None) -> None:
+    assert published(linkType=[[itself, "NV2"], ["NV2", itself]]) == published(linkType=PAIR)
+
+
+def test_words_do_for_abbreviations() -> None:
+    words = [["X", "Two NVLinks"], ["Two NVLinks", "X"]]
+    assert published(linkType=words) == published(linkType=PAIR)
+
+
+def test_a_real_matrix_is_read_as_it_was_printed() -> None:
+    printed = load_topology("v100-8x-hybrid-cube-mesh")
+    fact = published(linkType=[list(row) for row in printed.links])
+    assert fact.problems == ()
+    assert fact.topology is not None
+    for i, row in enumerate(printed.links):
+        assert [link.kind if link else "X" for link in fact.topology.links[i]] == list(row)
+
+
+BAD_LINKS: dict[str, tuple[object, str]] = {
+    "no JSON": ("[[", "it is no JSON"),
+    "very deep": ("[" * 100_000, "it is no JSON"),
+    "far too long": (" " * 2_000_000, "more than a ConfigMap can have"),
+    "an object": ({}, "expected a JSON list of lists"),
+    "a list": (["NV2"], "expected a JSON list of lists"),
+    "not square": ([["X", "NV2"], ["NV2"]], "2 rows, and 1 entries in row 1"),
+    "one row": ([["X", "NV2"]], "1 rows, and 2 entries in row 0"),
+    "an unknown link": ([["X", "NV99"], ["NV99", "X"]], "the link 'NV99' of GPUs 0 and 1 is unknown"),
+    "no text": ([["X", 2], [2, "X"]], "the link '2' of GPUs 0 and 1 is unknown"),
+    "not the same both ways": ([["X", "NV2"], ["SYS", "X"]], "joined by 'NV2', and the other way by 'SYS'"),
+    "of too many GPUs": ([["X"] * 257] * 257, "it is of 257 GPUs"),
+}
+
+
+@pytest.mark.parametrize(("links", "says"), BAD_LINKS.values(), ids=BAD_LINKS.keys())
+def test_a_bad_matrix_is_not_used(links: object, says: str) -> None:
+    fact = published(linkType=links)
+    assert (fact.speaks, fact.topology) == (True, None)
+    (problem,) = fact.problems
+    assert problem.startswith("ConfigMap kube-system/n-topology: linkType: ")
+    assert says in problem
+    node = nodes.read(
+        node_object({"aliyun.com/gpu": 2}, {"nvidia.com/nvswitch.present": "true"}), more=[fact]
+    )
+    assert node.topology == GpuTopology.unknown(2)  # not from labels either
+    assert problem in node.problems
+
+
+BAD_BANDWIDTH: dict[str, tuple[object, str]] = {
+    "no JSON": ("fast", "it is no JSON"),
+    "of another size": ([[0]], "it is of 1 GPUs, and linkType of 2"),
+    "nothing": ([[0, 0], [0, 0]], "'0' of GPUs 0 and 1 is no positive number"),
+    "negative": ([[0, -1], [1, 0]], "'-1' of GPUs 0 and 1"),
+    "text": ([[0, "48"], ["48", 0]], "'48' of GPUs 0 and 1"),
+    "a truth": ([[0, True], [True, 0]], "'True' of GPUs 0 and 1"),
+    "not finite": ("[[0, Infinity], [NaN, 0]]", "'inf' of GPUs 0 and 1"),
+    "beyond all": ([[0, 10**400], [1, 0]], "of GPUs 0 and 1"),
+}
+
+
+@pytest.mark.parametrize(("bandwidth", "says"), BAD_BANDWIDTH.values(), ids=BAD_BANDWIDTH.keys())
+def test_bad_bandwidths_leave_the_modelled_ones(bandwidth: object, says: str) -> None:
+    fact = published(linkType=PAIR, bandwidth=bandwidth)
+    assert fact.topology == published(linkType=PAIR).topology
+    (problem,) = fact.problems
+    assert says in problem
+    assert problem.endswith("; modelled bandwidths are used")
+
+
+BAD_DEVICES: dict[str, tuple[object, str]] = {
+    "no JSON": ("0", "expected a JSON object"),
+    "a list": (["Healthy"], "expected a JSON object"),
+    "no index": ({"GPU-1": "Healthy"}, "'GPU-1': 'Healthy' is no state of a GPU"),
+    "an index far away": ({"999": "Unhealthy"}, "'999'"),
+    "no state": ({"0": None}, "'0': 'None'"),
+}
+
+
+@pytest.mark.parametrize(("devices", "says"), BAD_DEVICES.values(), ids=BAD_DEVICES.keys())
+def test_bad_devices_count_as_healthy_and_leave_the_matrix(devices: object, says: str) -> None:
+    fact = published(devices=devices, linkType=PAIR)
+    assert fact.unhealthy == 0
+    assert fact.topology is not None
+    assert says in fact.problems[0]
+
+
+# --- unhealthy GPUs --------------------------------------------------------------------------------
+
+GPUS: dict[str, tuple[str | None, int, bool]] = {
+    "two": ("0,2", 0b101, True),
+    "with blanks": (" 0, 2 ,", 0b101, True),
+    "one twice": ("3,3", 0b1000, True),
+    "none": ("", 0, True),
+    "no data": (None, 0, True),
+    "a word": ("0,two", 0b1, False),
+    "negative": ("-1,1", 0b10, False),
+    "far away": ("1,1000000", 0b10, False),
+}
+
+
+@pytest.mark.parametrize(("text", "mask", "well"), GPUS.values(), ids=GPUS.keys())
+def test_which_gpus_are_unhealthy(text: str | None, mask: int, well: bool) -> None:
+    fact = unhealthy(text)
+    assert (fact.node, fact.unhealthy) == ("n", mask)
+    assert (fact.problems == ()) == well
+    assert all(problem.startswith("ConfigMap kube-system/unhealthy-gpu-n: ") for problem in fact.problems)
+
+
+def test_a_config_map_of_unhealthy_gpus_without_their_key_is_a_problem() -> None:
+    fact = read(config_map("unhealthy-gpu-n", {"gpu": "0,2"}))
+    assert isinstance(fact, UnhealthyGpus)
+    assert 'expected the key gpus, as in gpus: "0,2"' in fact.problems[0]
+
+
+def test_a_gpu_that_is_said_to_be_broken_is_believed_whatever_stands_beside() -> None:
+    fact = published(devices={"1": "Unhealthy", "GPU-2": "Healthy", "0": None})
+    assert fact.unhealthy == 0b10
+    assert fact.problems == (
+        "ConfigMap kube-system/n-topology: devices: 'GPU-2': 'Healthy' is no state of a GPU, expected as in "
+        '{"0":"Healthy"}: the others are used',
+    )
+
+
+# --- joined with the node --------------------------------------------------------------------------
+
+SWITCHED = {"nvidia.com/nvswitch.present": "true"}
+JOINED: dict[str, tuple[list[NodeFact], str, str]] = {
+    # what: facts, the link between GPUs 0 and 1 of the node (which has NV6 by its labels), a problem
+    "nothing": ([], "NV6", ""),
+    "a matrix": ([published(linkType=PAIR)], "NV2", ""),
+    "no matrix": ([published(devices={"0": "Healthy"})], "NV6", ""),
+    "one of another size": (
+        [published(linkType=[["X"]])], "", "has a matrix of 1 GPUs, and the node has 2; it is not used",
+    ),
+    "two of them": (
+        [published("z", linkType=[["X", "SYS"], ["SYS", "X"]]), published("a", linkType=PAIR)],
+        "NV2", "ConfigMap kube-system/z speaks of the node too: ConfigMap kube-system/a is used",
+    ),
+    "against the labels": (
+        [published(linkType=[["X", "SYS"], ["SYS", "X"]])], "SYS", "is true, but the matrix has",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "kind", "says"), JOINED.values(), ids=JOINED.keys())
+def test_the_matrix_of_a_config_map_comes_before_labels(facts: list[NodeFact], kind: str, says: str) -> None:
+    node = nodes.read(node_object({"nvidia.com/gpu": 2}, SWITCHED), more=facts)
+    link = node.topology.link(0, 1)
+    assert (link.kind if link else "") == kind
+    assert (says in "; ".join(node.problems)) if says else node.problems == ()
+
+
+def test_the_annotation_comes_before_config_maps() -> None:
+    obj = node_object({"nvidia.com/gpu": 2}, matrix=as_json(full_matrix(2)))
+    measured = published(linkType=PAIR, bandwidth=[[0, 30], [30, 0]])
+    assert nodes.read(obj, more=[measured]) == nodes.read(obj)
+    other = nodes.read(obj, more=[published(linkType=[["X", "NV4"], ["NV4", "X"]])])
+    assert other.topology == nodes.read(obj).topology
+    assert other.problems == (
+        "ConfigMap kube-system/n-topology has another matrix than GPU_TOPOLOGY, which is used",
+    )
+
+
+def test_nothing_is_planned_on_unhealthy_gpus() -> None:
+    facts: list[NodeFact] = [unhealthy("0,9"), published(devices={"2": "Unhealthy", "3": "healthy"})]
+    node = nodes.read(node_object({"aliyun.com/gpu-count": 4, "aliyun.com/gpu-mem": 64}), more=facts)
+    assert node.unhealthy == 0b101
+    assert node.problems == ("ConfigMap kube-system/unhealthy-gpu-n names GPU 9, and the node has 4",)
+    state = NodeState.of(node, ())
+    assert (state.free_gpus, state.free_memory) == (0b1010, (0, 16, 0, 16))
+
+
+def test_a_node_without_gpus_is_told_nothing_of_them() -> None:
+    node = nodes.read(node_object(), more=[published(linkType=PAIR), unhealthy("0,x")])
+    assert (node.topology.gpu_count, node.unhealthy, node.problems) == (0, 0, ())
+
+
+def test_the_largest_matrix_there_can_be_is_read() -> None:
+    row = ["PIX"] * 256
+    assert published(linkType=[row] * 256).topology is not None
+    assert len(json.dumps([row] * 256)) <= configmaps.MAX_BYTES

@@ -1,0 +1,408 @@
+"""PodGroups of three APIs, KAI's topologies and subgroups; what pods say that name them; any input at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.dialects import podgroups, pods
+from muster.dialects.objects import CustomObject
+from muster.domain.levels import Level
+from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
+from muster.domain.reasons import BadValue, DialectsDisagree
+from muster.domain.request import SelectorTerm
+from tests.dialects.objects import custom_object, pod_object
+
+RACK, HOST = "topology.kubernetes.io/rack", "kubernetes.io/hostname"
+
+
+def read(spec: Any, api: str = OURS, **more: Any) -> PodGroup:
+    return podgroups.read(custom_object(api, "PodGroup", "g", spec), **more)
+
+
+def kai(**spec: Any) -> PodGroup:
+    return read(spec, podgroups.KAI_API)
+
+
+def subgroup(
+    name: str, count: int, parent: str = "", required: str = "", preferred: str = ""
+) -> dict[str, Any]:
+    levels = {"requiredTopologyLevel": required, "preferredTopologyLevel": preferred}
+    made: dict[str, Any] = {"name": name, "minMember": count}
+    made |= {"parent": parent} if parent else {}
+    constraint = {key: level for key, level in levels.items() if level}
+    return made | ({"topologyConstraint": constraint} if constraint else {})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A PodGroup, and what it says of its gang: the required scope of the whole, those of its roles."""
+
+    spec: dict[str, Any]
+    min_member: int
+    scope: str | None = None
+    preferred: tuple[str, ...] = ()
+    roles: dict[str, str | None] = field(default_factory=dict)
+    api: str = OURS
+
+
+CASES = {
+    "a count alone": Case({"minMember": 4}, 4),
+    "the recipe's training job": Case(
+        {"minMember": 4, "queue": "training", "topologyPolicy": {"scope": "nvlink-domain"}},
+        4,
+        "nvlink-domain",
+    ),
+    "a label as scope": Case(
+        {"minMember": 2, "topologyPolicy": {"scope": "example.com/row"}}, 2, "example.com/row"
+    ),
+    "coscheduling": Case(
+        {"minMember": 3, "minResources": {"cpu": "3"}, "scheduleTimeoutSeconds": 10},
+        3,
+        api=podgroups.COSCHEDULING_API,
+    ),
+    "KAI: no count is one": Case({"queue": "q"}, 1, api=podgroups.KAI_API),
+    "KAI: levels of the whole": Case(
+        {
+            "minMember": 2,
+            "topologyConstraint": {
+                "requiredTopologyLevel": "example.com/row",
+                "preferredTopologyLevel": RACK,
+            },
+        },
+        2,
+        "example.com/row",
+        ("rack",),
+        api=podgroups.KAI_API,
+    ),
+    "KAI: the host is the node": Case(
+        {"minMember": 2, "topologyConstraint": {"requiredTopologyLevel": HOST}},
+        2,
+        "node",
+        api=podgroups.KAI_API,
+    ),
+    "KAI: subgroups add up": Case(
+        {"minMember": 3, "subGroups": [subgroup("prefill", 2, required=RACK), subgroup("decode", 2)]},
+        4,
+        roles={"prefill": "rack", "decode": None},
+        api=podgroups.KAI_API,
+    ),
+    "KAI: a parent of one leaf": Case(
+        {"subGroups": [subgroup("up", 1, required=HOST), subgroup("leaf", 3, "up"), subgroup("other", 1)]},
+        4,
+        roles={"leaf": "node", "other": None},
+        api=podgroups.KAI_API,
+    ),
+    "KAI: a parent of all leaves": Case(
+        {
+            "subGroups": [
+                subgroup("all", 1, required=RACK, preferred=HOST),
+                subgroup("a", 1, "all", required=HOST),
+                subgroup("b", 2, "all"),
+            ]
+        },
+        3,
+        "rack",
+        ("node",),
+        {"a": "node", "b": None},
+        api=podgroups.KAI_API,
+    ),
+    "KAI's fields in our version": Case(
+        {"minMember": 2, "subGroups": [subgroup("a", 2)], "topologyPolicy": {"scope": "zone"}},
+        2,
+        "zone",
+        roles={"a": None},
+    ),
+    "null is a field not given": Case(
+        {"minMember": 2, "queue": None, "topologyPolicy": {"scope": None, "affinity": None}}, 2
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_a_pod_group_says(case: Case) -> None:
+    group = read(case.spec, case.api)
+    assert group.causes == ()
+    assert group.min_member == case.min_member
+    assert group.wishes == Wishes(required_scope=case.scope, preferred_scopes=case.preferred)
+    assert {role: wishes.role_scope for role, wishes in group.role_wishes.items()} == case.roles
+    assert set(group.role_min) == set(case.roles)
+    assert not case.roles or sum(group.role_min.values()) <= case.min_member
+
+
+def test_the_recipes_affinity_is_node_selector_terms() -> None:
+    terms = [
+        {"key": "nvidia.com/nvswitch.present", "operator": "In", "values": ["true"]},
+        {"key": "example.com/old", "operator": "DoesNotExist"},
+        {"key": "example.com/age", "operator": "Lt", "values": ["5"]},
+    ]
+    spec = {"minMember": 2, "topologyPolicy": {"scope": "rack", "affinity": {"required": terms}}}
+    group = read(spec)
+    assert group.causes == ()
+    assert group.required == (
+        SelectorTerm("nvidia.com/nvswitch.present", "In", ("true",)),
+        SelectorTerm("example.com/old", "DoesNotExist"),
+        SelectorTerm("example.com/age", "Lt", ("5",)),
+    )
+
+
+def test_a_key_that_is_no_text_is_unknown_as_others_are() -> None:
+    (cause,) = read({"minMember": 1, "topologyPolicy": {1: "a", "scope": "node", False: "b"}}).causes
+    assert isinstance(cause, BadValue)
+    assert cause.field == "spec.topologyPolicy.1"  # the first of them
+
+
+def test_a_queue_of_any_length_is_no_name_of_a_metric() -> None:
+    assert read({"minMember": 1, "queue": "q" * 253}).queue == "q" * 253
+    (cause,) = read({"minMember": 1, "queue": "q" * 254}, podgroups.KAI_API).causes
+    assert isinstance(cause, BadValue)
+    assert (cause.field, cause.expected) == ("spec.queue", "at most 253 characters")
+
+
+def test_a_list_that_is_too_long_is_not_shown() -> None:
+    (cause,) = read({"minMember": 1, "subGroups": [subgroup("a", 1)] * 1_000}, podgroups.KAI_API).causes
+    assert isinstance(cause, BadValue)
+    assert (cause.value, cause.expected) == ("a list of 1000", "a list of at most 256")
+
+
+def test_a_label_has_the_word_of_the_level_that_it_alone_gives() -> None:
+    levels = (Level("block", ("example.com/block",)), Level("rack", (RACK, "example.com/rack")))
+    spec = {"requiredTopologyLevel": "example.com/block", "preferredTopologyLevel": RACK}
+    group = read({"minMember": 1, "topologyConstraint": spec}, levels=levels)
+    # A rack may have its name from another label first, so the first label alone is not the level.
+    assert group.wishes == Wishes(required_scope="block", preferred_scopes=(RACK,))
+
+
+def test_a_level_must_be_one_of_its_topology() -> None:
+    spec = {"topology": "dc", "requiredTopologyLevel": RACK}
+    whole = {"minMember": 1, "topologyConstraint": spec}
+    assert read(whole, topologies={"dc": (RACK, HOST)}).causes == ()
+    assert read(whole, topologies=None).causes == ()
+    (cause,) = read(whole, topologies={"dc": (HOST,)}).causes
+    assert isinstance(cause, BadValue)
+    assert cause.field == "spec.topologyConstraint.requiredTopologyLevel"
+    (cause,) = read(whole, topologies={"other": (RACK,)}).causes
+    assert isinstance(cause, BadValue)
+    assert (cause.field, cause.value) == ("spec.topologyConstraint.topology", "dc")
+
+
+def test_a_topology_is_its_labels_widest_first() -> None:
+    levels = [{"nodeLabel": "example.com/block"}, {"nodeLabel": 7}, {}, {"nodeLabel": HOST}]
+    obj = custom_object("kai.scheduler/v1alpha1", "Topology", "dc", {"levels": levels})
+    assert podgroups.read_topology(obj) == ("example.com/block", HOST)
+
+
+def test_the_status_that_we_wrote_is_read_back_and_kais_is_not() -> None:
+    status = {"phase": "Running", "needed": 2, "present": 2, "placed": 2, "running": 1, "domain": "node a"}
+    for api, expected in (
+        (OURS, PodGroupStatus("Running", 2, 2, 2, 1, "node a")),
+        (podgroups.KAI_API, None),
+    ):
+        obj = msgspec.structs.replace(custom_object(api, "PodGroup", "g", {"minMember": 2}), status=status)
+        assert podgroups.read(obj).status == expected
+
+
+# --- pods that name one ----------------------------------------------------------------------------
+
+GPU = {"nvidia.com/gpu": 1}
+RECIPE = "scheduling.run.ai/"
+
+
+def claimed(**said: Any) -> tuple[GangClaim | None, Pod]:
+    pod = pods.read(pod_object(**said))
+    return pod.claim, pod
+
+
+def test_the_recipes_annotations() -> None:
+    annotations = {
+        f"{RECIPE}pod-group": "llm",
+        f"{RECIPE}topology-role": "prefill",
+        f"{RECIPE}topology-policy": "nvswitch-preference, nvlink-locality",
+    }
+    claim, pod = claimed(limits=GPU, annotations=annotations)
+    wishes = Wishes(role="prefill", policies=("nvlink-locality", "nvswitch-preference"))
+    assert claim == GangClaim("kai", "llm", wishes=wishes, by_object=True)
+    assert pod.causes == ()
+
+
+def test_a_policy_counts_without_a_group() -> None:
+    claim, pod = claimed(limits=GPU, annotations={f"{RECIPE}topology-policy": "nvlink-locality"})
+    assert claim is not None
+    assert (claim.lone, claim.wishes.policies, pod.causes) == (True, ("nvlink-locality",), ())
+
+
+def test_kais_own_keys() -> None:
+    claim, pod = claimed(
+        annotations={"pod-group-name": "pg-train"}, labels={"kai.scheduler/subgroup-name": "leaf"}
+    )
+    assert claim == GangClaim("kai", "pg-train", wishes=Wishes(role="leaf"), by_object=True)
+    assert pod.causes == ()
+
+
+def test_the_old_label_of_coscheduling() -> None:
+    claim, _ = claimed(labels={"pod-group.scheduling.sigs.k8s.io": "train"})
+    assert claim == GangClaim("coscheduling", "train", by_object=True)
+
+
+def test_a_count_that_another_dialect_adds_is_kept() -> None:
+    annotations = {f"{RECIPE}pod-group": "train", "gpu.topology/min-member": "4"}
+    claim, pod = claimed(annotations=annotations)
+    assert claim == GangClaim("kai", "train", min_member=4, by_object=True)
+    claim, pod = claimed(
+        annotations={f"{RECIPE}pod-group": "train"},
+        labels={"gpu-topology": "train", "gpu-topology-replica": "3"},
+    )
+    assert claim == GangClaim("kai", "train", min_member=3, replicas=3, by_object=True)
+    assert pod.causes == ()
+
+
+def test_a_gang_has_one_pod_group() -> None:
+    _, pod = claimed(
+        annotations={f"{RECIPE}pod-group": "train"}, labels={"scheduling.x-k8s.io/pod-group": "train"}
+    )
+    assert pod.causes == (DialectsDisagree("p", "kai: gang train", "coscheduling: gang train"),)
+
+
+DISAGREEING = {
+    "two groups": (
+        {"annotations": {f"{RECIPE}pod-group": "a", "pod-group-name": "b"}},
+        ("kai: gang a", "kai: gang b"),
+    ),
+    "two roles": (
+        {
+            "annotations": {f"{RECIPE}topology-role": "a"},
+            "labels": {"kai.scheduler/subgroup-name": "b"},
+            "limits": GPU,
+        },
+        (f"{RECIPE}topology-role: role a", "kai.scheduler/subgroup-name: role b"),
+    ),
+    "a role of ours and another": (
+        {"annotations": {f"{RECIPE}topology-role": "a", "gpu.topology/role": "b"}, "limits": GPU},
+        ("annotations: role b", "kai: role a"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "named"), DISAGREEING.values(), ids=DISAGREEING)
+def test_what_a_pod_says_twice_must_be_the_same(said: dict[str, Any], named: tuple[str, str]) -> None:
+    _, pod = claimed(**said)
+    assert pod.causes == (DialectsDisagree("p", *named),)
+
+
+# --- any input -------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "c", "rack", RACK, HOST, "", " ", "A_", "-", "x" * 400])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+COUNT = st.integers(-1, 4) | ANYTHING
+CONSTRAINT = (
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "topology": NAMES | ANYTHING,
+            "requiredTopologyLevel": NAMES | ANYTHING,
+            "preferredTopologyLevel": NAMES | ANYTHING,
+        },
+    )
+    | ANYTHING
+)
+TERM = (
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "key": NAMES | ANYTHING,
+            "operator": st.sampled_from(["In", "Exists", "Gt", "?"]) | ANYTHING,
+            "values": st.lists(NAMES | st.just("5"), max_size=2) | ANYTHING,
+        },
+    )
+    | ANYTHING
+)
+SUBGROUP = (
+    st.fixed_dictionaries(
+        {"name": NAMES | ANYTHING},
+        optional={
+            "minMember": COUNT,
+            "parent": NAMES | ANYTHING,
+            "minSubGroup": COUNT,
+            "topologyConstraint": CONSTRAINT,
+        },
+    )
+    | ANYTHING
+)
+SPEC = (
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "minMember": COUNT,
+            "minSubGroup": COUNT,
+            "queue": NAMES | ANYTHING,
+            "topologyConstraint": CONSTRAINT,
+            "subGroups": st.lists(SUBGROUP, max_size=5) | ANYTHING,
+            "topologyPolicy": st.fixed_dictionaries(
+                {},
+                optional={
+                    "scope": NAMES | ANYTHING,
+                    "affinity": st.fixed_dictionaries({"required": st.lists(TERM, max_size=3) | ANYTHING})
+                    | ANYTHING,
+                },
+            )
+            | ANYTHING,
+        },
+    )
+    | ANYTHING
+)
+TOPOLOGIES = st.none() | st.just({"a": (RACK, HOST)})
+APIS = st.sampled_from([OURS, podgroups.KAI_API, podgroups.COSCHEDULING_API])
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(SPEC, ANYTHING, APIS, TOPOLOGIES)
+def test_any_pod_group_is_read(spec: Any, status: Any, api: str, topologies: Any) -> None:
+    obj = CustomObject(api, custom_object(api, "PodGroup", "g", None).metadata, spec, status)
+    group = podgroups.read(obj, topologies=topologies)
+    hash((group.causes, group.wishes, group.required))
+    assert group.causes or (group.min_member or 0) > 0
+    assert podgroups.read(obj, topologies=topologies) == group
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.fixed_dictionaries({"levels": ANYTHING | st.lists(st.fixed_dictionaries({"nodeLabel": NAMES}))})
+    | ANYTHING
+)
+def test_any_topology_is_read(spec: Any) -> None:
+    labels = podgroups.read_topology(custom_object("kai.scheduler/v1alpha1", "Topology", "t", spec))
+    assert all(label.strip() for label in labels)
+
+
+KEYS = st.sampled_from(
+    [
+        f"{RECIPE}pod-group",
+        f"{RECIPE}topology-role",
+        f"{RECIPE}topology-policy",
+        "pod-group-name",
+        "kai.scheduler/subgroup-name",
+        "scheduling.x-k8s.io/pod-group",
+        "pod-group.scheduling.sigs.k8s.io",
+        "gpu.topology/group",
+        "gpu.topology/role",
+    ]
+)
+SAID = st.dictionaries(KEYS, NAMES | st.text(max_size=8), max_size=4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SAID, SAID, st.sampled_from([{}, GPU]))
+def test_any_pod_that_names_one_is_read(labels: Any, annotations: Any, limits: Any) -> None:
+    pod = pods.read(pod_object(labels=labels, annotations=annotations, limits=limits))
+    assert pod.claim is not None or (pod.causes == () and not limits)
+    hash((pod.claim, pod.causes))
