@@ -124,3 +124,12 @@ def test_a_refused_gangs_filter_gives_the_reason() -> None:
     assert answer.candidates == ()
     assert answer.reason.startswith("Pods of one gang disagree on number of replicas")
     assert world.verdict().outcome is Outcome.REFUSED
+
+
+def test_a_member_that_is_gone_may_be_given_back() -> None:
+    world = stand("permitted")
+    world.permit()
+    world.gone("p1")
+    world.unreserve(1, BindingFate.REFUSED, "NodePorts", "taken")
+    assert world.phase() == "permitted"
+    assert "p0" in world.held()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain.reasons import BadValue
+from muster.domain.request import Slice
 from muster.domain.sentences import MAX_CHARACTERS
 from muster.gangs import events
 from muster.gangs.calls import BindingFate
@@ -185,6 +186,34 @@ def test_what_a_node_says_that_cannot_be_read_is_said_on_it_once() -> None:
     assert "GPU_TOPOLOGY is no JSON" in said.message
 
 
+def test_what_runs_on_unhealthy_gpus_is_said_on_the_node_once() -> None:
+    here = [
+        replace(pod("p0", gang=""), node="a", allocation=0b1),
+        replace(foreign("f", on="a"), allocation=0b10),
+        replace(pod("p1", gang=""), node="a", allocation=0b1000),
+    ]
+    world = World().start(node("a"))
+    world.see(*here)
+    world.events.clear()
+    for broken in (0b100, 0b111, 0b111):
+        world.send(NodeSeen(world.now, replace(node("a"), unhealthy=broken)))
+    (said,) = world.events
+    assert (said.kind, said.objects, said.reason) == ("Node", (("a", "a"),), EventReason.INVALID)
+    assert said.message == "GPUs 0,1,2 are unhealthy, and on them run a pod that is not ours, ns/p0"
+    world.send(NodeSeen(world.now, node("a")))
+    assert world.events == [said]
+
+
+def test_a_gpu_that_one_pod_has_whole_and_another_shares_is_given_to_nobody() -> None:
+    shares = replace(foreign("a-shares", on="a", gpus=0), slice=Slice(4), allocation=0b10)
+    whole = replace(foreign("b-whole", on="a"), allocation=0b10)
+    world = World().start(node("a", gpu_memory=(16,) * 4))
+    world.see(shares, whole)
+    state = world.coordinator.lives.ledger.state("a")
+    assert state is not None
+    assert state.free_memory[1] == 0
+
+
 def test_a_planner_that_fails_is_asked_again_with_longer_pauses() -> None:
     world = World(auto=False).start(node("a"))
     world.see(*PAIR)
@@ -211,3 +240,22 @@ def test_nodes_that_a_plugin_refuses_are_learnt_one_after_another_without_a_paus
         world.unreserve(0, BindingFate.NEVER_SENT, "VolumeBinding", "no volume here")
     assert world.now == began
     assert world.planned()
+
+
+def test_a_refusal_that_nothing_of_use_overtook_stands() -> None:
+    world = World(auto=False).start(node("a"), node("b", gpus=2))
+    world.see(foreign("fa", "a", 3), foreign("fb", "b", 2), pod("p0", gang="", gpus=4))
+    world.gone("fb")
+    world.solve()
+    assert (world.outcomes(), world.solves) == (["refused"], [])
+
+
+def test_what_a_moved_member_leaves_is_looked_at() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(pod("p", gang="", gpus=3))
+    home = world.home(0, "p")
+    other = {"a": "b", "b": "a"}[home]
+    world.see(foreign("f", other), pod("q", gang="", gpus=4))
+    assert world.phase("q") == "unplaceable"
+    assert world.reserve(0, on=other, gang="p").claimed
+    assert world.home(0, "q") == home

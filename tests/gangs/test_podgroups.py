@@ -10,9 +10,11 @@ from muster.domain.podgroup import PodGroup
 from muster.domain.policies import Policies, Policy
 from muster.domain.request import Request, SelectorTerm, Term
 from muster.gangs import events
+from muster.gangs.calls import BindingFate
 from muster.gangs.gang import Gang
 from muster.gangs.life import Phase
-from tests.gangs.world import World, node, pod
+from muster.gangs.settings import Settings
+from tests.gangs.world import World, foreign, node, pod
 
 GROUP = PodGroup("ns", "kai", "train", uid="g", min_member=2, wishes=Wishes(required_scope="node"))
 
@@ -89,6 +91,58 @@ def test_pods_that_contradict_their_pod_group_are_refused_and_both_are_named() -
     assert "its annotations" in gang(world).reason
 
 
+def test_a_role_that_is_none_of_the_subgroups_is_refused_and_they_are_named() -> None:
+    world = World().start(node("a"))
+    roles = {"prefill": Wishes(role="prefill"), "decode": Wishes(role="decode", role_scope="node")}
+    seen(world, replace(GROUP, role_wishes=roles))
+    world.see(named("p0", role="prefill"), named("p1", role="decoder"))
+    assert gang(world).phase is Phase.INVALID
+    assert "a subgroup of PodGroup train: decode, prefill" in gang(world).reason
+    world.see(named("p1", role="decode"))
+    assert gang(world).phase is Phase.PLANNED
+    assert {role.name: role.required_scope for role in planned(world).roles} == {
+        "prefill": None,
+        "decode": "node",
+    }
+
+
+SUBGROUPS = replace(
+    GROUP,
+    min_member=3,
+    wishes=Wishes(),
+    role_wishes={"prefill": Wishes(role="prefill"), "decode": Wishes(role="decode")},
+    role_min={"prefill": 2, "decode": 1},
+)
+
+
+def test_a_gang_with_subgroups_waits_for_the_least_of_each() -> None:
+    world = World(Settings(settle_s=0)).start(node("a", gpus=8))
+    seen(world, SUBGROUPS)
+    world.see(*(named(f"p{number}", role="prefill") for number in range(4)))
+    assert gang(world).phase is Phase.COLLECTING
+    assert gang(world).reason == "Waiting for 1 more member of role decode: 0 of 1 are here"
+    world.see(named("d0", role="decode"))
+    assert gang(world).phase is Phase.PLANNED
+    seen(world, replace(SUBGROUPS, min_member=4, role_min={"prefill": 2, "decode": 2}))
+    assert gang(world).phase is Phase.COLLECTING
+
+
+def test_none_of_them_starts_without_the_others() -> None:
+    """Five pods, three must fit, and there is room for four: which four is not left to chance."""
+    world = World(Settings(settle_s=0)).start(node("a", gpus=4))
+    seen(world, SUBGROUPS)
+    world.see(*(named(f"p{number}", role="prefill") for number in range(4)))
+    world.see(named("d0", role="decode"))
+    assert gang(world).phase is Phase.UNPLACEABLE
+    world.send(events.NodeSeen(world.now, node("a", gpus=5)))
+    assert planned(world).min_member == 5
+    world.run("train")
+    world.see(named("d1", role="decode"), named("d2", role="decode"))
+    assert gang(world).phase is Phase.UNPLACEABLE
+    world.send(events.NodeSeen(world.now, node("a", gpus=6)))
+    assert planned(world).min_member == 1  # each role has its least: of what comes later, as many as fit
+
+
 def test_policies_come_as_terms_the_heaviest_first_and_a_name_that_is_none_is_refused() -> None:
     world = World().start(node("a"))
     seen(world, GROUP)
@@ -112,3 +166,21 @@ def test_a_large_gang_of_a_pod_group_is_not_counted_again_for_each_pod() -> None
     before = gang(world).group
     world.see(named("p3"))
     assert gang(world).group is before
+
+
+def test_a_gang_of_which_a_role_is_not_bound_is_half_however_many_others_are() -> None:
+    world = World(Settings(settle_s=0)).start(node("a", gpus=5))
+    seen(world, SUBGROUPS)
+    world.see(*(named(f"p{number}", role="prefill") for number in range(4)), named("d0", role="decode"))
+    assert world.reserve(gang="train").claimed
+    answer = world.permit("train")
+    (decode,) = (i for i, (name, _) in enumerate(world.verdict("train").members) if name == "d0")
+    world.unreserve(decode, BindingFate.REFUSED, gang="train")
+    world.bind(answer, set(range(5)) - {decode}, gang="train")
+    world.see(pod("q", gang=""))
+    assert world.phase("q") == "unplaceable"  # its place is kept
+    world.see(foreign("f", "a"))
+    world.wait(31)
+    (evict,) = world.evictions
+    assert len(evict.pods) == 4
+    assert evict.why == "only 0 of 1 members of role decode could be bound"

@@ -50,3 +50,12 @@ def test_a_young_gang_gets_its_turn_among_old_ones_that_come_back_for_ever() -> 
             queue.put(key, 5, 1.0)
     assert turns[: FAIR_TURN - 1] == ["old-0"] * (FAIR_TURN - 1)
     assert 0 <= turns.index("young") - 20 * FAIR_TURN < FAIR_TURN
+
+
+def test_what_is_put_and_dropped_for_ever_does_not_pile_up() -> None:
+    """A standby plans nobody."""
+    queue = Queue()
+    for _ in range(1000):
+        queue.put("g", 0, 1.0)
+        queue.drop("g")
+    assert len(queue._by_priority) + len(queue._by_last_turn) <= 4 * FAIR_TURN

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.node import Usage
+from muster.gangs.calls import BindingFate, PlanRef
 from muster.gangs.roster import Group, NameKey
 from tests.gangs.world import World, node, pod
 
@@ -54,7 +55,7 @@ def test_what_a_new_session_reports_as_under_way_has_its_full_time() -> None:
     assert world.reserve().claimed
     world.bind(world.permit(), members=(0,))
     world.connect(in_flight=(Usage("p1", "a", PAIR[1].resources, gpus=0b0010),))
-    world.wait(29)
+    world.wait(19)
     assert world.phase() == "permitted"
     world.wait(3)
     assert world.planned()
@@ -119,3 +120,51 @@ def test_a_gang_of_thousands_is_not_counted_again_for_each_pod(monkeypatch: pyte
     assert world.solves[0].request.size == 500
     world.see(replace(members[7], running=True))
     assert len(counted) < 10
+
+
+def test_a_sibling_owner_that_has_succeeded_wholly_still_counts() -> None:
+    """kubernetes#142330, over two Jobs: the master is done, a worker's replacement must not wait for it."""
+    world = World().start(node("a"))
+    master = pod("m0", of=3, owner="m", created=1.0, started=9.0, finished=True, succeeded=True)
+    worker = pod("w0", of=3, owner="w", created=2.0, started=9.0, node="a", allocation=1)
+    world.see(master, worker, pod("w1-again", of=3, owner="w", created=50.0))
+    assert world.verdict().gang == "ns/ack/g/m/w"
+    assert world.verdict().members == (("w1-again", "w1-again"),)
+
+
+def test_a_run_that_has_succeeded_does_not_count_for_the_next_one() -> None:
+    world = World().start(node("a"))
+    world.see(pod("m0", of=3, owner="m", created=1.0, started=9.0, finished=True, succeeded=True))
+    world.see(*(pod(f"w{i}", of=3, owner="later", created=20.0) for i in range(2)))
+    assert world.phase() == "collecting"
+    assert world.coordinator.summary()[0].key == "ns/ack/g/later"
+
+
+@pytest.mark.parametrize("service", [False, True], ids=["the shim reconnects", "the service restarts"])
+def test_a_refusal_of_a_binding_from_the_session_before_is_heard(service: bool) -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    world.permit()
+    verdict, home = world.verdict(), world.home(1)
+    flying = tuple(Usage(uid, "a", PAIR[0].resources, gpus=1 << i) for i, uid in enumerate(("p0", "p1")))
+    if service:
+        world.restart()
+        world.see(*PAIR)
+        world.start(node("a"), in_flight=flying)
+    else:
+        world.connect(flying)
+    ref = PlanRef(world.epoch, verdict.gang, verdict.generation)
+    for uid, fate in (("p1", BindingFate.REFUSED), ("p0", BindingFate.NEVER_SENT)):
+        index = [name for name, _ in verdict.members].index(uid)
+        world.take(world.coordinator.unreserve(world.now, ref, index, home, fate, uid=uid))
+    assert (world.phase(), world.held()) == ("withdrawn", set())
+
+
+def test_a_refusal_of_a_binding_of_an_unknown_gang_is_heard() -> None:
+    world = World().start(node("a"), in_flight=(Usage("p0", "a", PAIR[0].resources, gpus=1),))
+    ref = PlanRef(world.epoch, "ns/ack/g", 7)
+    world.take(world.coordinator.unreserve(world.now, ref, 0, "a", BindingFate.UNKNOWN, uid="p0"))
+    assert world.held() == {"p0"}
+    world.take(world.coordinator.unreserve(world.now, ref, 0, "a", BindingFate.REFUSED, uid="p0"))
+    assert world.held() == set()

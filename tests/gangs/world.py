@@ -14,7 +14,7 @@ from muster.domain.topology import GpuTopology, Link
 from muster.gangs import events
 from muster.gangs.calls import BindingFate, PermitAnswer, PlanRef, ReserveAnswer
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.instructions import EmitEvent, Instruction, Outcome, PushVerdict, Solve
+from muster.gangs.instructions import EmitEvent, Evict, Instruction, Outcome, PushVerdict, Solve
 from muster.gangs.invariants import check
 from muster.gangs.settings import Settings
 from muster.placement.limits import Limits
@@ -74,10 +74,11 @@ def foreign(uid: str, on: str, gpus: int = 1) -> Pod:
 class World:
     """A coordinator with a clock, its instructions gathered, and the invariants asked after each step.
 
-    `auto` answers each Solve at once with the real planner.
+    `auto` answers each Solve at once with the real planner. Unless the settings say so, no gang waits for
+    more pods than it needs: what is due at once is done at once.
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = field(default_factory=lambda: Settings(settle_s=0))
     auto: bool = True
     now: float = 1000.0
     epoch: int = 0
@@ -85,8 +86,10 @@ class World:
     def __post_init__(self) -> None:
         self.coordinator = Coordinator(self.settings)
         self.solves: list[Solve] = []
+        self.asked = 0
         self.verdicts: list[PushVerdict] = []
         self.events: list[EmitEvent] = []
+        self.evictions: list[Evict] = []
         self.pods: dict[str, Pod] = {}
 
     # --- events -------------------------------------------------------------------------------------
@@ -111,11 +114,15 @@ class World:
         for each in pods:
             self.pods[each.uid] = each
             self.send(events.PodSeen(self.now, each))
+            if not self.settings.settle_s:
+                self.wait(0)
 
     def gone(self, *uids: str) -> None:
         for uid in uids:
             self.pods.pop(uid, None)
             self.send(events.PodGone(self.now, uid))
+            if not self.settings.settle_s:
+                self.wait(0)
 
     def wait(self, seconds: float) -> None:
         """Time passes; Ticks come when they are due."""
@@ -138,10 +145,13 @@ class World:
             match instruction:
                 case Solve():
                     self.solves.append(instruction)
+                    self.asked += 1
                 case PushVerdict():
                     self.verdicts.append(instruction)
                 case EmitEvent():
                     self.events.append(instruction)
+                case Evict():
+                    self.evictions.append(instruction)
         broken = check(self.coordinator)
         assert not broken, broken
         if self.auto and self.solves:
@@ -224,7 +234,7 @@ class World:
 
 def bound(pending: Pod, on: str, annotations: dict[str, str]) -> Pod:
     """The pod as the watch shows it after its Binding."""
-    return replace(pending, node=on, allocation=allocation.read(annotations, pending.gpus))
+    return replace(pending, node=on, allocation=allocation.read(annotations, pending))
 
 
 def stand(at: str) -> World:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from muster.domain import allocation
 from muster.domain.decision import Placed
+from muster.domain.pod import Pod
 from muster.domain.sentences import placed_sentence
 from muster.gangs.calls import (
     BindingFate,
@@ -33,7 +34,7 @@ def filter_(lives: Lives, ref: PlanRef) -> FilterAnswer:
     if plan is None:
         return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
     if plan.filter_answer is None:
-        snapshot = lives.ledger.without(set(plan.order))
+        snapshot = lives.open_to(gang)
         excluded = gang.excluded(plan.request.roles, plan.pods)
         found = moves.alternates(
             snapshot, plan.request, plan.placed, limit=lives.settings.alternates, excluded=excluded
@@ -58,7 +59,7 @@ def reserve(lives: Lives, now: float, ref: PlanRef, member: int, node: str) -> R
     if gang.phase is Phase.PERMITTED:
         return ReserveAnswer(at_home, "" if at_home else "the gang is permitted already, with another node")
     excluded = (asks(plan.pods[uid]), node) in gang.exclusions
-    moved = plan.placed if at_home else None if excluded else _moved(lives, plan, uid, node)
+    moved = plan.placed if at_home else None if excluded else _moved(lives, gang, plan, uid, node)
     if moved is None:
         name = plan.pods[uid].name
         return ReserveAnswer(False, f"node {node} would not keep the gang's plan whole for pod {name}")
@@ -91,14 +92,21 @@ def permit(lives: Lives, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer
     stamp = allocation.Stamp(plan.generation, wall_ns, plan.trace_id)
     plan.permit_answer = PermitAnswer(
         True,
-        bind_within_s=lives.settings.bind_s,
+        bind_within_s=lives.settings.bind_for(len(plan.order)),
         annotations=tuple(
-            allocation.write(plan.pods[uid], places[uid], plan.placed, stamp) for uid in plan.order
+            allocation.write(
+                plan.pods[uid],
+                places[uid],
+                plan.placed,
+                stamp,
+                lives.ledger.nodes[places[uid].node].gpu_memory,
+            )
+            for uid in plan.order
         ),
     )
     lives.permitted(gang, now)
     # Of an elastic gang others may be left, which are not placed.
-    lives.emit(gang, EventReason.PLACED, placed_sentence(plan.placed, plan.request), plan.members)
+    lives.voice.emit(gang, EventReason.PLACED, placed_sentence(plan.placed, plan.request), plan.members)
     return plan.permit_answer
 
 
@@ -109,11 +117,15 @@ def unreserve(lives: Lives, now: float, ref: PlanRef, back: GivenBack) -> None:
     kept until the cluster says, where its Binding may have landed), and the gang is planned again once the
     others are settled.
     """
-    gang, plan, uid = _planned(lives, ref, back.member)
-    name = plan.pods[uid].name
+    if ref.epoch == lives.epoch and back.uid in lives.orphans:
+        if back.fate is not BindingFate.UNKNOWN:
+            lives.drop_orphan(back.uid)
+        return
+    gang, pod = _given_back(lives, ref, back)
+    uid, name = pod.uid, pod.name
     why, learnt = f"pod {name} was given back", False
     if back.plugin:
-        learnt = lives.exclude(gang, uid, back, now)
+        learnt = lives.exclude(gang, pod, back, now)
         why = f"node {back.node} was refused to pod {name} by {back.plugin}"
     if back.message:
         why = f"{why}: {back.message}"
@@ -122,13 +134,10 @@ def unreserve(lives: Lives, now: float, ref: PlanRef, back: GivenBack) -> None:
         lives.withdraw(gang, trigger, why, now, pause=not back.plugin, learnt=learnt)
     elif gang.phase is Phase.PERMITTED and uid in gang.awaited:
         if back.fate is BindingFate.UNKNOWN:
-            gang.awaited[uid] = now + lives.settings.bind_s
-            lives.arm(gang, min(gang.awaited.values()))
+            gang.awaited[uid] = now + lives.settings.session_s
+            lives.alarms.set(gang, min(gang.awaited.values()))
             return
-        gang.lost = why
-        if lives.ledger.release((uid,)):
-            lives.freed()
-        lives.bindings(gang, now)
+        lives.given_back(gang, uid, why, now)
 
 
 def _current(lives: Lives, ref: PlanRef) -> Gang:
@@ -154,9 +163,19 @@ def _planned(lives: Lives, ref: PlanRef, member: int) -> tuple[Gang, Plan, str]:
     return gang, gang.plan, gang.plan.order[member]
 
 
-def _moved(lives: Lives, plan: Plan, uid: str, node: str) -> Placed | None:
+def _given_back(lives: Lives, ref: PlanRef, back: GivenBack) -> tuple[Gang, Pod]:
+    """The gang and the member, which may be gone. A session that began while Bindings were under way has
+    heard no verdict of the gang: its shim names the pod."""
+    gang = lives.gangs.get(ref.gang)
+    if gang is not None and ref.epoch == lives.epoch and gang.verdict is None and back.uid in gang.awaited:
+        return gang, lives.roster.pods[back.uid]
+    gang, plan, uid = _planned(lives, ref, back.member)
+    return gang, plan.pods[uid]
+
+
+def _moved(lives: Lives, gang: Gang, plan: Plan, uid: str, node: str) -> Placed | None:
     """The plan with this member on that node and all others where they are; None where that can't be."""
-    snapshot = lives.ledger.without(set(plan.order))
+    snapshot = lives.open_to(gang)
     moved = moves.move(snapshot, plan.request, plan.placed, uid, node)
     if moved is None:
         return None

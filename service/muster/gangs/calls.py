@@ -57,11 +57,12 @@ class BindingFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """One Unreserve: `member` is an index in the verdict's order; `plugin` and `message` say which in-tree
-    plugin refused `node`, "" where none did."""
+    """One Unreserve: `member` is an index in the verdict's order, `uid` the pod's; `plugin` and `message` say
+    which in-tree plugin refused `node`, "" where none did."""
 
     member: int
     node: str
     fate: BindingFate
     plugin: str = ""
     message: str = ""
+    uid: str = ""

@@ -6,22 +6,24 @@ It is synchronous and not thread-safe: one task owns it. Every Solve that it ask
 
 from __future__ import annotations
 
-from muster.domain.decision import Placed, Unplaceable
 from muster.domain.node import Node, Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import Policies
-from muster.domain.reasons import NotDecided
-from muster.domain.sentences import sentence
-from muster.gangs import answers, calls, events, requests
-from muster.gangs.gang import Gang, GangView, Solving, usages, view
+from muster.domain.sentences import unhealthy_sentence
+from muster.gangs import answers, calls, deadlines, decisions, events, requests
+from muster.gangs.gang import Gang, GangView, view
+from muster.gangs.halves import was_split
 from muster.gangs.instructions import EmitEvent, EventReason, Instruction
-from muster.gangs.ledger import fits
 from muster.gangs.life import Phase, Trigger
 from muster.gangs.lives import Lives
+from muster.gangs.quiet import Change
 from muster.gangs.roster import NameKey
 from muster.gangs.settings import Settings
+from muster.gangs.status import Statuses
 
 _DEFAULTS = Settings()
+_STOOD_STILL_S = 2.0
+"""A Tick that comes so much too late: the process stood still, and has not seen yet what happened."""
 
 
 class Coordinator:
@@ -33,15 +35,51 @@ class Coordinator:
     def __init__(self, settings: Settings = _DEFAULTS) -> None:
         self.lives = Lives(settings)
         self._in_flight: tuple[Usage, ...] = ()
-        self._orphans: dict[str, float] = {}
+        self._silent: dict[str, float] = {}
         self._names: dict[NameKey, set[str]] = {}
         self._unlooked: set[NameKey] = set()
-        self._problems: dict[str, tuple[str, ...]] = {}
+        self._problems: dict[str, str] = {}
+        self._statuses = Statuses(settings, self.lives.roster, self._gangs_named)
 
     # --- events -------------------------------------------------------------------------------------
 
     def handle(self, event: events.Event) -> list[Instruction]:
         """Take an event in; what is to be done now."""
+        self.lives.now = event.now
+        match event:
+            case events.Decided():
+                decisions.decided(self.lives, event)
+            case events.SolveFailed():
+                decisions.solve_failed(self.lives, event)
+            case events.Synced(now):
+                self.lives.synced = True
+                self._activate(now)
+            case events.SessionOpened(now, epoch, in_flight):
+                self.lives.epoch = None
+                self._session_over(now)
+                self.lives.epoch, self._in_flight = epoch, in_flight
+                self._activate(now)
+            case events.SessionClosed(now, epoch) if epoch == self.lives.epoch:
+                self.lives.epoch = None
+                self._session_over(now)
+            case events.WatchSilent(now, resource):
+                self._silent.setdefault(resource, now)
+                self.lives.silent = True
+            case events.WatchHeard(now, resource) if resource in self._silent:
+                self._heard(resource, now)
+            case events.Tick(now):
+                self._tick(now)
+            case _:
+                self._cluster_changed(event)
+        return self._told(event.now)
+
+    def _told(self, now: float) -> list[Instruction]:
+        """What is to be done now."""
+        for write in self._statuses.heard(now, self.lives.active):
+            self.lives.voice.instruct(write)
+        return self.lives.take_instructions()
+
+    def _cluster_changed(self, event: events.Event) -> None:
         match event:
             case events.PodSeen(now, pod):
                 self._pod_seen(pod, now)
@@ -55,29 +93,19 @@ class Coordinator:
                 self._look(self.lives.roster.see_pod_group(key, None), now)
             case events.PoliciesSeen(now, policies):
                 self._policies_seen(policies, now)
-            case events.Decided():
-                self._decided(event)
-            case events.SolveFailed():
-                self._solve_failed(event)
-            case events.Synced(now):
-                self.lives.synced = True
-                self._activate(now)
-            case events.SessionOpened(now, epoch, in_flight):
-                self.lives.epoch = None
-                self._session_over(now)
-                self.lives.epoch, self._in_flight = epoch, in_flight
-                self._activate(now)
-            case events.SessionClosed(now, epoch) if epoch == self.lives.epoch:
-                self.lives.epoch = None
-                self._session_over(now)
-            case events.Tick(now):
-                self._tick(now)
-        return self.lives.take_instructions()
 
     def next_deadline(self) -> float | None:
         """When the next Tick is due, on the events' clock; None when nothing waits for time alone."""
-        first = self.lives.next_deadline()
-        return min((when for when in (first, *self._orphans.values()) if when is not None), default=None)
+        if self.lives.silent:
+            return None
+        lives = self.lives
+        found = (
+            lives.alarms.next(),
+            lives.backlog.update_at,
+            self._statuses.next_deadline(),
+            *lives.orphans.values(),
+        )
+        return min((when for when in found if when is not None), default=None)
 
     def summary(self) -> tuple[GangView, ...]:
         """All gangs, by key."""
@@ -91,7 +119,7 @@ class Coordinator:
     @property
     def orphans(self) -> frozenset[str]:
         """UIDs of pods whose Bindings are under way without a gang that is known."""
-        return frozenset(self._orphans)
+        return frozenset(self.lives.orphans)
 
     # --- the shim's calls ---------------------------------------------------------------------------
 
@@ -111,15 +139,17 @@ class Coordinator:
         self, now: float, ref: calls.PlanRef, member: int, node: str
     ) -> tuple[calls.ReserveAnswer, list[Instruction]]:
         """Claim the plan for a member on a node."""
+        self.lives.now = now
         answer = answers.reserve(self.lives, now, ref, member, node)
-        return answer, self.lives.take_instructions()
+        return answer, self._told(now)
 
     def permit(
         self, now: float, ref: calls.PlanRef, wall_ns: int
     ) -> tuple[calls.PermitAnswer, list[Instruction]]:
         """Let the gang go, with what each Binding carries. `wall_ns`: nanoseconds since the epoch."""
+        self.lives.now = now
         answer = answers.permit(self.lives, now, ref, wall_ns)
-        return answer, self.lives.take_instructions()
+        return answer, self._told(now)
 
     def unreserve(
         self,
@@ -130,69 +160,59 @@ class Coordinator:
         fate: calls.BindingFate,
         plugin: str = "",
         message: str = "",
+        uid: str = "",
     ) -> list[Instruction]:
         """A member does not go where it was planned."""
-        answers.unreserve(self.lives, now, ref, calls.GivenBack(member, node, fate, plugin, message))
-        return self.lives.take_instructions()
+        self.lives.now = now
+        answers.unreserve(self.lives, now, ref, calls.GivenBack(member, node, fate, plugin, message, uid))
+        return self._told(now)
 
     # --- pods and nodes -----------------------------------------------------------------------------
 
     def _pod_seen(self, pod: Pod, now: float) -> None:
         lives = self.lives
-        had = lives.ledger.usage(pod.uid)
         touched = lives.ledger.bind(pod.uid, pod.usage)
+        before = lives.roster.pods.get(pod.uid)
         names = lives.roster.see(pod)
-        if pod.uid in self._orphans and (pod.node or not pod.present):
-            self._drop_orphan(pod.uid)
-        if not self._quiet(names, pod.uid, lives.roster.pods.get(pod.uid, pod)):
+        if pod.uid in lives.orphans and (pod.node or not pod.present):
+            self.lives.drop_orphan(pod.uid)
+        if not self._quiet(names, before, lives.roster.pods.get(pod.uid, pod), now):
             self._look(names, now)
         if touched:
             self._recheck(touched, now)
-        if touched and had is not None:
-            lives.freed()
 
     def _pod_gone(self, uid: str, now: float) -> None:
         lives = self.lives
-        freed = lives.ledger.bind(uid, None)
-        self._drop_orphan(uid)
+        lives.ledger.bind(uid, None)
+        self.lives.drop_orphan(uid)
+        before = lives.roster.pods.get(uid)
         names = lives.roster.drop(uid)
-        if not self._quiet(names, uid, None):
+        if not self._quiet(names, before, None, now):
             self._look(names, now)
-        if freed:
-            lives.freed()
 
     def _policies_seen(self, policies: Policies, now: float) -> None:
         """Plans stay as they are; what waits is planned by what holds now."""
         self.lives.roster.policies = policies
         self.lives.ledger.set_levels(policies.levels)
         self._look(self.lives.roster.names, now)
-        self.lives.freed()
+        self.lives.freed(anywhere=True)
 
-    def _quiet(self, names: set[NameKey], uid: str, pod: Pod | None) -> bool:
-        """Whether this change of one pod (None: it went) leaves its gang where it is, so that the group need
-        not be counted now: one of thousands comes, is bound or goes."""
+    def _quiet(self, names: set[NameKey], before: Pod | None, pod: Pod | None, now: float) -> bool:
+        """Whether this change of one pod leaves its gang where it is, so that it need not be counted now."""
         keys = {key for name in names for key in self._names.get(name, ())}
         if len(names) != 1 or len(keys) != 1 or not self.lives.synced:
             return False
         gang = self.lives.gangs[next(iter(keys))]
-        there = self.lives.roster.size(gang.name)
-        match gang.phase:
-            case Phase.COLLECTING:
-                quiet = 0 < there < gang.group.needed and (pod is None or _comes_alike(pod, gang))
-            case Phase.RUNNING:
-                quiet = there > 0 and not gang.group.unbound and (pod is None or bool(pod.node))
-            case Phase.PERMITTED:
-                quiet = pod is not None and bool(pod.node) and uid in gang.awaited and len(gang.awaited) > 1
-                if quiet:
-                    del gang.awaited[uid]
-            case _:
-                quiet = False
+        change = Change(before, pod, self.lives.roster.size(gang.name))
+        if change.is_one_of_many(gang):
+            self.lives.in_motion(gang, change, now)
+            return True
+        if pod is not None and pod.node and pod.uid in gang.awaited and len(gang.awaited) > 1:
+            self.lives.one_bound(gang, pod.uid, now)
+            return True
+        quiet = change.leaves_in_place(gang)
         gang.stale |= quiet
         return quiet
-
-    def _drop_orphan(self, uid: str) -> None:
-        if self._orphans.pop(uid, None) is not None and self.lives.ledger.release((uid,)):
-            self.lives.freed()
 
     def _look(self, names: set[NameKey], now: float) -> None:
         """Group the pods of these names again; before all is known, only note that it must be done."""
@@ -201,34 +221,28 @@ class Coordinator:
             return
         for name in sorted(names):
             groups = {group.gang.key: group for group in self.lives.roster.groups(name)}
-            for key in sorted(self._names.get(name, set()) - groups.keys()):
-                self._orphan(self.lives.finish(self.lives.gangs[key]))
+            ended = [self.lives.gangs[key] for key in sorted(self._names.get(name, set()) - groups.keys())]
+            for gang in ended:
+                self.lives.finish(gang)
             for key, group in groups.items():
-                gang = self.lives.gangs.get(key)
-                if gang is not None:
-                    self.lives.members_changed(gang, group, now)
+                if key in self.lives.gangs:
+                    self.lives.members_changed(self.lives.gangs[key], group, now)
                 else:
-                    self.lives.gangs[key] = Gang(key, name, group)
-                    self.lives.settle(self.lives.gangs[key], now)
+                    self.lives.begins(Gang(key, name, group, whole=not was_split(group)), now, ended)
             self._names[name] = set(groups)
             if not groups:
                 del self._names[name]
-
-    def _orphan(self, awaited: dict[str, float]) -> None:
-        """Bindings under way outlive their gang: until seen, gone or late they keep what they hold."""
-        for uid, until in awaited.items():
-            pod = self.lives.roster.pods.get(uid)
-            if pod is not None and pod.present and not pod.node:
-                self._orphans[uid] = until
-            elif self.lives.ledger.release((uid,)):
-                self.lives.freed()
+        for key in sorted({self._gang_of(uid) for uid in self.lives.orphans} & self.lives.gangs.keys()):
+            self.lives.take_over(self.lives.gangs[key], now)
 
     def _node_event(self, event: events.NodeSeen | events.NodeGone) -> None:
         lives = self.lives
+        name = event.node.name if isinstance(event, events.NodeSeen) else event.name
+        before = lives.ledger.nodes.get(name)
         if isinstance(event, events.NodeSeen):
-            name, changed, what = event.node.name, lives.ledger.set_node(event.node), "changed"
+            changed, what = lives.ledger.set_node(event.node), "changed"
         else:
-            name, changed, what = event.name, lives.ledger.drop_node(event.name), "is gone"
+            changed, what = lives.ledger.drop_node(name), "is gone"
             self._problems.pop(name, None)
         if not changed:
             return
@@ -236,24 +250,35 @@ class Coordinator:
             self._say_problems(event.node)
         for gang in self._planned_on(name):
             lives.withdraw(gang, Trigger.NODE_CHANGED, f"node {name} {what}", event.now)
+        lives.kept.let_go_of_taken(name)
         for gang in lives.gangs.values():
-            gang.exclusions = {key: out for key, out in gang.exclusions.items() if key[1] != name}
-            gang.refusals = {key: times for key, times in gang.refusals.items() if key[1] != name}
-        lives.freed()
+            if gang.refusals or gang.exclusions:
+                gang.exclusions = {key: out for key, out in gang.exclusions.items() if key[1] != name}
+                gang.refusals = {key: times for key, times in gang.refusals.items() if key[1] != name}
+        if lives.ledger.on_node(name) and _moved(before, lives.ledger.nodes.get(name)):
+            # Where members run, its labels and links bear on the places of the others, however full it is.
+            lives.freed(anywhere=True)
 
     def _say_problems(self, node: Node) -> None:
-        """Say on the node what of it can't be read, once for each change of that."""
-        if self.lives.active and self._problems.get(node.name, ()) != node.problems:
-            self._problems[node.name] = node.problems
-            if node.problems:
-                message = f"used without what can't be read: {'; '.join(node.problems)}"
-                self.lives.instruct(
+        """Say on the node what of it can't be read, and what runs on broken GPUs, once for each change."""
+        said = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
+        on_node = self.lives.ledger.on_node(node.name).items()
+        if uids := [uid for uid, usage in on_node if usage.gpus & node.unhealthy]:
+            pods = [self.lives.roster.pods.get(uid) for uid in uids]
+            names = sorted(f"{pod.namespace}/{pod.name}" if pod else "a pod that is not ours" for pod in pods)
+            said.insert(0, unhealthy_sentence(node.unhealthy, names))
+        message = "; ".join(said)
+        if self.lives.active and self._problems.get(node.name, "") != message:
+            self._problems[node.name] = message
+            if message:
+                self.lives.voice.instruct(
                     EmitEvent("default", ((node.name, node.name),), EventReason.INVALID, message, "Node")
                 )
 
     def _recheck(self, nodes: tuple[str, ...], now: float) -> None:
         """Void plans on nodes where others took what they hold, until what is left fits."""
         for name in nodes:
+            self.lives.kept.let_go_of_taken(name)
             for gang in self._planned_on(name):
                 if gang.holds and not self.lives.bears(gang):
                     why = f"others took what it was to have on node {name}"
@@ -267,6 +292,12 @@ class Coordinator:
         gangs = (self.lives.gangs[key] for key in sorted(keys) if key)
         return [gang for gang in gangs if gang.phase in (Phase.PLANNED, Phase.RESERVING)]
 
+    def _gangs_named(self, name: NameKey) -> list[Gang]:
+        gangs = [self.lives.gangs[key] for key in self._names.get(name, ())]
+        for gang in gangs:
+            self.lives.fresh(gang)
+        return gangs
+
     def _gang_of(self, uid: str) -> str:
         pod = self.lives.roster.pods.get(uid)
         if pod is None or pod.claim is None:
@@ -279,61 +310,6 @@ class Coordinator:
             if any(member.uid == uid for member in self.lives.gangs[key].group.unbound):
                 return key
         return ""
-
-    # --- the planner --------------------------------------------------------------------------------
-
-    def _asked(self, gang: str, generation: int) -> tuple[Gang, Solving] | None:
-        """The gang that waits for this answer, with what was asked; None when the answer is void."""
-        solving, lives = self.lives.solving, self.lives
-        if solving is None or (solving.gang, solving.generation) != (gang, generation):
-            return None
-        lives.solving = None
-        record = lives.gangs.get(gang)
-        if record is None or record.generation != generation or record.phase is not Phase.PLANNING:
-            return None
-        return record, solving
-
-    def _decided(self, event: events.Decided) -> None:
-        found = self._asked(event.gang, event.generation)
-        if found is None:
-            return
-        gang, solving = found
-        lives, decision = self.lives, event.decision
-        if isinstance(decision, Unplaceable):
-            overtaken = lives.frees != solving.frees
-            if overtaken and not gang.overtaken:
-                lives.again(gang, Trigger.OUTDATED)
-                return
-            if any(isinstance(cause, NotDecided) for cause in decision.causes):
-                lives.not_decided(gang, sentence(decision), event.now)
-                return
-            lives.nothing_fits(gang, sentence(decision))
-            if overtaken:
-                # Where something comes free all the time, others get their turn at the planner first.
-                lives.arm(gang, event.now + lives.settings.recheck_s)
-        elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
-            lives.nothing_fits(gang, "the planner placed pods that it was not asked for, which is a defect")
-        elif not lives.active or self._outdated(gang, solving, decision):
-            if gang.overtaken:
-                lives.pause(gang, event.now)
-            else:
-                lives.again(gang, Trigger.OUTDATED)
-        else:
-            lives.plan_made(gang, solving, decision, event)
-
-    def _outdated(self, gang: Gang, solving: Solving, decision: Placed) -> bool:
-        """Whether the cluster has changed since in what the plan stands on."""
-        nodes, seen = self.lives.ledger.nodes, solving.snapshot.nodes
-        if any(nodes.get(place.node) != seen[place.node].node for place in decision.members):
-            return True
-        pods = {pod.uid: pod for pod in gang.group.unbound}
-        return not fits(self.lives.ledger.snapshot(), usages(decision, pods))
-
-    def _solve_failed(self, event: events.SolveFailed) -> None:
-        found = self._asked(event.gang, event.generation)
-        if found is not None:
-            text = f"the planner failed, which is a defect: {event.error}"
-            self.lives.not_decided(found[0], text, event.now)
 
     # --- sessions and time --------------------------------------------------------------------------
 
@@ -359,7 +335,7 @@ class Coordinator:
             if gang.phase is Phase.PERMITTED:
                 for uid in gang.awaited.keys() - under_way:
                     gang.awaited[uid] = now + lives.settings.session_s
-                lives.arm(gang, min(gang.awaited.values(), default=now))
+                lives.alarms.set(gang, min(gang.awaited.values(), default=now))
             lives.new_session(gang, now)
 
     def _take_in_flight(self, now: float) -> frozenset[str]:
@@ -372,48 +348,46 @@ class Coordinator:
             if uid in lives.ledger.bound or (pod is not None and not pod.present):
                 continue
             lives.ledger.hold((usage,))
-            key = self._gang_of(uid)
-            if key:
-                lives.in_flight(lives.gangs[key], uid, now)
+            gang = lives.gangs.get(self._gang_of(uid))
+            until = now + lives.settings.bind_for(gang.group.present if gang else 1)
+            if gang is not None and gang.phase is not Phase.GIVEN_UP:
+                lives.in_flight(gang, uid, until)
             else:
-                self._orphans[uid] = now + lives.settings.bind_s
+                lives.orphans[uid] = until
         return frozenset(usage.pod_uid for usage in in_flight)
+
+    def _heard(self, resource: str, now: float) -> None:
+        """A watch goes on. What was seen late for lack of it has as much time again."""
+        since = min(self._silent.values())
+        del self._silent[resource]
+        if not self._silent:
+            self.lives.silent = False
+            self.lives.move_on(now - since)
+        else:
+            self._silent = dict.fromkeys(self._silent, since)
 
     def _tick(self, now: float) -> None:
         lives = self.lives
-        for uid in [uid for uid, until in self._orphans.items() if until <= now]:
-            self._drop_orphan(uid)
-        for gang in list(lives.due(now)):
-            if gang.stale:
+        if lives.silent:
+            return
+        due = min((lives.alarms.next() or now, *lives.orphans.values()))
+        if now - due > _STOOD_STILL_S:
+            lives.move_on(now - due + _STOOD_STILL_S)
+            return
+        if lives.backlog.update_at is not None and lives.backlog.update_at <= now:
+            lives.backlog.update()
+        for uid in [uid for uid, until in lives.orphans.items() if until <= now]:
+            self.lives.drop_orphan(uid)
+        for gang, alarm in list(lives.alarms.due(now)):
+            phase = gang.phase
+            if gang.stale and gang.key in lives.gangs:
                 self._look({gang.name}, now)
             if gang.key in lives.gangs:
-                self._due(gang, now)
-
-    def _due(self, gang: Gang, now: float) -> None:
-        lives = self.lives
-        match gang.phase:
-            case Phase.COLLECTING:
-                lives.emit(gang, EventReason.WAITING, gang.reason)
-            case Phase.PLANNED | Phase.RESERVING:
-                why = f"its pods were not ready to bind within {lives.settings.plan_s:g} s"
-                lives.withdraw(gang, Trigger.TOO_LATE, why, now, pause=True)
-            case Phase.PERMITTED:
-                lives.bindings(gang, now, late=True)
-            case Phase.WITHDRAWN:
-                lives.settle(gang, now)
-            case Phase.UNPLACEABLE:
-                gang.exclusions = {key: out for key, out in gang.exclusions.items() if out.until > now}
-                lives.again(gang, Trigger.FREED)
-            case _:
-                pass
+                deadlines.due(lives, gang, alarm, now, same=gang.phase is phase)
 
 
-def _comes_alike(pod: Pod, gang: Gang) -> bool:
-    """Whether the pod says of its gang what one of the others says, and is no more than one more of them."""
-    owners = gang.group.gang.owners
-    return (
-        not pod.node
-        and not pod.causes
-        and pod.claim in gang.group.claims
-        and (pod.owner in owners or not (pod.owner or owners))
-    )
+def _moved(before: Node | None, after: Node | None) -> bool:
+    """Whether the node is in other parts of the fabric than it was."""
+    if before is None or after is None:
+        return before is not after
+    return (before.labels, before.topology) != (after.labels, after.topology)

@@ -100,6 +100,22 @@ class SolveFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchSilent:
+    """The watch of this resource broke off: what happens now is not seen."""
+
+    now: float
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchHeard:
+    """It goes on, from where it broke off or from a new list."""
+
+    now: float
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed: deadlines are looked at."""
 
@@ -119,5 +135,7 @@ Event = (
     | SessionClosed
     | Decided
     | SolveFailed
+    | WatchSilent
+    | WatchHeard
     | Tick
 )

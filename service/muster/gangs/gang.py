@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Usage
@@ -13,6 +15,7 @@ from muster.domain.snapshot import Snapshot
 from muster.gangs.calls import FilterAnswer, PermitAnswer
 from muster.gangs.instructions import EventReason, PushVerdict
 from muster.gangs.life import HOLDING, Phase
+from muster.gangs.needs import Needs
 from muster.gangs.requests import Asks, asks
 from muster.gangs.roster import Group, NameKey
 
@@ -56,13 +59,27 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Solving:
-    """The Solve that is out. `frees` counts what had come free when its snapshot was taken."""
+    """The Solve that is out."""
 
     gang: str
     generation: int
     request: Request
     snapshot: Snapshot
-    frees: int
+
+
+class Alarm(StrEnum):
+    """What is due for a gang when no event comes."""
+
+    PHASE = "phase"
+    """What its phase waits for; ends with the phase."""
+    COUNT = "count"
+    """Its pods have come one after another: they are to be counted; ends with the phase."""
+    HALF = "half"
+    """It has been bound in part for as long as it may be."""
+    EARMARK = "earmark"
+    """It has waited for so long that a domain is kept for it; or that has lasted long enough."""
+    NUMBERS = "numbers"
+    """The numbers in its refusal may be told again."""
 
 
 @dataclass(slots=True)
@@ -70,10 +87,18 @@ class Gang:
     """One gang, from its first pod to its last.
 
     `generation` numbers attempts to plan it and never falls. `awaited` are members whose Binding may be under
-    way → when to give them up (only while permitted). `deadline` is when something is due without an event.
-    `attempts` counts withdrawals in a row. `lost` says why a permitted member was given back. `overtaken`:
-    the answer before this one was thrown away, because the cluster had changed. `stale`: pods of `group` have
-    changed since in a way that can't move the gang (a gang of thousands is not counted again for each pod).
+    way → when to give them up (only while permitted). `attempts` counts withdrawals in a row. `lost` says why
+    a permitted member was given back. `overtaken`: the answer before this one was thrown away, because the
+    cluster had changed. `stale`: pods of `group` have changed since in a way that can't move the gang (a gang
+    of thousands is not counted again for each pod). `arrived`: when the first and the last pod came that no
+    plan has been asked for.
+
+    `whole`: all that it needs have been bound at some time; what dies then is replaced, and nobody evicted
+    for it. `missed`: not all of the awaited were bound. `kept` are UIDs whose places are kept for the next
+    plan of half a gang, `evicting` those that it has asked to be evicted.
+
+    `kinds` and `said_at`: what kinds of reasons its last refusal had, and when it was told. `needs`: what it
+    can't do without, of the last Solve. `waits_since`: when it was refused first, if it has waited since.
     """
 
     key: str
@@ -85,12 +110,21 @@ class Gang:
     verdict: PushVerdict | None = None
     announced: tuple[EventReason, str] | None = None
     reason: str = ""
-    deadline: float | None = None
+    kinds: tuple[str, ...] = ()
+    said_at: float = -math.inf
+    alarms: dict[Alarm, float] = field(default_factory=dict)
     awaited: dict[str, float] = field(default_factory=dict)
+    missed: bool = True
+    kept: set[str] = field(default_factory=set)
+    whole: bool = False
+    evicting: frozenset[str] = frozenset()
     lost: str = ""
     attempts: int = 0
     overtaken: bool = False
     stale: bool = False
+    arrived: tuple[float, float] | None = None
+    needs: Needs | None = None
+    waits_since: float | None = None
     exclusions: dict[tuple[Asks, str], Exclusion] = field(default_factory=dict)
     """By what the refused pod asks for, and node: a role's name may change as other pods come and go."""
     refusals: dict[tuple[Asks, str], int] = field(default_factory=dict)
@@ -118,6 +152,13 @@ class Gang:
         """Whether it may have reservations."""
         return self.phase in HOLDING
 
+    @property
+    def reserved(self) -> set[str]:
+        """UIDs of the members whose places its plan holds: once it is permitted, of those still awaited."""
+        if self.phase is Phase.PERMITTED:
+            return set(self.awaited)
+        return set(self.plan.order) if self.plan is not None and self.holds else set()
+
     def waiting(self) -> tuple[tuple[str, str], ...]:
         """(name, UID) of the members that are not bound, in a fixed order."""
         return tuple((pod.name, pod.uid) for pod in sorted(self.group.unbound, key=lambda p: (p.name, p.uid)))
@@ -140,6 +181,8 @@ class GangView:
     created: float
     reason: str
     plan: Placed | None
+    queue: str = ""
+    """Of its PodGroup."""
 
 
 def usages(placed: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
@@ -170,4 +213,5 @@ def view(gang: Gang, priority: int, created: float) -> GangView:
         created=created,
         reason=gang.reason,
         plan=gang.plan.placed if gang.plan is not None else None,
+        queue=group.pod_group.queue if group.pod_group is not None else "",
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from muster.domain.podgroup import PodGroupStatus
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 
@@ -59,8 +60,8 @@ class EventReason(StrEnum):
 class EmitEvent:
     """Post one Kubernetes event on each of these objects: (name, UID). One a change of state, never a retry.
 
-    `kind` is Pod, or Node, which has no namespace: its events go to `default`, its UID being its name, as the
-    kubelet does it.
+    `kind` is Pod, PodGroup, ConfigMap, or Node, which has no namespace: its events go to `default`, its UID
+    being its name, as the kubelet does it.
     """
 
     namespace: str
@@ -68,6 +69,26 @@ class EmitEvent:
     reason: EventReason
     message: str
     kind: str = "Pod"
+    api_version: str = "v1"
 
 
-Instruction = Solve | PushVerdict | EmitEvent
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Evict these pods, (name, UID) each; it is asked again while they are there."""
+
+    namespace: str
+    pods: tuple[tuple[str, str], ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Write the status of a PodGroup object. A later one replaces it: only the last counts."""
+
+    namespace: str
+    name: str
+    uid: str
+    status: PodGroupStatus
+
+
+Instruction = Solve | PushVerdict | EmitEvent | Evict | WriteStatus

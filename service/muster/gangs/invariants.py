@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from muster.domain.topology import bits
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.gang import Gang
+from muster.gangs.gang import Alarm, Gang
+from muster.gangs.halves import is_half
 from muster.gangs.instructions import Outcome
 from muster.gangs.ledger import Ledger
 from muster.gangs.life import Phase
+from muster.gangs.lives import Lives
+
+_TIMED = (Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED, Phase.WITHDRAWN, Phase.GIVEN_UP)
+"""Phases that end by themselves if nothing happens."""
 
 
 def check(coordinator: Coordinator) -> list[str]:
@@ -16,21 +22,18 @@ def check(coordinator: Coordinator) -> list[str]:
     owners: dict[str, str] = {}
     for gang in lives.gangs.values():
         broken += _gang(gang, lives.ledger)
-        for uid in _may_hold(gang):
+        broken += _goes_on(gang, lives)
+        for uid in gang.reserved | gang.kept:
             if uid in owners:
                 broken.append(f"{uid} is held for {owners[uid]} and for {gang.key}")
             owners[uid] = gang.key
     strays = lives.ledger.held.keys() - owners.keys() - coordinator.orphans
     broken += [f"{uid} is held for no plan" for uid in sorted(strays)]
+    if lives.earmark is not None and lives.earmark.gang not in lives.gangs:
+        broken.append(f"the earmark of {lives.earmark.gang} has outlived it")
     for name in lives.ledger.nodes:
         broken += _node(lives.ledger, name)
     return broken
-
-
-def _may_hold(gang: Gang) -> set[str]:
-    if gang.phase is Phase.PERMITTED:
-        return set(gang.awaited)
-    return set(gang.plan.order) if gang.plan is not None and gang.holds else set()
 
 
 def _gang(gang: Gang, ledger: Ledger) -> list[str]:
@@ -57,22 +60,50 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
     return broken
 
 
+def _goes_on(gang: Gang, lives: Lives) -> list[str]:
+    """Something is there that brings the gang out of its phase."""
+    broken = []
+    waits, out = lives.backlog.has(gang), lives.solving
+    asked = out is not None and (out.gang, out.generation) == (gang.key, gang.generation)
+    if waits and gang.phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
+        broken.append(f"{gang.key} is {gang.phase} and waits for the planner")
+    if gang.phase is Phase.PLANNING and not (waits or asked):
+        broken.append(f"{gang.key} is {gang.phase}, and nobody is going to ask")
+    if gang.phase is Phase.UNPLACEABLE and not waits:
+        broken.append(f"{gang.key} is {gang.phase}, and nothing will help it")
+    if gang.phase in _TIMED and Alarm.PHASE not in gang.alarms:
+        broken.append(f"{gang.key} is {gang.phase} without an end")
+    if lives.active and is_half(gang) and gang.phase is not Phase.GIVEN_UP and Alarm.HALF not in gang.alarms:
+        broken.append(f"{gang.key} is half without an end")
+    if gang.kept and not (is_half(gang) or gang.phase is Phase.PERMITTED):
+        broken.append(f"{gang.key} is {gang.phase} and keeps the places of {sorted(gang.kept)}")
+    return broken
+
+
 def _node(ledger: Ledger, name: str) -> list[str]:
     """A GPU that is taken twice, or more taken than there is, where a reservation has a part in it: what
     other schedulers bind is theirs to answer for."""
     usages = ledger.on_node(name).values()
     if not any(usage.pod_uid in ledger.held for usage in usages):
         return []
-    taken, unindexed, free = 0, 0, ledger.nodes[name].allocatable
+    taken, shared, unindexed, free = 0, 0, 0, ledger.nodes[name].allocatable
+    memory = dict(enumerate(ledger.nodes[name].gpu_memory))
     broken = []
-    for usage in usages:
-        if usage.gpus & taken:
-            broken.append(
-                f"node {name}: GPUs {usage.gpus & taken:b} are taken twice, by {usage.pod_uid} last"
-            )
-        taken |= usage.gpus
-        unindexed += usage.unindexed_gpus
+    for usage in sorted(usages, key=lambda usage: usage.pod_uid in ledger.held):
+        held = usage.pod_uid in ledger.held
+        if held and (twice := usage.gpus & (taken if usage.units else taken | shared)):
+            broken.append(f"node {name}: GPUs {twice:b} are taken twice, by {usage.pod_uid} last")
+        for gpu in bits(usage.gpus if usage.units else 0):
+            memory[gpu] = memory.get(gpu, usage.units) - usage.units
+            if held and memory[gpu] < 0:
+                broken.append(f"node {name}: GPU {gpu} has {memory[gpu]} GiB left after {usage.pod_uid}")
+        if usage.units:
+            shared |= usage.gpus
+        else:
+            taken |= usage.gpus
+        unindexed += 0 if usage.units else usage.unindexed_gpus
         free -= usage.resources
+    taken |= shared
     count = ledger.nodes[name].topology.gpu_count
     if taken >> count or taken.bit_count() + unindexed > count:
         broken.append(f"node {name}: {taken.bit_count() + unindexed} of {count} GPUs are taken: {taken:b}")

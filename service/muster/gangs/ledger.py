@@ -6,6 +6,7 @@ states is kept up to date node by node, so that a snapshot costs a shallow copy.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from muster.domain.topology import bits
 
 
 class Ledger:
-    """Usages by pod UID. `nodes`, `bound` and `held` are to be read, not written, from outside."""
+    """Usages by pod UID. `nodes`, `bound`, `held` and `gained` are to be read, not written, from outside."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -28,6 +29,9 @@ class Ledger:
         self._dirty: set[str] = set()
         self._unsorted = False
         self._snapshot: Snapshot | None = None
+        self._whole: Counter[tuple[str, int]] = Counter()
+        self.gained: set[str] = set()
+        """The nodes that came, changed, or on which a usage ended or moved, since `take_gained`."""
 
     def set_levels(self, levels: tuple[Level, ...]) -> None:
         """The levels of the fabric above the nodes, for all snapshots from now on."""
@@ -41,13 +45,14 @@ class Ledger:
         self._unsorted |= node.name not in self.nodes
         self.nodes[node.name] = node
         self._touch(node.name)
+        self.gained.add(node.name)
         return True
 
     def drop_node(self, name: str) -> bool:
         """Forget a node (usages on it stay, should it come back); whether it was there."""
         if self.nodes.pop(name, None) is None:
             return False
-        self._states.pop(name, None)
+        self._set_state(name, None)
         self._touch(name)
         return True
 
@@ -72,15 +77,12 @@ class Ledger:
                 self.held[usage.pod_uid] = usage
                 self._reindex(usage.pod_uid, before)
 
-    def release(self, uids: Iterable[str]) -> bool:
-        """End reservations; whether there were any."""
-        released = False
+    def release(self, uids: Iterable[str]) -> None:
+        """End reservations, where there are any."""
         for uid in uids:
             before = self.usage(uid)
             if self.held.pop(uid, None) is not None:
                 self._reindex(uid, before)
-                released = True
-        return released
 
     def usage(self, uid: str) -> Usage | None:
         """What the pod takes now, bound or reserved."""
@@ -116,11 +118,36 @@ class Ledger:
         believed = _believed(self.nodes[usage.node], self._on_node[usage.node].values())
         return next(each.gpus for each in believed if each.pod_uid == uid)
 
+    def state(self, name: str) -> NodeState | None:
+        """The node now, None where there is none of this name."""
+        self._settle()
+        return self._states.get(name)
+
+    def whole_gpus(self) -> Mapping[tuple[str, int], int]:
+        """(extended resource, free whole GPUs) → nodes that offer the resource and have so many free."""
+        self._settle()
+        return self._whole
+
+    def take_gained(self) -> set[str]:
+        """`gained`, which begins anew."""
+        gained, self.gained = self.gained, set()
+        return gained
+
+    def _set_state(self, name: str, state: NodeState | None) -> None:
+        before = self._states.pop(name, None) if state is None else self._states.get(name)
+        for each, nodes in ((before, -1), (state, 1)):
+            if each is not None:
+                for resource in each.node.gpu_resources:
+                    self._whole[resource, each.free_gpu_count] += nodes
+        if state is not None:
+            self._states[name] = state
+
     def _reindex(self, uid: str, before: Usage | None) -> tuple[str, ...]:
         after = self.usage(uid)
         if before == after:
             return ()
         if before is not None:
+            self.gained.add(before.node)
             on_node = self._on_node[before.node]
             del on_node[uid]
             if not on_node:
@@ -139,7 +166,7 @@ class Ledger:
     def _settle(self) -> None:
         for name in self._dirty:
             if name in self.nodes:
-                self._states[name] = _state(self.nodes[name], self._on_node.get(name, {}).values())
+                self._set_state(name, _state(self.nodes[name], self._on_node.get(name, {}).values()))
         self._dirty.clear()
         if self._unsorted:
             self._states = {name: self._states[name] for name in sorted(self._states)}
@@ -154,7 +181,7 @@ def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:
         if (
             state is None
             or not (_slices_fit(usage, state) if usage.units else _gpus_fit(usage, state))
-            or not _resources_fit(usage.resources, state.free)
+            or not resources_fit(usage.resources, state.free)
         ):
             return False
         states[usage.node] = state.taking(usage)
@@ -170,7 +197,7 @@ def _slices_fit(usage: Usage, state: NodeState) -> bool:
     return all(gpu < len(memory) and memory[gpu] >= usage.units for gpu in bits(usage.gpus))
 
 
-def _resources_fit(asked: Resources, free: Resources) -> bool:
+def resources_fit(asked: Resources, free: Resources) -> bool:
     """As kube-scheduler and the planner count: what is not asked for is not checked."""
     return (
         asked.pods <= free.pods
@@ -185,10 +212,11 @@ def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
 
 def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
     """The usages of a node. Indices that can't be true (beyond the node's GPUs, taken twice by bound pods, or
-    more memory than a GPU has) count by number alone: then too much is counted rather than too little."""
+    more memory than a GPU has) count by number alone: then too much is counted rather than too little. Who
+    has a GPU whole is believed before those who share it: nothing more is planned there."""
     whole, shared, believed = 0, 0, []
     memory = dict(enumerate(node.gpu_memory))
-    for usage in sorted(usages, key=lambda usage: usage.pod_uid):
+    for usage in sorted(usages, key=lambda usage: (usage.units > 0, usage.pod_uid)):
         taken = whole if usage.units else whole | shared
         over = usage.units and any(memory.get(gpu, usage.units) < usage.units for gpu in bits(usage.gpus))
         if usage.gpus and (usage.gpus & taken or usage.gpus >> node.topology.gpu_count or over):

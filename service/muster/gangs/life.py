@@ -22,6 +22,7 @@ class Phase(StrEnum):
     PERMITTED = "permitted"
     WITHDRAWN = "withdrawn"
     RUNNING = "running"
+    GIVEN_UP = "given up"
     FINISHED = "finished"
 
 
@@ -47,6 +48,8 @@ class Trigger(StrEnum):
     GIVEN_BACK = "a member was given back, for another reason or after Permit"
     TOO_LATE = "its deadline passed"
     SESSION_OVER = "the session ended"
+    IN_MOTION = "all that it needs are there, and others have come or gone just now"
+    PARTIAL_TOO_LONG = "it was bound in part for too long, and its bound members are evicted"
 
 
 _P, _T = Phase, Trigger
@@ -54,15 +57,25 @@ _P, _T = Phase, Trigger
 HOLDING = (_P.PLANNED, _P.RESERVING, _P.PERMITTED)
 """The phases in which reservations exist."""
 
-_OPEN = (_P.COLLECTING, _P.INVALID, _P.PLANNING, _P.UNPLACEABLE, _P.WITHDRAWN, _P.RUNNING, _P.PERMITTED)
+_OPEN = (
+    _P.COLLECTING,
+    _P.INVALID,
+    _P.PLANNING,
+    _P.UNPLACEABLE,
+    _P.WITHDRAWN,
+    _P.RUNNING,
+    _P.PERMITTED,
+    _P.GIVEN_UP,
+)
 """The phases in which the members alone decide what comes next. A permitted gang is open once all its
-Bindings are settled."""
+Bindings are settled, one that is given up once none of its members is bound."""
 
 _WHAT_MEMBERS_SAY = (
     (_T.MEMBERS_MISSING, _P.COLLECTING),
     (_T.ILL_FORMED, _P.INVALID),
     (_T.COMPLETE, _P.PLANNING),
     (_T.ALL_BOUND, _P.RUNNING),
+    (_T.IN_MOTION, _P.COLLECTING),
 )
 _VOIDS_PLAN = (
     _T.MEMBERS_CHANGED,
@@ -87,6 +100,11 @@ TRANSITIONS: Mapping[tuple[Phase, Trigger], Phase] = MappingProxyType(
         **{(phase, trigger): _P.WITHDRAWN for phase in (_P.PLANNED, _P.RESERVING) for trigger in _VOIDS_PLAN},
         (_P.PERMITTED, _T.GIVEN_BACK): _P.WITHDRAWN,
         (_P.PERMITTED, _T.TOO_LATE): _P.WITHDRAWN,
+        **{
+            (phase, _T.PARTIAL_TOO_LONG): _P.GIVEN_UP
+            for phase in (*_OPEN, _P.PLANNED, _P.RESERVING)
+            if phase is not _P.GIVEN_UP
+        },
         **{(phase, _T.ALL_GONE): _P.FINISHED for phase in _P if phase is not _P.FINISHED},
     }
 )

@@ -1,74 +1,46 @@
-"""Moves gangs through their phases and gathers the instructions that follow. `life` has the table.
-
-One rule keeps capacity honest: reservations begin in `plan_made`, and end only in `withdraw`, in `bindings`
-or where the ledger sees a pod bound.
-"""
+"""Moves gangs through their phases, as their members and Bindings say. `life` has the table."""
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable
 
-from muster.domain.decision import Placed
-from muster.domain.sentences import MAX_CHARACTERS, sentence
-from muster.gangs import requests
-from muster.gangs.calls import GivenBack
-from muster.gangs.events import Decided
-from muster.gangs.gang import Exclusion, Gang, Plan, Solving, usages
-from muster.gangs.instructions import (
-    EmitEvent,
-    EventReason,
-    Instruction,
-    Outcome,
-    PushVerdict,
-    Solve,
-)
-from muster.gangs.ledger import Ledger, fits
+from muster.domain.sentences import sentence
+from muster.gangs.gang import Alarm, Gang
+from muster.gangs.halves import is_half, was_split
+from muster.gangs.instructions import EventReason, Evict
 from muster.gangs.life import Phase, Trigger, after
-from muster.gangs.queue import Queue
-from muster.gangs.roster import Group, Roster, planning_facts
-from muster.gangs.settings import Settings
+from muster.gangs.planning import Planning, kind
+from muster.gangs.quiet import Change
+from muster.gangs.roster import Group, planning_facts
+from muster.gangs.settings import Partial, Settings
+from muster.gangs.voice import short
 
-_SAID_ONCE = (EventReason.WAITING, EventReason.UNPLACEABLE)
-"""Events whose numbers change with the cluster: one for the state, none for each number."""
+_COUNTED_LATER = (Phase.COLLECTING, Phase.RUNNING, Phase.UNPLACEABLE, Phase.INVALID)
+"""Phases in which pods that come one after another are counted once they have come. In the others what the
+gang is at goes on, and they are counted after it."""
 
 
-class Lives:
-    """All gangs, what they hold, and the queue to the planner."""
+class Lives(Planning):
+    """What happens to gangs beside the planner's answers."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.roster = Roster()
-        self.ledger = Ledger()
-        self.gangs: dict[str, Gang] = {}
-        self.epoch: int | None = None
-        self.synced = False
-        self.frees = 0
-        self.solving: Solving | None = None
-        self._queue = Queue()
-        self._generation = 0
-        self._unplaceable: set[str] = set()
-        self._timers: list[tuple[float, str]] = []
-        self._out: list[Instruction] = []
+        super().__init__(settings)
+        self.orphans: dict[str, float] = {}
+        """Bindings that may be under way of pods that no permitted gang awaits: UID → when to give it up."""
 
-    @property
-    def active(self) -> bool:
-        """Whether plans are made: the cluster is known and a shim listens."""
-        return self.synced and self.epoch is not None
-
-    def take_instructions(self) -> list[Instruction]:
-        """What has gathered, with the next Solve where the planner is idle."""
-        self._pump()
-        out, self._out = self._out, []
-        return out
-
-    # --- members ------------------------------------------------------------------------------------
+    # --- members --------------------------------------------------------------------------------------
 
     def members_changed(self, gang: Gang, group: Group, now: float) -> None:
         """Look at a gang again whose pods changed."""
         same = gang.group.facts == group.facts
+        if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
+            gang.whole &= not was_split(group)  # it begins by another service's hand, or late
+        if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
+            self.arrived(gang, now)
         gang.group, gang.stale = group, False
+        self._note_half(gang, now)
+        self._review_kept(gang)
         if gang.phase is Phase.PERMITTED:
             self.bindings(gang, now)
         elif same:
@@ -80,13 +52,6 @@ class Lives:
         else:
             gang.attempts = 0
             self.settle(gang, now)
-
-    def fresh(self, gang: Gang) -> Group:
-        """The gang's group, counted again if it is stale."""
-        if gang.stale:
-            groups = {group.gang.key: group for group in self.roster.groups(gang.name)}
-            gang.group, gang.stale = groups.get(gang.key, gang.group), False
-        return gang.group
 
     def _why_void(self, gang: Gang) -> str:
         """Why the members do not bear the plan any more; "" where they do."""
@@ -101,160 +66,130 @@ class Lives:
                 return f"pod {pod.name} went, was bound elsewhere or can't be scheduled any more"
             if planning_facts(now) != planning_facts(pod):
                 return f"pod {pod.name} was changed"
+        for uid in self.orphans.keys() & there.keys():
+            return f"a Binding of pod {there[uid].name} may be under way"
         return sentence((group.waits_for,)) if group.waits_for is not None else ""
 
     def settle(self, gang: Gang, now: float) -> None:
-        """Go where the members alone say."""
+        """Go where the members alone say, once no Binding of theirs is under way."""
         group = self.fresh(gang)
-        if not group.unbound:
-            self._go(gang, Trigger.ALL_BOUND)
-            gang.attempts, gang.reason, gang.verdict, gang.announced = 0, "", None, None
-            gang.refusals = {}
-        elif group.causes:
-            self._go(gang, Trigger.ILL_FORMED)
-            self.refuse(gang, EventReason.INVALID, sentence(group.causes))
-        elif group.waits_for is not None:
-            self._go(gang, Trigger.MEMBERS_MISSING)
-            gang.reason = sentence((group.waits_for,))
-            self._gate(gang)
-            self.arm(gang, now + self.settings.waiting_s)
+        self._note_half(gang, now)
+        if gang.phase is Phase.GIVEN_UP and group.bound:
+            self.evict(gang, now)
         else:
-            self._go(gang, Trigger.COMPLETE)
+            self._as_members_say(gang, group, now)
+
+    def _as_members_say(self, gang: Gang, group: Group, now: float) -> None:
+        """`settle`, where the gang is not given up."""
+        if gang.phase is Phase.COLLECTING and gang.arrived is None:
+            self.arrived(gang, now)  # what it waited for has come
+        if not is_half(gang):
+            self.kept.let_go(gang, gang.kept)
+        mine = self.orphans.keys() & {pod.uid for pod in group.unbound} if self.orphans else ()
+        if mine:
+            for uid in sorted(mine):
+                self.in_flight(gang, uid, self.orphans.pop(uid))
+            return
+        if not group.unbound:
+            self.go(gang, Trigger.ALL_BOUND)
+            gang.attempts, gang.reason, gang.announced, gang.arrived = 0, "", None, None
+            self.voice.forget(gang)
+            gang.refusals = {}
+            if is_half(gang) and group.waits_for is not None:
+                gang.reason = sentence((group.waits_for,))
+        elif group.causes:
+            self.go(gang, Trigger.ILL_FORMED)
+            kinds = tuple(map(kind, group.causes))
+            self.voice.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes), now)
+        elif group.waits_for is not None:
+            self.go(gang, Trigger.MEMBERS_MISSING)
+            gang.reason, gang.arrived = sentence((group.waits_for,)), None
+            self.voice.gate(gang)
+            self.alarms.set(gang, now + self.settings.waiting_s)
+        elif (until := self._more_until(gang)) > now:
+            self.go(gang, Trigger.IN_MOTION)
+            gang.reason = ""
+            self.alarms.set(gang, until, Alarm.COUNT)
+        else:
+            self.go(gang, Trigger.COMPLETE)
             gang.overtaken = False
             gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.until > now}
-            self._enqueue(gang)
+            self.enqueue(gang)
 
-    def _gate(self, gang: Gang) -> None:
-        """Take a refusal back: its pods are held in silence again."""
-        if gang.verdict is not None and gang.verdict.outcome is not Outcome.WITHDRAWN:
-            self._push(gang, gang.verdict.generation, Outcome.WITHDRAWN, gang.verdict.members, gang.reason)
-
-    # --- planning -----------------------------------------------------------------------------------
-
-    def _enqueue(self, gang: Gang) -> None:
-        self._generation += 1
-        gang.generation = self._generation
-        gang.plan, gang.lost = None, ""
-        self._queue.put(gang.key, requests.priority(gang.group), requests.created(gang.group))
-
-    def again(self, gang: Gang, trigger: Trigger) -> None:
-        """Plan a gang once more that is unplaceable, or whose answer came too late."""
-        gang.overtaken = trigger is Trigger.OUTDATED
-        self._go(gang, trigger)
-        self._enqueue(gang)
-
-    def pause(self, gang: Gang, now: float) -> None:
-        """Answers are overtaken again and again: leave the planner to others for a moment."""
-        self._go(gang, Trigger.OVERTAKEN)
-        self.arm(gang, now + self.settings.recheck_s)
-
-    def bears(self, gang: Gang) -> bool:
-        """Whether what the plan takes is still there for it, whatever others have taken since."""
-        plan = gang.plan
-        return plan is not None and fits(self.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))
-
-    def freed(self) -> None:
-        """Something came free: what did not fit is looked at again."""
-        self.frees += 1
-        for key in sorted(self._unplaceable):
-            self.again(self.gangs[key], Trigger.FREED)
-
-    def _pump(self) -> None:
-        """Ask for the next plan, one at a time: its snapshot must hold what the one before took."""
-        if self.solving is not None or not self.active:
-            return
-        key = self._queue.pop()
-        if key is None:
-            return
-        gang = self.gangs[key]
-        request = requests.request(gang.group, self.ledger, self.roster.policies)
-        snapshot = self.ledger.snapshot()
-        excluded = gang.excluded(request.roles, {pod.uid: pod for pod in gang.group.unbound})
-        self.solving = Solving(key, gang.generation, request, snapshot, self.frees)
-        self._out.append(Solve(key, gang.generation, request, snapshot, excluded))
-
-    def plan_made(self, gang: Gang, solving: Solving, placed: Placed, event: Decided) -> None:
-        """Reserve what the planner chose and tell the shim."""
-        there = {pod.uid: pod for pod in gang.group.unbound}
-        pods = {member.uid: there[member.uid] for member in placed.members}
-        asked = [member.uid for role in solving.request.roles for member in role.members]
-        order = tuple(uid for uid in asked if uid in pods)
-        gang.plan = Plan(gang.generation, solving.request, placed, pods, order, event.trace_id)
-        gang.reason = ""
-        self.ledger.hold(usages(placed, pods))
-        self._go(gang, Trigger.PLACED)
-        self.arm(gang, event.now + self.settings.plan_s)
-        required = min(solving.request.min_member, len(order))
-        self._push(gang, gang.generation, Outcome.PLANNED, gang.plan.members, required=required)
-
-    def nothing_fits(self, gang: Gang, text: str, again_at: float = math.inf) -> None:
-        """The planner's no: the pods are let through once, to show it. `again_at` is when it is asked again
-        though nothing changes."""
-        self._go(gang, Trigger.NOTHING_FITS)
-        self._unplaceable.add(gang.key)
-        left_out = [
-            f"{node} ({out.plugin}: {out.message[:80]})" for (_, node), out in gang.exclusions.items()
+    def begins(self, gang: Gang, now: float, ended: Iterable[Gang]) -> None:
+        """A gang is seen for the first time, or one goes on with other owners: one of those that `ended`, and
+        what is known of that counts, not what its pods tell."""
+        self.gangs[gang.key] = gang
+        bound = {pod.uid for pod in gang.group.bound}
+        forerunners = [
+            before
+            for before in ended
+            if bound & {pod.uid for pod in (*before.group.bound, *before.group.unbound)}
         ]
-        if left_out:
-            more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            text = f"{text}. Left out for a while: {', '.join(left_out[:3])}{more}"
-            again_at = min(again_at, *(out.until for out in gang.exclusions.values()))
-        if again_at < math.inf:
-            self.arm(gang, again_at)
-        self.refuse(gang, EventReason.UNPLACEABLE, text)
+        if forerunners:
+            gang.whole = any(before.whole for before in forerunners)
+        for before in forerunners:
+            if not gang.whole and Alarm.HALF in before.alarms:
+                self.alarms.set(gang, before.alarms[Alarm.HALF], Alarm.HALF)
+        self.arrived(gang, now)
+        self.settle(gang, now)
 
-    def refuse(self, gang: Gang, event: EventReason, text: str) -> None:
-        """Show why: in the pods' condition for each new sentence, in an event for each new state."""
-        gang.reason = text = _short(text)
-        last = gang.verdict
-        members = gang.waiting()
-        said = last is not None and last.outcome is Outcome.REFUSED
-        if last is None or not said or (last.reason, last.members) != (text, members):
-            # The shim lets a pod through once for each generation.
-            if not gang.generation or (last is not None and last.generation == gang.generation):
-                self._generation += 1
-                gang.generation = self._generation
-            self._push(gang, gang.generation, Outcome.REFUSED, members, text)
-        self.emit(gang, event, text)
+    def arrived(self, gang: Gang, now: float) -> None:
+        """A pod of it came or went of which no plan that was asked for knows."""
+        gang.arrived = (gang.arrived[0] if gang.arrived else now, now)
 
-    # --- plans end ----------------------------------------------------------------------------------
+    def in_motion(self, gang: Gang, change: Change, now: float) -> None:
+        """A pod came or went, and need not be looked at before others have done so."""
+        gang.stale = True
+        self.arrived(gang, now)
+        if gang.phase is Phase.PLANNING and change.leaves():
+            self.go(gang, Trigger.IN_MOTION)
+        if gang.phase in _COUNTED_LATER:
+            assert gang.arrived is not None
+            self.alarms.set(gang, self.settings.settled(gang.arrived), Alarm.COUNT)
 
-    def not_decided(self, gang: Gang, text: str, now: float) -> None:
-        """The planner failed, or gave up with no proof: asked again after a pause, longer each time."""
-        gang.attempts += 1
-        self.nothing_fits(gang, text, now + self.settings.backoff(gang.attempts))
+    def count(self, gang: Gang, now: float) -> None:
+        """The pods that came or went one after another have done so."""
+        if gang.phase in _COUNTED_LATER:
+            self.settle(gang, now)
+
+    def _more_until(self, gang: Gang) -> float:
+        """Until when more pods are waited for. Nobody waits beside half a gang."""
+        if gang.arrived is None or not gang.group.elastic or is_half(gang):
+            return -math.inf
+        return self.settings.settled(gang.arrived)
+
+    # --- plans end, or are carried out ----------------------------------------------------------------
 
     def withdraw(
         self, gang: Gang, trigger: Trigger, why: str, now: float, pause: bool = False, learnt: bool = False
     ) -> None:
         """Void the plan, free what it holds, and plan again: at once where something was `learnt` that will
         not be asked twice, a few times in a row where something may have been, else after a `pause`."""
-        why, plan, silent = _short(why), gang.plan, trigger is Trigger.SESSION_OVER
-        members = gang.verdict.members if gang.verdict is not None else gang.waiting()
-        generation = plan.generation if plan is not None else gang.generation
-        held = [*gang.awaited, *(plan.order if plan is not None else ())]
-        self._go(gang, trigger)
-        gang.plan, gang.reason, gang.lost = None, why, ""
+        why, silent = short(why), trigger is Trigger.SESSION_OVER
+        held = gang.reserved
+        self._void(gang, trigger, why, silent)
         if not silent:
             gang.attempts += not learnt
-            self._push(gang, generation, Outcome.WITHDRAWN, members, why)
-            self.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
-        if self.ledger.release(held):
-            self.freed()
+            self.voice.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
+        self.fresh(gang)
+        if is_half(gang):
+            self.kept.keep(gang, held)
+            for node in sorted({usage.node for usage in self.kept.places(gang)}):
+                self.kept.let_go_of_taken(node)
+        else:
+            self.kept.let_go(gang, held | gang.kept)
         if pause or (not learnt and gang.attempts > self.settings.prompt_retries):
-            self.arm(gang, now + self.settings.backoff(gang.attempts))
+            self.alarms.set(gang, now + self.settings.backoff(gang.attempts))
         else:
             self.settle(gang, now)
 
-    def exclude(self, gang: Gang, uid: str, back: GivenBack, now: float) -> bool:
-        """Leave the node out for what asks like this member, longer each time; whether this is the first."""
-        if gang.plan is None:
-            return False
-        pair = (requests.asks(gang.plan.pods[uid]), back.node)
-        gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
-        until = now + self.settings.exclusion(gang.refusals[pair])
-        gang.exclusions[pair] = Exclusion(until, back.plugin, back.message)
-        return gang.refusals[pair] == 1
+    def _void(self, gang: Gang, trigger: Trigger, why: str, silent: bool = False) -> None:
+        """The plan is no more."""
+        self.go(gang, trigger)
+        gang.plan, gang.reason, gang.lost = None, why, ""
+        if not silent:
+            self.voice.gate(gang)
 
     def reserved(self, gang: Gang) -> None:
         """Its first member reserves: the plan's deadline stays."""
@@ -264,132 +199,171 @@ class Lives:
         """From here on Bindings may be under way."""
         plan = gang.plan
         assert plan is not None
-        self._go(gang, Trigger.PERMITTED)
-        gang.lost = ""
-        gang.awaited = dict.fromkeys(plan.order, now + self.settings.bind_s)
-        self.arm(gang, now + self.settings.bind_s)
+        self.go(gang, Trigger.PERMITTED)
+        gang.lost, gang.missed = "", False
+        gang.whole &= bool(gang.group.bound)
+        until = now + self.settings.bind_for(len(plan.order))
+        gang.awaited = dict.fromkeys(plan.order, until)
+        self.alarms.set(gang, until)
 
-    def in_flight(self, gang: Gang, uid: str, now: float) -> None:
-        """A new session's shim may have sent this member's Binding."""
+    def take_over(self, gang: Gang, now: float) -> None:
+        """Bindings of pods that are its members now may be under way: wait for them."""
+        if gang.phase in (Phase.PLANNED, Phase.RESERVING):
+            self.withdraw(gang, Trigger.MEMBERS_CHANGED, self._why_void(gang), now)
+        elif gang.phase not in (Phase.PERMITTED, Phase.GIVEN_UP):
+            self.settle(gang, now)
+
+    def in_flight(self, gang: Gang, uid: str, until: float) -> None:
+        """This member's Binding may be under way, though not by the gang's present plan."""
         if gang.phase is not Phase.PERMITTED:
-            self._go(gang, Trigger.IN_FLIGHT)
+            self.go(gang, Trigger.IN_FLIGHT)
             gang.plan, gang.lost = None, ""
-        gang.awaited[uid] = now + self.settings.bind_s
-        self.arm(gang, min(gang.awaited.values()))
+            gang.whole &= bool(gang.group.bound)
+        gang.missed = True
+        gang.kept.discard(uid)
+        gang.awaited[uid] = until
+        self.alarms.set(gang, min(gang.awaited.values()))
 
     def bindings(self, gang: Gang, now: float, late: bool = False) -> None:
-        """Strike off the awaited members that are settled: seen bound, gone, given back, or (`late`) given
-        up; when none is left, go on with what the members say."""
+        """Strike off the awaited members that are settled: seen bound, gone, or (`late`) given up; when none
+        is left, go on with what the members say. Until then what was given back is kept: whether the gang
+        is half is not known yet."""
         unbound = {pod.uid for pod in self.fresh(gang).unbound}
         settled = [
-            uid
-            for uid, until in gang.awaited.items()
-            if uid not in unbound or uid not in self.ledger.held or (late and until <= now)
+            uid for uid, until in gang.awaited.items() if uid not in unbound or (late and until <= now)
         ]
         for uid in settled:
-            if uid in unbound and uid in self.ledger.held:
-                pod = next(pod for pod in gang.group.unbound if pod.uid == uid)
-                gang.lost = f"pod {pod.name} was not seen bound within {self.settings.bind_s:g} s"
-            del gang.awaited[uid]
-        if self.ledger.release(settled):
-            self.freed()
+            until, pod = gang.awaited.pop(uid), self.roster.pods.get(uid)
+            if pod is not None and pod.node:
+                continue
+            gang.missed = True
+            if uid in unbound and pod is not None:
+                gang.lost = f"pod {pod.name} was not seen bound in time"
+            if uid not in unbound and pod is not None and pod.present:
+                self.orphans[uid] = until  # its labels changed: it is another gang's now
+            else:
+                self.kept.keep(gang, (uid,))
         if gang.awaited:
-            self.arm(gang, min(gang.awaited.values()))
-        elif gang.lost and gang.group.unbound:
+            self.alarms.set(gang, min(gang.awaited.values()))
+            return
+        gang.whole |= not gang.missed
+        self._note_half(gang, now)
+        if gang.lost and gang.group.unbound:
             trigger = Trigger.TOO_LATE if late else Trigger.GIVEN_BACK
             self.withdraw(gang, trigger, gang.lost, now, pause=True)
         else:
             self.settle(gang, now)
 
-    def finish(self, gang: Gang) -> dict[str, float]:
-        """Forget a gang. Returns the members whose Bindings may still be under way, with their deadlines."""
-        awaited = dict(gang.awaited)
-        held = [uid for uid in (gang.plan.order if gang.plan is not None else ()) if uid not in awaited]
+    def drop_orphan(self, uid: str) -> None:
+        """No Binding of this pod is under way any more, if one was."""
+        if self.orphans.pop(uid, None) is not None:
+            self.ledger.release((uid,))
+
+    def one_bound(self, gang: Gang, uid: str, now: float) -> None:
+        """One awaited member of several is seen bound."""
+        del gang.awaited[uid]
+        gang.stale = True
+        if not gang.whole:
+            self.begins_half(gang, now)
+
+    def given_back(self, gang: Gang, uid: str, why: str, now: float) -> None:
+        """No Binding of this permitted member is under way any more."""
+        del gang.awaited[uid]
+        gang.lost, gang.missed = why, True
+        self.kept.keep(gang, (uid,))
+        self.bindings(gang, now)
+
+    def finish(self, gang: Gang) -> None:
+        """Forget a gang. Bindings under way outlive it: until seen, gone or late they keep what they hold."""
+        held = (gang.reserved | gang.kept) - gang.awaited.keys()
+        for uid, until in gang.awaited.items():
+            pod = self.roster.pods.get(uid)
+            if pod is not None and pod.present and not pod.node:
+                self.orphans[uid] = until
+            else:
+                held.add(uid)
         gang.reason = "its pods are gone"
-        self._gate(gang)
-        self._go(gang, Trigger.ALL_GONE)
+        self.voice.gate(gang)
+        self.go(gang, Trigger.ALL_GONE)
+        self.kept.let_go(gang, held)
         del self.gangs[gang.key]
-        self._queue.forget(gang.key)
-        if self.ledger.release(held):
-            self.freed()
-        return awaited
+        self.backlog.forget(gang)
 
-    # --- what goes out ------------------------------------------------------------------------------
+    # --- half a gang ----------------------------------------------------------------------------------
 
-    def _go(self, gang: Gang, trigger: Trigger) -> None:
-        gang.phase = after(gang.phase, trigger)
-        gang.deadline = None
-        if gang.phase is not Phase.PERMITTED:
-            gang.awaited = {}
-        self._unplaceable.discard(gang.key)
-        self._queue.drop(gang.key)
+    def _note_half(self, gang: Gang, now: float) -> None:
+        gang.whole |= gang.group.enough_bound
+        if not is_half(gang):
+            gang.alarms.pop(Alarm.HALF, None)
+        else:
+            self.begins_half(gang, now)
 
-    def _push(
-        self,
-        gang: Gang,
-        generation: int,
-        outcome: Outcome,
-        members: tuple[tuple[str, str], ...],
-        reason: str = "",
-        required: int = 0,
-    ) -> None:
-        if not self.active:
+    def begins_half(self, gang: Gang, now: float) -> None:
+        """Some are bound, and not all yet: from the first of them the gang's grace counts."""
+        if gang.phase is not Phase.GIVEN_UP and Alarm.HALF not in gang.alarms:
+            self.alarms.set(gang, now + self.settings.partial_for(gang.group.needed), Alarm.HALF)
+
+    def half_too_long(self, gang: Gang, now: float) -> None:
+        """The grace is over: evict what is bound, or let the rest wait like any gang. Without a session,
+        another service may have the shim and complete the gang; one that opens gives a grace anew."""
+        group = self.fresh(gang)
+        if not is_half(gang) or gang.phase is Phase.GIVEN_UP or not self.active:
             return
-        namespace = gang.group.gang.namespace
-        required = required or min(max(1, gang.group.needed), len(members))
-        gang.verdict = PushVerdict(gang.key, generation, outcome, namespace, members, required, reason)
-        self._out.append(gang.verdict)
+        if self.settings.partial is Partial.KEEP:
+            gang.whole = True
+            self.kept.let_go(gang, gang.kept)
+            return
+        why = f"only {len(group.bound)} of {group.needed} members could be bound in time"
+        if len(group.bound) >= group.needed:
+            short_of = next(group.roles_short(group.bound))
+            fit = f"{short_of.present} of {short_of.needed}"
+            why = f"only {fit} members of role {short_of.role} could be bound"
+        held = (gang.reserved | gang.kept) - gang.awaited.keys()
+        self.orphans |= gang.awaited
+        self._void(gang, Trigger.PARTIAL_TOO_LONG, short(why))
+        both = (*((pod.name, pod.uid) for pod in group.bound), *gang.waiting())
+        self.voice.emit(gang, EventReason.WITHDRAWN, f"gang given up: {why}; what is bound is evicted", both)
+        self.kept.let_go(gang, held)
+        self.evict(gang, now, again=True)
 
-    def emit(
-        self, gang: Gang, reason: EventReason, message: str, pods: tuple[tuple[str, str], ...] = ()
-    ) -> None:
-        """One event on each of these pods, or on each waiting member, once for each change of state."""
-        said = (reason, "" if reason in _SAID_ONCE else message)
-        pods = pods or gang.waiting()
-        if self.active and pods and gang.announced != said:
-            gang.announced = said
-            self._out.append(EmitEvent(gang.group.gang.namespace, pods, reason, message))
+    def evict(self, gang: Gang, now: float, again: bool = False) -> None:
+        """Have the bound members of a gang that is given up evicted: those that were not asked for yet, and
+        from time to time all `again`, until they are gone."""
+        asked = frozenset() if again else gang.evicting
+        pods = tuple((pod.name, pod.uid) for pod in gang.group.bound if pod.uid not in asked)
+        if pods and self.active:
+            gang.evicting = asked.union(uid for _, uid in pods)
+            self.voice.instruct(Evict(gang.group.gang.namespace, pods, gang.reason))
+        if Alarm.PHASE not in gang.alarms:
+            self.alarms.set(gang, now + self.settings.partial_s)
 
-    def instruct(self, instruction: Instruction) -> None:
-        """Have this done beside what the gangs ask for."""
-        self._out.append(instruction)
+    def _review_kept(self, gang: Gang) -> None:
+        """No place is kept for a pod that is bound after all, or that is another gang's now."""
+        unbound = {pod.uid for pod in gang.group.unbound} if gang.kept else set()
+        others = {uid for uid in gang.kept - unbound if (pod := self.roster.pods.get(uid)) and pod.present}
+        self.kept.let_go(gang, others)
+
+    # --- sessions and silence -------------------------------------------------------------------------
 
     def new_session(self, gang: Gang, now: float) -> None:
-        """Tell a shim that has just connected what it must know, and count its times from now."""
-        gang.verdict = None
+        """Tell a shim that has just connected what it must know, and count its times from now: the grace of
+        half a gang too, and of one that was given up, which another service may have completed."""
+        if gang.phase is Phase.GIVEN_UP:
+            self._as_members_say(gang, self.fresh(gang), now)
+        kinds = gang.kinds
+        self.voice.forget(gang)
+        gang.alarms.pop(Alarm.HALF, None)
+        self._note_half(gang, now)
         if gang.phase is Phase.INVALID:
-            self.refuse(gang, EventReason.INVALID, gang.reason)
+            self.voice.refuse(gang, EventReason.INVALID, kinds, gang.reason, now)
         elif gang.phase is Phase.UNPLACEABLE:
-            self.refuse(gang, EventReason.UNPLACEABLE, gang.reason)
-        elif gang.phase is Phase.COLLECTING:
-            self.arm(gang, now + self.settings.waiting_s)
+            self.voice.refuse(gang, EventReason.UNPLACEABLE, kinds, gang.reason, now)
+        elif gang.phase is Phase.COLLECTING and gang.group.waits_for is not None:
+            self.alarms.set(gang, now + self.settings.waiting_s)
 
-    # --- time ---------------------------------------------------------------------------------------
-
-    def arm(self, gang: Gang, when: float) -> None:
-        """Look at the gang again then."""
-        gang.deadline = when
-        heapq.heappush(self._timers, (when, gang.key))
-
-    def next_deadline(self) -> float | None:
-        """When a Tick is due at the latest; it may come to nothing."""
-        while self._timers:
-            when, key = self._timers[0]
-            gang = self.gangs.get(key)
-            if gang is not None and gang.deadline == when:
-                return when
-            heapq.heappop(self._timers)
-        return None
-
-    def due(self, now: float) -> Iterable[Gang]:
-        """The gangs whose deadline has passed, each once."""
-        while (when := self.next_deadline()) is not None and when <= now:
-            _, key = heapq.heappop(self._timers)
-            gang = self.gangs[key]
-            gang.deadline = None
-            yield gang
-
-
-def _short(text: str) -> str:
-    """As long as our sentences are: what a plugin or the planner said may be of any length."""
-    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
+    def move_on(self, seconds: float) -> None:
+        """Nothing could be seen for so long: all that is due comes as much later."""
+        self.alarms.move_on(seconds)
+        self.orphans = {uid: until + seconds for uid, until in self.orphans.items()}
+        for gang in self.gangs.values():
+            gang.awaited = {uid: until + seconds for uid, until in gang.awaited.items()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup, PodGroupKey
-from muster.domain.reasons import DialectsDisagree
+from muster.domain.reasons import BadValue, DialectsDisagree
 
 NO_WISHES = Wishes()
 
@@ -31,6 +31,9 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     causes = (*pod.causes, *(group.causes if not pod.node else ()))
     if not pod.node and (cause := _disagreement(pod.name, claim, group)) is not None:
         causes = (*causes, cause)
+    if not pod.node and group.role_wishes and claim.wishes.role not in group.role_wishes:
+        expected = f"a subgroup of PodGroup {group.name}: {', '.join(sorted(group.role_wishes)[:8])}"
+        causes = (*causes, BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.wishes.role, expected))
     wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
     min_member = claim.min_member or group.min_member
     return replace(

@@ -1,4 +1,5 @@
-"""The order in which gangs are planned: highest priority, then oldest; now and then who waited longest.
+"""The order in which gangs are planned: those that are bound in part before all others; then by highest
+priority, then oldest; now and then who waited longest.
 
 Each change that frees something puts all gangs that did not fit back into the queue. Where changes come
 faster than the planner answers, the old ones among them would come before a young gang for ever, though it
@@ -12,8 +13,9 @@ import heapq
 FAIR_TURN = 4
 """Every so many turns the gang that was planned longest ago comes first."""
 
-_Entry = tuple[int, int, float, str, int]
-"""Turn of its last answer (or 0), negative priority, when it was created, its key, number of the entry."""
+_Entry = tuple[bool, int, int, float, str, int]
+"""Whether it is none of the first, turn of its last answer (or 0), negative priority, when it was created,
+its key, number of the entry."""
 
 
 class Queue:
@@ -27,13 +29,17 @@ class Queue:
         self._turn = 0
         self._number = 0
 
-    def put(self, key: str, priority: int, created: float) -> None:
-        """Queue a gang, or give it another place."""
+    def put(self, key: str, priority: int, created: float, first: bool = False) -> None:
+        """Queue a gang, or give it another place; `first` goes before all that are not."""
         self._number += 1
         self._entries[key] = self._number
-        heapq.heappush(self._by_priority, (0, -priority, created, key, self._number))
-        last_turn = self._last_turn.get(key, 0)
-        heapq.heappush(self._by_last_turn, (last_turn, -priority, created, key, self._number))
+        heapq.heappush(self._by_priority, (not first, 0, -priority, created, key, self._number))
+        last_turn = 0 if first else self._last_turn.get(key, 0)
+        heapq.heappush(self._by_last_turn, (not first, last_turn, -priority, created, key, self._number))
+        self._tidy()  # a standby takes nothing out
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries
 
     def drop(self, key: str) -> None:
         """Take a gang out, if it is in."""
@@ -52,18 +58,22 @@ class Queue:
             return None
         del self._entries[key]
         self._last_turn[key] = self._turn
+        self._tidy()
+        return key
+
+    def _tidy(self) -> None:
+        """Forget entries that stand no more, when they are the most."""
         for heap in (self._by_priority, self._by_last_turn):
             if len(heap) > 2 * len(self._entries) + FAIR_TURN:
                 heap[:] = [entry for entry in heap if self._stands(entry)]
                 heapq.heapify(heap)
-        return key
 
     def _first(self, heap: list[_Entry]) -> str | None:
         while heap:
             entry = heapq.heappop(heap)
             if self._stands(entry):
-                return entry[3]
+                return entry[4]
         return None
 
     def _stands(self, entry: _Entry) -> bool:
-        return self._entries.get(entry[3]) == entry[4]
+        return self._entries.get(entry[4]) == entry[5]

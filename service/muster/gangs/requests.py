@@ -33,10 +33,12 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
     rest must fit."""
     wishes = _wishes(group.unbound[0])
     roles = _by_role((*group.bound, *group.unbound))
+    # Which of them fit first is not the planner's question: until each role has its least, all must.
+    whole = any(group.roles_short(group.bound))
     return Request(
         gang=group.gang,
         roles=tuple(_roles(roles)),
-        min_member=min(len(group.unbound), max(1, group.needed - len(group.bound))),
+        min_member=len(group.unbound) if whole else _least(group),
         required_scope=wishes.required_scope,
         preferred_scopes=wishes.preferred_scopes,
         max_per=wishes.max_per,
@@ -45,6 +47,10 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
         priority=priority(group),
         created=created(group),
     )
+
+
+def _least(group: Group) -> int:
+    return min(len(group.unbound), max(1, group.needed - len(group.bound)))
 
 
 def asks(pod: Pod) -> Asks:

@@ -2,13 +2,15 @@
 
 A name used again is a new gang. Owners are taken in the order of their oldest pods, and join one gang until
 its count is reached; the next owner opens another gang. So two Jobs of one gang (master and workers) are one,
-and a second run under the same name is not mixed with the first.
+also when one of them has succeeded, and a second run under the same name is not mixed with the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
@@ -37,10 +39,18 @@ class Group:
     needed: int
     causes: tuple[Cause, ...] = ()
     claims: frozenset[GangClaim] = frozenset()
+    pod_group: PodGroup | None = None
+    role_needed: Mapping[str, int] = field(default_factory=dict)
+    """How many of a role must be there, where its PodGroup says so, those that succeeded not counted."""
 
     @property
     def present(self) -> int:
         return len(self.bound) + len(self.unbound)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether more members than it needs may come."""
+        return all(claim.replicas is None for claim in self.claims)
 
     @property
     def waits_for(self) -> Cause | None:
@@ -48,7 +58,23 @@ class Group:
         for claim in self.claims:
             if claim.by_object and self.unbound:
                 return PodGroupMissing(f"{self.gang.namespace}/{claim.name}")
-        return MembersMissing(self.present, self.needed) if self.present < self.needed else None
+        if self.present < self.needed:
+            return MembersMissing(self.present, self.needed)
+        return next(iter(self.roles_short((*self.bound, *self.unbound))), None)
+
+    @property
+    def enough_bound(self) -> bool:
+        """Whether all that it needs are bound, of each role too."""
+        return len(self.bound) >= self.needed and not any(self.roles_short(self.bound))
+
+    def roles_short(self, pods: Iterable[Pod]) -> Iterator[MembersMissing]:
+        """The roles of which too few are among these pods."""
+        if not self.role_needed:
+            return
+        there = Counter(pod.claim.wishes.role for pod in pods if pod.claim is not None)
+        for role, needed in self.role_needed.items():
+            if there[role] < needed:
+                yield MembersMissing(there[role], needed, role)
 
     @property
     def facts(self) -> tuple[object, ...]:
@@ -57,6 +83,7 @@ class Group:
             frozenset(pod.uid for pod in self.bound),
             {pod.uid: planning_facts(pod) for pod in self.unbound},
             self.needed,
+            self.role_needed,
             self.causes,
         )
 
@@ -74,24 +101,42 @@ class Roster:
         self.pods: dict[str, Pod] = {}
         self.policies = DEFAULT_POLICIES
         self._named: dict[NameKey, dict[str, Pod]] = {}
+        self._present: Counter[NameKey] = Counter()
         self._pod_groups: dict[PodGroupKey, PodGroup] = {}
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
         """Pods that name a PodGroup, as they are without it."""
+        self.touched: set[PodGroupKey] = set()
+        """PodGroups whose status may be another one now."""
 
     @property
     def names(self) -> set[NameKey]:
         """Of all pods."""
         return set(self._named)
 
+    @property
+    def pod_groups(self) -> Mapping[PodGroupKey, PodGroup]:
+        """All that are there."""
+        return self._pod_groups
+
+    def named(self, key: NameKey) -> Collection[Pod]:
+        """The pods that bear the name, present or not."""
+        return self._named.get(key, {}).values()
+
     def see_pod_group(self, key: PodGroupKey, group: PodGroup | None) -> set[NameKey]:
         """Take in a PodGroup's new state, None when it went; the names whose groups may have changed."""
         if self._pod_groups.get(key) == group:
+            if group is not None:
+                self._pod_groups[key] = group  # it may show another status
             return set()
         if group is None:
             del self._pod_groups[key]
         else:
             self._pod_groups[key] = group
-        return {name for pod in list(self._by_object.get(key, {}).values()) for name in self.see(pod)}
+        self.touched.add(key)
+        named = list(self._by_object.get(key, {}).values())
+        for pod in named:
+            self.see(pod)
+        return {(*key, "")} if named else set()
 
     def see(self, pod: Pod) -> set[NameKey]:
         """Take in a pod's new state; the names whose groups may have changed."""
@@ -100,6 +145,7 @@ class Roster:
         touched = self._see(pod)
         if key is not None:
             self._by_object.setdefault(key, {})[pod.uid] = said
+            self.touched.add(key)
         return touched
 
     def _see(self, pod: Pod) -> set[NameKey]:
@@ -115,6 +161,7 @@ class Roster:
             key = _name_key(pod)
             self.pods[pod.uid] = pod
             self._named.setdefault(key, {})[pod.uid] = pod
+            self._present[key] += pod.present
             touched.add(key)
         return touched
 
@@ -125,16 +172,19 @@ class Roster:
             return set()
         key = _name_key(pod)
         del self._named[key][uid]
+        self._present[key] -= pod.present
         if not self._named[key]:
-            del self._named[key]
+            del self._named[key], self._present[key]
         of_object = key[:3]
-        if self._by_object.get(of_object, {}).pop(uid, None) is not None and not self._by_object[of_object]:
-            del self._by_object[of_object]
+        if self._by_object.get(of_object, {}).pop(uid, None) is not None:
+            self.touched.add(of_object)
+            if not self._by_object[of_object]:
+                del self._by_object[of_object]
         return {key}
 
     def size(self, key: NameKey) -> int:
-        """How many pods bear the name, present or not."""
-        return len(self._named.get(key, ()))
+        """How many present pods bear the name."""
+        return self._present[key]
 
     def groups(self, key: NameKey) -> list[Group]:
         """The gangs of one name, by the age of their owners."""
@@ -142,17 +192,22 @@ class Roster:
         for pod in self._named.get(key, {}).values():
             if pod.present or (pod.succeeded and pod.owner):
                 by_owner.setdefault(pod.owner, []).append(pod)
-        present = {owner: [p for p in pods if p.present] for owner, pods in by_owner.items()}
-        owners = sorted((o for o in by_owner if present[o]), key=lambda o: _age(by_owner[o], o))
-        groups: list[list[str]] = []
+        groups: list[dict[str, list[Pod]]] = []
         have, count = 0, 0
-        for owner in owners:
-            if not groups or have >= count:
-                groups.append([])
-                have, count = 0, max((_count(pod) for pod in present[owner]), default=0)
-            groups[-1].append(owner)
-            have += len(by_owner[owner])
-        return [_group(key, {owner: by_owner[owner] for owner in names}, self.policies) for names in groups]
+        for owner in sorted(by_owner, key=lambda owner: _age(by_owner[owner], owner)):
+            pods = by_owner[owner]
+            if (
+                not groups
+                or have >= count
+                or not all(_together(pods, others) for others in groups[-1].values())
+            ):
+                groups.append({})
+                have, count = 0, max(_count(pod) for pod in pods)
+            groups[-1][owner] = pods
+            have += len(pods)
+        alive = (group for group in groups if any(pod.present for pods in group.values() for pod in pods))
+        of_object = self._pod_groups.get(key[:3])
+        return [_group(key, group, self.policies, of_object) for group in alive]
 
 
 def _standing(pod: Pod) -> tuple[object, ...]:
@@ -179,13 +234,30 @@ def _age(pods: Iterable[Pod], owner: str) -> tuple[float, str]:
     return (min(pod.created for pod in pods), owner)
 
 
+def _together(pods: Iterable[Pod], others: Iterable[Pod]) -> bool:
+    """Whether the pods of two owners may have been one gang. Where all of one have succeeded, the oldest of
+    the other were there before the first of them began: no gang begins before all are there."""
+    return _born(pods) < _all_done_since(others) and _born(others) < _all_done_since(pods)
+
+
+def _born(pods: Iterable[Pod]) -> float:
+    return min(pod.created for pod in pods)
+
+
+def _all_done_since(pods: Iterable[Pod]) -> float:
+    """When the first of them began to run, where all have succeeded; else never."""
+    return math.inf if any(pod.present for pod in pods) else min(pod.started for pod in pods)
+
+
 def _count(pod: Pod) -> int:
     claim = pod.claim
     assert claim is not None
     return claim.replicas or claim.min_member or 0
 
 
-def _group(key: NameKey, by_owner: Mapping[str, list[Pod]], policies: Policies) -> Group:
+def _group(
+    key: NameKey, by_owner: Mapping[str, list[Pod]], policies: Policies, of_object: PodGroup | None
+) -> Group:
     namespace, dialect, name, lone = key
     owners = (lone,) if lone else tuple(sorted(owner for owner in by_owner if owner))
     pods = [pod for of_owner in by_owner.values() for pod in of_owner]
@@ -201,7 +273,14 @@ def _group(key: NameKey, by_owner: Mapping[str, list[Pod]], policies: Policies) 
         needed=max(0, max(counts) - succeeded),
         causes=_causes(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
         claims=claims,
+        pod_group=of_object,
+        role_needed=_role_needed(of_object, pods) if of_object is not None and of_object.role_min else {},
     )
+
+
+def _role_needed(of_object: PodGroup, pods: Iterable[Pod]) -> Mapping[str, int]:
+    succeeded = Counter(pod.claim.wishes.role for pod in pods if pod.succeeded and pod.claim is not None)
+    return {role: least - succeeded[role] for role, least in of_object.role_min.items()}
 
 
 def _causes(where: str, present: int, unbound: tuple[Pod, ...], policies: Policies) -> tuple[Cause, ...]:

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Partial(StrEnum):
+    """What is done with the bound members of a gang of which the others find no place."""
+
+    EVICT = "evict"
+    KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,28 +18,62 @@ class Settings:
     """Times in seconds.
 
     `waiting_s`: how long a gang may be incomplete before an event says so (pods of one gang appear one
-    after another). `plan_s`: from a plan to its Permit. `bind_s`: from Permit, from a Binding of
-    unknown fate and from a new session that reports it as under way to each member seen bound.
-    `session_s`: the same for what a new session does not report: a shim before it may have sent it, but
-    leads no more. `exclusion_first_s`: how long a node that an in-tree plugin refused is left out,
-    unless it changes first; four times as long with each further refusal, up to `exclusion_s`.
-    `backoff_s` doubles up to `backoff_max_s` with each withdrawal in a row. `prompt_retries`: so many
-    withdrawals in a row are tried again at once, where something was learnt. `recheck_s`: the pause
-    after two answers in a row that the cluster overtook.
+    after another). `plan_s`: from a plan to its Permit. `bind_s`: from Permit, and from a new session that
+    reports it as under way, to each member seen bound. `session_s`: the same for a Binding of unknown
+    fate, and for what a new session does not report: whoever sent it waits for it no more.
+    `exclusion_first_s`: how long a node that an in-tree plugin refused is left out, unless it changes
+    first; four times as long with each further refusal, up to `exclusion_s`. `backoff_s` doubles up to
+    `backoff_max_s` with each withdrawal in a row. `prompt_retries`: so many withdrawals in a row are
+    tried again at once, where something was learnt. `recheck_s`: the pause after two answers in a row
+    that the cluster overtook.
+
+    `partial_s`: how long a gang may be bound in part before `partial` is done: its bound members evicted,
+    or kept; longer than `bind_s`, so that a Binding that was lost can be made again. `member_s`: `plan_s`
+    and `bind_s` are at least so long for each member, and `partial_s` is as much longer. `settle_s`: a
+    gang that says how many it needs but not how many there will be is planned so long after its last pod
+    came, and `settle_most_s` after the first at the latest. `numbers_s`: how soon a refusal is told again
+    because only its numbers have changed. `status_s`: from a change to the status of its PodGroup, and
+    between two of them. `earmark_after_s`: how long the oldest waiting gang has waited when what comes
+    free in its best domain is kept for it, for `earmark_s` at most.
     """
 
     recheck_s: float = 1.0
     waiting_s: float = 3.0
     plan_s: float = 60.0
-    bind_s: float = 30.0
+    bind_s: float = 20.0
     session_s: float = 10.0
     exclusion_first_s: float = 1.0
     exclusion_s: float = 300.0
     backoff_s: float = 1.0
     backoff_max_s: float = 30.0
     prompt_retries: int = 3
+    partial_s: float = 30.0
+    partial: Partial = Partial.EVICT
+    member_s: float = 0.02
+    settle_s: float = 0.5
+    settle_most_s: float = 3.0
+    numbers_s: float = 60.0
+    earmark_after_s: float = 600.0
+    earmark_s: float = 600.0
+    status_s: float = 1.0
     alternates: int = 8
     """Nodes of which each member is told beside its planned one."""
+
+    def plan_for(self, members: int) -> float:
+        """`plan_s` for a gang of this size."""
+        return max(self.plan_s, self.member_s * members)
+
+    def bind_for(self, members: int) -> float:
+        """`bind_s` for a gang of this size."""
+        return max(self.bind_s, self.member_s * members)
+
+    def partial_for(self, members: int) -> float:
+        """`partial_s` for a gang of this size: as much longer as its Bindings may take longer."""
+        return self.partial_s + self.bind_for(members) - self.bind_s
+
+    def settled(self, arrived: tuple[float, float]) -> float:
+        """When no more pods are waited for, of which the first and the last came at these times."""
+        return min(arrived[1] + self.settle_s, arrived[0] + self.settle_most_s)
 
     def backoff(self, attempts: int) -> float:
         """The pause after this many withdrawals in a row."""

@@ -57,6 +57,7 @@ type Gang struct {
 	sendBy   time.Time // no Binding is sent later: the service may give the GPUs to others then
 	progress int
 
+	permitted chan struct{}
 	committed chan struct{}
 	closed    chan struct{}
 }
@@ -88,8 +89,11 @@ type Instructions struct {
 	Reports []*musterv1.UnreserveRequest
 }
 
-// Closed is closed when the verdict is void; Committed when all of the quorum may bind.
+// Closed is closed when the verdict is void.
 func (g *Gang) Closed() <-chan struct{} { return g.closed }
+
+// Permitted is closed when the service has allowed the gang.
+func (g *Gang) Permitted() <-chan struct{} { return g.permitted }
 
 // Committed is closed when all members of the quorum stand at Bind.
 func (g *Gang) Committed() <-chan struct{} { return g.committed }
@@ -193,6 +197,7 @@ func (g *Gang) void(why string) Instructions {
 func (g *Gang) report(i int, node string, fate musterv1.BindingFate, plugin, message string) *musterv1.UnreserveRequest {
 	return &musterv1.UnreserveRequest{
 		Plan: g.Plan, Member: uint32(i), Node: node, Fate: fate, Plugin: plugin, Message: message,
+		Uid: string(g.UIDs[i]),
 	}
 }
 
@@ -211,6 +216,7 @@ func newGang(store *Store, epoch uint64, verdict *musterv1.Verdict) *Gang {
 		store:     store,
 		required:  int(verdict.Required),
 		members:   make([]member, len(verdict.Uids)),
+		permitted: make(chan struct{}),
 		committed: make(chan struct{}),
 		closed:    make(chan struct{}),
 	}

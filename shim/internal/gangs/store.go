@@ -61,7 +61,8 @@ func (s *Store) Lost() Instructions {
 	return do
 }
 
-// Apply takes a verdict in. It returns the gang to ask about and to activate, or nil.
+// Apply takes a verdict in. It returns the gang to ask about and to activate, or nil. A refusal may come
+// again in its generation, with members that joined the gang since.
 func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +79,9 @@ func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
 	}
 	g := newGang(s, s.epoch, verdict)
 	if old != nil && old.phase != Closed && old.Refused == g.Refused && old.Plan.Generation == g.Plan.Generation {
-		return nil, Instructions{}, nil // sent again: once per generation
+		if !g.Refused || !s.joined(old, g) {
+			return nil, Instructions{}, nil // sent again: once per generation
+		}
 	}
 	var do Instructions
 	if old != nil {
@@ -125,6 +128,20 @@ func (s *Store) Through(uid types.UID) bool {
 	default:
 		return m.state != failed
 	}
+}
+
+// joined: the refusal in g names members that the same one in old did not. Those that have failed with
+// it already are not let through again. The lock is held.
+func (s *Store) joined(old, g *Gang) bool {
+	added := false
+	for i, uid := range g.UIDs {
+		if at := s.byUID[uid]; at.gang == old {
+			g.members[i].seen = old.members[at.index].seen
+		} else {
+			added = true
+		}
+	}
+	return added
 }
 
 // Admission is what PreFilter needs to know of a pod.

@@ -135,6 +135,35 @@ func TestThrough(t *testing.T) {
 	}
 }
 
+func TestARefusalThatComesAgainWithMoreMembersLetsTheseThrough(t *testing.T) {
+	const refuse = musterv1.Outcome_OUTCOME_REFUSED
+	s := NewStore()
+	s.Begin(1)
+	first, _, err := s.Apply(verdict(refuse, 1, 3, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Open(Refusal("no"))
+	s.Admit("u0") // u2 was not met yet
+	s.Admit("u1")
+	again, _, err := s.Apply(verdict(refuse, 1, 4, 1))
+	if err != nil || again == nil {
+		t.Fatalf("Apply: %v %v", again, err)
+	}
+	again.Open(Refusal("no"))
+	if got := again.Unseen(); len(got) != 2 || got[0] != 2 || got[1] != 3 {
+		t.Errorf("to be activated: %v", got)
+	}
+	for uid, want := range map[types.UID]bool{"u0": false, "u1": false, "u2": true, "u3": true} {
+		if got := s.Through(uid); got != want {
+			t.Errorf("Through(%s) = %v", uid, got)
+		}
+	}
+	if g, _, _ := s.Apply(verdict(refuse, 1, 4, 1)); g != nil {
+		t.Error("the same again is asked about again")
+	}
+}
+
 func TestBadAnswersAndVerdicts(t *testing.T) {
 	good := func() (*musterv1.FilterResponse, *musterv1.ScoreResponse) {
 		return &musterv1.FilterResponse{Nodes: []string{"a"}, Offsets: []uint32{0, 1}, Candidates: []uint32{0}},

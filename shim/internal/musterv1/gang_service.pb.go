@@ -463,7 +463,8 @@ func (x *SessionOpened) GetEpoch() uint64 {
 	return 0
 }
 
-// Verdict is the state of one gang; a later one replaces it.
+// Verdict is the state of one gang; a later one replaces it. A refusal may come again in its generation, with
+// members that have joined the gang since: those alone are let through.
 type Verdict struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Gang       string                 `protobuf:"bytes,1,opt,name=gang,proto3" json:"gang,omitempty"`
@@ -1022,8 +1023,11 @@ type UnreserveRequest struct {
 	Fate BindingFate `protobuf:"varint,4,opt,name=fate,proto3,enum=muster.v1.BindingFate" json:"fate,omitempty"`
 	// The in-tree plugin that refused the node, where one did: the node is excluded for this member's
 	// role and the gang planned again.
-	Plugin        string `protobuf:"bytes,5,opt,name=plugin,proto3" json:"plugin,omitempty"`
-	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	Plugin  string `protobuf:"bytes,5,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// The member's pod: all that a session says which has heard no verdict of the gang, since it began while
+	// the Bindings of an earlier one were under way.
+	Uid           string `protobuf:"bytes,7,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1096,6 +1100,13 @@ func (x *UnreserveRequest) GetPlugin() string {
 func (x *UnreserveRequest) GetMessage() string {
 	if x != nil {
 		return x.Message
+	}
+	return ""
+}
+
+func (x *UnreserveRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
 	}
 	return ""
 }
@@ -1203,14 +1214,15 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12'\n" +
 	"\x0fannotation_keys\x18\x03 \x03(\tR\x0eannotationKeys\x12+\n" +
 	"\x11annotation_values\x18\x04 \x03(\tR\x10annotationValues\x12$\n" +
-	"\x0ebind_within_ms\x18\x05 \x01(\rR\fbindWithinMs\"\xc4\x01\n" +
+	"\x0ebind_within_ms\x18\x05 \x01(\rR\fbindWithinMs\"\xd6\x01\n" +
 	"\x10UnreserveRequest\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\rR\x06member\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12*\n" +
 	"\x04fate\x18\x04 \x01(\x0e2\x16.muster.v1.BindingFateR\x04fate\x12\x16\n" +
 	"\x06plugin\x18\x05 \x01(\tR\x06plugin\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"\x13\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x10\n" +
+	"\x03uid\x18\a \x01(\tR\x03uid\"\x13\n" +
 	"\x11UnreserveResponse*c\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +

@@ -46,6 +46,17 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 	}
 	if !g.Refused {
 		c.nominate(ctx, g, answer)
+		leave, ok := c.room.take(ctx, len(g.UIDs))
+		if !ok {
+			return
+		}
+		go func() {
+			defer leave() // from here its Bindings are counted, one by one
+			select {
+			case <-g.Permitted():
+			case <-g.Closed():
+			}
+		}()
 	}
 	if !g.Open(answer) {
 		return

@@ -49,16 +49,18 @@ const (
 
 func defaultArgs() Args {
 	return Args{
-		ServiceAddress:  "unix:///run/muster/muster.sock",
-		Resources:       []string{"nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu", "aliyun.com/gpu-mem"},
-		GangLabels:      []string{"gpu-topology", "scheduling.x-k8s.io/pod-group"},
-		GangAnnotations: []string{"gpu.topology/group", "gpu.topology/min-member", "scheduling.run.ai/pod-group"},
-		FetchTimeout:    metav1.Duration{Duration: 5 * time.Second},
-		HookTimeout:     metav1.Duration{Duration: 500 * time.Millisecond},
-		HookMisses:      3,
-		PermitTimeout:   metav1.Duration{Duration: 30 * time.Second},
-		CommitTimeout:   metav1.Duration{Duration: 60 * time.Second},
-		BindTimeout:     metav1.Duration{Duration: 4 * time.Second},
+		ServiceAddress: "unix:///run/muster/muster.sock",
+		Resources:      []string{"nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu", "aliyun.com/gpu-mem", "aliyun.com/gpu-count"},
+		GangLabels:     []string{"gpu-topology", "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io"},
+		GangAnnotations: []string{
+			"gpu.topology/group", "gpu.topology/min-member", "scheduling.run.ai/pod-group", "pod-group-name",
+		},
+		FetchTimeout:  metav1.Duration{Duration: 5 * time.Second},
+		HookTimeout:   metav1.Duration{Duration: 500 * time.Millisecond},
+		HookMisses:    3,
+		PermitTimeout: metav1.Duration{Duration: 30 * time.Second},
+		CommitTimeout: metav1.Duration{Duration: 60 * time.Second},
+		BindTimeout:   metav1.Duration{Duration: 4 * time.Second},
 	}
 }
 

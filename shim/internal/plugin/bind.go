@@ -24,9 +24,16 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// maxBindings under way at once. A gang binds in one burst; kube-scheduler's own client, at 50 a
-// second, would make members of a large one miss their deadline unsent.
-const maxBindings = 64
+const (
+	// maxBindings under way at once. A gang binds in one burst; kube-scheduler's own client, at 50 a
+	// second, would make members of a large one miss their deadline unsent. At 50 ms an answer these are
+	// 1,300 a second; more of them only wait inside an API server that is short of processors, until
+	// bindTimeout ends them.
+	maxBindings = 64
+	// maxUnderWay members between PreEnqueue and the answer to their Binding: an API server that answers
+	// 32 a second needs for them as long as the service keeps their GPUs (its bind_s less bindTimeout, 16 s).
+	maxUnderWay = 512
+)
 
 var errTooLate = errors.New("not sent: its turn came after the service may have given its GPUs to others")
 
@@ -98,6 +105,8 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 }
 
 func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (musterv1.BindingFate, error) {
+	p.room.add(1)
+	defer p.room.add(-1)
 	late := time.NewTimer(time.Until(c.Gang.SendBy()))
 	defer late.Stop()
 	select {

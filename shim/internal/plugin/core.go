@@ -42,6 +42,7 @@ type core struct {
 	reports  chan *musterv1.UnreserveRequest
 	fetches  chan struct{}
 	bindings chan struct{}
+	room     *room
 	send     sender
 	stop     <-chan struct{} // the process ends
 
@@ -67,6 +68,7 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 		reports:  make(chan *musterv1.UnreserveRequest, maxReports),
 		fetches:  make(chan struct{}, maxFetches),
 		bindings: make(chan struct{}, maxBindings),
+		room:     newRoom(maxUnderWay),
 	}
 	return c, c.watchPods(handle.SharedInformerFactory())
 }

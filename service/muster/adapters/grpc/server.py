@@ -68,6 +68,7 @@ class Refusal:
     fate: calls.BindingFate
     plugin: str
     message: str
+    uid: str = ""
 
 
 class GangServer:
@@ -202,7 +203,9 @@ class GangServer:
     async def _unreserve(self, request: v1.UnreserveRequest, context: Any) -> v1.UnreserveResponse:
         def unreserve(ref: calls.PlanRef) -> v1.UnreserveResponse:
             fate = messages.fate(request.fate)
-            refusal = Refusal(request.member, request.node, fate, request.plugin, request.message)
+            refusal = Refusal(
+                request.member, request.node, fate, request.plugin, request.message, request.uid
+            )
             self._gangs.unreserve(ref, refusal)
             return v1.UnreserveResponse()
 

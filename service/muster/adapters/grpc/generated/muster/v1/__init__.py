@@ -299,6 +299,12 @@ class UnreserveRequest(betterproto2.Message):
 
     message: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
 
+    uid: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+    """
+    The member's pod: all that a session says which has heard no verdict of the gang, since it began while
+    the Bindings of an earlier one were under way.
+    """
+
 
 default_message_pool.register_message("muster.v1", "UnreserveRequest", UnreserveRequest)
 
@@ -314,7 +320,8 @@ default_message_pool.register_message("muster.v1", "UnreserveResponse", Unreserv
 @dataclass(eq=False, repr=False)
 class Verdict(betterproto2.Message):
     """
-    Verdict is the state of one gang; a later one replaces it.
+    Verdict is the state of one gang; a later one replaces it. A refusal may come again in its generation, with
+    members that have joined the gang since: those alone are let through.
     """
 
     gang: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)

@@ -1,0 +1,89 @@
+"""Gangs that wait for the planner, and those that it has refused until something comes free that may help."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+
+from muster.gangs import requests
+from muster.gangs.gang import Gang
+from muster.gangs.ledger import Ledger
+from muster.gangs.needs import Needs, may_fit_now
+from muster.gangs.queue import Queue
+
+
+class Backlog:
+    """Each gang is in the queue, refused, or neither.
+
+    Gangs with equal needs are looked at once. What is passed over is shown with numbers that are old: it is
+    asked about again from `update_at` on, while nobody else waits for the planner.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.update_at: float | None = None
+        self._ledger = ledger
+        self._queue = Queue()
+        self._refused: dict[Needs, set[str]] = {}
+        self._gained: set[str] = set()
+        self._anywhere = False
+        self._passed_over: set[Needs] = set()
+        self._to_update: list[str] = []
+
+    def wait(self, gang: Gang, first: bool) -> None:
+        """The gang waits for the planner, `first` before all that do not."""
+        self._queue.put(gang.key, requests.priority(gang.group), requests.created(gang.group), first)
+
+    def refused(self, gang: Gang) -> None:
+        """Nothing fits it now."""
+        assert gang.needs is not None
+        self._refused.setdefault(gang.needs, set()).add(gang.key)
+
+    def has(self, gang: Gang) -> bool:
+        """Whether the gang waits or is refused."""
+        refused = self._refused.get(gang.needs, ()) if gang.needs is not None else ()
+        return gang.key in self._queue or gang.key in refused
+
+    def leave(self, gang: Gang) -> None:
+        """The gang neither waits nor is refused any more."""
+        self._queue.drop(gang.key)
+        if gang.needs in self._refused:
+            self._refused[gang.needs].discard(gang.key)
+            if not self._refused[gang.needs]:
+                del self._refused[gang.needs]
+
+    def forget(self, gang: Gang) -> None:
+        """The gang is no more."""
+        self.leave(gang)
+        self._queue.forget(gang.key)
+
+    def next(self) -> str | None:
+        """The gang to be planned now, taken out of the queue."""
+        return self._queue.pop()
+
+    def next_to_update(self) -> str | None:
+        """A gang to be asked about for the numbers alone, if it is still refused."""
+        return self._to_update.pop() if self._to_update else None
+
+    def freed(self, gained: Collection[str], anywhere: bool, update_at: float) -> list[str]:
+        """Something came free on these nodes, or `anywhere`: the refused gangs that it may help."""
+        self._gained.update(gained)
+        self._anywhere |= anywhere
+        helped = {needs for needs in self._refused if anywhere or may_fit_now(needs, self._ledger, gained)}
+        self._passed_over |= self._refused.keys() - helped
+        if self._passed_over and self.update_at is None:
+            self.update_at = update_at
+        return sorted(itertools.chain.from_iterable(self._refused[needs] for needs in helped))
+
+    def asked(self) -> None:
+        """The planner is asked about the cluster as it is now."""
+        self._gained, self._anywhere = set(), False
+
+    def overtaken(self, needs: Needs) -> bool:
+        """Whether what came free since may help a gang that did not fit then."""
+        return self._anywhere or may_fit_now(needs, self._ledger, self._gained)
+
+    def update(self) -> None:
+        """The time has come to ask about what was passed over."""
+        old = (self._refused[needs] for needs in self._passed_over if needs in self._refused)
+        self._to_update = sorted({*self._to_update, *itertools.chain.from_iterable(old)}, reverse=True)
+        self._passed_over, self.update_at = set(), None

@@ -1,0 +1,44 @@
+"""Places that half gangs keep for their next plan: nobody else is planned on them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from muster.domain.node import Usage
+from muster.gangs.gang import Gang
+from muster.gangs.ledger import Ledger, fits
+
+
+class Kept:
+    """`Gang.kept` are the UIDs, the ledger holds the places."""
+
+    def __init__(self, gangs: Mapping[str, Gang], ledger: Ledger) -> None:
+        self._gangs = gangs
+        self._ledger = ledger
+        self._keeping: set[str] = set()
+
+    def keep(self, gang: Gang, uids: Iterable[str]) -> None:
+        """These places stay reserved, for the gang's next plan."""
+        gang.kept |= {uid for uid in uids if uid in self._ledger.held}
+        if gang.kept:
+            self._keeping.add(gang.key)
+
+    def let_go(self, gang: Gang, uids: Collection[str]) -> None:
+        """End reservations of the gang, kept or not."""
+        self._ledger.release(tuple(uids))
+        gang.kept = gang.kept.difference(uids)
+        if not gang.kept:
+            self._keeping.discard(gang.key)
+
+    def let_go_of_taken(self, node: str) -> None:
+        """Let go of places on this node that others have taken, or that the node has no more."""
+        for key in sorted(self._keeping):
+            gang = self._gangs[key]
+            here = [usage for usage in self.places(gang) if usage.node == node]
+            uids = {usage.pod_uid for usage in here}
+            if here and not fits(self._ledger.without(uids), here):
+                self.let_go(gang, uids)
+
+    def places(self, gang: Gang) -> list[Usage]:
+        """What is kept for the gang."""
+        return [self._ledger.held[uid] for uid in sorted(gang.kept) if uid in self._ledger.held]

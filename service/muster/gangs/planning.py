@@ -1,0 +1,277 @@
+"""From the queue to a plan or a refusal: the part of the gangs' lives in which the planner is asked.
+
+One rule keeps capacity honest: reservations begin in `plan_made` and in `Lives.in_flight`, and end only in
+`Kept.let_go`, with an orphan, or where the ledger sees a pod bound.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable
+
+from muster.domain.decision import Placed
+from muster.domain.pod import Pod
+from muster.domain.reasons import BadValue, Cause, ClusterTooSmall, MembersDisagree, MemberTooLarge
+from muster.domain.snapshot import Snapshot
+from muster.gangs import requests
+from muster.gangs.alarms import Alarms
+from muster.gangs.backlog import Backlog
+from muster.gangs.calls import GivenBack
+from muster.gangs.earmark import Earmark, best_domain, hidden_by
+from muster.gangs.events import Decided
+from muster.gangs.gang import Alarm, Exclusion, Gang, Plan, Solving, usages
+from muster.gangs.halves import is_half
+from muster.gangs.instructions import EventReason, Instruction, Outcome, Solve
+from muster.gangs.kept import Kept
+from muster.gangs.ledger import Ledger, fits
+from muster.gangs.life import Phase, Trigger, after
+from muster.gangs.needs import Needs
+from muster.gangs.roster import Group, Roster
+from muster.gangs.settings import Settings
+from muster.gangs.voice import Kinds, Voice
+
+_WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
+"""Phases in which a gang that was refused still waits."""
+_CANDIDATES = 8
+"""Gangs that are looked at for an earmark at one time, the oldest ones."""
+_NEVER = {MemberTooLarge.__name__, ClusterTooSmall.__name__}
+"""Kinds of reasons that nothing that ends will change."""
+
+
+class Planning:
+    """All gangs, what they hold, and who is planned next."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.roster = Roster()
+        self.ledger = Ledger()
+        self.gangs: dict[str, Gang] = {}
+        self.now = 0.0
+        """Of the event or call that is being handled."""
+        self.epoch: int | None = None
+        self.synced = False
+        self.silent = False
+        self.solving: Solving | None = None
+        self.numbers = itertools.count(1)
+        """Of plans and refusals, over all gangs."""
+        self.alarms = Alarms(self.gangs)
+        self.voice = Voice(settings, self.alarms, self.numbers, lambda: self.active)
+        self.backlog = Backlog(self.ledger)
+        self.kept = Kept(self.gangs, self.ledger)
+        self.earmark: Earmark | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether anybody is told anything: the cluster is known and a shim listens."""
+        return self.synced and self.epoch is not None
+
+    def take_instructions(self) -> list[Instruction]:
+        """What has gathered, with the next Solve where the planner is idle. What came free since this was
+        last asked is looked at here, whatever freed it."""
+        if self.ledger.gained:
+            self.freed()
+        self._pump()
+        return self.voice.take()
+
+    def fresh(self, gang: Gang) -> Group:
+        """The gang's group, counted again if it is stale."""
+        if gang.stale:
+            groups = {group.gang.key: group for group in self.roster.groups(gang.name)}
+            gang.group, gang.stale = groups.get(gang.key, gang.group), False
+        return gang.group
+
+    def enqueue(self, gang: Gang) -> None:
+        """It waits for the planner from now on."""
+        gang.generation = next(self.numbers)
+        gang.plan, gang.lost = None, ""
+        self.backlog.wait(gang, first=is_half(gang))
+
+    def again(self, gang: Gang, trigger: Trigger) -> None:
+        """Plan a gang once more that is unplaceable, or whose answer came too late."""
+        gang.overtaken = trigger is Trigger.OUTDATED
+        self.go(gang, trigger)
+        self.enqueue(gang)
+
+    def pause(self, gang: Gang, now: float) -> None:
+        """Answers are overtaken again and again: leave the planner to others for a moment."""
+        self.go(gang, Trigger.OVERTAKEN)
+        self.alarms.set(gang, now + self.settings.recheck_s)
+
+    def bears(self, gang: Gang) -> bool:
+        """Whether what the plan takes is still there for it, whatever others have taken since."""
+        plan = gang.plan
+        return plan is not None and fits(self.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))
+
+    def freed(self, anywhere: bool = False) -> None:
+        """Something came free on the nodes that gained, or may have `anywhere`: what did not fit and may fit
+        now is looked at again."""
+        update_at = self.now + self.settings.numbers_s
+        for key in self.backlog.freed(self.ledger.take_gained(), anywhere, update_at):
+            if Alarm.COUNT not in self.gangs[key].alarms:  # else it is planned again soon, once it is counted
+                self.again(self.gangs[key], Trigger.FREED)
+
+    def _pump(self) -> None:
+        """Ask for the next plan, one at a time: its snapshot must hold what the one before took."""
+        if self.solving is not None or not self.active or self.silent:
+            return
+        key = self.backlog.next()
+        while key is None and (old := self.backlog.next_to_update()) is not None:
+            gang = self.gangs.get(old)
+            if gang is not None and gang.phase is Phase.UNPLACEABLE and Alarm.COUNT not in gang.alarms:
+                self.again(gang, Trigger.FREED)
+                key = self.backlog.next()
+        if key is None:
+            return
+        gang = self.gangs[key]
+        request = requests.request(self.fresh(gang), self.ledger, self.roster.policies)
+        snapshot = self.open_to(gang)
+        excluded = gang.excluded(request.roles, {pod.uid: pod for pod in gang.group.unbound})
+        gang.arrived, gang.needs = None, Needs.of(request)
+        self.solving = Solving(key, gang.generation, request, snapshot)
+        self.backlog.asked()
+        self.voice.instruct(Solve(key, gang.generation, request, snapshot, excluded))
+
+    def open_to(self, gang: Gang) -> Snapshot:
+        """The cluster as this gang may use it: what it holds is free, and what is kept for another is not."""
+        own = gang.kept | gang.reserved
+        snapshot = self.ledger.without(own) if own else self.ledger.snapshot()
+        if self.earmark is None or self.earmark.gang == gang.key or is_half(gang):
+            return snapshot
+        return hidden_by(self.earmark, snapshot)
+
+    def plan_made(self, gang: Gang, solving: Solving, placed: Placed, event: Decided) -> None:
+        """Reserve what the planner chose and tell the shim."""
+        there = {pod.uid: pod for pod in gang.group.unbound}
+        pods = {member.uid: there[member.uid] for member in placed.members}
+        asked = [member.uid for role in solving.request.roles for member in role.members]
+        order = tuple(uid for uid in asked if uid in pods)
+        gang.plan = Plan(gang.generation, solving.request, placed, pods, order, event.trace_id)
+        gang.reason = ""
+        self.ledger.hold(usages(placed, pods))
+        self.go(gang, Trigger.PLACED)
+        gang.kept -= pods.keys()
+        self.kept.let_go(gang, gang.kept)
+        self.alarms.set(gang, event.now + self.settings.plan_for(len(order)))
+        required = min(solving.request.min_member, len(order))
+        self.voice.push(gang, gang.generation, Outcome.PLANNED, gang.plan.members, required=required)
+
+    def nothing_fits(
+        self, gang: Gang, kinds: Kinds, text: str, now: float, again_at: float = math.inf
+    ) -> None:
+        """The planner's no: the pods are let through once, to show it. `again_at` is when it is asked again
+        though nothing changes."""
+        self.go(gang, Trigger.NOTHING_FITS)
+        self.backlog.refused(gang)
+        left_out = [
+            f"{node} ({out.plugin}: {out.message[:80]})" for (_, node), out in gang.exclusions.items()
+        ]
+        if left_out:
+            more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+            text = f"{text}. Left out for a while: {', '.join(left_out[:3])}{more}"
+            kinds = (*kinds, "left out")
+            again_at = min(again_at, *(out.until for out in gang.exclusions.values()))
+        if again_at < math.inf:
+            self.alarms.set(gang, again_at)
+        if gang.waits_since is None:
+            gang.waits_since = now
+            self.alarms.set(gang, now + self.settings.earmark_after_s, Alarm.EARMARK)
+        if self.earmark is not None and self.earmark.gang == gang.key:
+            kinds, text = (*kinds, "earmark"), f"{text}. {self.earmark}"
+        self.voice.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
+
+    def refused(self, gang: Gang, causes: Iterable[Cause], text: str, now: float) -> None:
+        """The planner has causes why nothing fits."""
+        self.nothing_fits(gang, tuple(map(kind, causes)), text, now)
+
+    def not_decided(self, gang: Gang, text: str, now: float) -> None:
+        """The planner failed, or gave up with no proof: asked again after a pause, longer each time."""
+        gang.attempts += 1
+        again_at = now + self.settings.backoff(gang.attempts)
+        self.nothing_fits(gang, ("not decided",), text, now, again_at)
+
+    def exclude(self, gang: Gang, pod: Pod, back: GivenBack, now: float) -> bool:
+        """Leave the node out for what asks like this member, longer each time; whether this is the first."""
+        pair = (requests.asks(pod), back.node)
+        gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
+        until = now + self.settings.exclusion(gang.refusals[pair])
+        gang.exclusions[pair] = Exclusion(until, back.plugin, back.message)
+        return gang.refusals[pair] == 1
+
+    def go(self, gang: Gang, trigger: Trigger) -> None:
+        """To the next phase; what was due in the one before is not any more."""
+        gang.phase = after(gang.phase, trigger)
+        self.roster.touched.add(gang.name[:3])
+        gang.alarms.pop(Alarm.PHASE, None)
+        gang.alarms.pop(Alarm.COUNT, None)
+        if gang.phase is not Phase.PERMITTED:
+            gang.awaited = {}
+        self.backlog.leave(gang)
+        if gang.phase not in _WAITING:
+            gang.waits_since = None
+            gang.alarms.pop(Alarm.EARMARK, None)
+            if self.earmark is not None and self.earmark.gang == gang.key:
+                self._lift_earmark()
+
+    # --- the earmark --------------------------------------------------------------------------------
+
+    def earmark_due(self, gang: Gang, now: float) -> None:
+        """It has waited long enough for an earmark, or had one for long enough."""
+        if self.earmark is not None and self.earmark.gang == gang.key:
+            gang.waits_since = now
+            self.alarms.set(gang, now + self.settings.earmark_after_s, Alarm.EARMARK)
+            self._lift_earmark()
+            if gang.phase is Phase.UNPLACEABLE:
+                self.again(gang, Trigger.FREED)
+        elif self.earmark is None:
+            self._give_earmark()
+
+    def _lift_earmark(self) -> None:
+        self.earmark = None
+        self._give_earmark()
+        self.freed(anywhere=True)
+
+    def _give_earmark(self) -> None:
+        """To the gang that has waited longest, of those that have waited long enough and could ever fit."""
+        after_s = self.settings.earmark_after_s
+        waiting = [
+            (gang.waits_since, gang.key)
+            for gang in self.gangs.values()
+            if gang.waits_since is not None and gang.waits_since + after_s <= self.now
+        ]
+        for _, key in heapq.nsmallest(_CANDIDATES, waiting):
+            gang = self.gangs[key]
+            group = self.fresh(gang)
+            if not group.unbound:
+                continue  # those that waited have just gone: it is counted soon
+            request = requests.request(group, self.ledger, self.roster.policies)
+            nodes = () if _NEVER & set(gang.kinds) else best_domain(request, self.ledger.snapshot())
+            if not nodes:  # it comes after those that could fit
+                gang.waits_since = self.now
+                self.alarms.set(gang, self.now + after_s, Alarm.EARMARK)
+            else:
+                self.earmark = Earmark(key, nodes, self.now + self.settings.earmark_s)
+                self.alarms.set(gang, self.earmark.until, Alarm.EARMARK)
+                if gang.phase is Phase.UNPLACEABLE:
+                    kinds, text = (*gang.kinds, "earmark"), f"{gang.reason}. {self.earmark}"
+                    self.voice.refuse(gang, EventReason.UNPLACEABLE, kinds, text, self.now)
+                return
+
+    def say_numbers(self, gang: Gang, now: float) -> None:
+        """The numbers in a refusal have changed since it was told."""
+        if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
+            event = EventReason.INVALID if gang.phase is Phase.INVALID else EventReason.UNPLACEABLE
+            self.voice.refuse(gang, event, gang.kinds, gang.reason, now)
+
+
+def kind(cause: Cause) -> str:
+    """What a cause says beside its numbers, and the places that they are of."""
+    name = type(cause).__name__
+    match cause:
+        case BadValue():
+            return f"{name} {cause.field} {cause.value}"
+        case MembersDisagree():
+            return f"{name} {cause.field}"
+        case _:
+            return name

@@ -1,0 +1,119 @@
+"""A long seeded run of the model: `python -m tests.gangs.simulate --seed 1 --sequences 100000`.
+
+Each sequence has a seed of its own, so that one that breaks something is run again alone:
+`--seed 1 --first 4711 --sequences 1`. Prints one line of JSON; exits with 1 where anything was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from tests.gangs.model import Cluster
+from tests.gangs.stage import Chooser
+
+T = TypeVar("T")
+ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
+    Cluster.create_all: 6,
+    Cluster.as_it_should: 12,
+    Cluster.create_one: 4,
+    Cluster.delete: 3,
+    Cluster.finish: 2,
+    Cluster.rename: 1,
+    Cluster.node_seen: 2,
+    Cluster.node_gone: 2,
+    Cluster.others_bind: 3,
+    Cluster.evict: 2,
+    Cluster.kubelet: 3,
+    Cluster.solve: 5,
+    Cluster.planner_fails: 1,
+    Cluster.wait: 6,
+    Cluster.cut: 1,
+    Cluster.goes_on: 1,
+    Cluster.reserve: 4,
+    Cluster.permit: 4,
+    Cluster.land: 4,
+    Cluster.binding_fails: 4,
+    Cluster.give_back: 2,
+    Cluster.restart_service: 1,
+    Cluster.restart_shim: 1,
+    Cluster.disconnect: 1,
+}
+"""What can happen → how often, in proportion."""
+
+SHOWN = 10
+"""Broken sequences that are told in full."""
+
+
+class Dice:
+    """Choices of a seeded generator."""
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+
+    def of(self, values: Sequence[T]) -> T:
+        return values[int(self._random.random() * len(values))]
+
+
+def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
+    """One sequence: the transitions that it saw, and what it broke, "" for nothing."""
+    dice, cluster = Dice(f"{seed}/{number}"), Cluster()
+    actions = [action for action, times in ACTIONS.items() for _ in range(times)]
+    done: list[str] = []
+    phases: Counter[str] = Counter()
+    try:
+        for _ in range(steps):
+            action = dice.of(actions)
+            done.append(action.__name__)
+            action(cluster, dice)
+            cluster.check()
+            phases.update(str(gang.phase) for gang in cluster.world.coordinator.lives.gangs.values())
+        done.append("come_to_rest")
+        cluster.come_to_rest()
+    except Exception as problem:  # noqa: BLE001 - whatever ends a sequence is what is looked for
+        return phases, f"{number}: {type(problem).__name__}: {problem} after {' '.join(done)}"
+    phases["evictions"] = len(cluster.world.evictions)
+    return phases, ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first sequence")
+    parser.add_argument("--sequences", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=25, help="actions in a sequence")
+    chosen = parser.parse_args(arguments)
+    seen: Counter[str] = Counter()
+    broken: list[str] = []
+    began = time.monotonic()
+    for number in range(chosen.first, chosen.first + chosen.sequences):
+        phases, problem = sequence(chosen.seed, number, chosen.steps)
+        seen += phases
+        if problem:
+            broken.append(problem)
+            print(problem, file=sys.stderr)
+        if number % 1000 == 999:
+            print(f"{number + 1 - chosen.first} sequences, {len(broken)} broken", file=sys.stderr)
+    report = {
+        "seed": chosen.seed,
+        "sequences": chosen.sequences,
+        "steps": chosen.steps,
+        "seconds": round(time.monotonic() - began, 1),
+        "seen": dict(sorted(seen.items())),
+        "broken": len(broken),
+        "first_broken": broken[:SHOWN],
+    }
+    print(json.dumps(report, indent=1))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

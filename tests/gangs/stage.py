@@ -1,0 +1,83 @@
+"""What the model is made of: its nodes and gangs, a watch that can break off, Bindings on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from muster.domain.decision import Unplaceable
+from muster.domain.node import Node
+from muster.domain.snapshot import Snapshot
+from muster.gangs import events, requests
+from muster.gangs.earmark import hidden_by
+from muster.gangs.instructions import PushVerdict
+from muster.placement.limits import Limits
+from muster.placement.place import place
+from tests.gangs.world import World
+
+NODES = ("a", "b", "c")
+GANGS = {"g": (2, 2), "h": (3, 2), "k": (2, 4), "o": (3, 1), "e": (2, 1), "": (1, 3)}
+"""Name → (members, GPUs of each). Of e, which is elastic, at least so many; o is of two owners."""
+MOST = {"e": 4}
+T = TypeVar("T")
+
+
+class Chooser(Protocol):
+    """Where the randomness comes from."""
+
+    def of(self, values: Sequence[T]) -> T: ...
+
+
+@dataclass(frozen=True)
+class Flying:
+    """A Binding that the shim has sent, and the gang and index that it is of."""
+
+    verdict: PushVerdict
+    member: int
+    on: str
+    annotations: dict[str, str]
+
+    @property
+    def uid(self) -> str:
+        return self.verdict.members[self.member][1]
+
+
+class Broken(AssertionError):
+    """Something that must hold does not."""
+
+
+class Cut(World):
+    """A world whose watch can break off: what happens meanwhile is told when it goes on."""
+
+    missed: list[events.Event] | None = None
+
+    def send(self, event: events.Event) -> None:
+        told_by_watch = isinstance(event, events.PodSeen | events.PodGone | events.NodeSeen | events.NodeGone)
+        if self.missed is not None and told_by_watch:
+            self.missed.append(event)
+        else:
+            super().send(event)
+
+    def goes_on(self) -> None:
+        missed, self.missed = self.missed or [], None
+        for event in missed:
+            self.send(replace(event, now=self.now))
+
+
+class First:
+    """Always the first choice."""
+
+    def of(self, values: Sequence[T]) -> T:
+        return values[0]
+
+
+def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
+    """Whether a gang fits, says a planner that knows the cluster alone."""
+    lives = world.coordinator.lives
+    usages = [usage for each in world.pods.values() if (usage := each.usage) is not None]
+    asked = requests.request(lives.gangs[key].group, lives.ledger, lives.roster.policies)
+    snapshot = Snapshot.of(nodes, usages)
+    if lives.earmark is not None and lives.earmark.gang != key:
+        snapshot = hidden_by(lives.earmark, snapshot)
+    return not isinstance(place(snapshot, asked, Limits()), Unplaceable)

@@ -1,0 +1,262 @@
+"""What costs nothing: pods that come and go by the thousand, changes that can't help, numbers that move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muster.domain.node import Resources
+from muster.domain.pod import Pod
+from muster.domain.reasons import BadValue
+from muster.gangs import events
+from muster.gangs.needs import Needs, may_fit_now
+from muster.gangs.roster import Group, NameKey
+from muster.gangs.settings import Settings
+from tests.gangs.world import World, foreign, node, pod, wishing
+
+
+def told(world: World) -> list[int]:
+    """How many members each verdict lets through."""
+    return [len(verdict.members) for verdict in world.verdicts]
+
+
+def stream(world: World, pods: list[Pod], every_s: float = 0.01) -> None:
+    """Pods that come one after another, with the Ticks that are due."""
+    for each in pods:
+        world.see(each)
+        world.wait(every_s)
+
+
+def counting(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NameKey]:
+    """Every time that the pods of a name are counted from now on."""
+    counted: list[NameKey] = []
+    groups = world.coordinator.lives.roster.groups
+
+    def count(key: NameKey) -> list[Group]:
+        counted.append(key)
+        return groups(key)
+
+    monkeypatch.setattr(world.coordinator.lives.roster, "groups", count)
+    return counted
+
+
+# --- pods that come and go ------------------------------------------------------------------------------
+
+
+def test_an_ill_formed_gang_that_arrives_pod_by_pod_is_refused_a_few_times() -> None:
+    world = World(Settings()).start(node("a"))
+    stream(world, [wishing(f"p{i}", of=None) for i in range(200)])
+    world.wait(3)
+    assert world.phase() == "invalid"
+    assert len(world.verdicts) <= 4
+    assert len(world.verdict().members) == 200
+    assert len({verdict.generation for verdict in world.verdicts}) == 1  # each pod fails once
+
+
+def test_of_a_refused_gang_only_new_members_are_told() -> None:
+    world = World().start(node("a", gpus=1))
+    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    assert world.phase() == "unplaceable"
+    first = world.verdict()
+    world.see(wishing("p2", of=2))
+    again = world.verdict()
+    assert (again.generation, again.reason) == (first.generation, first.reason)
+    assert [name for name, _ in again.members] == ["p0", "p1", "p2"]
+    said = len(world.verdicts)
+    world.gone("p2")
+    assert len(world.verdicts) == said
+    assert world.reasons() == ["Unplaceable"]
+
+
+@pytest.mark.parametrize("of", [4, None], ids=["elastic", "without a count"])
+def test_thousands_that_come_and_go_are_counted_a_few_times(
+    of: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(Settings(), auto=False).start(node("a"))
+    counted = counting(world, monkeypatch)
+    pods = [wishing(f"p{i}", of=of) for i in range(1000)]
+    for each in pods:
+        world.see(each)
+    world.wait(5)
+    assert len(counted) < 10
+    if of:
+        assert world.solves[-1].request.size == 1000
+    del counted[:]
+    for each in pods[1:]:
+        world.gone(each.uid)
+    world.wait(5)
+    assert len(counted) < 10
+    assert world.phase() == ("collecting" if of else "invalid")
+
+
+# --- a gang whose number is open ------------------------------------------------------------------------
+
+
+def test_an_elastic_gang_is_planned_when_its_pods_have_come() -> None:
+    world = World(Settings(), auto=False).start(node("a"))
+    stream(world, [wishing(f"p{i}", of=2) for i in range(10)], every_s=0.1)
+    assert world.solves == []
+    world.wait(0.5)
+    (asked,) = world.solves
+    assert (asked.request.size, asked.request.min_member) == (10, 2)
+
+
+def test_pods_that_never_end_to_come_are_not_waited_for() -> None:
+    world = World(Settings(), auto=False).start(node("a"))
+    stream(world, [wishing(f"p{i}", of=2) for i in range(40)], every_s=0.1)
+    assert len(world.solves) == 1
+    assert 29 <= world.solves[0].request.size <= 31
+
+
+def test_a_gang_that_is_complete_at_last_waits_for_more_from_then_on() -> None:
+    world = World(Settings(), auto=False).start(node("a"))
+    stream(world, [wishing(f"p{i}", of=4) for i in range(4)], every_s=1.5)
+    assert [solve.request.size for solve in world.solves] == [4]  # 0.5 s after the last one
+    world = World(Settings(), auto=False).start(node("a"))
+    stream(world, [wishing(f"p{i}", of=4) for i in range(3)], every_s=1.5)
+    stream(world, [wishing(f"p{i}", of=4) for i in range(3, 9)], every_s=0.1)
+    world.wait(0.5)
+    assert [solve.request.size for solve in world.solves] == [9]
+
+
+def test_a_gang_of_a_fixed_number_is_planned_at_once() -> None:
+    world = World(Settings(), auto=False).start(node("a"))
+    world.see(pod("p0"), pod("p1"))
+    assert len(world.solves) == 1
+
+
+def test_members_that_come_while_the_planner_works_are_part_of_its_next_answer() -> None:
+    world = World(Settings(), auto=False).start(node("a", gpus=1))
+    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.wait(1)
+    world.see(wishing("p2", of=2))
+    world.solve()
+    assert world.verdicts == []
+    world.wait(1)
+    assert world.solves[0].request.size == 3
+
+
+def test_members_that_join_a_running_gang_are_planned_together() -> None:
+    world = World(Settings()).start(node("a"))
+    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.wait(1)
+    world.run()
+    stream(world, [wishing("p2", of=2), wishing("p3", of=2)])
+    world.coordinator.summary()  # looking at it changes nothing
+    world.wait(1)
+    assert [name for name, _ in world.verdict().members] == ["p2", "p3"]
+
+
+# --- numbers --------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_told_again_at_a_slow_rate() -> None:
+    world = World().start(node("a", gpus=8))
+    world.see(foreign("f0", "a", 7), pod("p0", gpus=4), pod("p1", gpus=4))
+    first = world.verdict()
+    asked = world.asked
+    for count in range(6):
+        world.see(foreign("f0", "a", 7 - count))
+        world.wait(1)
+    assert (len(world.verdicts), world.asked) == (1, asked)
+    world.wait(60)
+    assert "6 nvidia.com/gpu are free" in world.verdict().reason
+    assert world.verdict().generation > first.generation
+    assert (len(world.verdicts), world.asked) == (2, asked + 1)
+    world.wait(600)
+    assert world.asked == asked + 1
+
+
+def test_half_of_a_numbers_time_later_they_are_not_told_yet() -> None:
+    """A change that may help is looked at at once; what its answer says is told when it is time."""
+    world = World().start(node("a", gpus=8), node("b", gpus=8))
+    scope = replace(wishing("x").claim.wishes, required_scope="node")  # type: ignore[union-attr]
+    world.see(foreign("fa", "a", 4), foreign("fb", "b", 4))
+    world.see(*(wishing(f"p{i}", scope, of=2, gpus=3) for i in range(2)))
+    first = world.verdict()
+    world.wait(30)
+    world.see(foreign("fb", "b", 3))
+    assert world.coordinator.summary()[0].reason != first.reason
+    assert world.verdict() == first
+    world.wait(30)
+    assert world.verdict().reason == world.coordinator.summary()[0].reason != first.reason
+
+
+def test_another_kind_of_reason_is_told_at_once() -> None:
+    world = World().start(node("a", gpus=8))
+    world.see(foreign("f0", "a", 7), pod("p0", gpus=4), pod("p1", gpus=4))
+    world.send(events.NodeGone(world.now, "a"))
+    world.send(events.NodeSeen(world.now, node("b", gpus=2)))
+    assert len(world.verdicts) == 2
+
+
+def test_a_slip_that_is_mended_into_another_is_told_at_once() -> None:
+    world = World().start(node("a"))
+    for value in ("two", "three"):
+        cause = BadValue("pod/ns/p0", "gpu-topology-replica", value, "a number")
+        world.see(pod("p0", causes=(cause,)))
+        assert value in world.verdict().reason
+
+
+# --- what comes free ------------------------------------------------------------------------------------
+
+
+def test_what_can_not_help_asks_nothing() -> None:
+    world = World().start(node("a", gpus=8), node("b", gpus=2), node("c", gpus=0))
+    world.see(foreign("fa", "a", 7), foreign("fb", "b", 2), foreign("fc", "c", 0))
+    world.see(pod("big", gang="", gpus=8))
+    world.auto = False
+    world.gone("fb")  # too small a node
+    world.gone("fc")  # one without GPUs
+    world.see(replace(foreign("fa", "a", 5)))  # not enough
+    assert world.solves == []
+    world.gone("fa")
+    assert len(world.solves) == 1
+
+
+def test_enough_that_lies_in_pieces_asks_nothing() -> None:
+    world = World().start(*(node(f"n{i}", gpus=4) for i in range(4)))
+    world.see(*(foreign(f"f{i}", f"n{i}", 2) for i in range(4)))
+    world.see(pod("p0", gpus=3), pod("p1", gpus=3))
+    world.auto = False
+    world.gone("f0")
+    assert world.solves == []  # one member fits now, of two
+    world.gone("f1")
+    assert len(world.solves) == 1
+
+
+def test_where_members_run_a_new_label_asks_again_however_full_the_node_is() -> None:
+    rack = {"topology.kubernetes.io/rack": "r1"}
+    world = World().start(node("a", gpus=1), node("b", gpus=1, labels=rack))
+    wish = replace(wishing("x").claim.wishes, required_scope="rack")  # type: ignore[union-attr]
+    world.see(replace(wishing("p0", wish, of=2), node="a", allocation=1), wishing("p1", wish, of=2))
+    assert world.phase() == "unplaceable"
+    world.send(events.NodeSeen(world.now, node("a", gpus=1, labels=rack)))
+    assert world.planned()
+
+
+def test_needs_pass_over_a_gang_only_where_it_can_not_fit() -> None:
+    world = World(Settings(), auto=False).start(node("a", gpus=4), node("b", gpus=4))
+    ledger = world.coordinator.lives.ledger
+    world.see(*(wishing(f"p{i}", of=2, gpus=size) for i, size in enumerate((4, 4, 4, 1))))
+    world.wait(1)
+    needs = Needs.of(world.solves[-1].request)
+    assert needs.quotas == (("nvidia.com/gpu", 1, 2), ("nvidia.com/gpu", 4, 1))
+    assert may_fit_now(needs, ledger, {"a"})
+    assert not may_fit_now(needs, ledger, set())
+    assert not may_fit_now(needs, ledger, {"gone"})
+    assert (("nvidia.com/gpu", 4, Resources(1_000, 1 << 30, 1))) in needs.asks
+
+
+# --- size -----------------------------------------------------------------------------------------------
+
+
+def test_times_grow_with_the_gang() -> None:
+    settings = Settings()
+    assert (settings.plan_for(8), settings.bind_for(8), settings.partial_for(8)) == (60, 20, 30)
+    assert (settings.plan_for(10_000), settings.bind_for(10_000), settings.partial_for(10_000)) == (
+        200,
+        200,
+        210,
+    )

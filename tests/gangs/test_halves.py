@@ -1,0 +1,363 @@
+"""Half a gang: completed in place where that can be, else given up as a whole; and what is no half."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from muster.domain.node import Usage
+from muster.domain.pod import Pod
+from muster.gangs import events
+from muster.gangs.calls import BindingFate
+from muster.gangs.instructions import EventReason
+from muster.gangs.settings import Partial, Settings
+from tests.gangs.world import World, bound, foreign, node, pod, wishing
+
+PAIR = (pod("p0", gpus=2), pod("p1", gpus=2))
+
+
+def split(settings: Settings | None = None) -> World:
+    """Node a of four GPUs is full with gang g; p0 is bound, p1's Binding was refused."""
+    world = World(settings or Settings(settle_s=0)).start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    answer = world.permit()
+    world.unreserve(1, BindingFate.REFUSED)
+    world.bind(answer, [0])
+    return world
+
+
+def test_the_place_that_was_given_back_is_kept_from_others() -> None:
+    world = split()
+    world.see(pod("q", gang="", gpus=2, priority=1000, created=-1.0))
+    assert world.phase("q") == "unplaceable"
+    world.wait(2)
+    assert world.planned()
+    assert world.home(0) == "a"
+    world.run()
+    assert world.phase() == "running"
+
+
+def test_half_a_gang_is_planned_before_all_others() -> None:
+    world = split()
+    world.auto = False
+    world.see(*(pod(f"q{i}", gang="", priority=9) for i in range(3)))
+    world.wait(1)
+    asked = []
+    while world.solves:
+        asked.append(world.solves[0].request.gang.name)
+        world.solve()
+    assert asked == ["q0", "g", "q1", "q2"]  # q0 was out already
+
+
+def test_it_may_be_completed_elsewhere_and_the_kept_place_is_free_then() -> None:
+    world = split()
+    world.send(events.NodeSeen(world.now, node("b")))
+    world.see(foreign("f", "a", gpus=2))
+    assert world.held() == set()  # others have taken what was kept
+    world.wait(2)
+    assert world.home(0) == "b"
+    world.run()
+    assert (world.phase(), world.held(), world.evictions) == ("running", set(), [])
+
+
+def test_what_finds_no_place_in_time_is_given_up_as_a_whole() -> None:
+    world = split()
+    world.see(foreign("f", "a", gpus=2))
+    world.wait(29)
+    assert world.evictions == []
+    world.wait(2)
+    (evict,) = world.evictions
+    assert (evict.namespace, evict.pods) == ("ns", (("p0", "p0"),))
+    assert evict.why == "only 1 of 2 members could be bound in time"
+    assert world.phase() == "given up"
+    last = world.events[-1]
+    assert (last.reason, last.objects) == (EventReason.WITHDRAWN, (("p0", "p0"), ("p1", "p1")))
+    assert last.message == (
+        "gang given up: only 1 of 2 members could be bound in time; what is bound is evicted"
+    )
+
+
+def test_an_eviction_is_asked_again_while_the_pod_is_there_and_the_gang_begins_anew_after_it() -> None:
+    world = split()
+    world.see(foreign("f", "a", gpus=2))
+    world.wait(31)
+    world.wait(30)
+    assert len(world.evictions) == 2
+    world.see(replace(world.pods["p0"], terminating=True))
+    assert world.phase() == "collecting"
+    world.gone("p0", "f")
+    world.see(pod("p9", gpus=2))
+    assert world.planned()
+    world.run()
+    world.wait(300)
+    assert (world.phase(), len(world.evictions)) == ("running", 2)
+
+
+def test_a_binding_that_lands_after_all_is_evicted_too() -> None:
+    world = World(Settings(settle_s=0, bind_s=100)).start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    answer = world.permit()
+    world.bind(answer, [0])
+    world.wait(30)
+    assert world.phase() == "given up"
+    assert world.held() == {"p1"}  # its Binding may be under way
+    world.see(bound(PAIR[1], "a", answer.annotations[1]))
+    assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),), (("p1", "p1"),)]
+
+
+def test_kept_by_policy_the_rest_waits_like_any_gang() -> None:
+    world = split(Settings(settle_s=0, partial=Partial.KEEP))
+    world.see(foreign("f", "a", gpus=2))
+    world.wait(100)
+    assert (world.evictions, world.phase()) == ([], "unplaceable")
+    world.gone("f")
+    assert world.planned()
+
+
+def test_a_replacement_waits_and_nobody_is_evicted() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    world.run()
+    world.gone("p1")
+    world.see(foreign("f", "a", gpus=2), pod("p9", gpus=2))
+    world.wait(300)
+    assert (world.phase(), world.evictions) == ("unplaceable", [])
+
+
+def test_members_that_die_while_others_are_on_their_way_make_no_half() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    answer = world.permit()
+    world.bind(answer, [0])
+    world.see(replace(world.pods["p0"], finished=True))
+    world.bind(answer, [1])
+    world.wait(100)
+    assert world.evictions == []
+
+
+def test_enough_of_an_elastic_gang_is_no_half() -> None:
+    world = World(Settings()).start(node("a"))
+    world.see(*(wishing(f"p{i}", of=2) for i in range(3)))
+    world.wait(1)
+    assert world.reserve().claimed
+    answer = world.permit()
+    assert len(answer.annotations) == 3
+    world.unreserve(2, BindingFate.REFUSED)
+    world.bind(answer, [0, 1])
+    world.see(foreign("f", "a", gpus=2))
+    world.wait(100)
+    assert world.evictions == []
+    assert "p2" not in world.held()
+
+
+def test_a_member_deleted_between_permit_and_its_binding_leaves_half_a_gang() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    answer = world.permit()
+    world.gone("p1")
+    world.bind(answer, [0])
+    world.see(pod("q", gang="", gpus=2))
+    assert world.phase("q") == "unplaceable"  # the place waits for its replacement
+    world.wait(31)
+    assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]
+    assert world.planned("q")
+
+
+@pytest.mark.parametrize(
+    ("began", "waiting", "evicted"),
+    [
+        (0.0, PAIR[1], True),
+        (50.0, PAIR[1], True),
+        (50.0, replace(PAIR[1], created=60.0), False),
+    ],
+    ids=["bound just now", "it was there before", "a replacement"],
+)
+def test_after_a_restart_the_pods_tell_what_was_split(began: float, waiting: Pod, evicted: bool) -> None:
+    world = World()
+    world.see(replace(PAIR[0], node="a", allocation=0b0011, started=began), waiting, foreign("f", "a", 2))
+    world.start(node("a"))
+    world.wait(100)
+    assert bool(world.evictions) == evicted
+
+
+def test_a_standby_evicts_nobody_and_gives_a_grace_when_it_leads() -> None:
+    world = split()
+    world.see(foreign("f", "a", gpus=2))
+    world.send(events.SessionClosed(world.now, world.epoch))
+    world.wait(300)
+    assert world.evictions == []
+    world.connect()
+    world.wait(29)
+    assert world.evictions == []
+    world.wait(1)
+    assert len(world.evictions) == 1
+
+
+def test_what_we_have_not_bound_is_not_ours_to_evict() -> None:
+    world = World()
+    world.see(replace(PAIR[0], node="a"), PAIR[1], foreign("f", "a", 2))
+    world.start(node("a"))
+    world.wait(100)
+    assert world.evictions == []
+
+
+def test_a_kept_place_goes_with_its_node() -> None:
+    world = split()
+    world.send(events.NodeGone(world.now, "a"))
+    assert world.held() == set()
+    world.send(events.NodeSeen(world.now, node("a", gpus=2)))
+    world.wait(3)
+    assert world.phase() == "unplaceable"
+
+
+def test_a_gang_that_changes_owners_takes_its_bindings_under_way_along() -> None:
+    """Else they are planned a second time, while they land."""
+    world = World().start(node("a"), node("b"))
+    world.see(pod("p0", owner="m"), pod("p1", owner="w"))
+    first = world.verdict().gang
+    assert world.reserve().claimed
+    answer = world.permit()
+    homes = [world.home(member) for member in (0, 1)]
+    world.see(pod("p2", owner="x", created=-1.0, of=2), pod("p3", owner="x", created=-1.0, of=2))
+    world.gone("p0")
+    world.see(pod("p4", owner="n"))
+    later = {view.key: str(view.phase) for view in world.coordinator.summary()}
+    assert first not in later
+    (mine,) = [key for key in later if "w" in key.split("/")]
+    assert later[mine] == "permitted"
+    assert ("p1", "p1") not in [
+        member for said in world.verdicts if said.gang == mine for member in said.members
+    ]
+    world.see(bound(pod("p1", owner="w"), homes[1], answer.annotations[1]))
+    assert world.coordinator.orphans == frozenset()
+
+
+def test_half_a_gang_stays_half_when_an_owner_of_it_goes() -> None:
+    world = World().start(node("a"))
+    world.see(*(pod(f"p{i}", of=3, owner="mww"[i]) for i in range(3)))
+    assert world.reserve().claimed
+    world.bind(world.permit(), [0])
+    world.wait(15)
+    world.gone("p1", "p2")
+    assert world.coordinator.summary()[0].key == "ns/ack/g/m"
+    world.wait(14)
+    assert world.evictions == []
+    world.wait(1)
+    assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]
+
+
+def test_a_binding_under_way_goes_with_a_pod_whose_gang_is_named_anew() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    world.permit()
+    world.see(replace(PAIR[1], claim=pod("x", gang="h", of=1).claim))
+    assert "p1" in world.held()
+    assert world.phase("h") == "permitted"
+
+
+def test_a_new_session_knows_a_half_gang_by_what_is_under_way() -> None:
+    world = World()
+    world.see(*PAIR)
+    world.start(node("a"), in_flight=(Usage("p0", "a", PAIR[0].resources, gpus=0b0011),))
+    world.see(replace(PAIR[0], node="a", allocation=0b0011))
+    world.see(foreign("f", "a", 2))
+    world.wait(40)
+    assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]
+
+
+def test_a_plan_that_ends_lets_go_of_no_place_that_is_another_gangs_now() -> None:
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    world.permit()
+    world.see(replace(PAIR[1], claim=pod("x", gang="h", of=2).claim))
+    world.unreserve(0, BindingFate.REFUSED)
+    assert world.held() == {"p1"}
+    world.gone("p0")
+    assert world.held() == {"p1"}
+
+
+# --- what is no half, and never evicted -----------------------------------------------------------------
+
+
+def test_a_gang_whose_binding_began_under_another_leader_is_half_too() -> None:
+    """A standby has seen its pods wait, and then some of them bound."""
+    world = World()
+    world.send(events.NodeSeen(world.now, node("a")))
+    world.send(events.Synced(world.now))
+    world.see(*PAIR)
+    world.see(replace(PAIR[0], node="a", allocation=0b0011), foreign("f", "a", 2))
+    world.connect()
+    world.wait(29)
+    assert world.evictions == []
+    world.wait(1)
+    assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]
+
+
+def test_what_another_leader_has_completed_is_not_evicted_by_the_one_that_gave_it_up() -> None:
+    world = split()
+    world.see(foreign("f", "a", 2))
+    world.wait(31)
+    assert world.phase() == "given up"
+    world.send(events.SessionClosed(world.now, world.epoch))
+    world.gone("f")
+    world.see(replace(PAIR[1], node="a", allocation=0b1100))
+    asked = len(world.evictions)
+    world.connect()
+    world.wait(100)
+    assert (world.phase(), len(world.evictions)) == ("running", asked)
+
+
+def test_a_new_session_gives_a_grace_anew_also_where_one_has_begun() -> None:
+    world = split()
+    world.see(foreign("f", "a", 2))
+    world.wait(25)
+    world.connect()
+    world.wait(29)
+    assert world.evictions == []
+    world.wait(1)
+    assert len(world.evictions) == 1
+
+
+def elastic(uid: str, owner: str = "", **more: Any) -> Pod:
+    return wishing(uid, of=3, owner=owner, created=1.0, **more)
+
+
+def test_a_gang_that_ran_whole_is_no_half_when_one_of_its_owners_has_gone() -> None:
+    """Though one that never fitted waits since before the others ran."""
+    world = World().start(node("a", gpus=3))
+    world.see(elastic("m0", "m"), *(elastic(f"w{i}", "w") for i in range(3)))
+    world.run()
+    for uid in ("m0", "w0", "w1"):
+        world.see(replace(world.pods[uid], started=50.0))
+    world.gone("m0")
+    world.see(foreign("f", "a", 1))
+    assert world.coordinator.summary()[0].bound == 2
+    world.wait(200)
+    assert world.evictions == []
+
+
+def test_after_a_restart_one_that_was_left_over_makes_no_half() -> None:
+    """Two of three have died; one of those that wait had never fitted, the other replaces one."""
+    world = World()
+    world.see(elastic("p0", node="a", allocation=1, started=50.0), elastic("p3"))
+    world.see(replace(elastic("p9"), created=60.0), foreign("f", "a", 3))
+    world.start(node("a"))
+    world.wait(100)
+    assert world.evictions == []
+
+
+def test_after_a_restart_a_gang_that_came_and_began_within_one_second_is_half() -> None:
+    world = World()
+    first = replace(PAIR[0], node="a", allocation=0b0011, created=50.0, started=50.0)
+    world.see(first, replace(PAIR[1], created=50.0), foreign("f", "a", 2))
+    world.start(node("a"))
+    world.wait(30)
+    assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]

@@ -1,0 +1,104 @@
+"""While the API server is away nothing is planned on what it said last, and nothing is given up for it."""
+
+from __future__ import annotations
+
+from muster.gangs import events
+from tests.gangs.world import World, bound, node, pod, stand
+
+PAIR = (pod("p0"), pod("p1"))
+
+
+def silent(world: World, resource: str = "pods") -> None:
+    world.send(events.WatchSilent(world.now, resource))
+
+
+def heard(world: World, resource: str = "pods") -> None:
+    world.send(events.WatchHeard(world.now, resource))
+
+
+def test_nothing_is_planned_before_all_watches_are_heard_again() -> None:
+    world = World().start(node("a"))
+    silent(world, "pods")
+    world.wait(5)
+    silent(world, "nodes")
+    world.see(*PAIR)
+    assert world.verdicts == []
+    heard(world, "nodes")
+    assert world.verdicts == []
+    heard(world, "pods")
+    assert world.planned()
+
+
+def test_permitted_places_are_kept_as_long_as_nobody_can_see_them_bound() -> None:
+    world = stand("permitted")
+    answer = world.permit()
+    homes = [world.home(0), world.home(1)]
+    world.wait(10)
+    silent(world)
+    assert world.coordinator.next_deadline() is None
+    world.wait(600)
+    world.send(events.Tick(world.now))
+    assert (world.phase(), world.held()) == ("permitted", {"p0", "p1"})
+    heard(world)
+    world.wait(9)
+    assert world.phase() == "permitted"
+    world.see(bound(PAIR[0], homes[0], answer.annotations[0]))
+    world.wait(1.5)
+    assert world.phase() == "withdrawn"  # 20 s in which it could be seen
+
+
+def test_half_a_gang_is_not_evicted_for_what_nobody_saw() -> None:
+    world = stand("permitted")
+    world.bind(world.permit(), [0])
+    silent(world)
+    world.wait(600)
+    heard(world)
+    assert world.evictions == []
+
+
+def test_silence_that_is_said_twice_counts_once_and_from_its_beginning() -> None:
+    world = stand("permitted")
+    silent(world, "pods")
+    world.wait(30)
+    silent(world, "nodes")
+    silent(world, "pods")
+    world.wait(30)
+    heard(world, "pods")
+    heard(world, "pods")
+    world.wait(30)
+    heard(world, "nodes")
+    world.wait(19)
+    assert world.phase() == "permitted"
+    world.wait(1)
+    assert world.phase() == "withdrawn"
+
+
+def test_a_plan_that_is_out_is_still_answered() -> None:
+    world = World(auto=False).start(node("a"))
+    world.see(*PAIR)
+    silent(world)
+    world.solve()
+    assert world.planned()
+    assert world.reserve().claimed
+
+
+def test_a_service_that_stood_still_looks_before_it_gives_up() -> None:
+    """What happened meanwhile is still in its sockets when the first Tick comes."""
+    world = stand("permitted")
+    answer, homes = world.permit(), [world.home(0), world.home(1)]
+    world.bind(answer, [0])
+    world.now += 60
+    world.send(events.Tick(world.now))
+    world.see(bound(PAIR[1], homes[1], answer.annotations[1]))
+    assert world.phase() == "running"
+    world.wait(60)
+    assert world.evictions == []
+
+
+def test_a_service_that_stood_still_gives_up_in_the_end() -> None:
+    world = stand("permitted")
+    world.now += 60
+    world.send(events.Tick(world.now))
+    assert world.phase() == "permitted"
+    world.wait(2)
+    assert world.phase() == "withdrawn"

@@ -1,0 +1,184 @@
+"""The status of PodGroups: what it shows in each phase, and how seldom it is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+
+from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.podgroup import PodGroup, PodGroupStatus
+from muster.domain.reasons import BadValue
+from muster.gangs import events
+from muster.gangs.instructions import EventReason, Instruction, WriteStatus
+from muster.gangs.settings import Settings
+from tests.gangs.world import World, foreign, node, pod
+
+GROUP = PodGroup("ns", "kai", "train", uid="g", min_member=2, wishes=Wishes(required_scope="node"))
+QUIET = Settings(settle_s=0)
+
+
+class Written(World):
+    """A world that keeps what is written, with the time."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.written: list[tuple[float, WriteStatus]] = []
+
+    def take(self, instructions: list[Instruction]) -> None:  # type: ignore[override]  # a narrower container
+        self.written += [(self.now, each) for each in instructions if isinstance(each, WriteStatus)]
+        super().take(instructions)
+
+    def shows(self) -> PodGroupStatus:
+        """The status, once nothing changes any more."""
+        self.wait(2 * self.settings.status_s)
+        return self.written[-1][1].status
+
+
+def named(uid: str, gpus: int = 1) -> Pod:
+    return pod(uid, gpus=gpus, claim=GangClaim("kai", "train", by_object=True))
+
+
+def begun(*nodes: str, group: PodGroup = GROUP) -> Written:
+    world = Written(QUIET)
+    world.start(*map(node, nodes))
+    world.send(events.PodGroupSeen(world.now, group))
+    return world
+
+
+def test_it_follows_the_gang_from_its_first_pod_to_its_last() -> None:
+    world = begun("a")
+    shown = world.shows()
+    assert (shown.phase, shown.needed, shown.present) == ("Collecting", 2, 0)
+    world.see(named("p0"))
+    assert world.shows().present == 1
+    world.see(named("p1"))
+    shown = world.shows()
+    assert (shown.phase, shown.present, shown.placed) == ("Planning", 2, 0)
+    answer = world.reserve(gang="train")
+    assert answer.claimed
+    permitted = world.permit(gang="train")
+    shown = world.shows()
+    assert (shown.phase, shown.placed, shown.domain) == ("Permitted", 2, "nvlink-domain a/0")
+    world.bind(permitted, gang="train")
+    assert world.shows().phase == "Running"
+    for uid in ("p0", "p1"):
+        world.see(replace(world.pods[uid], running=True))
+    shown = world.shows()
+    assert (shown.running, shown.domain, shown.reason) == (2, "nvlink-domain a/0", "")
+    assert [condition.status for condition in shown.conditions] == [True, True]
+    for uid in ("p0", "p1"):
+        world.see(replace(world.pods[uid], running=False, finished=True, succeeded=True))
+    assert world.shows().phase == "Finished"
+    world.gone("p0", "p1")
+    assert world.shows().phase == "Finished"
+
+
+def test_a_gang_that_does_not_fit_says_why_and_has_an_event_on_its_pod_group() -> None:
+    world = begun("a")
+    world.see(foreign("f", on="a", gpus=3), named("p0"), named("p1"))
+    shown = world.shows()
+    assert (shown.phase, shown.placed) == ("Unplaceable", 0)
+    assert shown.reason == world.verdict("train").reason
+    assert [condition.status for condition in shown.conditions] == [True, False]
+    (said,) = [event for event in world.events if event.kind == "PodGroup"]
+    assert (said.reason, said.objects) == (EventReason.UNPLACEABLE, (("train", "g"),))
+    assert said.api_version == "scheduling.run.ai/v2"
+
+
+def test_an_ill_formed_pod_group_says_so_before_it_has_pods() -> None:
+    cause = BadValue("podgroup/ns/train", "spec.minMember", "0", "a positive whole number")
+    shown = begun("a", group=replace(GROUP, min_member=None, causes=(cause,))).shows()
+    assert shown.phase == "Invalid"
+    assert "spec.minMember" in shown.reason
+
+
+def test_a_crowd_of_pods_is_a_write_a_second_at_most() -> None:
+    world = begun("a", group=replace(GROUP, min_member=1000))
+    for number in range(300):
+        world.now += 0.01
+        world.see(named(f"p{number}"))
+    assert world.shows().present == 300
+    times = [when for when, _ in world.written]
+    assert all(later - before >= QUIET.status_s for before, later in pairwise(times))
+    assert 3 <= len(times) <= 5
+
+
+def test_numbers_alone_are_written_at_a_slow_rate() -> None:
+    world = begun("a", "b", "c")
+    for name in ("a", "b", "c"):
+        world.see(foreign(f"f-{name}", on=name, gpus=4))
+    world.see(named("p0"), named("p1"))
+    first = world.shows()
+    assert first.phase == "Unplaceable"
+    count = len(world.written)
+    for number in range(20):
+        world.see(foreign("f-a", on="a", gpus=4 - number % 2))
+        world.wait(1.0)
+    assert len(world.written) == count
+    world.see(named("p2"))
+    assert world.shows().present == 3
+    assert len(world.written) == count + 1
+
+
+def test_plans_that_are_made_and_withdrawn_are_one_state() -> None:
+    world = begun("a", "b")
+    world.see(named("p0"), named("p1"))
+    assert world.shows().phase == "Planning"
+    count = len(world.written)
+    for number in range(40):
+        for name in ("a", "b"):
+            labels = {"kubernetes.io/hostname": name, "x": str(number)}
+            world.send(events.NodeSeen(world.now, replace(node(name), labels=labels)))
+        world.wait(1)
+    assert world.outcomes().count("withdrawn") > 5
+    assert len(world.written) <= count + 1  # why one of them was withdrawn
+
+
+@dataclass(frozen=True)
+class Other:
+    """A PodGroup whose status is not written, for this reason."""
+
+    group: PodGroup
+    connected: bool = True
+
+
+OTHERS = {
+    "KAI's": Other(replace(GROUP, api_version="scheduling.run.ai/v2alpha2")),
+    "coscheduling's": Other(replace(GROUP, api_version="scheduling.x-k8s.io/v1alpha1")),
+    "what it shows is so already": Other(
+        replace(
+            GROUP,
+            status=PodGroupStatus("Collecting", 2, reason="Waiting for 2 more members: 0 of 2 are here"),
+        )
+    ),
+    "another service has the shim": Other(GROUP, connected=False),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_not_written(other: Other) -> None:
+    world = Written(QUIET)
+    world.send(events.NodeSeen(world.now, node("a")))
+    world.send(events.Synced(world.now))
+    if other.connected:
+        world.connect()
+    world.send(events.PodGroupSeen(world.now, other.group))
+    world.wait(10)
+    assert world.written == []
+
+
+@pytest.mark.parametrize(("last", "writes"), [("Running", 1), ("Collecting", 0)])
+def test_a_new_leader_writes_what_is_not_shown_yet(last: str, writes: int) -> None:
+    world = Written(QUIET)
+    world.send(events.Synced(world.now))
+    world.see(named("p0"))
+    reason = "Waiting for 1 more member: 1 of 2 are here"
+    for phase in ("Planning", last):  # another service writes
+        status = PodGroupStatus(phase, 2, 1, reason=reason)
+        world.send(events.PodGroupSeen(world.now, replace(GROUP, status=status)))
+    world.wait(10)
+    world.connect()
+    world.wait(10)
+    assert [write.status.phase for _, write in world.written] == ["Collecting"] * writes
