@@ -1,6 +1,6 @@
 """The composition root: the only place that knows all parts and joins them.
 
-Start: HTTP and the socket answer at once (not ready), then the watches begin; when both have seen all that
+Start: HTTP and the socket answer at once (not ready), then the watches begin; when each has seen all that
 exists, `Synced` goes to the gangs, health turns to SERVING and the shim's session may begin. End: SIGTERM, or
 a defect in any of the tasks, which ends the process with an error rather than leave half a service.
 """
@@ -13,8 +13,8 @@ import signal
 import socket as sockets
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from typing import Any, Protocol
 
 import structlog
 
@@ -22,9 +22,12 @@ from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.server import GangServer
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
+from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.events import EventPoster, EventSettings
+from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.watch import Watcher, WatchSettings
+from muster.adapters.kube.statuses import StatusWriter
+from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
 from muster.adapters.owner import Gangs, Owner
 from muster.adapters.planner import Place, Planner
 from muster.adapters.telemetry.metrics import Metrics
@@ -33,13 +36,17 @@ from muster.adapters.web import Web
 from muster.config import Config
 from muster.dialects.settings import Settings as DialectSettings
 from muster.domain.decision import Decision
-from muster.gangs.events import Event, Synced
+from muster.gangs.events import Event, Synced, WatchHeard, WatchSilent
 from muster.gangs.instructions import Solve
 from muster.gangs.settings import Settings as GangSettings
 
 EVENTS_DRAIN_S = 2.0
 
 log = structlog.get_logger(__name__)
+
+
+class _Part(Protocol):
+    async def run(self) -> None: ...
 
 
 class App:
@@ -52,19 +59,21 @@ class App:
         self._client = KubeClient(str(config.kubeconfig) if config.kubeconfig else None, config.context)
         events = EventSettings(**config.events.model_dump())
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
+        self._evictor = Evictor(self._client, self.metrics)
         self._planner = Planner(place, self._put, self.metrics, self._tracing, config.planner.time_limit_s)
-        self._intake = Intake(dialect_settings(config), self._put)
+        self._intake = Intake(dialect_settings(config), self._put, self._events.emit)
+        self._statuses = StatusWriter(self._client, self.metrics)
         self.owner = Owner(
             gangs,
             self.metrics,
             solve=self._planner.submit,
             emit=self._events.emit,
+            evict=self._evictor.evict,
+            write_status=self._statuses.write,
             in_flight=self._intake.in_flight,
             inbox=config.inbox,
         )
-        watch = WatchSettings(**config.watch.model_dump())
-        self._pods = Watcher(self._client, decode.pods(), self._intake.on_pod, self.metrics, watch)
-        self._nodes = Watcher(self._client, decode.nodes(), self._intake.on_node, self.metrics, watch)
+        self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(
             self.owner, self.endpoint, self.metrics, self._tracing, queue=config.session_queue
@@ -74,6 +83,37 @@ class App:
 
     async def _put(self, event: Event) -> None:
         await self.owner.put(event)
+
+    def _watches(self) -> Iterator[tuple[str, Watcher[Any]]]:
+        """All watches, by what they are of."""
+        config, intake = self._config, self._intake
+        settings = WatchSettings(**config.watch.model_dump())
+
+        def watch(
+            resource: Resource[T], sink: Sink[T], silence: Callable[[bool], Awaitable[None]] | None = None
+        ) -> tuple[str, Watcher[Any]]:
+            return resource.plural, Watcher(self._client, resource, sink, self.metrics, settings, silence)
+
+        yield watch(decode.nodes(), intake.on_node, self._silence("nodes"))
+        yield watch(decode.pods(), intake.on_pod, self._silence("pods"))
+        if config.config_maps.enabled:
+            yield watch(decode.config_maps(config.config_maps.namespace), intake.on_config_map)
+        if config.policies.enabled:
+            place = (config.policies.namespace, config.policies.name)
+            yield watch(decode.config_maps(*place), intake.on_config_map)
+        if config.pod_groups.enabled:
+            yield watch(decode.kai_pod_groups(), intake.on_pod_group)
+            yield watch(decode.coscheduling_pod_groups(), intake.on_pod_group)
+            yield watch(decode.topologies(), intake.on_topology)
+
+    def _silence(self, resource: str) -> Callable[[bool], Awaitable[None]]:
+        """Nothing is planned, and nothing given up, on a view that is known to be behind."""
+
+        async def say(silent: bool) -> None:
+            now = time.monotonic()
+            await self._put(WatchSilent(now, resource) if silent else WatchHeard(now, resource))
+
+        return say
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
@@ -89,7 +129,8 @@ class App:
                 await self.web.start(self._config.http.host, self._config.http.port)
             await self._client.connect()
             log.info("serving", api=self._client.host)
-            for work in (self._pods, self._nodes, self.owner, self._planner, self._events):
+            works: list[_Part] = [*self._watchers.values(), self.owner, self._planner]
+            for work in [*works, self._events, self._evictor, self._statuses]:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
             tasks.append(asyncio.create_task(self._announce_sync(), name="sync"))
             # beside the first lists; the first Solve queues behind it in the planner's thread
@@ -100,9 +141,9 @@ class App:
             await self._end(tasks)
 
     async def _announce_sync(self) -> None:
-        """Nothing is planned before nodes and pods have both been seen in full."""
-        await self._nodes.synced.wait()
-        await self._pods.synced.wait()
+        """Nothing is planned before all that is there has been seen in full."""
+        for watcher in self._watchers.values():
+            await watcher.synced.wait()
         await self.owner.sync(Synced(time.monotonic()))
         # The cluster's objects live as long as the process: a full collection that looks at all of them again
         # would hold a decision up for 0.2 s at 5,000 nodes.
@@ -130,11 +171,7 @@ class App:
     def _unready(self) -> str:
         if self.owner.is_synced:
             return ""
-        waiting = [
-            name
-            for name, watcher in (("nodes", self._nodes), ("pods", self._pods))
-            if not watcher.synced.is_set()
-        ]
+        waiting = [name for name, watcher in self._watchers.items() if not watcher.synced.is_set()]
         return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
 
     def _shown(self) -> dict[str, object]:
@@ -144,14 +181,21 @@ class App:
     def _show_at_scrape(self) -> None:
         def silence() -> Iterable[tuple[str, float]]:
             now = time.monotonic()
-            yield "pods", now - self._pods.last_heard
-            yield "nodes", now - self._nodes.last_heard
+            for name, watcher in self._watchers.items():
+                yield name, now - watcher.last_heard
 
         def phases() -> Iterable[tuple[str, float]]:
             counts = Counter(str(gang.phase) for gang in self.owner.summary())
             return [(phase, float(count)) for phase, count in counts.items()]
 
+        def queues() -> Iterable[tuple[str, float]]:
+            counts = Counter(gang.queue for gang in self.owner.summary() if gang.queue)
+            return [(queue, float(count)) for queue, count in counts.items()]
+
         self.metrics.read_at_scrape("muster_gangs", "Gangs by phase.", "phase", phases)
+        self.metrics.read_at_scrape(
+            "muster_queue_gangs", "Gangs by the queue of their PodGroup.", "queue", queues
+        )
         self.metrics.read_at_scrape(
             "muster_watch_silence_seconds", "Since the API server last said anything.", "resource", silence
         )
@@ -160,6 +204,12 @@ class App:
             "Nodes that are used without something in them that can't be read.",
             "resource",
             lambda: [("nodes", float(self._intake.nodes_with_problems))],
+        )
+        self.metrics.read_at_scrape(
+            "muster_policies_refused",
+            "1 while the ConfigMap of policies can't be read and older ones hold.",
+            "resource",
+            lambda: [("policies", float(self._intake.policies_refused))],
         )
 
 
@@ -186,7 +236,12 @@ async def _within(seconds: float, what: str, work: Coroutine[Any, Any, object]) 
 
 def dialect_settings(config: Config) -> DialectSettings:
     return DialectSettings(
-        scheduler_names=frozenset(config.scheduler_names), gpu_resources=config.gpu_resources
+        scheduler_names=frozenset(config.scheduler_names),
+        gpu_resources=config.gpu_resources,
+        system_namespace=config.config_maps.namespace,
+        policies_namespace=config.policies.namespace,
+        policies_name=config.policies.name,
+        policies_key=config.policies.key,
     )
 
 

@@ -71,7 +71,34 @@ class Watch(_Section):
     backoff_first_s: Seconds = Field(
         default=0.25, description="First wait before a broken watch is tried again."
     )
-    backoff_limit_s: Seconds = Field(default=30.0, description="Longest wait between two tries.")
+    backoff_limit_s: Seconds = Field(
+        default=5.0, description="Longest wait between two tries; nothing is planned meanwhile."
+    )
+
+
+class PodGroups(_Section):
+    enabled: bool = Field(
+        default=True,
+        description="Whether PodGroups, and KAI's Topologies, are watched where their CRDs are installed.",
+    )
+
+
+class ConfigMaps(_Section):
+    enabled: bool = Field(
+        default=True, description="Whether GPU topologies and unhealthy GPUs are read from ConfigMaps."
+    )
+    namespace: str = Field(default="kube-system", description="Where these ConfigMaps are.")
+
+
+class Policies(_Section):
+    enabled: bool = Field(
+        default=True, description="Whether the ConfigMap with topology policies and levels is watched."
+    )
+    namespace: str = Field(default="kai-scheduler", description="Its namespace, which need not exist.")
+    name: str = Field(
+        default="kai-scheduler-config", description="Its name; the account's rights must name it too."
+    )
+    key: str = Field(default="config.yaml", description="The key that holds them, as YAML.")
 
 
 class Events(_Section):
@@ -100,14 +127,41 @@ class Gangs(_Section):
         default=3.0, description="How long a gang may be incomplete before an event says so."
     )
     plan_s: Seconds = Field(default=60.0, description="From a plan to its Permit, at most.")
-    bind_s: Seconds = Field(default=30.0, description="From Permit to each member seen bound, at most.")
+    bind_s: Seconds = Field(default=20.0, description="From Permit to each member seen bound, at most.")
+    partial_s: Seconds = Field(default=30.0, description="How long a gang may be bound in part, at most.")
+    partial: Literal["evict", "keep"] = Field(
+        default="evict", description="What is done then with its bound members; `keep`: the rest waits."
+    )
+    member_s: float = Field(
+        default=0.02,
+        ge=0,
+        description="plan_s, bind_s and partial_s are at least so long for each member of the gang.",
+    )
+    settle_s: float = Field(
+        default=0.5,
+        ge=0,
+        description="After its last pod came, a gang with no fixed number of pods waits so long for more.",
+    )
+    settle_most_s: float = Field(default=3.0, ge=0, description="So long after the first one, at most.")
+    numbers_s: Seconds = Field(
+        default=60.0,
+        description="How soon pods are told again why nothing fits, where only the numbers in it changed.",
+    )
+    earmark_after_s: Seconds = Field(
+        default=600.0,
+        description="After how long what comes free in the best domain is kept for the oldest waiting gang.",
+    )
+    earmark_s: Seconds = Field(default=600.0, description="How long it is kept, at most.")
     session_s: Seconds = Field(
         default=10.0,
-        description="The same from a new session, for Bindings that its shim does not report as under way.",
+        description="The same for a Binding of unknown fate, or one that a new session's shim does not know.",
     )
     exclusion_first_s: Seconds = Field(
         default=1.0,
         description="How long a node that an in-tree plugin refused is left out; 4 times as long each time.",
+    )
+    status_s: Seconds = Field(
+        default=1.0, description="From a change to the status of its PodGroup; as long between two of them."
     )
     exclusion_s: Seconds = Field(
         default=300.0, description="How long such a node is left out at most, however often it refused."
@@ -159,6 +213,9 @@ class Config(_Section):
     http: Http = Http()
     log: Log = Log()
     watch: Watch = Watch()
+    pod_groups: PodGroups = PodGroups()
+    config_maps: ConfigMaps = ConfigMaps()
+    policies: Policies = Policies()
     events: Events = Events()
     planner: Planner = Planner()
     gangs: Gangs = Gangs()

@@ -46,6 +46,19 @@ def gpu_node(name: str, gpus: int) -> dict[str, Any]:
     }
 
 
+def custom(api_version: str, kind: str, name: str, spec: Any, **metadata: str) -> dict[str, Any]:
+    """An object of a CRD, in `default` unless said otherwise."""
+    named = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1"}
+    return {"apiVersion": api_version, "kind": kind, "metadata": {**named, **metadata}, "spec": spec}
+
+
+def config_map(
+    namespace: str, name: str, data: dict[str, str], labels: dict[str, str] | None = None
+) -> dict[str, Any]:
+    named = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": "1"}
+    return {"kind": "ConfigMap", "metadata": {**named, "labels": labels or {}}, "data": data}
+
+
 @dataclass
 class Stream:
     """One watch that a client holds. What is put is written as it is; None cuts the connection."""
@@ -90,6 +103,15 @@ class FakeApi:
         self.expire_token = False
         """Whether the next page token is refused as too old."""
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
+        self.served: dict[str, list[dict[str, Any]]] = {}
+        """Other lists, by path. What is not here is 404, but for ConfigMaps, of which there are none."""
+        self.held: set[str] = set()
+        """Of these, those that are refused for now."""
+        self.forbidden: set[str] = set()
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        """Lists and watches of these: path and query."""
+        self.patched: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        self._streams_of: dict[str, asyncio.Queue[Stream]] = {}
 
     def has(self, *names: str) -> None:
         """The pods that exist now."""
@@ -98,6 +120,14 @@ class FakeApi:
     async def stream(self) -> Stream:
         """The next watch that a client opens."""
         return await asyncio.wait_for(self._streams.get(), DEADLINE_S)
+
+    async def stream_of(self, path: str) -> Stream:
+        """The next watch of this other list that a client opens."""
+        return await asyncio.wait_for(self._streams_of.setdefault(path, asyncio.Queue()).get(), DEADLINE_S)
+
+    async def patch(self) -> tuple[str, dict[str, Any]]:
+        """The next patch: its path and body."""
+        return await asyncio.wait_for(self.patched.get(), DEADLINE_S)
 
     async def event(self) -> dict[str, Any]:
         """The next object that a client posts."""
@@ -108,7 +138,7 @@ class FakeApi:
         if self.failing:
             return _status(self.failing.pop(0))
         if query.get("watch") == "true":
-            return await self._watch(request, query)
+            return await self._watch(request, Stream(query), self._streams)
         if self.expire_token and "continue" in query:
             self.expire_token = False
             return _status(410)
@@ -135,11 +165,34 @@ class FakeApi:
         await self.nodes_may_be_listed.wait()
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.nodes})
 
-    async def _watch(self, request: web.Request, query: dict[str, str]) -> web.StreamResponse:
+    async def _on_other(self, request: web.Request) -> web.StreamResponse:
+        path, query = request.path, dict(request.query)
+        self.asked.append((path, query))
+        if path in self.held:
+            return _status(503)
+        if path in self.forbidden:
+            return _status(403)
+        if path not in self.served and not path.endswith("/configmaps"):
+            return _status(404)
+        if query.get("watch") == "true":
+            streams = self._streams_of.setdefault(path, asyncio.Queue())
+            return await self._watch(request, Stream(query), streams)
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.served.get(path, [])})
+
+    async def _on_patch(self, request: web.Request) -> web.Response:
+        if self.failing:
+            return _status(self.failing.pop(0))
+        assert request.content_type == "application/merge-patch+json"
+        body = await request.json()
+        self.patched.put_nowait((request.path, body))
+        return web.json_response(body)
+
+    async def _watch(
+        self, request: web.Request, stream: Stream, streams: asyncio.Queue[Stream]
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        stream = Stream(query)
-        self._streams.put_nowait(stream)
+        streams.put_nowait(stream)
         while (data := await stream.out.get()) is not None:
             await response.write(data)
         if not stream.clean_end:
@@ -163,6 +216,9 @@ class FakeApi:
                 web.get("/api/v1/pods", self._on_pods),
                 web.get("/api/v1/nodes", self._on_nodes),
                 web.post("/api/v1/namespaces/{namespace}/events", self._on_post),
+                web.get("/{path:.*}", self._on_other),
+                web.patch("/{path:.*}", self._on_patch),
+                web.post("/api/v1/namespaces/{namespace}/pods/{name}/eviction", self._on_post),
             ]
         )
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)

@@ -19,7 +19,7 @@ from muster.adapters.grpc.generated.muster import v1
 from muster.app import App, planning
 from muster.config import Config, load
 from muster.gangs.coordinator import Coordinator
-from tests.adapters.fake_api import FakeApi, gpu_node, gpu_pod, kubeconfig
+from tests.adapters.fake_api import FakeApi, config_map, custom, gpu_node, gpu_pod, kubeconfig
 
 DEADLINE_S = 30.0
 
@@ -123,3 +123,53 @@ async def test_nothing_is_ready_before_both_lists_are_there(api: FakeApi, short_
         api.nodes_may_be_listed.set()
         await asyncio.wait_for(app.owner.synced(), DEADLINE_S)
         assert (await get(app, "/readyz"))[0] == 200
+
+
+GROUPS = "/apis/scheduling.run.ai/v2/podgroups"
+STATUS = "/apis/scheduling.run.ai/v2/namespaces/default/podgroups/train/status"
+
+
+async def test_a_pod_group_is_planned_and_shows_how_it_stands(api: FakeApi, short_folder: Path) -> None:
+    api.nodes = [gpu_node("a", 4)]
+    api.pods = {}
+    for name in ("w-0", "w-1"):
+        api.pods[name] = gpu_pod(name, 2)
+        api.pods[name]["metadata"]["annotations"] = {"scheduling.run.ai/pod-group": "train"}
+    spec = {"minMember": 2, "queue": "training", "topologyPolicy": {"scope": "node"}}
+    api.served[GROUPS] = [custom("scheduling.run.ai/v2", "PodGroup", "train", spec)]
+    unhealthy = config_map("kube-system", "unhealthy-gpu-a", {"gpus": "3"})
+    api.served["/api/v1/namespaces/kube-system/configmaps"] = [unhealthy]
+    async with (
+        serving(api, short_folder) as (app, _),
+        grpc.aio.insecure_channel(app.endpoint.address) as channel,
+    ):
+        watch = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
+        stream = watch(v1.WatchRequest(session="s"), timeout=DEADLINE_S)
+        await stream.read()
+        assert (await stream.read()).verdict.outcome is v1.Outcome.REFUSED
+        events = [await api.event() for _ in range(3)]
+        assert {event["involvedObject"]["kind"] for event in events} == {"Pod", "PodGroup"}
+        assert {event["reason"] for event in events} == {"TopologyUnplaceable"}
+        path, body = await api.patch()
+        assert (path, body["status"]["phase"]) == (STATUS, "Unplaceable")
+        changes = await api.stream_of("/api/v1/namespaces/kube-system/configmaps")
+        changes.event("DELETED", unhealthy | {"metadata": unhealthy["metadata"] | {"resourceVersion": "2"}})
+        assert (await stream.read()).verdict.outcome is v1.Outcome.PLANNED
+        path, body = await api.patch()
+        assert (path, body["status"]["phase"], body["status"]["present"]) == (STATUS, "Planning", 2)
+        _, gangs = await get(app, "/gangs")
+        assert json.loads(gangs)["gangs"][0]["queue"] == "training"
+        assert 'muster_queue_gangs{queue="training"} 1.0' in (await get(app, "/metrics"))[1]
+
+
+async def test_what_a_config_map_says_is_waited_for(api: FakeApi, short_folder: Path) -> None:
+    """Planning before it was heard which GPUs are unhealthy would place pods on them."""
+    path = "/api/v1/namespaces/kube-system/configmaps"
+    api.held.add(path)
+    async with serving(api, short_folder) as (app, _):
+        await api.stream()  # pods are listed
+        while "nodes" in (why := (await get(app, "/readyz"))[1]).split():  # noqa: ASYNC110 - over HTTP
+            await asyncio.sleep(0.01)
+        assert why == "waiting for the first list of configmaps kube-system\n"
+        api.held.clear()
+        await asyncio.wait_for(app.owner.synced(), DEADLINE_S)

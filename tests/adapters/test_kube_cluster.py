@@ -74,7 +74,7 @@ async def test_sees_nodes_and_pods_survives_a_restart_and_posts_an_event(
     api, pods_path = cluster.api, "/api/v1/namespaces/default/pods"
     settings = WatchSettings(backoff_first_s=0.05, backoff_limit_s=0.5)
     heard, metrics = Heard(), Metrics()
-    intake = Intake(Settings(), heard.put)
+    intake = Intake(Settings(), heard.put, lambda _: None)
     await asyncio.to_thread(api.create, "/api/v1/nodes", NODE)
     async with KubeClient(str(cluster.kubeconfig)) as client:
         pods = Watcher(client, decode.pods(), intake.on_pod, metrics, settings)

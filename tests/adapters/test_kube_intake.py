@@ -5,21 +5,37 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from muster.adapters.kube import decode
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects.objects import ConfigMapObject, CustomObject
 from muster.dialects.settings import Settings
 from muster.domain.allocation import ALLOCATION
-from muster.gangs.events import Event, NodeGone, NodeSeen, PodGone, PodSeen
-from tests.adapters.fake_api import gpu_node, gpu_pod
+from muster.domain.node import Node
+from muster.domain.podgroup import PodGroup
+from muster.domain.policies import DEFAULT_POLICIES
+from muster.gangs.events import (
+    Event,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodGroupGone,
+    PodGroupSeen,
+    PodSeen,
+    PoliciesSeen,
+)
+from muster.gangs.instructions import EmitEvent, EventReason
+from tests.adapters.fake_api import config_map, custom, gpu_node, gpu_pod
 
 
 class Bench:
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.intake = Intake(Settings(), self._put)
+        self.posted: list[EmitEvent] = []
+        self.intake = Intake(Settings(), self._put, self.posted.append)
 
     async def _put(self, event: Event) -> None:
         self.events.append(event)
@@ -33,6 +49,23 @@ class Bench:
         added = decode.nodes().event(json.dumps({"type": "ADDED", "object": item}).encode())
         assert isinstance(added, decode.Added)
         await self.intake.on_node(Seen(added.object))
+
+    async def sees_config_map(self, item: dict[str, Any]) -> None:
+        await self.intake.on_config_map(Seen(msgspec.convert(item, ConfigMapObject)))
+
+    async def sees_pod_group(self, item: dict[str, Any]) -> None:
+        await self.intake.on_pod_group(Seen(msgspec.convert(item, CustomObject)))
+
+    async def sees_topology(self, name: str, *labels: str) -> None:
+        spec = {"levels": [{"nodeLabel": label} for label in labels]}
+        item = custom("kai.scheduler/v1alpha1", "Topology", name, spec)
+        await self.intake.on_topology(Seen(msgspec.convert(item, CustomObject)))
+
+    def last_node(self) -> Node:
+        return next(event.node for event in reversed(self.events) if isinstance(event, NodeSeen))
+
+    def last_group(self) -> PodGroup:
+        return next(event.group for event in reversed(self.events) if isinstance(event, PodGroupSeen))
 
     def kinds(self) -> list[type]:
         return [type(event) for event in self.events]
@@ -104,3 +137,124 @@ async def test_bindings_in_flight_take_their_gpus_unless_the_pod_speaks_for_itse
         ("uid-waits", "n", 0b1010, 0),
         ("uid-unknown-gpus", "n", 0, 2),
     ]
+
+
+# --- facts from two objects ------------------------------------------------------------------------
+
+
+async def test_a_nodes_config_maps_are_read_with_it_whichever_comes_first(bench: Bench) -> None:
+    await bench.sees_config_map(config_map("kube-system", "unhealthy-gpu-n", {"gpus": "0,2"}))
+    assert bench.events == []
+    await bench.sees_node(gpu_node("n", 8))
+    assert bench.last_node().unhealthy == 0b101
+    devices = {"devices": json.dumps({"7": "Unhealthy"})}
+    labels = {"ack.node.gpu.schedule": "topology", "nodename": "n"}
+    await bench.sees_config_map(config_map("kube-system", "topology-of-n", devices, labels))
+    assert bench.last_node().unhealthy == 0b1000_0101
+    await bench.intake.on_config_map(Gone("kube-system/unhealthy-gpu-n"))
+    assert bench.last_node().unhealthy == 0b1000_0000
+    assert bench.kinds() == [NodeSeen] * 3
+
+
+async def test_a_config_map_that_names_another_node_leaves_the_first(bench: Bench) -> None:
+    labels = {"ack.node.gpu.schedule": "topology", "nodename": "n"}
+    devices = {"devices": json.dumps({"0": "Unhealthy"})}
+    for name in ("n", "m"):
+        await bench.sees_node(gpu_node(name, 8))
+    await bench.sees_config_map(config_map("kube-system", "topology", devices, labels))
+    await bench.sees_config_map(config_map("kube-system", "topology", devices, labels | {"nodename": "m"}))
+    unhealthy = {
+        event.node.name: event.node.unhealthy for event in bench.events if isinstance(event, NodeSeen)
+    }
+    assert unhealthy == {"n": 0, "m": 1}
+
+
+async def test_other_config_maps_say_nothing(bench: Bench) -> None:
+    await bench.sees_node(gpu_node("n", 8))
+    await bench.sees_config_map(config_map("kube-system", "coredns", {"Corefile": "."}))
+    await bench.sees_config_map(config_map("team-a", "unhealthy-gpu-n", {"gpus": "0"}))
+    assert bench.kinds() == [NodeSeen]
+
+
+POLICIES = """
+topologyAwareScheduling:
+  enabled: true
+  policies:
+    - {name: near, weight: 100, topology: nvlink, strategy: pack}
+  levels:
+    - {name: rack, label: example.com/rack}
+"""
+
+
+def policies(text: str) -> dict[str, Any]:
+    return config_map("kai-scheduler", "kai-scheduler-config", {"config.yaml": text})
+
+
+async def test_policies_are_taken_in_and_a_bad_one_leaves_the_last_good_one(bench: Bench) -> None:
+    await bench.sees_config_map(policies(POLICIES))
+    assert bench.kinds() == [PoliciesSeen]
+    await bench.sees_config_map(policies(POLICIES.replace("100", "heavy")))
+    assert bench.kinds() == [PoliciesSeen]
+    assert bench.intake.policies_refused
+    (said,) = bench.posted
+    assert (said.kind, said.reason) == ("ConfigMap", EventReason.INVALID)
+    assert said.objects == (("kai-scheduler-config", "uid-kai-scheduler-config"),)
+    assert "weight" in said.message
+    await bench.sees_config_map(policies(POLICIES))
+    assert not bench.intake.policies_refused
+    assert bench.kinds() == [PoliciesSeen]
+
+
+async def test_without_their_config_map_the_defaults_hold(bench: Bench) -> None:
+    await bench.sees_config_map(policies(POLICIES))
+    await bench.intake.on_config_map(Gone("kai-scheduler/kai-scheduler-config"))
+    *_, last = bench.events
+    assert isinstance(last, PoliciesSeen)
+    assert last.policies == DEFAULT_POLICIES
+
+
+def kai_group(**constraint: str) -> dict[str, Any]:
+    spec = {"minMember": 2, "topologyConstraint": constraint}
+    return custom("scheduling.run.ai/v2alpha2", "PodGroup", "train", spec)
+
+
+async def test_a_pod_group_comes_and_goes(bench: Bench) -> None:
+    await bench.sees_pod_group(kai_group())
+    written = kai_group() | {"status": {"phase": "Running"}}
+    await bench.sees_pod_group(written)
+    await bench.intake.on_pod_group(Gone("uid-train"))
+    await bench.intake.on_pod_group(Gone("uid-other"))
+    assert bench.kinds() == [PodGroupSeen, PodGroupGone]
+    *_, last = bench.events
+    assert isinstance(last, PodGroupGone)
+    assert last.key == ("default", "kai", "train")
+
+
+async def test_another_status_of_ours_is_an_event(bench: Bench) -> None:
+    """Who leads next must know what is shown."""
+    group = custom("scheduling.run.ai/v2", "PodGroup", "train", {"minMember": 2})
+    await bench.sees_pod_group(group)
+    for phase in ("Planning", "Running", "Running"):
+        await bench.sees_pod_group(group | {"status": {"phase": phase}})
+    assert bench.kinds() == [PodGroupSeen] * 3
+    shown = bench.last_group().status
+    assert shown is not None
+    assert shown.phase == "Running"
+
+
+async def test_a_topology_that_changes_has_pod_groups_read_again(bench: Bench) -> None:
+    await bench.sees_pod_group(kai_group(topology="dc", requiredTopologyLevel="example.com/row"))
+    assert bench.last_group().causes == ()
+    await bench.sees_topology("other", "example.com/row")
+    assert bench.last_group().causes
+    await bench.sees_topology("dc", "example.com/row", "kubernetes.io/hostname")
+    assert bench.last_group().causes == ()
+    await bench.intake.on_topology(Gone("dc"))
+    assert bench.last_group().causes
+
+
+async def test_the_levels_of_the_policies_give_kais_labels_their_words(bench: Bench) -> None:
+    await bench.sees_pod_group(kai_group(requiredTopologyLevel="example.com/rack"))
+    assert bench.last_group().wishes.required_scope == "example.com/rack"
+    await bench.sees_config_map(policies(POLICIES))
+    assert bench.last_group().wishes.required_scope == "rack"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster.adapters.kube import decode
+from muster.adapters.kube import decode, watch
+from muster.adapters.kube.backoff import Backoff
 from muster.adapters.kube.client import ApiError, ConfigError, KubeClient, Unreachable
 from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
@@ -60,9 +61,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def watching(client: KubeClient, settings: WatchSettings = QUICK) -> AsyncIterator[Bench]:
+async def watching(
+    client: KubeClient,
+    settings: WatchSettings = QUICK,
+    on_silence: Callable[[bool], Awaitable[None]] | None = None,
+) -> AsyncIterator[Bench]:
     sink, metrics = Sink(), Metrics()
-    watcher = Watcher(client, decode.pods(), sink, metrics, settings)
+    watcher = Watcher(client, decode.pods(), sink, metrics, settings, on_silence)
     task = asyncio.create_task(watcher.run())
     try:
         yield Bench(watcher, sink, metrics)
@@ -88,6 +93,28 @@ async def test_lists_all_pages_then_is_synced_then_watches_from_the_lists_versio
         stream.event("ADDED", pod("d", 9))
         stream.event("DELETED", pod("b", 10))
         await bench.sink.hears("+a/8", "+d/9", "-uid-b")
+
+
+async def test_says_when_its_view_is_behind_and_when_it_has_caught_up(
+    api: FakeApi, client: KubeClient
+) -> None:
+    said: asyncio.Queue[bool] = asyncio.Queue()
+    async with watching(client, on_silence=said.put) as bench:
+        stream = await api.stream()
+        stream.event("ADDED", pod("a", 5))
+        await bench.sink.hears("+a/5")
+        assert said.empty()  # a first list is no catching up
+        stream.cut()
+        assert await asyncio.wait_for(said.get(), DEADLINE_S)
+        stream = await api.stream()
+        stream.event("ADDED", pod("b", 6))
+        assert not await asyncio.wait_for(said.get(), DEADLINE_S)
+        assert bench.sink.said == ["+b/6"]  # what was missed comes first
+        stream.cut()
+        assert await asyncio.wait_for(said.get(), DEADLINE_S)
+        await api.stream()  # nothing happened meanwhile
+        assert not await asyncio.wait_for(said.get(), DEADLINE_S)
+        stream.end()
 
 
 async def test_goes_on_from_the_bookmark_after_a_clean_end(api: FakeApi, client: KubeClient) -> None:
@@ -172,6 +199,23 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(
             (await api.stream()).end()
         await api.stream()
         assert bench.restarts("unreachable") == 3
+
+
+async def test_a_watch_that_holds_though_nothing_happens_is_a_success(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a quiet resource, whose watch was hard to get, would wait long after its next break."""
+    well = asyncio.Event()
+
+    class Noted(Backoff):
+        def reset(self) -> None:
+            super().reset()
+            well.set()
+
+    monkeypatch.setattr(watch, "Backoff", Noted)
+    async with watching(client):
+        await api.stream()  # says nothing
+        await asyncio.wait_for(well.wait(), DEADLINE_S)
 
 
 async def test_refusals_are_tried_again(api: FakeApi, client: KubeClient) -> None:

@@ -15,9 +15,18 @@ from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.owner import Owner
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.node import Resources, Usage
+from muster.domain.podgroup import PodGroupStatus
 from muster.gangs import calls
 from muster.gangs.events import Event, NodeGone, PodGone, SessionClosed, SessionOpened, Synced, Tick
-from muster.gangs.instructions import EmitEvent, EventReason, Instruction, Outcome, PushVerdict
+from muster.gangs.instructions import (
+    EmitEvent,
+    EventReason,
+    Evict,
+    Instruction,
+    Outcome,
+    PushVerdict,
+    WriteStatus,
+)
 
 DEADLINE_S = 10.0
 REF = calls.PlanRef(1, "g", 1)
@@ -78,12 +87,16 @@ class Bench:
     def __init__(self) -> None:
         self.gangs, self.metrics = Recorded(), Metrics()
         self.emitted: list[EmitEvent] = []
+        self.evicted: list[Evict] = []
+        self.statuses: list[WriteStatus] = []
         self.bindings: list[Any] = []
         self.owner = Owner(
             self.gangs,
             self.metrics,
             solve=lambda _: None,
             emit=self.emitted.append,
+            evict=self.evicted.append,
+            write_status=self.statuses.append,
             in_flight=self.in_flight,
             inbox=8,
         )
@@ -188,6 +201,22 @@ async def test_events_for_users_go_to_the_poster(bench: Bench) -> None:
     await bench.owner.put(NodeGone(0.0, "a"))
     await bench.heard(bool)
     assert bench.emitted == [event]
+
+
+async def test_statuses_go_to_the_writer(bench: Bench) -> None:
+    status = WriteStatus("default", "train", "u", PodGroupStatus("Running"))
+    bench.gangs.gives = {NodeGone: [status]}
+    await bench.owner.put(NodeGone(0.0, "n"))
+    await bench.heard(lambda heard: len(heard) == 1)
+    assert bench.statuses == [status]
+
+
+async def test_evictions_go_to_the_evictor(bench: Bench) -> None:
+    evict = Evict("default", (("p", "u"),), "only 1 of 2 members could be bound in time")
+    bench.gangs.gives = {NodeGone: [evict]}
+    await bench.owner.put(NodeGone(0.0, "a"))
+    await bench.heard(bool)
+    assert bench.evicted == [evict]
 
 
 async def test_a_deadline_becomes_a_tick_also_after_a_call(bench: Bench) -> None:

@@ -76,6 +76,10 @@ BAD = {
     "nested too deeply": Bad("[" * 100_000, "bad.json: nested too deeply", "bad.json"),
     "nested too deeply in YAML": Bad("- " * 100_000, "bad.yaml: line 1: nested too deeply"),
     "nested too deeply in flow": Bad("a: " + "{b: [" * 100_000, "bad.yaml: line 1: nested too deeply"),
+    "a number that nobody can print": Bad(
+        f"apiVersion: v1\nkind: Pod\nmetadata: {{name: x}}\nspec: {{priority: 0x{'f' * 5_000}}}",
+        "bad.yaml: line 4: no valid YAML: a number of more than 1024 bits",
+    ),
     "half a character": Bad('{"a":"\\ud800"}', "no valid JSON: ", "bad.json"),
     "a kind that is deep": Bad(
         '{"apiVersion":"v1","kind":' + "[" * 900 + "]" * 900 + "}", 'like "Pod", got list', "bad.json"

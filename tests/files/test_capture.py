@@ -18,7 +18,7 @@ from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.kube.client import KubeClient
 from muster.cli import app
-from muster.dialects import nodes, own, pods
+from muster.dialects import coscheduling, kai, nodes, own, pods
 from muster.dialects.objects import Metadata, NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
@@ -27,7 +27,7 @@ from muster.gangs import events
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.instructions import Instruction, Solve
 from muster.placement.limits import Timings
-from tests.adapters.fake_api import FakeApi, kubeconfig
+from tests.adapters.fake_api import FakeApi, config_map, custom, kubeconfig
 from tests.files.manifests import Object, decisions, gang, node, pod, runner, spots
 
 
@@ -152,7 +152,21 @@ async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient
 
 
 @pytest.mark.parametrize(
-    "key", [*RESERVED_KEYS, *own.KEYS, DEFAULTS.matrix, DEFAULTS.ack_name, DEFAULTS.ack_replicas]
+    "key",
+    [
+        *RESERVED_KEYS,
+        *own.KEYS,
+        *kai.GANG_KEYS,
+        kai.ROLE,
+        kai.POLICY,
+        kai.SUBGROUP,
+        *coscheduling.GANG_KEYS,
+        DEFAULTS.matrix,
+        DEFAULTS.ack_name,
+        DEFAULTS.ack_replicas,
+        DEFAULTS.shared_gpus,
+        DEFAULTS.memory_by_gpu,
+    ],
 )
 def test_every_annotation_and_label_that_is_read_is_kept(key: str) -> None:
     meta = Metadata(name="x", labels={key: "v", "other": "v"}, annotations={key: "v", "other": "v"})
@@ -171,6 +185,44 @@ async def test_captured_twice_is_the_same(api: FakeApi, client: KubeClient, tmp_
     assert seen.nodes == tuple(nodes.read(_decoded(n, NodeObject)) for n in api.nodes)
     assert seen.pods == tuple(pods.read(_decoded(p, PodObject)) for p in api.pods.values())
     assert len(decide(seen.nodes, seen.pods, planner(None), lambda: 0.0).outcomes) == 4
+
+
+SYSTEM, POLICIES = (f"/api/v1/namespaces/{name}/configmaps" for name in ("kube-system", "kai-scheduler"))
+
+
+async def test_what_completes_nodes_and_pods_is_captured_too(
+    api: FakeApi, client: KubeClient, tmp_path: Path
+) -> None:
+    api.served[SYSTEM] = [
+        config_map("kube-system", "unhealthy-gpu-n0", {"gpus": "7", "note": "s3cret"}),
+        config_map("kube-system", "coredns", {"Corefile": "s3cret"}),
+    ]
+    levels = "topologyAwareScheduling: {levels: [{name: row, label: example.com/row}]}"
+    api.served[POLICIES] = [config_map("kai-scheduler", "kai-scheduler-config", {"config.yaml": levels})]
+    spec = {"minMember": 2, "priorityClassName": "s3cret"}
+    of_kai = custom("scheduling.run.ai/v2alpha2", "PodGroup", "kais", spec)
+    of_kai["status"] = {"phase": "s3cret"}
+    api.served["/apis/scheduling.run.ai/v2alpha2/podgroups"] = [of_kai]
+    captured = await capture(client)
+    assert captured.problems == ()
+    file = tmp_path / "c.json"
+    file.write_text(written(captured.items, as_yaml=False))
+    assert "s3cret" not in file.read_text()
+    with file.open("rb") as unused:
+        seen = cluster.cluster_of(sources.read([str(file)], unused), DEFAULTS)
+    assert {n.name: n.unhealthy for n in seen.nodes if n.unhealthy} == {"n0": 1 << 7}
+    assert [level.scope for level in seen.policies.levels] == ["zone", "rack", "row"]
+    assert [(group.key, group.min_member) for group in seen.pod_groups] == [(("default", "kai", "kais"), 2)]
+
+
+async def test_what_may_not_be_read_beside_them_is_left_out_and_named(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.forbidden.add(SYSTEM)
+    captured = await capture(client)
+    assert (captured.nodes, captured.pods) == (8, 29)
+    (problem,) = captured.problems
+    assert problem == "GET configmaps kube-system: 403, refused by the test: left out"
 
 
 async def test_a_list_whose_token_expired_is_begun_again(

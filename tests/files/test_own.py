@@ -141,7 +141,11 @@ def test_the_examples(name: str, tmp_path: Path) -> None:
         count = made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
         indices = f'{{"version":1,"gpus":{list(range(count))}}}'
         made["metadata"]["annotations"] = {"gpu.topology/allocation": indices}
-    files = [CLUSTER, str(EXAMPLES / f"{case.example}.yaml"), *([write(tmp_path, *busy)] if busy else [])]
+    files = [
+        CLUSTER,
+        str(EXAMPLES / "features" / f"{case.example}.yaml"),
+        *([write(tmp_path, *busy)] if busy else []),
+    ]
     (said,) = decisions(*files)["gangs"]
     assert said["status"] == case.status, said["message"]
     at = {pod: spot.split(":")[0] for pod, spot in spots(said).items()}
@@ -152,7 +156,10 @@ def test_the_examples(name: str, tmp_path: Path) -> None:
 
 def test_every_example_of_these_annotations_is_tried() -> None:
     tried = {case.example for case in CASES.values()}
-    assert tried == {path.stem for path in EXAMPLES.glob("*.yaml") if " gpu.topology/" in path.read_text()}
+    texts = {path.stem: path.read_text() for path in (EXAMPLES / "features").glob("*.yaml")}
+    assert tried == {
+        name for name, text in texts.items() if " gpu.topology/" in text and "Cluster:  two-racks" in text
+    }
 
 
 def wishing(made: Object, **annotations: str) -> Object:

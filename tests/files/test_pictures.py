@@ -39,7 +39,9 @@ def story(folder: Path) -> list[str]:
         *gang("cpu-only", 1, 0),
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}},
     ]
-    names = [f"{name}.yaml" for name in ("ack-pytorchjob", "four-on-a-busy-node", "gang-of-two")]
+    names = [
+        f"{name}.yaml" for name in ("ack/pytorchjob", "features/four-on-a-busy-node", "features/gang-of-two")
+    ]
     return [str(DEMO), *(str(EXAMPLES / name) for name in names), write(folder, *objects)]
 
 

@@ -174,12 +174,12 @@ def test_manifests_are_decided(name: str, tmp_path: Path) -> None:
 
 
 EXPECTED = {
-    "ack-pytorchjob": {"pytorch-dist-nccl": ({"v100-2": [1, 2]}, 50.0)},
-    "ack-pytorchjob-pods": {"pytorch-dist-nccl": ({"v100-2": [1, 2]}, 50.0)},
-    "gang-of-two": {"finetune": ({"h100-1": [0, 1, 2, 3]}, 450.0)},
-    "gputopology-job": {"test-gpu-topology-bbbbb": ({"v100-2": [1, 2]}, 50.0)},
-    "pair-on-a-busy-node": {"pair-on-the-rest": ({"v100-2": [1, 2]}, 50.0)},
-    "four-on-a-busy-node": {"ring-of-four": ({"v100-3": [1, 2, 4, 7]}, 25.0)},
+    "ack/pytorchjob": {"pytorch-dist-nccl": ({"v100-2": [1, 2]}, 50.0)},
+    "ack/pytorchjob-pods": {"pytorch-dist-nccl": ({"v100-2": [1, 2]}, 50.0)},
+    "features/gang-of-two": {"finetune": ({"h100-1": [0, 1, 2, 3]}, 450.0)},
+    "gputopology/test-gpu": {"test-gpu-topology-bbbbb": ({"v100-2": [1, 2]}, 50.0)},
+    "features/pair-on-a-busy-node": {"pair-on-the-rest": ({"v100-2": [1, 2]}, 50.0)},
+    "features/four-on-a-busy-node": {"ring-of-four": ({"v100-3": [1, 2, 4, 7]}, 25.0)},
 }
 
 
@@ -200,11 +200,13 @@ def test_the_example_that_does_not_fit_a_busy_cluster(tmp_path: Path) -> None:
     busy = [allocated(pod(f"busy-{i}", nodeName=f"v100-{i}"), *range(6)) for i in (1, 2, 3)]
     for made in busy:
         made["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu": 6}
-    said = decisions(str(DEMO), write(tmp_path, *busy[:1]), str(EXAMPLES / "gang-that-does-not-fit.yaml"))
+    said = decisions(
+        str(DEMO), write(tmp_path, *busy[:1]), str(EXAMPLES / "demo/gang-that-does-not-fit.yaml")
+    )
     assert [g["status"] for g in said["gangs"]] == ["placed"]
     said = decisions(
-        "-f", str(DEMO), "-f", write(tmp_path, *busy, name="b.yaml"), "-f", str(EXAMPLES / "filler.yaml"),
-        str(EXAMPLES / "gang-that-does-not-fit.yaml"),
+        "-f", str(DEMO), "-f", write(tmp_path, *busy, name="b.yaml"),
+        "-f", str(EXAMPLES / "demo/filler.yaml"), str(EXAMPLES / "demo/gang-that-does-not-fit.yaml"),
     )  # fmt: skip
     assert {g["name"]: g["status"] for g in said["gangs"]}["too-large"] == "unplaceable"
 

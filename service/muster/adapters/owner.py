@@ -23,7 +23,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.node import Usage
 from muster.gangs import calls
 from muster.gangs.events import Event, SessionClosed, SessionOpened, Tick
-from muster.gangs.instructions import EmitEvent, Instruction, PushVerdict, Solve
+from muster.gangs.instructions import EmitEvent, Evict, Instruction, PushVerdict, Solve, WriteStatus
 
 SLICE_S = 0.005
 """Events are handled for so long before the loop's other tasks get a turn."""
@@ -52,6 +52,7 @@ class Gangs(Protocol):
         fate: calls.BindingFate,
         plugin: str,
         message: str,
+        uid: str,
     ) -> list[Instruction]: ...
     def next_deadline(self) -> float | None: ...
     def summary(self) -> Any: ...
@@ -74,6 +75,8 @@ class Owner:
         *,
         solve: Callable[[Solve], None],
         emit: Callable[[EmitEvent], None],
+        evict: Callable[[Evict], None],
+        write_status: Callable[[WriteStatus], None],
         in_flight: InFlight,
         inbox: int,
     ) -> None:
@@ -81,6 +84,8 @@ class Owner:
         self._metrics = metrics
         self._solve = solve
         self._emit = emit
+        self._evict = evict
+        self._write_status = write_status
         self._in_flight = in_flight
         self._inbox: asyncio.Queue[Callable[[], None] | Event] = asyncio.Queue(inbox)
         self._synced = asyncio.Event()
@@ -150,6 +155,10 @@ class Owner:
                     self._push(instruction)
                 case EmitEvent():
                     self._emit(instruction)
+                case WriteStatus():
+                    self._write_status(instruction)
+                case Evict():
+                    self._evict(instruction)
 
     def _push(self, verdict: PushVerdict) -> None:
         response = v1.WatchResponse(verdict=messages.verdict(verdict))
@@ -222,6 +231,7 @@ class Owner:
                 refusal.fate,
                 refusal.plugin,
                 refusal.message,
+                refusal.uid,
             )
         )
 

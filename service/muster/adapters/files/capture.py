@@ -1,7 +1,8 @@
 """A live cluster as one file that `muster place` decides like the service would.
 
-Nodes and pods are read as the service reads them, and only what is read is written: no environment, no
-images, no secrets, no status but what counts. Of labels and annotations of pods the known ones are kept.
+Its objects are read as the service reads them, and only what is read is written: no environment, no images,
+no secrets, no status but what counts, no ConfigMaps but those that say something of GPUs or policies. Of
+labels and annotations of pods the known ones are kept.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import yaml
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.dialects.objects import Metadata, NodeObject, PodObject
+from muster.dialects import configmaps, coscheduling, kai
+from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS, Settings
 
 PAGE_SIZE = 500
 ATTEMPTS = 3
 """How often a list is begun: the token of its next page may expire on the way."""
-HTTP_GONE = 410
+HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_GONE = 403, 404, 410
 
 KEPT_PREFIXES = (
     "gpu.topology/",
@@ -35,10 +37,19 @@ KEPT_PREFIXES = (
     "nvidia.com/",
     "ALIYUN_COM_GPU_",
     "scheduler.framework.gpushare.",
+    *kai.GANG_KEYS,
+    kai.SUBGROUP,
+    *coscheduling.GANG_KEYS,
     "batch.kubernetes.io/job-completion-index",
 )
 """Labels and annotations of pods, and annotations of nodes, that dialects read. Others may hold anything:
 kubectl's last-applied-configuration holds the whole manifest."""
+
+
+KEPT_SPEC = frozenset(
+    {"minMember", "minSubGroup", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "levels"}
+)
+"""Fields of a PodGroup's or Topology's spec that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ class Captured:
 
 
 async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured:
-    """Read nodes and pods, page by page.
+    """Read nodes, pods and what completes them, page by page; of the latter, what may be read.
 
     Raises:
         KubeError: the API server refuses or does not answer.
@@ -61,15 +72,44 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
     problems: list[str] = []
     nodes = await _listed(client, decode.nodes(), problems)
     pods = await _listed(client, decode.pods(), problems)
-    items = [*(node_item(node, settings) for node in nodes), *(pod_item(pod, settings) for pod in pods)]
+    items = [
+        *[item async for item in _beside(client, settings, problems)],
+        *(node_item(node, settings) for node in nodes),
+        *(pod_item(pod, settings) for pod in pods),
+    ]
     return Captured(tuple(items), len(nodes), len(pods), tuple(problems))
 
 
-async def _listed(client: KubeClient, resource: Resource[T], problems: list[str]) -> list[T]:
+async def _beside(
+    client: KubeClient, settings: Settings, problems: list[str]
+) -> AsyncIterator[dict[str, Any]]:
+    places = {settings.policies_namespace: settings.policies_name, settings.system_namespace: ""}
+    for place in places.items():
+        for config_map in await _listed_if_there(client, decode.config_maps(*place), problems):
+            if configmaps.read(config_map, settings) is not None:
+                yield config_map_item(config_map, settings)
+    for resource in (decode.topologies(), decode.kai_pod_groups(), decode.coscheduling_pod_groups()):
+        for item in await _listed_if_there(client, resource, problems):
+            yield custom_item(resource.kind, item)
+
+
+async def _listed_if_there(client: KubeClient, resource: Resource[T], problems: list[str]) -> list[T]:
+    for path in resource.paths:
+        try:
+            return await _listed(client, resource, problems, path)
+        except ApiError as refusal:
+            if refusal.status == HTTP_FORBIDDEN:
+                problems.append(f"{refusal}: left out")
+            elif refusal.status != HTTP_NOT_FOUND:
+                raise
+    return []
+
+
+async def _listed(client: KubeClient, resource: Resource[T], problems: list[str], path: str = "") -> list[T]:
     for attempt in range(1, ATTEMPTS + 1):
         unreadable: list[str] = []
         try:
-            items = [item async for item in _items(client, resource, unreadable)]
+            items = [item async for item in _items(client, resource, path or resource.paths[0], unreadable)]
         except ApiError as refusal:
             if refusal.status != HTTP_GONE or attempt == ATTEMPTS:
                 raise
@@ -79,11 +119,13 @@ async def _listed(client: KubeClient, resource: Resource[T], problems: list[str]
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _items(client: KubeClient, resource: Resource[T], problems: list[str]) -> AsyncIterator[T]:
+async def _items(
+    client: KubeClient, resource: Resource[T], path: str, problems: list[str]
+) -> AsyncIterator[T]:
     token = ""
     while True:
-        query = {"limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
-        page = resource.page(await client.get(resource.plural, resource.path, query))
+        query = {**resource.select, "limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
+        page = resource.page(await client.get(resource.plural, path, query))
         problems.extend(str(problem) for problem in page.unreadable)
         for item in page.items:
             yield item
@@ -109,6 +151,29 @@ def pod_item(pod: PodObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
     return _item("Pod", msgspec.structs.replace(pod, metadata=meta))
 
 
+def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
+    named = {settings.ack_node_mode, settings.ack_node_name}
+    labels = {key: value for key, value in (config_map.metadata.labels or {}).items() if key in named}
+    known = {configmaps.DEVICES, configmaps.LINKS, configmaps.BANDWIDTH, configmaps.UNHEALTHY}
+    data = {
+        key: value for key, value in (config_map.data or {}).items() if key in known | {settings.policies_key}
+    }
+    meta = _metadata(config_map.metadata, labels or None, settings)
+    return _item("ConfigMap", msgspec.structs.replace(config_map, metadata=meta, data=data))
+
+
+def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
+    """A PodGroup or a Topology."""
+    spec = item.spec
+    if isinstance(spec, dict):
+        spec = {field: value for field, value in spec.items() if field in KEPT_SPEC}
+    meta = msgspec.structs.replace(
+        item.metadata, resource_version="", labels=None, annotations=None, owner_references=None
+    )
+    kept = msgspec.to_builtins(msgspec.structs.replace(item, metadata=meta, spec=spec, status=None))
+    return {"apiVersion": item.api_version, "kind": kind, **kept}
+
+
 def _metadata(meta: Metadata, labels: dict[str, str] | None, settings: Settings) -> Metadata:
     return msgspec.structs.replace(
         meta, resource_version="", labels=labels, annotations=_kept(meta.annotations, settings)
@@ -123,7 +188,7 @@ def _kept(values: Mapping[str, str] | None, settings: Settings) -> dict[str, str
     return kept or None
 
 
-def _item(kind: str, value: NodeObject | PodObject) -> dict[str, Any]:
+def _item(kind: str, value: NodeObject | PodObject | ConfigMapObject) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": kind, **msgspec.to_builtins(value)}
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from muster.adapters.files import shapes, templates
+from muster.adapters.files.beside import Beside
 from muster.adapters.files.problems import BadInput, Malformed
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document
@@ -21,6 +22,9 @@ from muster.dialects.objects import Metadata, NodeObject
 from muster.dialects.settings import Settings
 from muster.domain.node import Node
 from muster.domain.pod import Pod
+from muster.domain.podgroup import PodGroup
+from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.sentences import unhealthy_sentence
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Priority classes that every cluster has."""
@@ -35,6 +39,8 @@ class Cluster:
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
+    pod_groups: tuple[PodGroup, ...] = ()
+    policies: Policies = DEFAULT_POLICIES
     notes: tuple[str, ...] = ()
     skipped: dict[str, int] = field(default_factory=dict)
 
@@ -50,6 +56,7 @@ class _Found:
     nodes: list[tuple[Document, NodeObject]] = field(default_factory=list)
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
     makers: list[tuple[Document, Metadata, templates.Made]] = field(default_factory=list)
+    beside: Beside = field(default_factory=Beside)
     classes: dict[str, int] = field(default_factory=dict)
     default_priority: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
@@ -76,15 +83,22 @@ def cluster_of(documents: Iterable[Document], settings: Settings) -> Cluster:
         except Malformed as problem:
             problems.append(problem)
     if not problems:
-        problems = [*_twice(found.nodes), *_expand(found), *_twice(found.pods)]
+        problems = [*_twice(found.nodes), *_expand(found), *_twice(found.pods), *found.beside.twice()]
     if problems:
         raise BadInput(problems)
     if not found.nodes:
         raise BadInput([Malformed("", "", _NO_NODES)])
-    seen_nodes = tuple(nodes.read(node, settings) for _, node in found.nodes)
+    facts = found.beside.facts(settings)
+    seen_nodes = tuple(
+        nodes.read(node, settings, facts.get(node.metadata.name, ())) for _, node in found.nodes
+    )
     seen_pods = _pods(found, settings)
+    policies = found.beside.policies(settings, found.notes)
+    groups = found.beside.groups(policies.levels)
     _note(found, seen_nodes, seen_pods, settings)
-    return Cluster(seen_nodes, seen_pods, tuple(found.notes), dict(sorted(found.skipped.items())))
+    found.notes.extend(_unnamed(groups, seen_pods))
+    skipped = dict(sorted(found.skipped.items()))
+    return Cluster(seen_nodes, seen_pods, groups, policies, tuple(found.notes), skipped)
 
 
 _NO_NODES = (
@@ -106,6 +120,8 @@ def _take(document: Document, found: _Found) -> None:
             if read.global_default:
                 found.default_priority = read.value
         case _:
+            if found.beside.take(document):
+                return
             made = templates.expand(document)
             if made is None:
                 found.skipped[document.kind] += 1
@@ -216,6 +232,21 @@ def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
     return tuple(replace(pod, created=last + 1.0 + place * _ORDER_S) if place else pod for place, pod in read)
 
 
+def _unnamed(groups: Iterable[PodGroup], seen: Iterable[Pod]) -> list[str]:
+    named = {(pod.namespace, pod.claim.dialect, pod.claim.name) for pod in seen if pod.claim is not None}
+    return [
+        f"PodGroup {group.namespace}/{group.name}: no pod of ours names it"
+        for group in groups
+        if group.key not in named
+    ]
+
+
+def _on_broken(seen: Iterable[Pod], node: Node) -> list[str]:
+    """The pods on unhealthy GPUs of the node, as namespace/name."""
+    here = (pod for pod in seen if pod.node == node.name and pod.usage is not None)
+    return [f"{p.namespace}/{p.name}" for p in here if (p.allocation or 0) & node.unhealthy]
+
+
 def _pods_count(count: int) -> str:
     return "pod" if count == 1 else "pods"
 
@@ -223,6 +254,8 @@ def _pods_count(count: int) -> str:
 def _note(found: _Found, seen_nodes: Sequence[Node], seen: Sequence[Pod], settings: Settings) -> None:
     for node in seen_nodes:
         found.notes.extend(f"Node {node.name}: {problem}" for problem in node.problems)
+        if node.unhealthy and (there := sorted(_on_broken(seen, node))):
+            found.notes.append(f"Node {node.name}: {unhealthy_sentence(node.unhealthy, there)}")
         if node.allocatable.pods <= 0:
             found.notes.append(f"Node {node.name}: status.allocatable has no pods, so none can go there")
     pending = [pod for pod in seen if pod.present and not pod.node]

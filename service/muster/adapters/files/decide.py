@@ -13,7 +13,9 @@ from enum import StrEnum
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.node import Node
 from muster.domain.pod import Pod
-from muster.domain.reasons import Cause, MembersMissing
+from muster.domain.podgroup import PodGroup
+from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.domain.sentences import placed_sentence, sentence
 from muster.domain.snapshot import Snapshot
@@ -70,11 +72,22 @@ class Decided:
         return all(outcome.status is Status.PLACED for outcome in self.outcomes)
 
 
-def decide(nodes: Iterable[Node], pods: Iterable[Pod], place: Place, clock: Clock) -> Decided:
+def decide(
+    nodes: Iterable[Node],
+    pods: Iterable[Pod],
+    place: Place,
+    clock: Clock,
+    groups: Iterable[PodGroup] = (),
+    policies: Policies = DEFAULT_POLICIES,
+) -> Decided:
     """Place every pending gang. `clock` gives seconds, for timings alone."""
     ledger, roster = Ledger(), Roster()
+    ledger.set_levels(policies.levels)
+    roster.policies = policies
     for node in nodes:
         ledger.set_node(node)
+    for of_gang in groups:
+        roster.see_pod_group(of_gang.key, of_gang)
     names: set[NameKey] = set()
     for pod in pods:
         ledger.bind(pod.uid, pod.usage)
@@ -82,7 +95,7 @@ def decide(nodes: Iterable[Node], pods: Iterable[Pod], place: Place, clock: Cloc
     before = ledger.snapshot()
     outcomes = []
     for group in _pending(roster, names):
-        outcome = _outcome(group, ledger, place, clock)
+        outcome = _outcome(group, requests.request(group, ledger, policies), ledger, place, clock)
         if outcome.placed is not None:
             ledger.hold(usages(outcome.placed, {pod.uid: pod for pod in group.unbound}))
         outcomes.append(outcome)
@@ -100,13 +113,11 @@ def _pending(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
     )
 
 
-def _outcome(group: Group, ledger: Ledger, place: Place, clock: Clock) -> Outcome:
-    request = requests.request(group, ledger)
+def _outcome(group: Group, request: Request, ledger: Ledger, place: Place, clock: Clock) -> Outcome:
     if group.causes:
         return Outcome(group, request, Status.INVALID, causes=group.causes)
-    if group.present < group.needed:
-        missing = MembersMissing(group.present, group.needed)
-        return Outcome(group, request, Status.WAITING, causes=(missing,))
+    if group.waits_for is not None:
+        return Outcome(group, request, Status.WAITING, causes=(group.waits_for,))
     snapshot, timings, began = ledger.snapshot(), Timings(clock), clock()
     decision = place(snapshot, request, timings)
     took = {**timings.seconds, "place": clock() - began}

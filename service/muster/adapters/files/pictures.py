@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from muster.adapters.drawing import Mark, NodePicture
@@ -12,6 +12,10 @@ from muster.domain.snapshot import NodeState
 
 TAKEN = "x"
 """Stands on a GPU that was taken before."""
+PARTLY = "/"
+"""Stands on a GPU of whose memory some was taken before, and some is left."""
+SHARED = "+"
+"""Stands on a GPU that several of the gangs share."""
 MANY = "*"
 """Stands for every gang after the letters have run out."""
 
@@ -20,28 +24,37 @@ _LETTERS = string.ascii_uppercase + string.ascii_lowercase.replace(TAKEN, "")
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """`letters`: gang key → letter, of placed gangs. `held`: node → GPU → (gang key, pod) placed there now.
+    """`letters`: gang key → letter, of placed gangs. `held`: node → GPU → (gang key, pod) placed there now,
+    of several that share it the last. `shared`: (node, GPU) where those are of several gangs.
     `members`: node → gang key → how many of its members, those without GPUs too."""
 
     letters: Mapping[str, str]
     held: Mapping[str, Mapping[int, tuple[str, str]]]
     members: Mapping[str, Mapping[str, int]]
+    shared: Set[tuple[str, int]] = frozenset()
+
+    def letter(self, node: str, gpu: int) -> str:
+        """What stands on a GPU that is held."""
+        return SHARED if (node, gpu) in self.shared else self.letters[self.held[node][gpu][0]]
 
 
 def holdings(decided: Decided) -> Holdings:
     letters: dict[str, str] = {}
     held: dict[str, dict[int, tuple[str, str]]] = {}
     members: dict[str, dict[str, int]] = {}
+    shared: set[tuple[str, int]] = set()
     for outcome in decided.outcomes:
         if outcome.placed is None:
             continue
         key = key_of(outcome)
         letters[key] = _LETTERS[len(letters)] if len(letters) < len(_LETTERS) else MANY
         for member in outcome.placed.members:
-            held.setdefault(member.node, {}).update(dict.fromkeys(member.gpus, (key, member.name)))
+            on_node = held.setdefault(member.node, {})
+            shared.update((member.node, gpu) for gpu in member.gpus if on_node.get(gpu, (key,))[0] != key)
+            on_node.update(dict.fromkeys(member.gpus, (key, member.name)))
             counts = members.setdefault(member.node, {})
             counts[key] = counts.get(key, 0) + 1
-    return Holdings(letters, held, members)
+    return Holdings(letters, held, members, shared)
 
 
 def key_of(outcome: Outcome) -> str:
@@ -51,6 +64,13 @@ def key_of(outcome: Outcome) -> str:
 def picture(state: NodeState, known: Holdings) -> NodePicture:
     """One node, for `adapters.drawing`; `state` is the one after."""
     topology, name = state.node.topology, state.node.name
-    marks = {gpu: Mark(TAKEN) for gpu in range(topology.gpu_count) if not state.free_gpus >> gpu & 1}
-    marks |= {gpu: Mark(known.letters[key], True) for gpu, (key, _) in known.held.get(name, {}).items()}
+    marks = {
+        gpu: Mark(taken(state, gpu)) for gpu in range(topology.gpu_count) if not state.free_gpus >> gpu & 1
+    }
+    marks |= {gpu: Mark(known.letter(name, gpu), True) for gpu in known.held.get(name, {})}
     return NodePicture(name, topology, marks, state.unindexed_gpus)
+
+
+def taken(state: NodeState, gpu: int) -> str:
+    """What stands on a GPU of which something was taken before."""
+    return PARTLY if gpu < len(state.memory) and state.memory[gpu] else TAKEN

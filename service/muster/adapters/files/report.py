@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from muster.adapters.files.decide import Decided, Outcome, Status
-from muster.domain.decision import Decision, Objective, Placed, Unplaceable
+from muster.domain.decision import Decision, MemberPlacement, Objective, Placed, Unplaceable
 from muster.domain.reasons import Cause
 from muster.domain.sentences import relaxation_sentence
 
@@ -99,9 +99,17 @@ def _members(outcome: Outcome) -> list[dict[str, Any]]:
                     "role": role.name or None,
                     "node": place.node if place else None,
                     "gpus": list(place.gpus) if place else [],
+                    **_memory(place),
                 }
             )
     return members
+
+
+def _memory(place: MemberPlacement | None) -> dict[str, Any]:
+    """What a slice takes of each of its GPUs, in units of aliyun.com/gpu-mem (GiB)."""
+    if place is None or not place.units:
+        return {}
+    return {"gpu_mem": {str(gpu): place.units for gpu in place.gpus}}
 
 
 def cause_json(cause: Cause) -> dict[str, Any]:

@@ -44,7 +44,14 @@ def place_files(
         BadInput: the files can't be used; nothing was printed.
     """
     cluster = cluster_of(sources.read(files, stdin), settings)
-    decided = decide(cluster.nodes, cluster.pods, planner(time_limit_s), time.perf_counter)
+    decided = decide(
+        cluster.nodes,
+        cluster.pods,
+        planner(time_limit_s),
+        time.perf_counter,
+        cluster.pod_groups,
+        cluster.policies,
+    )
     notes = cluster.notes
     if cluster.skipped:
         kinds = ", ".join(f"{kind} {count}" for kind, count in cluster.skipped.items())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ MAX_OBJECTS = 1_000_000
 """Of one file: YAML's aliases can make much of little."""
 MAX_DEPTH = 8
 """Lists within lists."""
+MAX_BITS = 1024
+"""Of a whole number. In hexadecimal it could have more digits than Python agrees to print."""
 MAX_LEVELS = 500
 """Of YAML, any within any; objects of Kubernetes have about ten."""
 
@@ -60,7 +63,7 @@ class Document:
             for field in ("name", "generateName", "namespace")
         )
         name = name or generated or "(no name)"
-        cluster_wide = self.kind in ("Node", "PriorityClass")
+        cluster_wide = self.kind in ("Node", "PriorityClass", "Topology")
         return f"{self.kind} {name}" if cluster_wide else f"{self.kind} {namespace or 'default'}/{name}"
 
     def malformed(self, problem: str) -> Malformed:
@@ -220,8 +223,8 @@ _NOT_SPACE = re.compile(r"\s*")
 def _once(pairs: list[tuple[str, Any]]) -> Object:
     made = dict(pairs)
     if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"{shown(next(key for key in keys if keys.count(key) > 1))} is given twice")
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"{shown(key)} is given twice")
     return made
 
 
@@ -267,7 +270,16 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         made: Object = super().construct_mapping(node, deep=deep)
         return made
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        made: int = super().construct_yaml_int(node)
+        if made.bit_length() > MAX_BITS:
+            raise yaml.MarkedYAMLError(
+                problem=f"a number of more than {MAX_BITS} bits", problem_mark=node.start_mark
+            )
+        return made
 
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in _Loader.yaml_implicit_resolvers.items()

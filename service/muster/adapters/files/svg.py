@@ -77,7 +77,8 @@ def draw(decided: Decided) -> str:
     _heading(sheet, decided)
     for outcome in decided.outcomes:
         _gang_lines(sheet, outcome, known, colours)
-    _key(sheet, sheet.bottom + 14)
+    slices = any(state.memory for state in decided.after.nodes.values())
+    _key(sheet, sheet.bottom + 14, slices)
     view = columns(decided.after)
     everything = {name: view.place(row) for row, name in enumerate(view.names)}
     drawn = _drawn(everything.values(), known)
@@ -138,11 +139,13 @@ def _gang_lines(sheet: _Sheet, outcome: Outcome, known: Holdings, colours: dict[
         sheet.text(MARGIN + 28, y + number * (LINE - 2), line)
 
 
-def _key(sheet: _Sheet, y: float) -> None:
-    """What the shapes mean."""
+def _key(sheet: _Sheet, y: float, slices: bool) -> None:
+    """What the shapes mean. `slices`: some GPUs serve their memory in parts."""
+    in_part = (('class="taken"', pictures.PARTLY, "its memory in part"),) if slices else ()
     entries = (
         ('class="free"', "", "free GPU"),
         ('class="taken"', pictures.TAKEN, "taken before"),
+        *in_part,
         ('class="free unknown"', "", "free or taken: indices not known"),
         ('rx="5" class="island"', "", "joined by NVLink or xGMI"),
     )
@@ -307,13 +310,13 @@ class _Painter:
             key, pod = held
             said = quoteattr(printable(f"{place.name} GPU {gpu}: {pod}"))
             fill = f'rx="3" fill="{self.colours[key]}" aria-label={said}'
-            label = f"{self.known.letters[key]}{gpu}"
+            label = f"{self.known.letter(place.name, gpu)}{gpu}"
             _square(self.sheet, (x, y, GPU), fill, label, "l" if len(label) < 3 else "l n")
         elif place.state.free_gpus >> gpu & 1:
             unknown = " unknown" if place.state.unindexed_gpus else ""
             _square(self.sheet, (x, y, GPU), f'rx="3" class="free{unknown}"', str(gpu), "i")
         else:
-            _square(self.sheet, (x, y, GPU), 'rx="3" class="taken"', pictures.TAKEN, "i")
+            _square(self.sheet, (x, y, GPU), 'rx="3" class="taken"', pictures.taken(place.state, gpu), "i")
 
 
 def _cut(text: str, room: float) -> str:

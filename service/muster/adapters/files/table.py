@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from muster.adapters.drawing import draw_node, draw_strips
+from muster.adapters.drawing import NodePicture, draw_node, draw_strips
 from muster.adapters.files import pictures
 from muster.adapters.files.decide import Decided, Outcome, Status
 from muster.adapters.files.problems import printable
@@ -63,9 +63,16 @@ def _pods(outcome: Outcome) -> str:
     return f"{placed + bound}/{max(outcome.group.needed, outcome.group.present)}"
 
 
+def _more_marks(shown: list[NodePicture]) -> str:
+    """What else stands on GPUs: only where memory is shared."""
+    letters = {mark.letter for picture in shown for mark in picture.marks.values()}
+    said = {pictures.PARTLY: "its memory in part", pictures.SHARED: "several of the gangs"}
+    return "".join(f"   {letter}: {text}" for letter, text in said.items() if letter in letters)
+
+
 def _nodes(decided: Decided, known: pictures.Holdings, nodes: list[str]) -> RenderableType:
     shown = [pictures.picture(decided.after.nodes[name], known) for name in nodes[:STRIPS]]
-    legend = Text(f"letters: the gangs above   {pictures.TAKEN}: taken before", "dim")
+    legend = Text(f"letters: the gangs above   {pictures.TAKEN}: taken before{_more_marks(shown)}", "dim")
     if len(nodes) <= DRAWN:
         parts: list[RenderableType] = [part for p in shown for part in (draw_node(p), Text())]
     else:

@@ -1,4 +1,4 @@
-"""A thin client of the API server: GET, POST and watch streams of raw JSON.
+"""A thin client of the API server: GET, POST, PATCH and watch streams of raw JSON.
 
 `kubernetes.aio` brings what is tedious and must be right, kubeconfig and in-cluster credentials and TLS; its
 API classes and models stay out (importing CoreV1Api takes 1 to 3 s). Its errors, aiohttp's and the socket's
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
-DEAD_PEER_S = 30
-"""A peer that acknowledges nothing for so long is gone (TCP_USER_TIMEOUT and keep-alive probes)."""
+DEAD_PEER_S = 9
+"""A peer that acknowledges nothing for so long is gone (TCP_USER_TIMEOUT and keep-alive probes). Shorter than
+any time after which the gangs give a place up because no Binding was seen (`session_s`)."""
 CREDENTIALS_RELOAD_AFTER_S = 10.0
 ERROR_BODY_LIMIT = 4096
 _MISSHAPEN = (TypeError, AttributeError)
@@ -119,6 +120,11 @@ class KubeClient:
         async with self._request("POST", what, path, body=body) as response:
             return await response.read()
 
+    async def merge_patch(self, what: str, path: str, body: object) -> bytes:
+        """The body of the answer to a PATCH by `body`; null in it takes a field away. Raises like `get`."""
+        async with self._request("PATCH", what, path, body=body) as response:
+            return await response.read()
+
     @contextlib.asynccontextmanager
     async def watch(
         self, what: str, path: str, query: dict[str, str], read_deadline_s: float
@@ -156,6 +162,8 @@ class KubeClient:
         name = f"{'WATCH' if read_deadline_s is not None else verb} {what}"
         try:
             headers = await self._headers()
+            if verb == "PATCH":
+                headers["Content-Type"] = "application/merge-patch+json"
             answer = await self._rest.request(verb, url, headers=headers, body=body, _request_timeout=timeout)
             response: aiohttp.ClientResponse = answer.response
             async with response:

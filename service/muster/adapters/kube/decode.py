@@ -6,15 +6,26 @@ kind that is watched. A list is read in one; if one object in it can't be read, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from muster.dialects.objects import Metadata, NodeObject, PodObject
+from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NodeObject, PodObject
+from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
+from muster.domain.podgroup import OURS
 
-T = TypeVar("T", bound=PodObject | NodeObject)
+
+class Named(Protocol):
+    """What all objects have."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+T = TypeVar("T", bound=Named)
 
 
 class Undecodable(Exception):
@@ -90,16 +101,28 @@ class Failed:
 
 
 class Resource(Generic[T]):
-    """A kind that is listed and watched. `key` is what identifies an object to the rest of Muster: a pod's
-    UID (a name used again is another pod), a node's name (a node made again is the same place)."""
+    """A kind that is listed and watched, at the first of `paths` that is there; `optional`: none may be, as
+    long as nobody installs its CRD. `select` are selectors of the list and the watch. `plural` names it in
+    logs and metrics. `key` is what identifies an object to the rest of Muster: a pod's UID (a name used again
+    is another pod), a node's name (a node made again is the same place)."""
 
     def __init__(
-        self, kind: str, plural: str, path: str, shape: type[T], key: Callable[[Metadata], str]
+        self,
+        kind: str,
+        plural: str,
+        paths: tuple[str, ...],
+        shape: type[T],
+        key: Callable[[Metadata], str],
+        *,
+        select: Mapping[str, str] = MappingProxyType({}),
+        optional: bool = False,
     ) -> None:
         self.kind = kind
         self.plural = plural
-        self.path = path
+        self.paths = paths
         self.key = key
+        self.select = select
+        self.optional = optional
         self._shape = msgspec.json.Decoder(shape)
         list_shape = msgspec.defstruct(
             f"{kind}List",
@@ -170,8 +193,46 @@ class Resource(Generic[T]):
 
 def pods() -> Resource[PodObject]:
     """Pods of all namespaces and phases: finished ones must be seen as finished."""
-    return Resource("Pod", "pods", "/api/v1/pods", PodObject, lambda metadata: metadata.uid)
+    return Resource("Pod", "pods", ("/api/v1/pods",), PodObject, _uid)
 
 
 def nodes() -> Resource[NodeObject]:
-    return Resource("Node", "nodes", "/api/v1/nodes", NodeObject, lambda metadata: metadata.name)
+    return Resource("Node", "nodes", ("/api/v1/nodes",), NodeObject, lambda metadata: metadata.name)
+
+
+def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
+    """The ConfigMaps of a namespace, or the one of this name, whether or not it is there."""
+    select = {"fieldSelector": f"metadata.name={name}"} if name else {}
+    plural = f"configmaps {namespace}/{name}".rstrip("/")
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    return Resource("ConfigMap", plural, (path,), ConfigMapObject, config_map_key, select=select)
+
+
+def config_map_key(metadata: Metadata) -> str:
+    return f"{metadata.namespace}/{metadata.name}"
+
+
+def kai_pod_groups() -> Resource[CustomObject]:
+    """PodGroups of scheduling.run.ai: in our version, or in KAI's where the CRD is KAI's own."""
+    return _custom("PodGroup", "podgroups", (OURS, KAI_API), _uid)
+
+
+def coscheduling_pod_groups() -> Resource[CustomObject]:
+    return _custom("PodGroup", "podgroups", (COSCHEDULING_API,), _uid)
+
+
+def topologies() -> Resource[CustomObject]:
+    """KAI's Topology objects, of no namespace."""
+    return _custom("Topology", "topologies", TOPOLOGY_APIS, lambda metadata: metadata.name)
+
+
+def _custom(
+    kind: str, plural: str, versions: tuple[str, ...], key: Callable[[Metadata], str]
+) -> Resource[CustomObject]:
+    group = versions[0].partition("/")[0]
+    paths = tuple(f"/apis/{version}/{plural}" for version in versions)
+    return Resource(kind, f"{plural}.{group}", paths, CustomObject, key, optional=True)
+
+
+def _uid(metadata: Metadata) -> str:
+    return metadata.uid

@@ -44,6 +44,7 @@ class EventSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Post:
+    api_version: str
     kind: str
     namespace: str
     name: str
@@ -83,7 +84,14 @@ class EventPoster:
             else:
                 self._waiting.append(
                     _Post(
-                        instruction.kind, instruction.namespace, name, uid, instruction.reason, message, now
+                        instruction.api_version,
+                        instruction.kind,
+                        instruction.namespace,
+                        name,
+                        uid,
+                        instruction.reason,
+                        message,
+                        now,
                     )
                 )
         if self._waiting:
@@ -148,11 +156,11 @@ class EventPoster:
             "kind": "Event",
             "metadata": {"name": f"{post.name[:200]}.{uuid4().hex[:16]}", "namespace": post.namespace},
             "involvedObject": {
-                "apiVersion": "v1",
+                "apiVersion": post.api_version,
                 "kind": post.kind,
                 "name": post.name,
                 "uid": post.uid,
-                **({"namespace": post.namespace} if post.kind == "Pod" else {}),
+                **({"namespace": post.namespace} if post.kind != "Node" else {}),
             },
             "reason": post.reason.value,
             "message": post.message,

@@ -2,35 +2,74 @@
 
 A kubelet writes its node's and its pods' status all the time; few of those writes change a fact that matters
 here. What is known of each pod and node is kept, for that comparison and for the shim's in-flight Bindings.
+
+Some facts come from two objects: a node's from its ConfigMaps too, a PodGroup's from KAI's Topologies and the
+policies' levels. When one of the two changes, the other is read again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
 import structlog
 
+from muster.adapters.kube.decode import config_map_key
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects import nodes, pods
-from muster.dialects.objects import NodeObject, PodObject
+from muster.dialects import configmaps, nodes, podgroups, pods
+from muster.dialects import policies as policy_dialect
+from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
+from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NodeObject, PodObject
 from muster.dialects.settings import Settings
 from muster.domain import allocation
 from muster.domain.node import Node, Usage
 from muster.domain.pod import Pod
-from muster.gangs.events import Event, NodeGone, NodeSeen, PodGone, PodSeen
+from muster.domain.podgroup import PodGroup
+from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.gangs.events import (
+    Event,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodGroupGone,
+    PodGroupSeen,
+    PodSeen,
+    PoliciesSeen,
+)
+from muster.gangs.instructions import EmitEvent, EventReason
 
 log = structlog.get_logger(__name__)
 
 
 class Intake:
-    """`on_pod` and `on_node` are the watches' sinks; `put` takes the events, in order."""
+    """`on_…` are the watches' sinks; `put` takes the events, in order; `emit` posts what is to be said on an
+    object itself."""
 
-    def __init__(self, settings: Settings, put: Callable[[Event], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        put: Callable[[Event], Awaitable[None]],
+        emit: Callable[[EmitEvent], None],
+    ) -> None:
         self._settings = settings
         self._put = put
+        self._emit = emit
         self._pods: dict[str, Pod] = {}
         self._nodes: dict[str, Node] = {}
+        self._node_objects: dict[str, NodeObject] = {}
+        self._facts: dict[str, NodeFact] = {}
+        """By ConfigMap."""
+        self._facts_of: dict[str, dict[str, NodeFact]] = {}
+        """By node and ConfigMap."""
+        self._group_objects: dict[str, CustomObject] = {}
+        self._groups: dict[str, PodGroup] = {}
+        self._topologies: dict[str, tuple[str, ...]] = {}
+        self._policies: Policies = DEFAULT_POLICIES
+        self.policies_refused = False
+        """Whether the policies that hold are not those of the ConfigMap, which can't be read."""
+
+    # --- pods and nodes ------------------------------------------------------------------------------
 
     async def on_pod(self, change: Seen[PodObject] | Gone) -> None:
         if isinstance(change, Gone):
@@ -44,16 +83,24 @@ class Intake:
 
     async def on_node(self, change: Seen[NodeObject] | Gone) -> None:
         if isinstance(change, Gone):
+            self._node_objects.pop(change.key, None)
             if self._nodes.pop(change.key, None) is not None:
                 await self._put(NodeGone(time.monotonic(), change.key))
             return
-        node = nodes.read(change.object, self._settings)
-        before = self._nodes.get(node.name)
+        name = change.object.metadata.name
+        self._node_objects[name] = change.object
+        await self._read_node(name)
+
+    async def _read_node(self, name: str) -> None:
+        facts = self._facts_of.get(name, {})
+        more = [facts[key] for key in sorted(facts)]
+        node = nodes.read(self._node_objects[name], self._settings, more)
+        before = self._nodes.get(name)
         if before == node:
             return
         if node.problems and (before is None or before.problems != node.problems):
-            log.warning("node is used without what can't be read", node=node.name, problems=node.problems)
-        self._nodes[node.name] = node
+            log.warning("node is used without what can't be read", node=name, problems=node.problems)
+        self._nodes[name] = node
         await self._put(NodeSeen(time.monotonic(), node))
 
     @property
@@ -70,9 +117,96 @@ class Intake:
             pod = self._pods.get(uid)
             if pod is None or pod.node or pod.finished:
                 continue
-            mask = allocation.read(carried, pod.gpus)
-            if mask is None:
-                usages.append(Usage(uid, node, pod.resources, unindexed_gpus=pod.gpus))
-            else:
-                usages.append(Usage(uid, node, pod.resources, gpus=mask))
+            bound = replace(pod, node=node, allocation=allocation.read(carried, pod))
+            if bound.usage is not None:
+                usages.append(bound.usage)
         return tuple(usages)
+
+    # --- ConfigMaps ----------------------------------------------------------------------------------
+
+    async def on_config_map(self, change: Seen[ConfigMapObject] | Gone) -> None:
+        if isinstance(change, Gone):
+            settings = self._settings
+            if change.key == f"{settings.policies_namespace}/{settings.policies_name}":
+                self.policies_refused = False
+                await self._policies_are(DEFAULT_POLICIES)
+            await self._fact_is(change.key, None)
+            return
+        meta = change.object.metadata
+        match configmaps.read(change.object, self._settings):
+            case PolicyText(text):
+                await self._read_policies(meta, text)
+            case NodeTopology() | UnhealthyGpus() as fact:
+                await self._fact_is(config_map_key(meta), fact)
+            case None:
+                await self._fact_is(config_map_key(meta), None)
+
+    async def _fact_is(self, key: str, fact: NodeFact | None) -> None:
+        """What this ConfigMap says of a node from now on."""
+        before = self._facts.pop(key, None)
+        if before is not None:
+            del self._facts_of[before.node][key]
+            if not self._facts_of[before.node]:
+                del self._facts_of[before.node]
+        if fact is not None:
+            self._facts[key] = fact
+            self._facts_of.setdefault(fact.node, {})[key] = fact
+        for name in sorted({it.node for it in (before, fact) if it is not None and before != fact}):
+            if name in self._node_objects:
+                await self._read_node(name)
+
+    async def _read_policies(self, meta: Metadata, text: str) -> None:
+        """Policies that can't be read are refused, and the last good ones stay."""
+        read, problems = policy_dialect.read(text)
+        self.policies_refused = read is None
+        if problems:
+            name = f"{meta.namespace}/{meta.name}"
+            log.warning("policies can't be read", config_map=name, used=read is not None, problems=problems)
+            kept = (
+                "used without what can't be read" if read is not None else "refused, the last good ones stay"
+            )
+            message = f"topology policies are {kept}: {'; '.join(problems)}"
+            where = ((meta.name, meta.uid),)
+            self._emit(EmitEvent(meta.namespace, where, EventReason.INVALID, message, "ConfigMap"))
+        if read is not None:
+            await self._policies_are(read)
+
+    async def _policies_are(self, policies: Policies) -> None:
+        if policies != self._policies:
+            self._policies = policies
+            log.info("policies changed", policies=[policy.name for policy in policies.policies])
+            await self._put(PoliciesSeen(time.monotonic(), policies))
+            await self._read_groups()
+
+    # --- PodGroups -----------------------------------------------------------------------------------
+
+    async def on_pod_group(self, change: Seen[CustomObject] | Gone) -> None:
+        if isinstance(change, Gone):
+            self._group_objects.pop(change.key, None)
+            if (group := self._groups.pop(change.key, None)) is not None:
+                await self._put(PodGroupGone(time.monotonic(), group.key))
+            return
+        uid = change.object.metadata.uid
+        self._group_objects[uid] = change.object
+        await self._read_group(uid)
+
+    async def on_topology(self, change: Seen[CustomObject] | Gone) -> None:
+        if isinstance(change, Gone):
+            self._topologies.pop(change.key, None)
+        else:
+            name = change.object.metadata.name
+            self._topologies[name] = podgroups.read_topology(change.object)
+        await self._read_groups()
+
+    async def _read_groups(self) -> None:
+        for uid in list(self._group_objects):
+            await self._read_group(uid)
+
+    async def _read_group(self, uid: str) -> None:
+        # Where there is no Topology, nothing is said against the names of some.
+        topologies = self._topologies or None
+        group = podgroups.read(self._group_objects[uid], self._policies.levels, topologies)
+        before = self._groups.get(uid)
+        if before != group or before.status != group.status:
+            self._groups[uid] = group
+            await self._put(PodGroupSeen(time.monotonic(), group))

@@ -12,19 +12,18 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 
 import structlog
 
 from muster.adapters.kube.backoff import Backoff
 from muster.adapters.kube.client import ApiError, KubeClient, Unreachable
-from muster.adapters.kube.decode import Added, Bookmark, Deleted, Failed, Page, Resource, Undecodable
+from muster.adapters.kube.decode import Added, Bookmark, Deleted, Failed, Page, Resource, T, Undecodable
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects.objects import NodeObject, PodObject
 
-T = TypeVar("T", bound=PodObject | NodeObject)
-
-HTTP_GONE = 410
+HTTP_NOT_FOUND, HTTP_GONE = 404, 410
+CALM_S = 0.5
+"""A watch that was taken up again and has brought nothing for so long has caught up."""
 SHORT_LIVED_S = 1.0
 """A watch that ended sooner and brought nothing counts as a failure: no hot loop against a broken server."""
 
@@ -55,26 +54,34 @@ class WatchSettings:
     timeout_s: float = 300.0
     read_deadline_s: float = 120.0
     backoff_first_s: float = 0.25
-    backoff_limit_s: float = 30.0
+    backoff_limit_s: float = 5.0
 
 
 class _Expired(Exception):
     """The resource version is too old to go on from: list again."""
 
 
+Sink = Callable[[Seen[T] | Gone], Awaitable[None]]
+"""Takes changes, in order; the watch waits for it."""
+
+
 class Watcher(Generic[T]):
     """Watches one resource and awaits `sink` for every change, in order. `run` ends only by cancellation.
 
-    `sink` sets the pace: while it waits, nothing is read, and TCP holds the server back.
+    What is `optional` and not served counts as seen in full, with no objects, and is looked for again.
+
+    `sink` sets the pace: while it waits, nothing is read, and TCP holds the server back. `on_silence` is told
+    when the view is known to be behind (True: no watch stands) and when it has caught up.
     """
 
     def __init__(
         self,
         client: KubeClient,
         resource: Resource[T],
-        sink: Callable[[Seen[T] | Gone], Awaitable[None]],
+        sink: Sink[T],
         metrics: Metrics,
         settings: WatchSettings | None = None,
+        on_silence: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self.synced = asyncio.Event()
         self.last_heard = time.monotonic()
@@ -88,6 +95,13 @@ class Watcher(Generic[T]):
         self._known: dict[str, str] = {}
         """Key → resource version of what the sink believes to exist."""
         self._version = ""
+        self._place = 0
+        """Which of the resource's paths is watched."""
+        self._listed = 0
+        """Which of them the last list was of."""
+        self._absent = False
+        self._on_silence = on_silence
+        self._silent = False
 
     async def run(self) -> None:
         while True:
@@ -100,6 +114,9 @@ class Watcher(Generic[T]):
                 reason, delay = "expired", self._backoff.delay()
                 self._version = ""
             except ApiError as refusal:
+                if refusal.status == HTTP_NOT_FOUND and self._resource.optional:
+                    await self._look_elsewhere()
+                    continue
                 reason, delay = str(refusal.status), max(self._backoff.delay(), refusal.retry_after or 0.0)
                 if refusal.status == HTTP_GONE:
                     self._version = ""
@@ -114,7 +131,34 @@ class Watcher(Generic[T]):
                 self._version = ""
                 log.exception("watch unreadable", resource=self._resource.plural)
             self._metrics.watch_restarted(self._resource.plural, reason)
+            await self._is_silent(True)
             await asyncio.sleep(min(delay, self._settings.backoff_limit_s))
+
+    async def _look_elsewhere(self) -> None:
+        """Nothing is served at this path: go on with the next one, or wait until the CRD is installed."""
+        self._version = ""
+        self._heard()
+        self._place = (self._place + 1) % len(self._resource.paths)
+        if self._place:
+            return
+        for key in list(self._known):
+            await self._gone(key)
+        if not self._absent:
+            log.info("not there, looked for again", resource=self._resource.plural)
+        self._absent = True
+        self.synced.set()
+        await asyncio.sleep(self._backoff.delay())
+
+    async def _is_silent(self, silent: bool) -> None:
+        if self._on_silence is not None and self._silent != silent:
+            await self._on_silence(silent)
+            self._silent = silent
+
+    async def _calm(self) -> None:
+        """A watch that goes on is served what was missed at once: where nothing has come, nothing was."""
+        await asyncio.sleep(CALM_S)
+        await self._is_silent(False)
+        self._backoff.reset()
 
     # --- list ----------------------------------------------------------------------------------------
 
@@ -133,16 +177,21 @@ class Watcher(Generic[T]):
                 break
         if later:
             await self._deliver_deletions(pages)
+            if self._place != self._listed:  # the same object, but in another version of its API
+                self._known = dict.fromkeys(self._known, "")
             for page in pages:
                 await self._deliver(page)
-        self._version = pages[-1].version
-        if not self.synced.is_set():
+        self._version, self._listed = pages[-1].version, self._place
+        if self._absent or not self.synced.is_set():
             log.info("listed", resource=self._resource.plural, objects=len(self._known))
-            self.synced.set()
+        self._absent = False
+        await self._is_silent(False)
+        self.synced.set()
 
     async def _page(self, token: str) -> Page[T]:
-        query = {"limit": str(self._settings.page_size)} | ({"continue": token} if token else {})
-        body = await self._client.get(self._resource.plural, self._resource.path, query)
+        query = {**self._resource.select, "limit": str(self._settings.page_size)}
+        query |= {"continue": token} if token else {}
+        body = await self._client.get(self._resource.plural, self._path, query)
         self._heard()
         page = self._resource.page(body)
         for problem in page.unreadable:
@@ -167,6 +216,7 @@ class Watcher(Generic[T]):
     async def _watch(self) -> None:
         timeout = self._settings.timeout_s * random.uniform(1.0, 1.5)  # not all watchers come back at once
         query = {
+            **self._resource.select,
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
@@ -174,18 +224,25 @@ class Watcher(Generic[T]):
         }
         began, lines_read = time.monotonic(), 0
         async with self._client.watch(
-            self._resource.plural, self._resource.path, query, self._settings.read_deadline_s
+            self._resource.plural, self._path, query, self._settings.read_deadline_s
         ) as batches:
-            async for lines in batches:
-                self._heard()
-                lines_read += len(lines)
-                for line in lines:
-                    if line:
-                        await self._on_line(line)
-                self._backoff.reset()
-                await asyncio.sleep(0)  # a full buffer of events must not keep the calls of the shim waiting
+            calm = asyncio.create_task(self._calm())
+            try:
+                async for lines in batches:
+                    self._heard()
+                    lines_read += len(lines)
+                    for line in lines:
+                        if line:
+                            await self._on_line(line)
+                    await self._is_silent(False)
+                    self._backoff.reset()
+                    await asyncio.sleep(0)  # a full buffer must not keep the calls of the shim waiting
+            finally:
+                calm.cancel()
         if not lines_read and time.monotonic() - began < SHORT_LIVED_S:
             raise Unreachable(f"WATCH {self._resource.plural}: the server ended it at once")
+        if self._place:
+            self._version, self._place = "", 0  # a version that is preferred may be served by now
 
     async def _on_line(self, line: bytes) -> None:
         try:
@@ -227,6 +284,10 @@ class Watcher(Generic[T]):
         """One object of another shape than its kind: what was known of it stays, the rest goes on."""
         self._metrics.unreadable_object(self._resource.plural)
         log.error("object unreadable", resource=self._resource.plural, error=str(problem))
+
+    @property
+    def _path(self) -> str:
+        return self._resource.paths[self._place]
 
     def _heard(self) -> None:
         self.last_heard = time.monotonic()

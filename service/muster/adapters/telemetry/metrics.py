@@ -53,6 +53,18 @@ class Metrics:
             ["result"],
             **made,
         )
+        self._statuses = Counter(
+            "muster_podgroup_statuses",
+            "Statuses of PodGroups by result: written, dropped, failed.",
+            ["result"],
+            **made,
+        )
+        self._evictions = Counter(
+            "muster_evictions",
+            "Members of half gangs to be evicted, by result: evicted, gone, failed, dropped.",
+            ["result"],
+            **made,
+        )
         self.inbox = Gauge("muster_inbox_events", "Events waiting for the coordinator.", **made)
         self.planner_queue = Gauge("muster_planner_queue_gangs", "Gangs waiting for the planner.", **made)
         self.planner_failures = Counter("muster_planner_failures", "Defects: place() raised.", **made)
@@ -65,6 +77,12 @@ class Metrics:
 
     def event(self, result: str, count: int = 1) -> None:
         self._events.labels(result).inc(count)
+
+    def status(self, result: str) -> None:
+        self._statuses.labels(result).inc()
+
+    def eviction(self, result: str) -> None:
+        self._evictions.labels(result).inc()
 
     def verdict(self, outcome: str, *, delivered: bool) -> None:
         if delivered:

@@ -1,0 +1,103 @@
+"""What stands beside nodes and pods and completes them: PodGroups, KAI's Topologies, ConfigMaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from muster.adapters.files import shapes, templates
+from muster.adapters.files.problems import Malformed
+from muster.adapters.files.sources import Document
+from muster.dialects import configmaps, podgroups, policies
+from muster.dialects.configmaps import NodeFact, PolicyText
+from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata
+from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
+from muster.dialects.settings import Settings
+from muster.domain.levels import Level
+from muster.domain.podgroup import OURS, PodGroup
+from muster.domain.policies import DEFAULT_POLICIES, Policies
+
+POD_GROUP_APIS = (OURS, KAI_API, COSCHEDULING_API)
+
+
+@dataclass(slots=True)
+class Beside:
+    """The documents of these kinds, each with what was read of it."""
+
+    pod_groups: list[tuple[Document, CustomObject]] = field(default_factory=list)
+    topologies: list[tuple[Document, CustomObject]] = field(default_factory=list)
+    config_maps: list[tuple[Document, ConfigMapObject]] = field(default_factory=list)
+
+    def take(self, document: Document) -> bool:
+        """Take a document in; False where it is of no kind that is read here.
+
+        Raises:
+            Malformed: it has not the shape of its kind.
+        """
+        version = str(document.value["apiVersion"])
+        match document.kind:
+            case "PodGroup" if version in POD_GROUP_APIS:
+                self.pod_groups.append((document, _named(document)))
+            case "Topology" if version in TOPOLOGY_APIS:
+                self.topologies.append((document, _named(document, namespaced=False)))
+            case "ConfigMap" if version == "v1":
+                read = shapes.convert(document, ConfigMapObject)
+                shapes.check_named(document, read.metadata)
+                meta = _in_namespace(read.metadata)
+                self.config_maps.append((document, msgspec.structs.replace(read, metadata=meta)))
+            case _:
+                return False
+        return True
+
+    def twice(self) -> Iterator[Malformed]:
+        """What is wrong with names: objects of one kind and name. KAI's PodGroups and ours are one kind."""
+        seen: set[tuple[str, str, str, str]] = set()
+        found: Sequence[tuple[Document, CustomObject | ConfigMapObject]] = [
+            *self.pod_groups,
+            *self.topologies,
+            *self.config_maps,
+        ]
+        for document, item in found:
+            key = (document.group, document.kind, item.metadata.namespace, item.metadata.name)
+            if key in seen:
+                yield document.malformed("is given twice")
+            seen.add(key)
+
+    def facts(self, settings: Settings) -> Mapping[str, list[NodeFact]]:
+        """What ConfigMaps say of nodes, by the node's name."""
+        facts: dict[str, list[NodeFact]] = {}
+        for _, item in self.config_maps:
+            fact = configmaps.read(item, settings)
+            if fact is not None and not isinstance(fact, PolicyText):
+                facts.setdefault(fact.node, []).append(fact)
+        return facts
+
+    def policies(self, settings: Settings, notes: list[str]) -> Policies:
+        """The policies that hold: of their ConfigMap, if it can be read."""
+        for document, item in self.config_maps:
+            fact = configmaps.read(item, settings)
+            if isinstance(fact, PolicyText):
+                read, problems = policies.read(fact.text)
+                end = "" if read is not None else ": it is refused, and the defaults hold"
+                notes.extend(f"{document.name}: {problem}{end}" for problem in problems)
+                if read is not None:
+                    return read
+        return DEFAULT_POLICIES
+
+    def groups(self, levels: tuple[Level, ...]) -> tuple[PodGroup, ...]:
+        topologies = {item.metadata.name: podgroups.read_topology(item) for _, item in self.topologies}
+        return tuple(podgroups.read(item, levels, topologies or None) for _, item in self.pod_groups)
+
+
+def _named(document: Document, namespaced: bool = True) -> CustomObject:
+    read = shapes.convert(document, CustomObject)
+    shapes.check_named(document, read.metadata)
+    meta = _in_namespace(read.metadata) if namespaced else read.metadata
+    uid = meta.uid or templates.uid_of(document.kind, meta.namespace, meta.name)
+    return msgspec.structs.replace(read, metadata=msgspec.structs.replace(meta, uid=uid))
+
+
+def _in_namespace(meta: Metadata) -> Metadata:
+    return msgspec.structs.replace(meta, namespace=meta.namespace or "default")

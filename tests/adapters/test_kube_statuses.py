@@ -1,0 +1,97 @@
+"""Statuses of PodGroups: the last one counts, nothing but a refusal loses it, and only v2 is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from muster.adapters.kube.client import KubeClient
+from muster.adapters.kube.statuses import StatusWriter
+from muster.adapters.telemetry.metrics import Metrics
+from muster.domain.podgroup import PodGroupStatus
+from muster.gangs.instructions import WriteStatus
+from tests.adapters.fake_api import DEADLINE_S, FakeApi
+
+PATH = "/apis/scheduling.run.ai/v2/namespaces/ns/podgroups/train/status"
+
+
+def running(count: int) -> WriteStatus:
+    status = PodGroupStatus("Running", needed=2, present=2, placed=2, running=count, domain="node a")
+    return WriteStatus("ns", "train", "u", status)
+
+
+@asynccontextmanager
+async def writing(client: KubeClient) -> AsyncIterator[tuple[StatusWriter, Metrics]]:
+    metrics = Metrics()
+    writer = StatusWriter(client, metrics)
+    task = asyncio.create_task(writer.run())
+    try:
+        yield writer, metrics
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(metrics: Metrics, result: str) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not metrics.value("muster_podgroup_statuses_total", result=result):  # noqa: ASYNC110 - a metric
+            await asyncio.sleep(0.01)
+
+
+async def test_all_that_kubectl_shows_is_in_one_patch(api: FakeApi, client: KubeClient) -> None:
+    async with writing(client) as (writer, metrics):
+        writer.write(running(1))
+        path, body = await api.patch()
+        await until(metrics, "written")
+    assert path == PATH
+    assert list(body) == ["status"]
+    conditions = body["status"].pop("conditions")
+    assert body["status"] == {
+        "phase": "Running",
+        "needed": 2,
+        "present": 2,
+        "placed": 2,
+        "running": 1,
+        "domain": "node a",
+        "reason": None,
+    }
+    assert [(each["type"], each["status"]) for each in conditions] == [
+        ("Complete", "True"),
+        ("Placed", "True"),
+    ]
+
+
+async def test_what_comes_during_an_outage_replaces_what_waits(api: FakeApi, client: KubeClient) -> None:
+    api.failing = [503]
+    async with writing(client) as (writer, _):
+        writer.write(running(0))
+        async with asyncio.timeout(DEADLINE_S):
+            while api.failing:  # noqa: ASYNC110 - the server says nothing of a refusal
+                await asyncio.sleep(0.01)
+        writer.write(running(1))
+        writer.write(running(2))
+        _, body = await api.patch()
+        assert body["status"]["running"] == 2
+        assert api.patched.empty()
+
+
+async def test_a_refusal_for_good_is_let_go(api: FakeApi, client: KubeClient) -> None:
+    api.failing = [404]
+    async with writing(client) as (writer, metrics):
+        writer.write(running(0))
+        await until(metrics, "failed")
+        writer.write(running(1))
+        _, body = await api.patch()
+        assert body["status"]["running"] == 1
+
+
+async def test_a_condition_keeps_its_time_while_it_holds(api: FakeApi, client: KubeClient) -> None:
+    async with writing(client) as (writer, _):
+        times = []
+        for count in (1, 2):
+            writer.write(running(count))
+            _, body = await api.patch()
+            times.append([each["lastTransitionTime"] for each in body["status"]["conditions"]])
+        assert times[0] == times[1]

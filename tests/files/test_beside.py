@@ -1,0 +1,292 @@
+"""PodGroups, Topologies and ConfigMaps beside nodes and pods: what they change in decisions and pictures."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster.adapters.files import pictures, report, svg
+from muster.adapters.files.cluster import cluster_of
+from muster.adapters.files.decide import Decided, decide
+from muster.adapters.files.sources import read
+from muster.dialects.settings import DEFAULTS
+from muster.domain.decision import MemberPlacement, Objective, Placed
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.placement.limits import Timings
+from tests.files.manifests import Object, decisions, node, place, pod, spots, write
+
+OURS, KAIS = "scheduling.run.ai/v2", "scheduling.run.ai/v2alpha2"
+
+
+def group(name: str, api: str = OURS, /, **spec: Any) -> Object:
+    return {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
+
+
+def topology(*labels: str) -> Object:
+    spec = {"levels": [{"nodeLabel": label} for label in labels]}
+    return {
+        "apiVersion": "kai.scheduler/v1alpha1",
+        "kind": "Topology",
+        "metadata": {"name": "dc"},
+        "spec": spec,
+    }
+
+
+def config_map(namespace: str, name: str, data: dict[str, str]) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace},
+        "data": data,
+    }
+
+
+def policies(text: str) -> Object:
+    return config_map("kai-scheduler", "kai-scheduler-config", {"config.yaml": text})
+
+
+def named(name: str, of: str, gpus: int = 1, role: str = "", label: str = "") -> Object:
+    """A pod that names a PodGroup, by the recipe's annotation or by this label."""
+    made = pod(name, gpus=gpus)
+    said = {"scheduling.run.ai/topology-role": role} if role else {}
+    if label:
+        made["metadata"]["labels"] = {label: of}
+    else:
+        made["metadata"]["annotations"] = {"scheduling.run.ai/pod-group": of, **said}
+    return made
+
+
+def workers(count: int, of: str, gpus: int = 1, **more: str) -> list[Object]:
+    return [named(f"{of}-{i}", of, gpus, **more) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Objects in; the status of each gang; where pods go; what is said of it."""
+
+    objects: list[Object]
+    gangs: list[str]
+    at: dict[str, str] = field(default_factory=dict)
+    says: str = ""
+
+
+CASES = {
+    "the recipe's serving pipeline on one node": Case(
+        [
+            node("a"),
+            node("b", 8),
+            group("llm", minMember=2, topologyPolicy={"scope": "node"}),
+            named("prefill", "llm", 4, "prefill"),
+            named("decode", "llm", 4, "decode"),
+        ],
+        ["default/llm: placed"],
+        {"prefill": "b:4,5,6,7", "decode": "b:0,1,2,3"},
+    ),
+    "a member is missing": Case(
+        [node("a"), group("llm", minMember=3), *workers(2, "llm")],
+        ["default/llm: waiting"],
+        says="Waiting for 1 more member: 2 of 3 are here",
+    ),
+    "the PodGroup is missing": Case(
+        [node("a"), *workers(2, "llm")],
+        ["default/llm: waiting"],
+        says="PodGroup default/llm does not exist yet; its pods wait for it",
+    ),
+    "an ill-formed PodGroup": Case(
+        [node("a"), group("llm", minMember=0), *workers(2, "llm")],
+        ["default/llm: invalid"],
+        says='spec.minMember is "0"',
+    ),
+    "affinity keeps to its nodes": Case(
+        [
+            node("a"),
+            node("b", labels={"gpu.topology/interconnect": "nvswitch"}),
+            group(
+                "train",
+                minMember=1,
+                topologyPolicy={
+                    "affinity": {
+                        "required": [
+                            {"key": "gpu.topology/interconnect", "operator": "In", "values": ["nvswitch"]}
+                        ]
+                    }
+                },
+            ),
+            *workers(1, "train"),
+        ],
+        ["default/train: placed"],
+        {"train-0": "b:0"},
+    ),
+    "KAI's level is a label of nodes": Case(
+        [
+            node("a", 2, "r1"),
+            node("b", 2, "r2"),
+            topology("topology.kubernetes.io/rack", "kubernetes.io/hostname"),
+            group(
+                "train",
+                KAIS,
+                minMember=4,
+                topologyConstraint={
+                    "topology": "dc",
+                    "requiredTopologyLevel": "topology.kubernetes.io/rack",
+                },
+            ),
+            *workers(4, "train"),
+        ],
+        ["default/train: unplaceable"],
+        says="rack",
+    ),
+    "coscheduling": Case(
+        [
+            node("a"),
+            group("train", "scheduling.x-k8s.io/v1alpha1", minMember=2),
+            *workers(2, "train", label="scheduling.x-k8s.io/pod-group"),
+        ],
+        ["default/train: placed"],
+        {"train-0": "a:0", "train-1": "a:1"},
+    ),
+    "an unhealthy GPU is left out": Case(
+        [node("a", 2), config_map("kube-system", "unhealthy-gpu-a", {"gpus": "0"}), pod("x")],
+        ["default/x: placed"],
+        {"x": "a:1"},
+    ),
+    "levels of the policies are scopes": Case(
+        [
+            node("a", 2, labels={"example.com/pod": "p1"}),
+            node("b", 2, labels={"example.com/pod": "p2"}),
+            policies("topologyAwareScheduling: {levels: [{name: pod, label: example.com/pod}]}"),
+            group("train", minMember=4, topologyPolicy={"scope": "pod"}),
+            *workers(4, "train"),
+        ],
+        ["default/train: unplaceable"],
+        says="one pod",
+    ),
+    "a policy that is none": Case(
+        [
+            node("a"),
+            pod("x")
+            | {
+                "metadata": {
+                    "name": "x",
+                    "annotations": {"scheduling.run.ai/topology-policy": "nvlink-locality"},
+                }
+            },
+        ],
+        ["default/x: invalid"],
+        says="nvlink-locality",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_decided(case: Case, tmp_path: Path) -> None:
+    said = decisions("-f", write(tmp_path, *case.objects))
+    assert [f"{g['namespace']}/{g['name']}: {g['status']}" for g in said["gangs"]] == case.gangs
+    found = {name: where for g in said["gangs"] for name, where in spots(g).items()}
+    assert case.says in said["gangs"][0]["message"]
+    if case.at:
+        assert found == case.at
+    assert said["skipped"] == {}
+
+
+NOTES = {
+    "a PodGroup that nobody names": (
+        [group("lost", minMember=1)],
+        "PodGroup default/lost: no pod of ours names it",
+    ),
+    "policies that can't be read": (
+        [policies("topologyAwareScheduling: {policies: [{name: p}]}")],
+        "ConfigMap kai-scheduler/kai-scheduler-config: ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("objects", "says"), NOTES.values(), ids=NOTES)
+def test_what_is_noted(objects: list[Object], says: str, tmp_path: Path) -> None:
+    said = decisions("-f", write(tmp_path, node("a"), *objects))
+    assert any(note.startswith(says) for note in said["notes"]), said["notes"]
+
+
+def test_two_versions_of_one_pod_group_are_one_object(tmp_path: Path) -> None:
+    file = write(tmp_path, node("a"), group("g", minMember=1), group("g", KAIS, minMember=1))
+    result = place("-f", file)
+    assert result.exit_code == 2
+    assert "document 3, PodGroup default/g: is given twice" in result.output
+
+
+def test_another_version_or_group_is_skipped(tmp_path: Path) -> None:
+    others = [group("g", "scheduling.run.ai/v1"), group("g", "scheduling.volcano.sh/v1beta1")]
+    assert decisions("-f", write(tmp_path, node("a"), *others))["skipped"] == {"PodGroup": 2}
+
+
+# --- slices ----------------------------------------------------------------------------------------
+
+
+def shared_node(name: str) -> Object:
+    made = node(name)
+    made["status"]["allocatable"] = {
+        "cpu": "8",
+        "memory": "64Gi",
+        "pods": "110",
+        "aliyun.com/gpu-count": "2",
+        "aliyun.com/gpu-mem": "32",
+    }
+    return made
+
+
+def sharing(name: str, memory: int, **more: Any) -> Object:
+    made = pod(name, **more)
+    made["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": memory}}
+    return made
+
+
+@pytest.fixture
+def decided() -> Decided:
+    """Two gangs of one share GPU 0, and GPU 1 has a pod on it already."""
+    running = sharing("old", 4, nodeName="a")
+    running["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "1"}
+    objects = [shared_node("a"), running, sharing("x", 3), sharing("y", 5)]
+    text = yaml.safe_dump_all(objects).encode()
+    cluster = cluster_of(read(["-"], io.BytesIO(text)), DEFAULTS)
+
+    def on_gpu_0(snapshot: Snapshot, request: Request, timings: Timings) -> Placed:
+        (role,) = request.roles
+        assert role.slice is not None
+        (member,) = role.members
+        spot = MemberPlacement(member.uid, member.name, role.name, "a", (0,), role.slice.units)
+        return Placed(request.gang, (spot,), Objective(None, (), None, 0.0, 0), "gpu", "gpu a/0", True)
+
+    return decide(cluster.nodes, cluster.pods, on_gpu_0, lambda: 0.0)
+
+
+def test_the_json_says_what_a_slice_takes_of_which_gpu(decided: Decided) -> None:
+    members = [gang["members"] for gang in report.report(decided, {}, ())["gangs"]]
+    assert members == [
+        [{"pod": "x", "role": None, "node": "a", "gpus": [0], "gpu_mem": {"0": 3}}],
+        [{"pod": "y", "role": None, "node": "a", "gpus": [0], "gpu_mem": {"0": 5}}],
+    ]
+
+
+def test_a_gpu_that_is_shared_is_drawn_so(decided: Decided) -> None:
+    known = pictures.holdings(decided)
+    picture = pictures.picture(decided.after.nodes["a"], known)
+    assert {gpu: mark.letter for gpu, mark in picture.marks.items()} == {
+        0: pictures.SHARED,
+        1: pictures.PARTLY,
+    }
+    assert "its memory in part" in svg.draw(decided)
+
+
+def test_what_runs_on_unhealthy_gpus_is_noted(tmp_path: Path) -> None:
+    runs = pod("runs", gpus=1)
+    runs["spec"]["nodeName"] = "n1"
+    runs["metadata"]["annotations"] = {"gpu.topology/allocation": '{"version":1,"gpus":[2]}'}
+    broken = config_map("kube-system", "unhealthy-gpu-n1", {"gpus": "2"})
+    said = decisions("-f", write(tmp_path, node("n1"), broken, runs, pod("new")))
+    assert said["notes"] == ["Node n1: GPU 2 is unhealthy, and on it runs default/runs"]

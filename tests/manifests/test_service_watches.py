@@ -1,0 +1,104 @@
+"""The service's own watches, with the rights of its account and no others: each sees what comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from local_cluster.cluster import LocalCluster
+from muster.adapters.kube import decode
+from muster.adapters.kube.client import KubeClient
+from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
+from muster.adapters.telemetry.metrics import Metrics
+from muster.dialects.settings import DEFAULTS
+from muster.gangs.events import Event, PodGroupGone, PodGroupSeen, PoliciesSeen
+from tests.manifests.rendering import SCHEDULER_CONFIG
+
+pytestmark = pytest.mark.cluster
+
+DEADLINE_S = 60.0
+QUICK = WatchSettings(backoff_first_s=0.05, backoff_limit_s=0.2)
+CRD = "podgroups.scheduling.run.ai"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._more = asyncio.Condition()
+
+    async def put(self, event: Event) -> None:
+        async with self._more:
+            self.events.append(event)
+            self._more.notify_all()
+
+    async def hears(self, condition: Callable[[Event], bool]) -> None:
+        async with self._more, asyncio.timeout(DEADLINE_S):
+            await self._more.wait_for(lambda: any(condition(event) for event in self.events))
+
+
+@asynccontextmanager
+async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
+    heard, metrics = Heard(), Metrics()
+    intake = Intake(DEFAULTS, heard.put, lambda _: None)
+    sinks: list[tuple[decode.Resource[Any], Callable[[Seen[Any] | Gone], Awaitable[None]]]] = [
+        (decode.nodes(), intake.on_node),
+        (decode.pods(), intake.on_pod),
+        (decode.config_maps("kube-system"), intake.on_config_map),
+        (decode.config_maps("kai-scheduler", "kai-scheduler-config"), intake.on_config_map),
+        (decode.kai_pod_groups(), intake.on_pod_group),
+        (decode.coscheduling_pod_groups(), intake.on_pod_group),
+        (decode.topologies(), intake.on_topology),
+    ]
+    async with KubeClient(str(kubeconfig)) as client:
+        watchers = [Watcher(client, resource, sink, metrics, QUICK) for resource, sink in sinks]
+        tasks = [asyncio.create_task(watcher.run()) for watcher in watchers]
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await asyncio.gather(*(watcher.synced.wait() for watcher in watchers))
+            yield heard, metrics
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_is_installed_later_is_seen_and_what_is_removed_is_gone(
+    cluster: LocalCluster, shim_kubeconfig: Path
+) -> None:
+    api = cluster.api
+    async with watching(shim_kubeconfig) as (heard, metrics):
+        text = "topologyAwareScheduling: {levels: [{name: row, label: example.com/row}]}"
+        await asyncio.to_thread(cluster.create_namespace, "kai-scheduler")
+        policies = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "kai-scheduler-config"},
+            "data": {"config.yaml": text},
+        }
+        await asyncio.to_thread(api.post, "/api/v1/namespaces/kai-scheduler/configmaps", policies)
+        await heard.hears(lambda event: isinstance(event, PoliciesSeen))
+        crd = yaml.safe_load((SCHEDULER_CONFIG / "podgroups" / "crd-podgroup.yaml").read_text())
+        await asyncio.to_thread(api.post, CRDS, crd)
+        path = "/apis/scheduling.run.ai/v2/namespaces/default/podgroups"
+        async with asyncio.timeout(DEADLINE_S):
+            while not (await asyncio.to_thread(api.send, "GET", path)).ok:  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.05)
+        group = {
+            "apiVersion": "scheduling.run.ai/v2",
+            "kind": "PodGroup",
+            "metadata": {"name": "train"},
+            "spec": {"minMember": 2},
+        }
+        await asyncio.to_thread(api.post, path, group)
+        await heard.hears(lambda event: isinstance(event, PodGroupSeen) and event.group.min_member == 2)
+        await asyncio.to_thread(api.delete, f"{CRDS}/{CRD}")
+        await heard.hears(lambda event: isinstance(event, PodGroupGone))
+        assert "403" not in metrics.text().decode()
