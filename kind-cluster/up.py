@@ -70,6 +70,7 @@ def up() -> None:
     run(sys.executable, HERE / "gpu_nodes.py", "--kubeconfig", KUBECONFIG)
     run("docker", "cp", REPOSITORY / "scheduler-config", f"{name}-control-plane:/scheduler-config")
     kubectl("apply", "--server-side", "--kustomize=/scheduler-config")
+    kubectl("apply", "--server-side", "--filename=/scheduler-config/podgroups/crd-podgroup.yaml")
     kubectl(
         "rollout", "status", "deployment/muster", "--namespace=muster-system", "--timeout=" + READY_WITHIN
     )

@@ -19,6 +19,9 @@ Object = dict[str, Any]
 CONNECTIONS = 8
 TIMEOUT_S = 30.0
 MERGE_PATCH = "application/merge-patch+json"
+JSON = "application/json"
+AS_TABLE = f"{JSON};as=Table;v=v1;g=meta.k8s.io"
+"""What `kubectl get` asks for: the columns that a kind is printed with."""
 
 
 class ApiError(RuntimeError):
@@ -60,10 +63,15 @@ class Api:
         )
 
     def send(
-        self, method: str, path: str, body: Object | None = None, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
     ) -> Answer:
         """One request, any answer."""
-        headers = self._headers | {"Accept": "application/json", "Content-Type": content_type}
+        headers = self._headers | {"Accept": accept, "Content-Type": content_type}
         content = None if body is None else json.dumps(body).encode()
         try:
             answer = self._pool.request(method, self.url + path, body=content, headers=headers)
@@ -72,10 +80,15 @@ class Api:
         return Answer(answer.status, answer.data)
 
     def call(
-        self, method: str, path: str, body: Object | None = None, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
     ) -> Object:
         """One request that must succeed; the object in the answer."""
-        answer = self.send(method, path, body, content_type)
+        answer = self.send(method, path, body, content_type, accept)
         if not answer.ok:
             raise ApiError(method, path, answer.status, _message(answer.body))
         decoded: Object = json.loads(answer.body)
@@ -93,6 +106,10 @@ class Api:
             raise ApiError("GET", path, answer.status, _message(answer.body))
         decoded: Object = json.loads(answer.body)
         return decoded
+
+    def table(self, path: str) -> Object:
+        """A collection as `kubectl get` prints it: a Table with `columnDefinitions` and `rows`."""
+        return self.call("GET", path, accept=AS_TABLE)
 
     def post(self, path: str, body: Object) -> Object:
         return self.call("POST", path, body)

@@ -179,6 +179,14 @@ class LocalCluster:
         """Kill one component, as a crash would (SIGKILL)."""
         self._process(component).kill()
 
+    def pause(self, component: str) -> None:
+        """Make one component hang (SIGSTOP), its connections open, until `resume`."""
+        self._process(component).pause()
+
+    def resume(self, component: str) -> None:
+        """Let a paused component go on."""
+        self._process(component).resume()
+
     def start(self, component: str) -> None:
         """Start one component that was stopped, on the port it had; return when it is healthy."""
         if not self._process(component).alive:

@@ -246,6 +246,19 @@ class Process:
             )
         self._forget()
 
+    def pause(self) -> None:
+        """SIGSTOP: it hangs with its connections open, until `resume` or its end. Nothing when it is gone."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on as if no time had passed. Nothing when it is gone or was not paused."""
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: signal.Signals) -> None:
+        identity = self.identity
+        if identity:
+            identity.wait_end(0, number)
+
     def _forget(self) -> None:
         self._reap()
         self._child = self._identity = None

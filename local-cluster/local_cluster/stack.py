@@ -24,6 +24,7 @@ No process is left behind: both die with the process that started them, however 
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -46,6 +47,7 @@ HOST = "127.0.0.1"
 SERVICE_DEADLINE_S = 60.0
 SCHEDULER_DEADLINE_S = 60.0
 """A killed leader's lease holds for some seconds before the next one may lead."""
+CRDS_DEADLINE_S = 30.0
 PORT_ATTEMPTS = 5
 HTTP_TIMEOUT_S = 5.0
 SESSION = "muster_shim_session_up"
@@ -56,14 +58,24 @@ class StackError(RuntimeError):
 
 
 class Stack:
-    """Service and scheduler on one cluster. `service_options` are added to `muster serve`."""
+    """Service and scheduler on one cluster. `service_options` are added to `muster serve`; without
+    `quick_lease` a killed leader's lease holds as long as in production. Pods of each of `scheduler_names`
+    are scheduled, each by a profile of its own."""
 
     def __init__(
-        self, cluster: LocalCluster, directory: Path, *, service_options: Sequence[str] = ()
+        self,
+        cluster: LocalCluster,
+        directory: Path,
+        *,
+        service_options: Sequence[str] = (),
+        quick_lease: bool = True,
+        scheduler_names: Sequence[str] = ("muster",),
     ) -> None:
         self.cluster = cluster
         self.directory = directory.absolute()
         self._service_options = tuple(service_options)
+        self._scheduler_names = tuple(scheduler_names)
+        self._quick_lease = quick_lease
         self._run: Path | None = None
         self._kubeconfig = Path()
         self._ports: dict[str, int] = {}
@@ -140,6 +152,7 @@ class Stack:
         self._run = Path(tempfile.mkdtemp(prefix="muster-"))
         try:
             stack_config.apply_rights(self.cluster.api)
+            stack_config.apply_crds(self.cluster.api, CRDS_DEADLINE_S)
             self._kubeconfig = self.cluster.kubeconfig_for(stack_config.ACCOUNT)
             self._launch("service")
             self._launch("scheduler")
@@ -200,7 +213,8 @@ class Stack:
         for attempt in range(1, PORT_ATTEMPTS + 1):
             self._ports[name] = self._ports.get(name) or free_port(frozenset(self._ports.values()))
             argv = self._service_argv() if name == "service" else self._scheduler_argv()
-            process = Process(name, argv, log=self.directory / f"{name}.log")
+            names = {"MUSTER__SCHEDULER_NAMES": json.dumps(self._scheduler_names)}
+            process = Process(name, argv, log=self.directory / f"{name}.log", env=names)
             self._processes[name] = process
             healthy = self._service_healthy if name == "service" else self._scheduler_healthy
             deadline = SERVICE_DEADLINE_S if name == "service" else SCHEDULER_DEADLINE_S
@@ -235,7 +249,11 @@ class Stack:
     def _scheduler_argv(self) -> list[str]:
         configuration = self.directory / "scheduler.json"
         stack_config.write_scheduler_configuration(
-            configuration, kubeconfig=self._kubeconfig, socket=self._socket
+            configuration,
+            names=self._scheduler_names,
+            kubeconfig=self._kubeconfig,
+            socket=self._socket,
+            quick_lease=self._quick_lease,
         )
         ca = ClusterKeys.create(self.cluster.layout.pki).ca
         pair = ca.issue("muster-scheduler", "muster-scheduler", serves=("localhost", HOST))

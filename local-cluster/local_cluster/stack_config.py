@@ -6,6 +6,9 @@ Only what must differ there is changed: addresses, credentials, and how long a d
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +39,45 @@ RIGHTS = {
 }
 """Kinds of scheduler-config/ that a cluster needs when the processes run outside of it, and their paths."""
 
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POLL_EVERY_S = 0.05
+
 APPLY = "?fieldManager=local-cluster&force=true&fieldValidation=Strict"
 
 
 def apply_rights(api: Api) -> None:
     """Give the account the rights that scheduler-config/ gives it, and no others."""
-    manifests = [manifest for manifest in _manifests() if manifest["kind"] in RIGHTS]
+    manifests = [manifest for manifest in _manifests(MANIFESTS) if manifest["kind"] in RIGHTS]
     manifests.sort(key=lambda manifest: list(RIGHTS).index(manifest["kind"]))
     for manifest in manifests:
         meta = manifest["metadata"]
         path = RIGHTS[manifest["kind"]].format(namespace=meta.get("namespace", ""))
         api.call("PATCH", f"{path}/{meta['name']}{APPLY}", manifest, "application/apply-patch+yaml")
+
+
+def apply_crds(api: Api, deadline_s: float) -> None:
+    """Install the kinds of scheduler-config/podgroups/, and wait until the API server serves them."""
+    until = time.monotonic() + deadline_s
+    for manifest in _manifests(MANIFESTS / "podgroups"):
+        if manifest["kind"] != "CustomResourceDefinition":
+            continue
+        path = f"{CRDS}/{manifest['metadata']['name']}"
+        api.call("PATCH", f"{path}{APPLY}", manifest, "application/apply-patch+yaml")
+        while not _established(api.get(path)):
+            if time.monotonic() > until:
+                raise TimeoutError(f"{path} is not established after {deadline_s:g} s")
+            time.sleep(POLL_EVERY_S)
+
+
+def _established(definition: Object) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or ()
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+
+
+def client_connection() -> Object:
+    """Of the scheduler: requests a second, and at once after a pause."""
+    found: Object = _configuration()["clientConnection"]
+    return found
 
 
 def lease_path() -> str:
@@ -67,15 +98,31 @@ def leader(api: Api) -> str:
     return str(lease["spec"].get("holderIdentity") or "")
 
 
-def write_scheduler_configuration(path: Path, *, kubeconfig: Path, socket: Path) -> None:
-    """The KubeSchedulerConfiguration of scheduler-config/, for a scheduler outside of a pod."""
+def write_scheduler_configuration(
+    path: Path,
+    *,
+    kubeconfig: Path,
+    socket: Path,
+    names: Sequence[str] = ("muster",),
+    quick_lease: bool = True,
+) -> None:
+    """The KubeSchedulerConfiguration of scheduler-config/, for a scheduler outside of a pod; its profile once
+    for each of the scheduler names.
+
+    With `quick_lease` a killed leader is followed soon; without it times are those of production.
+    """
     document = _configuration()
+    (profile,) = document["profiles"]
+    document["profiles"] = [deepcopy(profile) | {"schedulerName": name} for name in names]
     document["clientConnection"] = document.get("clientConnection", {}) | {"kubeconfig": str(kubeconfig)}
-    document["leaderElection"] |= LEASE
+    args = {"serviceAddress": f"unix://{socket}"}
+    if quick_lease:
+        document["leaderElection"] |= LEASE
+        args["bindTimeout"] = BIND_TIMEOUT
     for profile in document["profiles"]:
         for plugin in profile.get("pluginConfig", ()):
             if plugin["name"] == "Muster":
-                plugin["args"] |= {"serviceAddress": f"unix://{socket}", "bindTimeout": BIND_TIMEOUT}
+                plugin["args"] |= args
     write_private(path, json.dumps(document, indent=2).encode() + b"\n")
 
 
@@ -84,10 +131,10 @@ def _configuration() -> Object:
     return document
 
 
-def _manifests() -> list[Any]:
+def _manifests(folder: Path) -> list[Any]:
     documents = [
         document
-        for file in sorted(MANIFESTS.glob("*.yaml"))
+        for file in sorted(folder.glob("*.yaml"))
         for document in yaml.safe_load_all(file.read_text())
     ]
     return [document for document in documents if document and "kind" in document]

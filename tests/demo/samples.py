@@ -74,7 +74,7 @@ def good_facts() -> Facts:
         held=HeldGang("finetune", 1, 2, 0, "TopologyWaiting: 1 of 2 pods", 16, 16),
         pending=PendingGang(
             name="too-large",
-            example="gang-that-does-not-fit.yaml",
+            example="demo/gang-that-does-not-fit.yaml",
             members=10,
             bound=0,
             free_gpu_count_before=8,

@@ -41,7 +41,7 @@ def test_quiet_says_nothing() -> None:
 
 
 def test_first_fit_takes_the_lowest_free_gpus() -> None:
-    pods = manifests.load("ack-pytorchjob-pods.yaml")
+    pods = manifests.load("ack/pytorchjob-pods.yaml")
     assert [(seat.node, seat.gpus) for seat in first_fit(NODES, [], pods)] == [
         ("v100-1", (0,)),
         ("v100-1", (1,)),
@@ -49,7 +49,7 @@ def test_first_fit_takes_the_lowest_free_gpus() -> None:
 
 
 def test_first_fit_places_of_a_gang_what_fits() -> None:
-    seats = first_fit(NODES, [], manifests.load("gang-that-does-not-fit.yaml") * 3)
+    seats = first_fit(NODES, [], manifests.load("demo/gang-that-does-not-fit.yaml") * 3)
     assert len(seats) == 24
     assert {seat.node for seat in seats} == {"v100-1", "v100-2", "v100-3"}
 
@@ -86,11 +86,3 @@ def test_pods_without_the_gpus_they_asked_for_are_seen() -> None:
         pod("waits", "[]", "", node=""),
     ]
     assert mismatched(pods) == ("short", "torn")
-
-
-def test_every_example_is_for_muster_and_says_what_it_shows() -> None:
-    for path in sorted(manifests.EXAMPLES.glob("*.yaml")):
-        text = path.read_text()
-        assert text.startswith("# Document: "), path
-        assert "\n# Shows: " in text, path
-        assert "schedulerName: muster" in text, path

@@ -14,6 +14,7 @@ import pytest
 
 from local_cluster.ports import free_port, is_free
 from local_cluster.processes import Identity, Process, ProcessError
+from tests.local_cluster.cluster_waiting import eventually
 
 SLEEP = ["/bin/sleep", "600"]
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.2; done"]
@@ -33,6 +34,23 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     process.wait_ready(lambda: "ready" in log.read_text(), 10)
     process.stop(grace_s=0.3)
     assert not process.alive
+
+
+def test_a_paused_process_hangs_until_it_is_resumed_or_killed(tmp_path: Path) -> None:
+    with Process("sleep", SLEEP, log=tmp_path / "log") as process:
+        process.pause()
+        eventually(lambda: _state(process) == "T", "it is stopped")
+        process.resume()
+        eventually(lambda: _state(process) == "S", "it goes on")
+        process.pause()
+        process.kill()
+        assert not process.alive
+        process.resume()  # of one that is gone: nothing
+
+
+def _state(process: Process) -> str:
+    """As proc(5) has it: S is asleep, T stopped."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_who_ends_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -18,7 +18,6 @@ WATCH_SECONDS = 600
 LONGEST_LINE = 300
 NAMESPACE = "default"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 
 T = TypeVar("T")
 
@@ -42,16 +41,20 @@ class StreamingApi(Api):
 
 
 class Observer:
-    """Pods and events of the demo's namespace, always as new as the API server's watch.
+    """Pods and events of one namespace, and collections named by their path (`more`), always as new as the
+    API server's watch.
 
     `bound_at` and `first_seen_at` hold, by pod name, the monotonic time in seconds at which the watch
     first showed the pod bound, and there.
     """
 
-    def __init__(self, api: StreamingApi) -> None:
+    def __init__(self, api: StreamingApi, namespace: str = NAMESPACE, more: Collection[str] = ()) -> None:
         self._api = api
         self._changed = threading.Condition()
-        self._objects: dict[str, dict[str, Object]] = {PODS: {}, EVENTS: {}}
+        self._pods_path = f"/api/v1/namespaces/{namespace}/pods"
+        self._events_path = f"/api/v1/namespaces/{namespace}/events"
+        paths = (self._pods_path, self._events_path, *more)
+        self._objects: dict[str, dict[str, Object]] = {path: {} for path in paths}
         self._streams: dict[str, urllib3.BaseHTTPResponse] = {}
         self._closed = False
         self._problem: str | None = None
@@ -82,20 +85,28 @@ class Observer:
 
     def pod(self, name: str) -> Object | None:
         with self._changed:
-            return self._objects[PODS].get(name)
+            return self._objects[self._pods_path].get(name)
 
     def pods(self, prefix: str = "") -> list[Object]:
         """The pods whose names begin so, by name."""
         with self._changed:
-            return [pod for name, pod in sorted(self._objects[PODS].items()) if name.startswith(prefix)]
+            return [
+                pod for name, pod in sorted(self._objects[self._pods_path].items()) if name.startswith(prefix)
+            ]
 
-    def events(self, pod: str, reason: str) -> list[Object]:
-        """Events of that reason about the pod, oldest first."""
-        return [event for event in self._events(pod) if event["reason"] == reason]
-
-    def _events(self, pod: str) -> list[Object]:
+    def objects(self, path: str) -> list[Object]:
+        """Those of a collection that was named."""
         with self._changed:
-            events = [e for e in self._objects[EVENTS].values() if e["involvedObject"].get("name") == pod]
+            return list(self._objects[path].values())
+
+    def events(self, about: str = "", reason: str = "") -> list[Object]:
+        """Events about the object of that name (any, if none is given) and of that reason, oldest first."""
+        with self._changed:
+            events = [
+                event
+                for event in self._objects[self._events_path].values()
+                if about in ("", event["involvedObject"].get("name")) and reason in ("", event["reason"])
+            ]
         return sorted(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
 
     def wait_for(self, what: str, within_s: float, seen: Callable[[], T | None]) -> T:
@@ -126,7 +137,7 @@ class Observer:
             lines.append(f"pod {name}: {status.get('phase')} on {pod['spec'].get('nodeName') or 'no node'}")
             conditions = status.get("conditions") or []
             lines += [f"  {c['type']}: {c.get('message')}" for c in conditions if c.get("message")]
-            lines += [f"  event {event['reason']}: {event['message']}" for event in self._events(name)[-4:]]
+            lines += [f"  event {event['reason']}: {event['message']}" for event in self.events(name)[-4:]]
         return "\n".join(line[:LONGEST_LINE] for line in lines)
 
     # --- the threads ------------------------------------------------------------------------------
@@ -165,7 +176,7 @@ class Observer:
                 self._objects[path].pop(name, None)
             else:
                 self._objects[path][name] = body
-            if path == PODS:
+            if path == self._pods_path:
                 self.first_seen_at.setdefault(name, time.monotonic())
                 if body["spec"].get("nodeName"):
                     self.bound_at.setdefault(name, time.monotonic())

@@ -126,6 +126,16 @@ class Show:
             "best ring over its GPUs."
         )
 
+    def rows(self, rows: Sequence[Sequence[str | Text]]) -> None:
+        """Cells in columns."""
+        table = Table.grid(padding=(0, 3))
+        for row in rows:
+            table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        self._print(table, indent=INDENT)
+
+    def gap(self) -> None:
+        self._print(Text())
+
     def say_next(self, text: str) -> None:
         self._print(Text(text), indent=INDENT)
         self._print(Text())

@@ -65,11 +65,11 @@ class Story:
     def cluster(self) -> None:
         self._show.scene(
             "The cluster",
-            "examples/filler.yaml",
+            "examples/demo/filler.yaml",
             "Three nodes with eight V100 in a cube mesh, two NVSwitch nodes with eight H100. "
             "A letter is the pod that has the GPU; the pods x were placed by Muster just now.",
         )
-        fillers = manifests.load("filler.yaml")
+        fillers = manifests.load("demo/filler.yaml")
         manifests.create(self._api, fillers)
         self._wait_running([pod["metadata"]["name"] for pod in fillers], FILLER)
         self._show.strips(self._pictures(self._topologies))
@@ -77,20 +77,20 @@ class Story:
     def pair_on_an_idle_node(self) -> None:
         self._show.scene(
             "A PyTorchJob: two pods, one GPU each",
-            "examples/ack-pytorchjob-pods.yaml, the ACK document's job",
+            "examples/ack/pytorchjob-pods.yaml, the ACK document's job",
             "Of the 28 pairs of GPUs in a cube mesh, 8 are joined by two NVLinks, 8 by one, and 12 by none. "
             "Master and worker are one gang: they are placed together.",
         )
-        self._place(claims.PAIR, "ack-pytorchjob-pods.yaml", "A", members=2)
+        self._place(claims.PAIR, "ack/pytorchjob-pods.yaml", "A", members=2)
         self._show.model()
 
     def job_of_two_gpus(self) -> None:
         self._show.scene(
             "A batch Job: one pod, two GPUs",
-            "examples/gputopology-job.yaml, the gputopology document's job",
+            "examples/gputopology/test-gpu.yaml, the gputopology document's job",
             "It joins the node that is in use already and leaves the idle nodes whole.",
         )
-        self._place(claims.JOB, "gputopology-job.yaml", "B", members=1)
+        self._place(claims.JOB, "gputopology/test-gpu.yaml", "B", members=1)
 
     def pair_on_a_busy_node(self) -> None:
         for node in ("v100-2", "v100-3"):
@@ -98,27 +98,27 @@ class Story:
         self._wait_running([f"busy-{node}" for node in ("v100-2", "v100-3")], FILLER)
         self._show.scene(
             "Two pods on a node where GPUs 0, 3 and 6 are taken",
-            "examples/pair-on-a-busy-node.yaml",
+            "examples/features/pair-on-a-busy-node.yaml",
             "A pod x holds three GPUs of v100-2. The pair gets the widest link among the five left.",
         )
-        self._place(claims.REST, "pair-on-a-busy-node.yaml", "C", members=2)
+        self._place(claims.REST, "features/pair-on-a-busy-node.yaml", "C", members=2)
 
     def ring_on_a_busy_node(self) -> None:
         self._show.scene(
             "Four pods on a node where GPUs 0, 3 and 6 are taken",
-            "examples/four-on-a-busy-node.yaml",
+            "examples/features/four-on-a-busy-node.yaml",
             "Four pods exchange data in a ring, which is as fast as its slowest link. One choice of four has "
             "NVLink all the way round.",
         )
-        self._place(claims.RING, "four-on-a-busy-node.yaml", "D", members=4)
+        self._place(claims.RING, "features/four-on-a-busy-node.yaml", "D", members=4)
 
     def gang_of_two(self) -> None:
         self._show.scene(
             "Half a gang waits and holds nothing",
-            "examples/gang-of-two.yaml, first the one, then the other pod",
+            "examples/features/gang-of-two.yaml, first the one, then the other pod",
             "Two pods with two GPUs each must start together. The first one is there, the second is not yet.",
         )
-        first, second = manifests.load("gang-of-two.yaml")
+        first, second = manifests.load("features/gang-of-two.yaml")
         before = self._free_count()
         manifests.create(self._api, [first])
         name = first["metadata"]["name"]
@@ -133,7 +133,7 @@ class Story:
         self.facts.held = HeldGang(claims.SWITCHED, 1, 2, bound, said, before, free)
         self._show.held(self.facts.held)
         self._show.say_next("Now the second pod is created, and both start, on GPUs that NVSwitch joins:")
-        self._place(claims.SWITCHED, "gang-of-two.yaml", "E", members=2, objects=[second])
+        self._place(claims.SWITCHED, "features/gang-of-two.yaml", "E", members=2, objects=[second])
         complete_at = self._observer.first_seen_at[second["metadata"]["name"]]
         self.facts.held = replace(self.facts.held, bound_early=self._observer.bound_at[name] < complete_at)
 
@@ -141,13 +141,13 @@ class Story:
         free = self._free_count("v100")
         self._show.scene(
             f"A gang of ten where {free} GPUs are free",
-            "examples/gang-that-does-not-fit.yaml",
+            "examples/demo/gang-that-does-not-fit.yaml",
             "Ten one-GPU pods (for aliyun.com/gpu, which the V100 nodes offer) must start together. "
             "They don't fit, so all ten wait, and say why.",
         )
         gang = "too-large"
-        would = first_fit(self._nodes, self._all_pods(), manifests.load("gang-that-does-not-fit.yaml"))
-        manifests.create(self._api, manifests.load("gang-that-does-not-fit.yaml"))
+        would = first_fit(self._nodes, self._all_pods(), manifests.load("demo/gang-that-does-not-fit.yaml"))
+        manifests.create(self._api, manifests.load("demo/gang-that-does-not-fit.yaml"))
         first = self._observer.wait_for(
             f"ten pods of {gang} with a condition, and an event",
             SEEN_WITHIN_S,
@@ -158,7 +158,7 @@ class Story:
         live = self._live(gang)
         self.facts.pending = PendingGang(
             name=gang,
-            example="gang-that-does-not-fit.yaml",
+            example="demo/gang-that-does-not-fit.yaml",
             members=len(live),
             bound=sum(bool(pod["spec"].get("nodeName")) for pod in live),
             free_gpu_count_before=free,

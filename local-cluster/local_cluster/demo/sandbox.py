@@ -1,0 +1,134 @@
+"""A throw-away cluster with Muster on it, told of on the screen as it comes up; what it started, it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from local_cluster.api import ApiError, ApiUnreachable
+from local_cluster.build import BuildError, binary
+from local_cluster.certificates import ClusterKeys
+from local_cluster.cluster import ClusterError, LocalCluster
+from local_cluster.demo.interrupts import Interrupts
+from local_cluster.demo.observer import NotSeen, StreamingApi
+from local_cluster.demo.show import Show
+from local_cluster.nodes import NodesNotReady
+from local_cluster.places import cache_root
+from local_cluster.processes import ProcessError
+from local_cluster.recipes import RECIPES
+from local_cluster.stack import Stack, StackError
+
+FAILURES = (
+    ApiError,
+    ApiUnreachable,
+    BuildError,
+    ClusterError,
+    NodesNotReady,
+    NotSeen,
+    ProcessError,
+    StackError,
+)
+INTERRUPTED = 130
+
+
+class Sandbox:
+    """One cluster in `directory`. `timings_ms` has how long each step took, by its name."""
+
+    def __init__(self, directory: Path, console: Console, show: Show, interrupts: Interrupts) -> None:
+        self.cluster = LocalCluster(directory / "cluster")
+        self.stack = Stack(self.cluster, directory / "stack")
+        self.timings_ms: dict[str, float] = {}
+        self._console, self._show, self._interrupts = console, show, interrupts
+
+    def boot(self, nodes: str, create: Callable[[], object]) -> None:
+        """Build what is missing, start the control plane, `create` the nodes, start Muster."""
+        self._show.say(
+            "Muster on a real control plane (etcd, kube-apiserver, kube-controller-manager), fake kubelets."
+        )
+        self._show.say("")
+        built = cache_root() / "bin"
+        missing = [name for name, recipe in RECIPES.items() if not (built / recipe.key() / name).is_file()]
+        if missing:
+            self._show.say(
+                f"To build first, once: {', '.join(missing)} (all of them: 10 to 15 minutes).", "dim"
+            )
+        with self._step("build", "", "programs built" if missing else "programs found in the cache"):
+            for name in RECIPES:
+                binary(name)
+        with self._step("control_plane", "starting the control plane", "control plane healthy"):
+            self.cluster.up(foreground=True)
+        with self._step("nodes", "creating nodes", nodes):
+            create()
+        with self._step("muster", "starting Muster", "Muster's service in sync, its scheduler leading"):
+            self.stack.start()
+
+    @contextlib.contextmanager
+    def api(self) -> Iterator[StreamingApi]:
+        """The API server, as the administrator."""
+        keys = ClusterKeys.create(self.cluster.layout.pki)
+        with contextlib.closing(
+            StreamingApi(self.cluster.url, str(keys.ca.pair.certificate), keys.admin)
+        ) as api:
+            yield api
+
+    def keep(self, *commands: str) -> None:
+        """Leave it running until Ctrl-C, and tell how to look at it meanwhile."""
+        self._show.say("\nIt runs on. In another terminal:\n")
+        for command in (f"export KUBECONFIG={shlex.quote(str(self.cluster.kubeconfig))}", *commands):
+            self._show.say(f"    {command}")
+        self._show.say("\nCtrl-C stops it.", "bold")
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+    def stop(self) -> None:
+        """Stop everything; no interrupt comes between from here on."""
+        self._interrupts.hold()
+        began = time.monotonic()
+        try:
+            self.stack.stop()
+        finally:
+            self.cluster.down()
+        self._show.done("everything stopped", time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def _step(self, name: str, doing: str, done: str) -> Iterator[None]:
+        """Tell how long a step takes: on a terminal while it runs (unless `doing` is empty), and when it is
+        done."""
+        self._interrupts.check()
+        began = time.monotonic()
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        silent = not (doing and self._console.is_terminal)
+        with Progress(*columns, console=self._console, transient=True, disable=silent) as live:
+            live.add_task(doing)
+            yield
+        took_s = time.monotonic() - began
+        self.timings_ms[name] = took_s * 1000
+        self._show.done(done, took_s)
+
+
+def run(work: Callable[[Path], bool], directory: Path | None) -> int:
+    """Exit status of `work` in `directory`, or in a temporary one: 0 when it holds, 1 when it does not or
+    something failed, 130 when Ctrl-C cut it short. Logs stay where something did not hold."""
+    folder = directory or Path(tempfile.mkdtemp(prefix="muster-demo-"))
+    try:
+        status = 0 if work(folder) else 1
+    except (KeyboardInterrupt, SystemExit):  # rich exits when the reader of a pipe has gone
+        status = INTERRUPTED
+    except FAILURES as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        status = 1
+    if status == 1:
+        print(f"logs: {folder}", file=sys.stderr)
+    elif directory is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return status

@@ -1,0 +1,115 @@
+"""What the API server says of an example, as data: where its pods are, and what was said about them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from local_cluster.api import Object
+from local_cluster.demo.facts import ALLOCATION
+from local_cluster.examples.catalogue import Outcome
+
+SCHEDULER = "muster"
+WRITTEN = ("ALIYUN_COM_", "scheduler.framework.gpushare.")
+"""Beginnings of the annotations that Muster writes for device plugins of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One bound pod. `units` is what it has of each GPU, GiB; empty where its GPUs are its own as a whole."""
+
+    pod: str
+    node: str
+    gpus: tuple[int, ...]
+    units: Mapping[int, int]
+    written: Mapping[str, str]
+
+    @property
+    def phrase(self) -> str:
+        if self.units:
+            return ", ".join(f"GPU {gpu}: {units} GiB" for gpu, units in sorted(self.units.items()))
+        if not self.gpus:
+            return "no GPU"
+        return f"GPU{'s' if len(self.gpus) > 1 else ''} {' '.join(map(str, self.gpus))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Equal events on several objects."""
+
+    reason: str
+    message: str
+    about: tuple[str, ...]
+
+
+def ours(pods: Iterable[Object]) -> list[Object]:
+    return [pod for pod in pods if pod["spec"].get("schedulerName") == SCHEDULER]
+
+
+def held(pod: Object) -> Held | None:
+    """What a bound pod has; None before it is bound."""
+    if not pod["spec"].get("nodeName"):
+        return None
+    annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
+    allocation = json.loads(annotations.get(ALLOCATION, "{}"))
+    return Held(
+        pod=str(pod["metadata"]["name"]),
+        node=str(pod["spec"]["nodeName"]),
+        gpus=tuple(allocation.get("gpus", ())),
+        units={int(gpu): int(units) for gpu, units in (allocation.get("gpu_mem") or {}).items()},
+        written={key: text for key, text in sorted(annotations.items()) if key.startswith(WRITTEN)},
+    )
+
+
+def outcome(pods: Sequence[Object], events: Iterable[Object]) -> Outcome:
+    """What has come of these pods so far; the reason is that of the last event on one that does not run."""
+    waiting = {pod["metadata"]["name"] for pod in pods if not runs(pod)}
+    said = [event["reason"] for event in topology(events) if event["involvedObject"].get("name") in waiting]
+    return Outcome(len(pods) - len(waiting), len(pods), said[-1] if said else "")
+
+
+def told(pods: Iterable[Object], events: Iterable[Object]) -> bool:
+    """Whether all has been said: an event on each pod, and a condition on those that nothing can help but a
+    change of the cluster or of the pods."""
+    reasons = {event["involvedObject"].get("name"): event["reason"] for event in topology(events)}
+    return all(
+        runs(pod) or reason == "TopologyWaiting" or condition(pod)
+        for pod in pods
+        if (reason := reasons.get(pod["metadata"]["name"])) is not None
+    ) and all(pod["metadata"]["name"] in reasons for pod in pods)
+
+
+def counted(groups: Iterable[Object], expected: Outcome) -> bool:
+    """Whether the status of these PodGroups says so; it is written a second later than things happen."""
+    told = [group.get("status") or {} for group in groups]
+    return all(
+        (said.get("present"), said.get("running")) == (expected.pods, expected.running) for said in told
+    )
+
+
+def runs(pod: Object) -> bool:
+    return bool(pod.get("status", {}).get("phase") == "Running")
+
+
+def condition(pod: Object) -> str:
+    """Why the pod is not scheduled, as `kubectl describe pod` has it; "" where nothing is said."""
+    for each in pod.get("status", {}).get("conditions") or ():
+        if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("message"):
+            return f"{each.get('reason')}: {each['message']}"
+    return ""
+
+
+def topology(events: Iterable[Object]) -> list[Object]:
+    """What `kubectl get events | grep -i topology` finds by its reason."""
+    return [event for event in events if str(event.get("reason", "")).startswith("Topology")]
+
+
+def said(events: Iterable[Object]) -> list[Said]:
+    """The events, equal ones together, in the order in which they came first."""
+    about: dict[tuple[str, str], list[str]] = {}
+    for event in topology(events):
+        on = event["involvedObject"]
+        name = f"{str(on['kind']).lower()} {on['name']}"
+        about.setdefault((event["reason"], " ".join(str(event["message"]).split())), []).append(name)
+    return [Said(reason, message, tuple(dict.fromkeys(names))) for (reason, message), names in about.items()]
