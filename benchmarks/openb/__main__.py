@@ -1,0 +1,97 @@
+"""python -m benchmarks.openb: replay the trace, print tables, write JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.openb import tables
+from benchmarks.openb.policies import Name
+from benchmarks.openb.published import LOADS
+from benchmarks.openb.runs import Outcome, run_all, tasks
+from benchmarks.openb.trace import LISTS
+
+
+def main(
+    seeds: Annotated[
+        str, typer.Option(help="Orders of arrival, comma-separated, ranges too. Published: 42-51.")
+    ] = "42-51",
+    lists: Annotated[str, typer.Option(help="Lists of pods, comma-separated.")] = ",".join(LISTS),
+    policies: Annotated[str, typer.Option(help="Policies, comma-separated.")] = ",".join(Name),
+    load: Annotated[
+        int, typer.Option(help=f"Arrived percent to compare at: one of {', '.join(map(str, LOADS))}.")
+    ] = 100,
+    processes: Annotated[int, typer.Option(help="At a time.")] = os.cpu_count() or 1,
+    out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/openb.jsonl"),
+) -> None:
+    """Fill the openb cluster pod by pod, and show the share of GPUs that stays unallocated (docs/openb.md).
+
+    All of it takes about five minutes on two cores. Half a minute:
+    python -m benchmarks.openb --lists default --policies fgd,muster --seeds 42-43
+    """
+    todo = tasks(_lists(lists), _policies(policies), _seeds(seeds))
+    if load not in LOADS:
+        raise typer.BadParameter(f"--load {load}: not one of {', '.join(map(str, LOADS))}")
+    status, console = Console(stderr=True), Console() if sys.stdout.isatty() else Console(width=140)
+    outcomes: list[Outcome] = []
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", encoding="utf-8") as lines, status.status("replaying") as shown:
+        for outcome in run_all(todo, processes):
+            outcomes.append(outcome)
+            lines.write(json.dumps(asdict(outcome)) + "\n")
+            lines.flush()
+            shown.update(f"replaying: {len(outcomes)} of {len(todo)}")
+    for title, table in (
+        (
+            f"Unallocated GPUs, %, when {load} % have arrived: mean ± deviation",
+            tables.by_policy(outcomes, load),
+        ),
+        ("The same at each load, mean", tables.by_load(outcomes)),
+        ("On equal seeds", tables.gains(outcomes, load, Name.MUSTER, Name.FGD)),
+        ("", tables.gains(outcomes, load, Name.MUSTER, Name.FGD_ALL)),
+    ):
+        if table.row_count:
+            console.print(title, style="bold", highlight=False)
+            console.print(table)
+            console.print()
+
+
+def _lists(text: str) -> list[str]:
+    chosen = text.split(",")
+    for name in chosen:
+        if name not in LISTS:
+            raise typer.BadParameter(f"--lists {name}: not one of {', '.join(LISTS)}")
+    return chosen
+
+
+def _policies(text: str) -> list[Name]:
+    try:
+        return [Name(name) for name in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"--policies: {error}; there are {', '.join(Name)}") from error
+
+
+def _seeds(text: str) -> list[int]:
+    """
+    >>> _seeds("42-44,7")
+    [42, 43, 44, 7]
+    """
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            seeds += range(int(first), int(last or first) + 1)
+    except ValueError as error:
+        raise typer.BadParameter(f"--seeds {text}: whole numbers and ranges, as 42-51,60") from error
+    return seeds
+
+
+if __name__ == "__main__":
+    typer.run(main)
