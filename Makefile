@@ -155,17 +155,35 @@ test: build ## All of it: check, Go tests, and every pytest, from unit to end-to
 	$(PYTEST) tests e2e || failed+=" pytest"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
+# Only the report goes to standard output. What is missing is built first.
+.PHONY: chaos
+chaos: $(READY) ## Break everything under load and audit it: JSON (SEED=1 FAULTS=60, or MINUTES=30)
+	@$(PY) -m e2e.chaos $(if $(SEED),--seed $(SEED)) \
+	  $(if $(MINUTES),--minutes $(MINUTES),$(if $(FAULTS),--faults $(FAULTS)))
+
 # --- measuring ------------------------------------------------------------------------------------
 
 .PHONY: bench
 bench: $(READY) ## Figures beside the peers' methods: tables, and JSON lines in out/ (at most 15 minutes)
 	$(PY) -m benchmarks.run
 
+.PHONY: throughput
+throughput: build ## Pods bound per second beside a stock kube-scheduler, on the local cluster (half an hour)
+	$(PY) -m benchmarks.throughput
+
+.PHONY: openb
+openb: $(READY) ## Replay the openb trace beside FGD and best fit: GPUs left over (about five minutes)
+	$(PY) -m benchmarks.openb
+
 # --- trying it out --------------------------------------------------------------------------------
 
 .PHONY: demo
 demo: $(READY) ## Show gangs being placed on a local cluster (builds what it needs first)
 	$(PY) -m local_cluster.demo
+
+.PHONY: example
+example: $(READY) ## Apply NAME=… of examples/ on a local cluster and show what comes of it; without NAME, list them
+	@$(PY) -m local_cluster.examples $(if $(KEEP),--keep) $(NAME)
 
 .PHONY: kind-up
 kind-up: $(READY) ## A kind cluster with GPU-shaped nodes and Muster in it (needs docker)

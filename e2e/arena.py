@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.audit import OURS
 from e2e.client import Client
 from local_cluster.cluster import LocalCluster
 from local_cluster.stack import Stack
@@ -50,7 +51,10 @@ def open_arena(option: str, directory: Path) -> Iterator[Arena]:
     credentials = directory / "credentials"
     credentials.mkdir(mode=0o700)
     if option == "local":
-        with LocalCluster(directory / "cluster") as cluster, Stack(cluster, directory / "stack") as stack:
+        with (
+            LocalCluster(directory / "cluster") as cluster,
+            Stack(cluster, directory / "stack", scheduler_names=sorted(OURS)) as stack,
+        ):
             yield Arena(Client.of(cluster.kubeconfig, credentials), cluster, stack)
         return
     kind, _, path = option.partition(":")

@@ -14,6 +14,8 @@ violations, each with the name of its rule:
     bound-too-early       a member was bound before the gang's members all existed
     binding-in-two-steps  a pod was seen with a node and without its GPUs
     allocation-moved      a bound pod's GPUs were changed afterwards
+
+and of slices of GPU memory those that `slices` lists.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from e2e.facts import GROUP_RESOURCE, NodeFacts, PodFacts
+from e2e.slices import judge_memory, judge_slice
 
-OURS = frozenset({"muster"})
-"""Scheduler names whose pods must carry an allocation."""
+OURS = frozenset({"muster", "kai-scheduler"})
+"""Scheduler names whose pods must carry an allocation. The second is a profile that can be switched on."""
 
 GRACE_S = 10.0
 """How long a gang may be half bound. Binds of one gang follow one another within milliseconds."""
@@ -57,6 +60,8 @@ def judge(pods: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> list[Violatio
 def judge_pod(pod: PodFacts, node: NodeFacts | None) -> list[Violation]:
     """One bound pod against its node; `node` is None when that is gone."""
     found = [Violation("annotation-unreadable", f"{pod.name}: {problem}") for problem in pod.unreadable]
+    if pod.slice is not None and pod.scheduler in OURS and not found:
+        found = [Violation(*each) for each in judge_slice(pod.name, pod.slice, node.memory if node else None)]
     if not pod.gpus or pod.scheduler not in OURS or found:
         return found
     if pod.allocation is None:
@@ -82,10 +87,12 @@ def _judge_node(name: str, node: NodeFacts | None, pods: Sequence[PodFacts]) -> 
     found = []
     owner: dict[int, str] = {}
     for pod in pods:
-        for gpu in pod.allocation or ():
+        for gpu in (pod.allocation or ()) if pod.gpus else ():
             if owner.setdefault(gpu, pod.name) != pod.name:
                 text = f"GPU {gpu} of {name} belongs to {owner[gpu]} and to {pod.name}"
                 found.append(Violation("gpu-twice", text))
+    slices = {pod.name: pod.slice for pod in pods if pod.slice is not None}
+    found += [Violation(*each) for each in judge_memory(name, node.memory if node else (), slices, owner)]
     asked = sum(pod.gpus for pod in pods)
     if node is not None and asked > node.count:
         found.append(Violation("overcommitted", f"{asked} GPUs of {name} are asked for, it has {node.count}"))
@@ -114,6 +121,7 @@ class _Life:
     pods: dict[str, PodFacts] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
+    went: list[float] = field(default_factory=list)
     half_since: float | None = None
     overdue: bool = False
 
@@ -122,10 +130,13 @@ class Auditor:
     """Follows changes in the order in which the API server made them; `violations` grows.
 
     What existed before is told with `existed`: it was not seen happening and is not judged as if it were.
+    A member that went less than `race_s` before another was bound counts as one that existed: where members
+    are deleted at any moment, Bindings are under way that nobody can call back.
     """
 
-    def __init__(self, grace_s: float = GRACE_S) -> None:
+    def __init__(self, grace_s: float = GRACE_S, *, race_s: float = 0.0) -> None:
         self._grace_s = grace_s
+        self._race_s = race_s
         self._pods: dict[str, PodFacts] = {}
         self._nodes: dict[str, NodeFacts] = {}
         self._gangs: dict[str, _Life] = defaultdict(_Life)
@@ -150,6 +161,10 @@ class Auditor:
             return
         life = self._gangs[pod.gang.key]
         life.pods.pop(uid, None)
+        life.went.append(at)
+        if not any(member.node for member in life.pods.values()):  # given up: what comes begins anew
+            life.bound.clear()
+            life.half_since = None
         if not life.pods:
             del self._gangs[pod.gang.key]
 
@@ -191,7 +206,8 @@ class Auditor:
         life.pods[pod.uid] = pod
         life.seen.add(pod.uid)
         needed = max(member.gang.needed for member in life.pods.values() if member.gang)
-        if judged and len(life.pods) < needed:
+        existed = len(life.pods) + sum(at - went < self._race_s for went in life.went)
+        if judged and existed < needed:
             text = f"{pod.name} was bound when {len(life.pods)} of the {needed} members of {key} existed"
             if len(life.seen) < needed or not life.bound:  # a replacement of a running gang may come alone
                 self.violations.append(Violation("bound-too-early", text))

@@ -51,15 +51,19 @@ class Client(Api):
         pair = KeyPair(certificate, key) if certificate and key else None
         return cls(str(cluster["server"]).rstrip("/"), str(ca), pair, user.get("token"))
 
-    def watch(self, path: str, since: str) -> Watch:
-        """Changes of a collection after the resource version `since`."""
+    def watch(self, path: str, since: str, accept: str = "application/json") -> Watch:
+        """Changes of a collection after the resource version `since`; `accept`: in which form."""
         mark = "&" if "?" in path else "?"
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={since}&timeoutSeconds={WATCH_SECONDS}"
         url = f"{self.url}{path}{mark}{query}"
         timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=WATCH_SECONDS + 30)
         try:
             answer = self._pool.request(
-                "GET", url, headers=self._headers, preload_content=False, timeout=timeout
+                "GET",
+                url,
+                headers=self._headers | {"Accept": accept},
+                preload_content=False,
+                timeout=timeout,
             )
         except urllib3.exceptions.HTTPError as problem:
             raise ApiUnreachable(f"watch {path}: {problem}") from problem

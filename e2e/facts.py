@@ -1,6 +1,6 @@
 """Pods and nodes as the auditor sees them: read from API objects by code that shares nothing with Muster.
 
-Only whole GPUs are read here; slices of GPU memory come with the issue that brings them.
+Whole GPUs are read here, slices of GPU memory in `slices`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from e2e.slices import Slice, memory_of, slice_of
 from local_cluster.api import Object
 
 GPU_RESOURCES = ("aliyun.com/gpu", "nvidia.com/gpu", "amd.com/gpu")
@@ -46,6 +47,7 @@ class PodFacts:
     allocation: tuple[int, ...] | None
     group: tuple[int, ...] | None
     unreadable: tuple[str, ...]
+    slice: Slice | None = None
 
     @classmethod
     def of(cls, body: Object) -> PodFacts:
@@ -64,6 +66,7 @@ class PodFacts:
             gang=_gang(meta),
             allocation=_read(_allocated, ALLOCATION, annotations, problems),
             group=_read(_grouped, GROUP, annotations, problems),
+            slice=_sliced(meta, spec, problems),
             unreadable=tuple(problems),
         )
 
@@ -79,10 +82,12 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """`gpus`: how many whole GPUs the node offers under each resource."""
+    """`gpus`: how many whole GPUs the node offers under each resource. `memory`: GiB of each GPU that it
+    shares, () where it shares none."""
 
     name: str
     gpus: Mapping[str, int]
+    memory: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, body: Object) -> NodeFacts:
@@ -90,6 +95,7 @@ class NodeFacts:
         return cls(
             str(body["metadata"]["name"]),
             {resource: int(offered[resource]) for resource in GPU_RESOURCES if resource in offered},
+            memory_of(body),
         )
 
     @property
@@ -132,6 +138,15 @@ def _read(
         return tuple(reader(annotations[key]))
     except (ValueError, KeyError, TypeError) as problem:
         problems.append(f"{key} is {annotations[key]!r}: {problem!r}")
+        return None
+
+
+def _sliced(meta: Object, spec: Object, problems: list[str]) -> Slice | None:
+    """The pod's slice of GPU memory; None without one, and when it can't be read, which is noted."""
+    try:
+        return slice_of(meta, spec)
+    except (ValueError, KeyError, TypeError) as problem:
+        problems.append(f"the slice of {meta['name']}: {problem!r}")
         return None
 
 

@@ -10,6 +10,8 @@ from local_cluster.topology import load_topology
 
 GPU = "aliyun.com/gpu"
 MUSTER = "muster"
+KWOK = {"kwok.x-k8s.io/node": "fake"}
+"""Annotation of nodes that kwok keeps alive, also where it does so for some nodes only."""
 DOCUMENT_MESH = "v100-8x-gputopology-document"
 """The eight V100 of the gputopology document, a cube mesh, in the document's numbering."""
 
@@ -44,7 +46,7 @@ def node(
         "metadata": {
             "name": name,
             "labels": {"kubernetes.io/hostname": name, **(labels or {})},
-            "annotations": {"kwok.x-k8s.io/node": "fake", **published, **(annotations or {})},
+            "annotations": {**KWOK, **published, **(annotations or {})},
         },
         "spec": {},
         "status": {"capacity": offered, "allocatable": offered},

@@ -19,6 +19,9 @@ Answer = TypeVar("Answer")
 
 PODS, EVENTS, NODES = "/api/v1/pods", "/api/v1/events", "/api/v1/nodes"
 RECONNECT_EVERY_S = 0.2
+GONE = 410
+BUSY = frozenset({429, 500, 502, 503, 504})
+"""What an API server says that comes up or is overloaded: asked again."""
 
 
 class TooLateError(AssertionError):
@@ -40,10 +43,17 @@ class Change:
 
 
 class Record:
-    """A history of pods, nodes and events, from when it is entered to when it is left."""
+    """A history of pods, nodes and events, from when it is entered to when it is left.
 
-    def __init__(self, client: Client, kinds: Iterable[str] = (PODS, EVENTS, NODES)) -> None:
+    With `relists`, all is listed anew whenever the server was away, instead of going on where the watch
+    broke: what the cluster holds then is seen, whatever became of the history.
+    """
+
+    def __init__(
+        self, client: Client, kinds: Iterable[str] = (PODS, EVENTS, NODES), *, relists: bool = False
+    ) -> None:
         self._client = client
+        self._relists = relists
         self._kinds = tuple(kinds)
         self._changed = threading.Condition()
         self._changes: list[Change] = []
@@ -136,16 +146,22 @@ class Record:
 
     def _follow(self, kind: str) -> None:
         """Watch one collection until the record is left; list again where the server forgot the version."""
+        stale = False
         try:
             while not self._over.is_set():
                 try:
+                    if stale:
+                        self._list(kind)
+                        stale = False
                     self._read(kind)
                 except ApiUnreachable:
+                    stale = stale or self._relists
                     self._over.wait(RECONNECT_EVERY_S)  # the server is down: ask again
                 except ApiError as problem:
-                    if problem.status != 410:
+                    if problem.status not in BUSY | {GONE}:
                         raise
-                    self._list(kind)
+                    stale = stale or problem.status == GONE
+                    self._over.wait(RECONNECT_EVERY_S)
         except Exception as problem:  # noqa: BLE001  a thread that dies in silence would pass tests
             with self._changed:
                 self._failures.append(f"the record of {kind} broke: {problem!r}")

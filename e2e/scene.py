@@ -18,6 +18,7 @@ from e2e.client import Client
 from e2e.facts import NodeFacts, PodFacts
 from e2e.record import EVENTS, NODES, PODS, Record
 from local_cluster.api import ApiError, Object
+from local_cluster.examples.objects import collection
 
 FENCE = "e2e.muster.dev/scene"
 COMPLETE = "local-cluster/complete-after"
@@ -89,6 +90,15 @@ class Scene:
         job = deepcopy(job)
         return self._create("/apis/batch/v1", "jobs", job, job["spec"]["template"])
 
+    def apply(self, *bodies: Object) -> None:
+        """Create objects of any kind, in this order, in the scene's namespace instead of their own."""
+        for body in map(deepcopy, bodies):
+            body["metadata"]["namespace"] = self.name
+            pod = body if body["kind"] == "Pod" else (body.get("spec") or {}).get("template")
+            if self._fenced and pod is not None:
+                pod["spec"]["nodeSelector"] = pod["spec"].get("nodeSelector", {}) | {FENCE: self.name}
+            self.client.post(collection(body), body)
+
     def delete(self, *names: str) -> None:
         """Delete pods and wait until they are gone."""
         for name in names:
@@ -114,9 +124,9 @@ class Scene:
         self.until(lambda: not self.pods_of_job(name), f"the pods of job {name} are gone")
 
     def clear(self) -> None:
-        """Delete all jobs, pods and nodes of the scene and wait until pods and nodes are gone."""
-        jobs = f"/apis/batch/v1/namespaces/{self.name}/jobs"
-        self.client.delete(f"{jobs}?propagationPolicy=Background")
+        """Delete all that makes pods, pods and nodes of the scene; wait until pods and nodes are gone."""
+        for owners in ("batch/v1/namespaces/{}/jobs", "apps/v1/namespaces/{}/statefulsets"):
+            self.client.delete(f"/apis/{owners.format(self.name)}?propagationPolicy=Background")
         self.client.delete(f"/api/v1/namespaces/{self.name}/pods", grace_s=0)
         self.until(lambda: not self.pods(), "all pods of the scene are gone")
         for name in self._nodes:

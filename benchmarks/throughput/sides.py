@@ -1,0 +1,136 @@
+"""The two ways to run the same scheduler binary: with Muster, and as it comes.
+
+Both read scheduler-config/scheduler.yaml, so they have the same client limits, and run under the same
+account. Never do both run at once: what one costs must not be charged to the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from local_cluster import stack_config
+from local_cluster.api import Api
+from local_cluster.build import binary
+from local_cluster.certificates import ClusterKeys
+from local_cluster.cluster import LocalCluster
+from local_cluster.ports import free_port
+from local_cluster.processes import Process
+from local_cluster.stack import HOST, SCHEDULER_DEADLINE_S, Stack
+
+
+class Side(Protocol):
+    """One way to schedule. `name` is also the schedulerName of its pods."""
+
+    name: str
+
+    def prepare(self, warm: Callable[[], None]) -> None:
+        """Start what runs beside the scheduler; `warm` has it place some pods, to load what it loads late."""
+
+    def start(self) -> None:
+        """Start the scheduler; returns when it leads."""
+
+    def stop(self) -> None: ...
+
+    def processes(self) -> dict[str, Process]:
+        """What runs, by name."""
+
+    def metrics(self) -> dict[str, str]:
+        """Prometheus text of each process."""
+
+
+class Muster:
+    """The shim and the service."""
+
+    name = "muster"
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        self.stack = Stack(cluster, directory, quick_lease=False)
+
+    def prepare(self, warm: Callable[[], None]) -> None:
+        self.stack.start()
+        warm()
+        self.stack.scheduler.stop()
+
+    def start(self) -> None:
+        self.stack.start_scheduler()
+
+    def stop(self) -> None:
+        self.stack.stop()
+
+    def processes(self) -> dict[str, Process]:
+        return {"scheduler": self.stack.scheduler, "service": self.stack.service}
+
+    def metrics(self) -> dict[str, str]:
+        return {"scheduler": self.stack.scheduler_metrics(), "service": self.stack.service_get("/metrics")}
+
+
+class Stock:
+    """The same binary with one profile that has the default plugins and no others; nothing beside it."""
+
+    name = "stock"
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        self._cluster = cluster
+        self._directory = directory.absolute()
+        self._process: Process | None = None
+        self._port = 0
+
+    def prepare(self, warm: Callable[[], None]) -> None:
+        """Nothing does."""
+
+    def start(self) -> None:
+        api = self._cluster.api
+        self._directory.mkdir(parents=True, exist_ok=True)
+        stack_config.apply_rights(api)
+        self._port = free_port()
+        self._process = Process("stock scheduler", self._argv(), log=self._directory / "scheduler.log")
+        self._process.start()
+        self._process.wait_ready(lambda: stack_config.leader(api), SCHEDULER_DEADLINE_S)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def processes(self) -> dict[str, Process]:
+        return {"scheduler": self._process} if self._process is not None else {}
+
+    def metrics(self) -> dict[str, str]:
+        keys = ClusterKeys.create(self._cluster.layout.pki)
+        api = Api(f"https://{HOST}:{self._port}", str(keys.ca.pair.certificate), keys.admin)
+        try:
+            return {"scheduler": api.send("GET", "/metrics").body.decode()}
+        finally:
+            api.close()
+
+    def _argv(self) -> list[str]:
+        """As `Stack` starts the shim, but for the feature gate that the plugin needs."""
+        kubeconfig = self._cluster.kubeconfig_for(stack_config.ACCOUNT)
+        configuration = self._directory / "scheduler.json"
+        stack_config.write_scheduler_configuration(
+            configuration, kubeconfig=kubeconfig, socket=Path(), quick_lease=False
+        )
+        configuration.write_text(json.dumps(stock(json.loads(configuration.read_text())), indent=2))
+        ca = ClusterKeys.create(self._cluster.layout.pki).ca
+        pair = ca.issue("stock-scheduler", "stock-scheduler", serves=("localhost", HOST))
+        return [
+            str(binary("shim")),
+            f"--config={configuration}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            "--authentication-skip-lookup=true",
+            f"--client-ca-file={ca.pair.certificate}",
+            f"--bind-address={HOST}",
+            f"--secure-port={self._port}",
+            f"--tls-cert-file={pair.certificate}",
+            f"--tls-private-key-file={pair.key}",
+            "--v=2",
+        ]
+
+
+def stock(configuration: dict[str, Any]) -> dict[str, Any]:
+    """Muster's KubeSchedulerConfiguration with one profile of default plugins in the place of its own."""
+    return configuration | {"profiles": [{"schedulerName": Stock.name}]}

@@ -1,0 +1,161 @@
+"""The auditor of the chaos: what must hold, judged from changes and lists of the API server alone. Pure.
+
+double-booked      no GPU belongs to two pods, and no node gives more GPUs than it has
+partial            no gang stays half bound for longer than the grace
+lost               no pod vanishes that nobody deleted
+waits-though-fits  once all is quiet, no complete gang waits for which there is room
+allocation         annotations say what the pod has, from its Binding on: the other rules of `e2e.audit`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from e2e.audit import Auditor, Violation, judge
+from e2e.chaos.fits import Fit, waiting_that_fit
+from e2e.chaos.losses import Losses
+from e2e.chaos.meter import Meter
+from e2e.facts import Gang, NodeFacts, PodFacts
+from e2e.record import NODES, PODS, Change
+from local_cluster.api import Object
+
+GRACE_S = 30.0
+"""How long a gang may be half bound while the system is up, as the design says."""
+
+MARGIN_S = 15.0
+"""What back-off after an outage adds to it, and a busy machine."""
+
+RACE_S = 15.0
+"""Bindings beside a member that was just deleted may hang in an API server that hangs itself."""
+
+PODGROUPS = "/apis/scheduling.run.ai/v2/podgroups"
+POD_GROUP = "scheduling.run.ai/pod-group"
+
+DOUBLE_BOOKED, PARTIAL, LOST, WAITS = "double-booked", "partial", "lost", "waits-though-fits"
+ALLOCATION = "allocation"
+RULES = (DOUBLE_BOOKED, PARTIAL, LOST, WAITS, ALLOCATION)
+RULE_OF = dict.fromkeys(("gpu-twice", "overcommitted", "memory-overcommitted"), DOUBLE_BOOKED)
+RULE_OF["gang-partial"] = PARTIAL
+"""Rules of `e2e.audit` under the names used here; all others are ALLOCATION."""
+
+
+class ChaosAuditor:
+    """Judges one namespace. `gpus`: how many the cluster has, for its load.
+
+    The grace counts the time in which all processes were well: outages are told by who made them.
+    """
+
+    def __init__(self, namespace: str, gpus: int, *, grace_s: float = GRACE_S + MARGIN_S) -> None:
+        self.losses = Losses()
+        self.meter = Meter(gpus)
+        self.relisted = 0
+        self.longest_partial_s = 0.0
+        self._prefix = f"{namespace}/"
+        self._history = Auditor(grace_s, race_s=RACE_S)
+        self._outages: list[tuple[float, float]] = []
+        self._half_since: dict[str, float] = {}
+        self._groups: dict[str, Object] = {}
+        self._found: list[Violation] = []
+
+    # --- during the run -------------------------------------------------------------------------
+
+    @property
+    def binds(self) -> int:
+        return len(self._history.binds)
+
+    def outage(self, began: float, ended: float) -> None:
+        """Processes were killed or hung. To be told before what was seen meanwhile."""
+        self._outages.append((began, ended))
+
+    def see(self, change: Change) -> None:
+        """One change, in the order in which the API server made them."""
+        if change.kind == NODES:
+            self._history.node(NodeFacts.of(change.body))
+        elif change.kind == PODGROUPS:
+            self._groups[_name(change.body)] = change.body
+        elif change.kind == PODS and _name(change.body).startswith(self._prefix):
+            self._see_pod(change)
+
+    def passed(self, now: float) -> None:
+        """Time passed without a change."""
+        self._history.passed(self._up(now))
+
+    def _up(self, at: float) -> float:
+        """The time on a clock that stands still during outages."""
+        return at - sum(min(at, ended) - began for began, ended in self._outages if began < at)
+
+    def _see_pod(self, change: Change) -> None:
+        pod = self.facts(change.body)
+        key = pod.gang.key if pod.gang else pod.name
+        if change.deed == "DELETED":
+            self.losses.went(change.at, change.body, key, half=key in self._history.half_bound())
+            self.meter.gone(change.at, pod.uid)
+            self._history.gone(self._up(change.at), pod.uid)
+        else:
+            self.relisted += change.deed == "LISTED"
+            self.losses.seen(change.body, key)
+            self.meter.pod(change.at, pod)
+            self._history.pod(self._up(change.at), pod)
+        self._time_halves(self._up(change.at))
+
+    def _time_halves(self, now: float) -> None:
+        """How long gangs stay half bound, also below the grace."""
+        half = {*self._history.half_bound()}
+        for key in half - {*self._half_since}:
+            self._half_since[key] = now
+        for key in {*self._half_since} - half:
+            self.longest_partial_s = max(self.longest_partial_s, now - self._half_since.pop(key))
+
+    def facts(self, pod: Object) -> PodFacts:
+        """A pod as the rules see it; its gang may be a PodGroup's."""
+        facts = PodFacts.of(pod)
+        name = str((pod["metadata"].get("annotations") or {}).get(POD_GROUP, ""))
+        if facts.gang is not None or not name:
+            return facts
+        namespace = pod["metadata"]["namespace"]
+        spec = self._groups.get(f"{namespace}/{name}", {}).get("spec") or {}
+        return replace(facts, gang=Gang(f"{namespace}/{POD_GROUP}/{name}", int(spec.get("minMember", 0))))
+
+    # --- when all is quiet ----------------------------------------------------------------------
+
+    def fits(self, pods: Iterable[Object], nodes: Iterable[Object]) -> list[Fit]:
+        """Gangs of the namespace that wait, though there is room for them."""
+        ours = self._ours(pods)
+        gangs = {facts.uid: facts.gang for pod in ours if (facts := self.facts(pod)).gang is not None}
+        scopes = {}
+        for group in self._groups.values():
+            key = f"{group['metadata']['namespace']}/{POD_GROUP}/{group['metadata']['name']}"
+            scopes[key] = str((group["spec"].get("topologyPolicy") or {}).get("scope", ""))
+        return waiting_that_fit(ours, nodes, gangs, scopes)
+
+    def waits_though_fits(self, when: str, fits: Iterable[Fit]) -> None:
+        """These gangs had their time and wait still."""
+        self._found += [Violation(WAITS, f"{when}: {fit}") for fit in fits]
+
+    # --- the verdict ----------------------------------------------------------------------------
+
+    def verdict(self, pods: Iterable[Object], nodes: Iterable[Object]) -> Mapping[str, Sequence[str]]:
+        """Rule → what broke it, each once: from the history, and from these fresh lists."""
+        ours = self._ours(pods)
+        now = judge(map(self.facts, ours), map(NodeFacts.of, nodes))
+        missing = self.losses.missing(str(pod["metadata"]["uid"]) for pod in ours)
+        found = [
+            *self._history.violations,
+            # a replacement that waits beside those that run is no half gang; only the history can tell
+            *(violation for violation in now if RULE_OF.get(violation.rule) != PARTIAL),
+            *(Violation(LOST, f"{name} vanished") for name in (*self.losses.lost, *missing)),
+            *self._found,
+        ]
+        verdict: dict[str, list[str]] = {rule: [] for rule in RULES}
+        for violation in dict.fromkeys(found):
+            known = violation.rule if violation.rule in RULES else ALLOCATION
+            verdict[RULE_OF.get(violation.rule, known)].append(str(violation))
+        return verdict
+
+    def _ours(self, pods: Iterable[Object]) -> list[Object]:
+        return [pod for pod in pods if _name(pod).startswith(self._prefix)]
+
+
+def _name(body: Object) -> str:
+    return f"{body['metadata'].get('namespace', '')}/{body['metadata']['name']}"

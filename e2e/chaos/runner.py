@@ -1,0 +1,343 @@
+"""One run: load, faults that are aimed, and in the end whether all that was submitted got through."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from e2e.chaos import ground
+from e2e.chaos.aim import MissedError, aim
+from e2e.chaos.auditor import PODGROUPS, ChaosAuditor
+from e2e.chaos.crowd import Crowd
+from e2e.chaos.faults import DELETE_PODGROUP, Fault, NothingToBreakError, deck
+from e2e.chaos.patience import NOT_FOUND, Patient
+from e2e.chaos.report import Hit, Report
+from e2e.chaos.sight import BETWEEN, Sight, look
+from e2e.chaos.submissions import ACK, OWN, PODGROUP, Submission, ordinary
+from e2e.chaos.watching import Deadline, Watching
+from e2e.chaos.world import World
+from e2e.client import Client
+from e2e.record import NODES, PODS, Record
+from local_cluster.api import ApiError
+from local_cluster.cluster import LocalCluster
+from local_cluster.stack import Stack
+
+CEILING = 0.8
+"""The share of GPUs that the crowd asks for by itself; targets come on top."""
+
+FULL = 0.82
+"""Where so much is bound, the oldest are told to end before the next target is submitted."""
+
+WAVE = 1.3
+"""What is asked for in the end: more than there is, so that some gangs must wait."""
+
+OUTAGE_S = 1.0
+"""What is shorter is no outage, but business as usual."""
+
+WHOLE_AGAIN_WITHIN_S = 45.0
+HURRIES = 0.25
+"""The share of faults after which the next one does not wait until the system has got over it."""
+
+FILLS_WITHIN_S = 60.0
+SETTLES_WITHIN_S = 90.0
+ENDS_WITHIN_S = 30.0
+ROUNDS = 40
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A run ends after `faults` that hit, or after `minutes` where that is given; it gives up hope of the
+    former after three times as many tries."""
+
+    seed: int
+    faults: int = 60
+    minutes: float | None = None
+
+
+def run(cluster: LocalCluster, stack: Stack, client: Client, options: Options, say: Say) -> Report:
+    """Do it on a cluster whose processes run, and leave it as it was."""
+    return _Run(cluster, stack, client, options, say).run()
+
+
+class _Run:
+    def __init__(
+        self, cluster: LocalCluster, stack: Stack, client: Client, options: Options, say: Say
+    ) -> None:
+        self._options = options
+        self._say = say
+        self._client = client
+        self._patient = Patient(client)
+        self._chance = random.Random(options.seed)
+        self._name = f"chaos-{uuid.uuid4().hex[:6]}"
+        self._podgroups = _serves_podgroups(client)
+        dialects = (ACK, OWN, PODGROUP) if self._podgroups else (ACK, OWN)
+        self._auditor = ChaosAuditor(self._name, ground.TOTAL_GPUS)
+        self._watching = Watching(client, self._auditor, podgroups=self._podgroups)
+        self._record = Record(client, (PODS, NODES))
+        self._crowd = Crowd(
+            Patient(client),
+            self._name,
+            self._record,
+            self._auditor.losses,
+            random.Random(f"{options.seed} crowd"),
+            gpus=ground.TOTAL_GPUS,
+            ceiling=CEILING,
+            dialects=dialects,
+        )
+        self._world = World(
+            cluster,
+            stack,
+            self._patient,
+            self._name,
+            self._record,
+            self._crowd,
+            self._auditor.losses,
+            self._chance,
+            ground.nodes(self._name),
+        )
+        self._hits: list[Hit] = []
+        self._rounds = 0
+
+    def run(self) -> Report:
+        began = time.monotonic()
+        try:
+            verdict, unfinished = self._live(began)
+        except Exception:  # but for Ctrl-C: then the whole cluster goes
+            self._tidy()
+            raise
+        self._tidy()
+        losses = self._auditor.losses
+        return Report(
+            seed=self._options.seed,
+            seconds=time.monotonic() - began,
+            wanted=0 if self._options.minutes is not None else self._options.faults,
+            hits=self._hits,
+            counts=self._crowd.counts,
+            load=self._auditor.meter.report(),
+            binds=self._auditor.binds,
+            relisted=self._auditor.relisted,
+            pods_gone=losses.gone,
+            evicted=losses.evicted,
+            longest_partial_s=self._auditor.longest_partial_s,
+            settled_rounds=self._rounds,
+            unfinished=unfinished,
+            violations=verdict,
+        )
+
+    def _live(self, began: float) -> tuple[Mapping[str, Sequence[str]], list[str]]:
+        """The auditor's verdict, and the gangs that did not end."""
+        self._world.restore()
+        self._world.cluster.create_namespace(self._name)
+        with self._record, self._watching:
+            self._make_nodes()
+            with self._crowd:
+                try:
+                    self._fill()
+                    self._auditor.meter.begin(time.monotonic())
+                    self._break_things(began)
+                    self._auditor.meter.end(time.monotonic())
+                    self._close()
+                finally:
+                    self._world.wake()
+            unfinished = [self._story(submission.name) for submission in self._crowd.open()]
+            return self._watching.verdict(), unfinished
+
+    # --- before and after -----------------------------------------------------------------------
+
+    def _make_nodes(self) -> None:
+        for body in self._world.nodes.values():
+            self._patient.create(NODES, body)
+        self._record.until(
+            lambda: len(self._ready()) == len(self._world.nodes), "nodes ready", FILLS_WITHIN_S
+        )
+
+    def _ready(self) -> list[str]:
+        return [
+            str(node["metadata"]["name"])
+            for node in self._record.live(NODES)
+            if node["metadata"]["name"] in self._world.nodes
+            and any(
+                c["type"] == "Ready" and c["status"] == "True"
+                for c in (node.get("status") or {}).get("conditions") or ()
+            )
+            and not node["spec"].get("taints")
+        ]
+
+    def _fill(self) -> None:
+        """Wait until half of the GPUs are bound."""
+
+        def loaded() -> bool:
+            self._crowd.check()
+            return self._load() >= 0.5
+
+        self._record.until(loaded, "half of the GPUs are bound", FILLS_WITHIN_S)
+
+    def _load(self) -> float:
+        facts = [self._auditor.facts(pod) for pod in self._world.alive()]
+        return sum(pod.gpus for pod in facts if pod.holds) / ground.TOTAL_GPUS
+
+    def _tidy(self) -> None:
+        """Leave the cluster as it was."""
+        self._world.restore()
+        pods = f"/api/v1/namespaces/{self._name}/pods"
+        self._patient.delete(f"/apis/batch/v1/namespaces/{self._name}/jobs?propagationPolicy=Background")
+        self._patient.delete(pods, grace_s=0)
+        for name in self._world.nodes:
+            self._patient.delete(f"{NODES}/{name}")
+        self._patient.delete(f"/api/v1/namespaces/{self._name}")
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _break_things(self, began: float) -> None:
+        for number, (fault, moment) in enumerate(deck(self._chance, podgroups=self._podgroups)):
+            self._world.repair()
+            self._crowd.check()
+            hits = sum(hit.hit for hit in self._hits)
+            late = self._options.minutes is not None and time.monotonic() - began > self._options.minutes * 60
+            hopeless = self._options.minutes is None and number >= 3 * self._options.faults
+            if late or hopeless or (self._options.minutes is None and hits >= self._options.faults):
+                return
+            self._make_room()
+            hit = self._one(number, fault, moment, began)
+            self._hits.append(hit)
+            self._watching.catch_up()
+            seen = f"{hit.running} of {hit.needed} ran" if hit.gang else ""
+            self._say(
+                f"{hit.at_s:6.1f} s  {'hit ' if hit.hit else 'miss'} {hit.fault} at {hit.moment}: {hit.gang} "
+                f"{hit.phase} {seen}, back after {hit.back_after_s:.1f} s {hit.note}".rstrip()
+            )
+
+    def _make_room(self) -> None:
+        if self._load() > FULL:
+            self._crowd.end(self._crowd.open()[:2])
+
+    def _one(self, number: int, fault: Fault, moment: str, began: float) -> Hit:
+        """Submit a gang, wait for the moment, break, heal."""
+        world, note, ran = self._world, "", 0
+        started = at = self._restore(time.monotonic())
+        dialects = [PODGROUP] if fault is DELETE_PODGROUP else self._crowd.dialects
+        seen: Sight | None = None
+        hurt: Submission | None = None
+        try:
+            with aim(world, moment, number, dialects) as aimed:
+                if fault.asks_api and not world.api_answers:
+                    world.wake_api()
+                at = time.monotonic()
+                revision = fault.inject(world, aimed)
+                seen, hurt = aimed.sight, aimed.submission
+                ran = (
+                    world.ran_by(aimed.submission, revision) if revision else world.running(aimed.submission)
+                )
+            fault.heal(world, aimed)
+        except (MissedError, NothingToBreakError) as problem:
+            note = str(problem)
+        back = self._restore(started)
+        return Hit(
+            number=number,
+            at_s=round(at - began, 2),
+            fault=fault.name,
+            moment=moment,
+            gang=seen.gang if seen else "",
+            phase=seen.phase if seen else "",
+            generation=seen.generation if seen else 0,
+            running=ran,
+            needed=seen.needed if seen else 0,
+            hit=seen is not None and seen.phase in BETWEEN and ran < seen.needed,
+            back_after_s=round(back - at, 2),
+            whole_after_s=self._whole_again(hurt, at),
+            note=note,
+        )
+
+    def _whole_again(self, submission: Submission | None, since: float) -> float | None:
+        """Wait until all members of the target are bound; the seconds since the fault. None when that does
+        not come in time, and when it was not waited for: now and then the next fault comes at once."""
+        if submission is None or self._chance.random() < HURRIES:
+            return None
+
+        def whole() -> bool:
+            if submission not in self._crowd.open():
+                return True
+            bound = [pod for pod in self._crowd.pods(submission) if pod["spec"].get("nodeName")]
+            return len(bound) >= submission.needed
+
+        if not self._wait(whole, f"{submission.name} is whole", WHOLE_AGAIN_WITHIN_S):
+            return None
+        return round(time.monotonic() - since, 2)
+
+    def _wait(self, question: Callable[[], bool], what: str, within_s: float) -> bool:
+        """Wait with a deadline, and start meanwhile what has ended by itself, as a kubelet does: a leader
+        that could not renew its lease ends, a little after all was well."""
+        return Deadline(within_s, self._look_after).until(self._record, question, what)
+
+    def _look_after(self) -> None:
+        self._crowd.check()
+        self._world.repair()
+        self._restore(time.monotonic())
+
+    def _restore(self, since: float) -> float:
+        """All processes are well again; when. The auditor is told of an outage."""
+        self._world.restore()
+        now = time.monotonic()
+        if now - since > OUTAGE_S:
+            self._auditor.outage(since, now)
+        return now
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        """Ask for more than there is, then end what runs, little by little, until nothing waits any more."""
+        self._world.repair(all_of_them=True)
+        self._world.restore()
+        self._crowd.stop_keeping()
+        number = itertools.count(1_000_000)
+        while self._crowd.demand < WAVE:
+            self._crowd.submit(ordinary(self._chance, next(number), self._crowd.dialects, None))
+        for self._rounds in range(1, ROUNDS + 1):
+            self._crowd.check()
+            waits = self._settle()
+            if not self._crowd.open():
+                return
+            settled = "settled" if waits else "NOT settled"
+            self._say(f"round {self._rounds}: {len(self._crowd.open())} open, {settled}")
+            if not waits:
+                return
+            self._end_some()
+
+    def _story(self, gang: str) -> str:
+        """What the service says of a gang that did not end."""
+        sight = look(self._world.stack, self._name, gang)
+        return f"{gang}: {sight.phase}: {sight.reason}" if sight else f"{gang}: not known to the service"
+
+    def _settle(self) -> bool:
+        deadline = Deadline(SETTLES_WITHIN_S, self._look_after)
+        return self._watching.settle(f"round {self._rounds} after the faults", deadline)
+
+    def _end_some(self) -> None:
+        """A third of what is open, oldest first; at least three."""
+        before = self._crowd.open()
+        ending = before[: max(3, len(before) // 3)]
+        self._crowd.end(ending)
+        names = {submission.name for submission in ending}
+
+        # what waits can't end: the next round sees to it
+        self._wait(
+            lambda: not any(submission.name in names for submission in self._crowd.open()),
+            "some have ended",
+            ENDS_WITHIN_S,
+        )
+
+
+def _serves_podgroups(client: Client) -> bool:
+    """Whether the cluster has the CRD."""
+    try:
+        client.get(PODGROUPS)
+    except ApiError as problem:
+        if problem.status != NOT_FOUND:
+            raise
+        return False
+    return True

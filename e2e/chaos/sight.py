@@ -1,0 +1,61 @@
+"""Where a gang is in its life, as the service's /gangs shows it: what a fault is aimed by."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from local_cluster.stack import Stack
+
+PLANNED, RESERVING, PERMITTED, RUNNING = "planned", "reserving", "permitted", "running"
+BETWEEN = frozenset({PLANNED, RESERVING, PERMITTED})
+"""Phases between plan and running."""
+
+LOOKS_EVERY_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One gang at one moment. `nodes`: member's UID → the node that the plan gives it."""
+
+    gang: str
+    phase: str
+    generation: int
+    needed: int
+    reason: str
+    nodes: Mapping[str, str]
+
+
+def look(stack: Stack, namespace: str, gang: str) -> Sight | None:
+    """The gang now; None when the service does not know it, or does not answer."""
+    try:
+        shown = json.loads(stack.service_get("/gangs"))["gangs"]
+    except OSError:
+        return None
+    for one in shown:
+        if (one["namespace"], one["name"]) == (namespace, gang):
+            members = (one.get("plan") or {}).get("members") or ()
+            nodes = {str(member["uid"]): str(member["node"]) for member in members}
+            return Sight(
+                gang, str(one["phase"]), int(one["generation"]), int(one["needed"]), str(one["reason"]), nodes
+            )
+    return None
+
+
+def await_phase(stack: Stack, namespace: str, gang: str, wanted: Set[str], within_s: float) -> Sight | None:
+    """The gang as soon as its phase is a wanted one; None when that does not come in time.
+
+    The service tells nobody when a phase changes, and these last for milliseconds: it is asked again and
+    again.
+    """
+    never = threading.Event()
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        sight = look(stack, namespace, gang)
+        if sight is not None and sight.phase in wanted:
+            return sight
+        never.wait(LOOKS_EVERY_S)
+    return None

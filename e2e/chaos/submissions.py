@@ -1,0 +1,127 @@
+"""What is submitted: gangs in every dialect and single pods, drawn from a seed. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from e2e import objects
+from e2e.chaos.auditor import POD_GROUP
+from e2e.chaos.fits import SCOPE
+from e2e.objects import Words
+from e2e.scene import COMPLETE
+from local_cluster.api import Object
+
+ACK, OWN, PODGROUP, SINGLE = "ack", "own", "podgroup", ""
+TERMINATE = "local-cluster/terminate-after"
+RETRIES = 1_000
+"""Of a Job: each member that the chaos deletes counts as one that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A gang, or a single pod (`dialect` SINGLE). All members ask for the same.
+
+    `needed` is less than `members` in an elastic gang. `lasts_s`: how long each runs; None: until it is told
+    to end. `slow_s`: how long a deleted member stays, terminating.
+    """
+
+    name: str
+    dialect: str
+    job: bool
+    members: int
+    needed: int
+    gpus: int
+    scope: str
+    lasts_s: int | None
+    slow_s: int
+
+    @property
+    def total(self) -> int:
+        """Its GPUs."""
+        return self.members * self.gpus
+
+    def key(self, namespace: str) -> str:
+        """The gang as the auditor names it."""
+        words = {ACK: "gpu-topology/", OWN: "gpu.topology/group/", PODGROUP: f"{POD_GROUP}/", SINGLE: ""}
+        suffix = "-0" if self.dialect == SINGLE else ""
+        return f"{namespace}/{words[self.dialect]}{self.name}{suffix}"
+
+    def pod(self, rank: int) -> Object:
+        """One member; of a Job, its template."""
+        pod = objects.pod(f"{self.name}-{rank}", gpus=self.gpus, gang=self._words())
+        if self.lasts_s is not None:
+            pod["metadata"]["annotations"][COMPLETE] = f"{self.lasts_s}s"
+        if self.slow_s:
+            pod["metadata"]["annotations"][TERMINATE] = f"{self.slow_s}s"
+            pod["spec"]["terminationGracePeriodSeconds"] = 60
+        return pod
+
+    def pods(self) -> list[Object]:
+        return [self.pod(rank) for rank in range(self.members)]
+
+    def as_job(self) -> Object:
+        job = objects.job(self.name, self.pod(0), completions=self.members)
+        job["spec"]["backoffLimit"] = RETRIES
+        return job
+
+    def podgroup(self) -> Object:
+        policy = {"topologyPolicy": {"scope": self.scope}} if self.scope else {}
+        return {
+            "apiVersion": "scheduling.run.ai/v2",
+            "kind": "PodGroup",
+            "metadata": {"name": self.name},
+            "spec": {"minMember": self.needed, **policy},
+        }
+
+    def _words(self) -> Words:
+        scope = {SCOPE: self.scope} if self.scope and self.dialect != PODGROUP else {}
+        if self.dialect == ACK:
+            return Words(objects.ack(self.name, self.members).labels, scope)
+        if self.dialect == OWN:
+            named = {"gpu.topology/group": self.name, "gpu.topology/min-member": str(self.needed)}
+            return Words({}, named | scope)
+        if self.dialect == PODGROUP:
+            return Words({}, {POD_GROUP: self.name})
+        return Words({}, scope)
+
+
+def ordinary(chance: random.Random, number: int, dialects: Sequence[str], lasts_s: int | None) -> Submission:
+    """What fills the cluster: a third single pods, the rest gangs of two to six."""
+    if chance.random() < 0.35:
+        gpus = chance.choice((1, 1, 1, 2, 2, 4, 8))
+        return Submission(f"single-{number}", SINGLE, False, 1, 1, gpus, "", lasts_s, 0)
+    members, gpus = chance.randint(2, 6), chance.choice((1, 1, 1, 2, 2, 4))
+    scopes = ["", "", "rack"]
+    if members * gpus <= 8:
+        scopes.append("node")
+    if gpus > 1 and members * gpus <= 4:
+        scopes.append("nvlink-domain")
+    return _gang(chance, f"gang-{number}", dialects, members, gpus, chance.choice(scopes), lasts_s)
+
+
+def target(
+    chance: random.Random, number: int, dialects: Sequence[str], members: int, lasts_s: int | None
+) -> Submission:
+    """What a fault is aimed at: a gang that nearly always fits, and needs all its members."""
+    scope = chance.choice(("", "", "rack"))
+    made = _gang(chance, f"target-{number}", dialects, members, 1, scope, lasts_s)
+    return replace(made, needed=members)
+
+
+def _gang(
+    chance: random.Random,
+    name: str,
+    dialects: Sequence[str],
+    members: int,
+    gpus: int,
+    scope: str,
+    lasts_s: int | None,
+) -> Submission:
+    dialect = chance.choice(dialects)
+    job = dialect != PODGROUP and chance.random() < 0.4
+    elastic = dialect == OWN and members > 2 and chance.random() < 0.4
+    needed = members - chance.randint(1, members - 2) if elastic else members
+    slow_s = chance.choice((0, 0, 0, 1, 2))
+    return Submission(name, dialect, job, members, needed, gpus, scope, lasts_s, slow_s)

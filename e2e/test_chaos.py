@@ -1,0 +1,108 @@
+"""A short run of the chaos, its options, and what a seed fixes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from e2e.arena import Arena
+from e2e.chaos import __main__ as command
+from e2e.chaos.auditor import RULES
+from e2e.chaos.crowd import Counts
+from e2e.chaos.faults import FAULTS, deck
+from e2e.chaos.meter import LoadReport
+from e2e.chaos.report import Hit, Report
+from e2e.chaos.runner import Options, run
+from e2e.chaos.submissions import ACK, OWN, PODGROUP, ordinary, target
+
+SEED, HITS = 2926, 6
+"""A deck that begins with a node, the API server, a member, a whole gang, both processes, and the service."""
+
+
+@pytest.mark.timeout(400)
+def test_a_short_run_breaks_no_rule(arena: Arena) -> None:
+    """Six faults that hit: a minute, or two on a busy machine."""
+    if arena.cluster is None or arena.stack is None:
+        pytest.skip("kills and stops processes, which are out of reach on a cluster of somebody else's")
+    report = run(arena.cluster, arena.stack, arena.client, Options(SEED, HITS), print)
+    assert report.ok, report.json()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--faults", "0"], ["--faults", "some"], ["--minutes", "-1"], ["--faults", "3", "--minutes", "1"]],
+)
+def test_an_option_that_makes_no_sense_is_refused(
+    wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        command.main(wrong)
+    assert refused.value.code == command.FAILED
+    assert wrong[-2] in capsys.readouterr().err
+
+
+def test_a_seed_fixes_what_is_submitted_and_broken() -> None:
+    def drawn(seed: int) -> list[object]:
+        chance = random.Random(seed)
+        dialects = (ACK, OWN, PODGROUP)
+        crowd = [ordinary(chance, number, dialects, 10) for number in range(20)]
+        cards = [(fault.name, moment) for fault, moment in itertools.islice(deck(chance, podgroups=True), 40)]
+        return [*crowd, *cards, target(chance, 0, dialects, 5, 3)]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_every_fault_comes_once_before_any_comes_again() -> None:
+    cards = list(itertools.islice(deck(random.Random(1), podgroups=True), 31))
+    assert len({(fault.name, moment) for fault, moment in cards}) == len(cards)
+    assert len({fault.name for fault, _ in cards}) == len(FAULTS) + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_submitted_fits_the_empty_cluster(seed: int) -> None:
+    chance = random.Random(seed)
+    made = ordinary(chance, 0, (ACK, OWN, PODGROUP), None)
+    assert 1 <= made.needed <= made.members
+    assert made.total <= {"": 96, "rack": 32, "node": 8, "nvlink-domain": 4}[made.scope]
+    assert len(made.pods()) == made.members
+
+
+HIT = Hit(0, 1.0, "cordon", "planned", "g", "planned", 1, 0, 2, True, 0.1, None)
+NONE: dict[str, list[str]] = {rule: [] for rule in RULES}
+REPORTS: dict[str, tuple[dict[str, Any], bool]] = {
+    "clean": ({}, True),
+    "violated": ({"violations": NONE | {"lost": ["lost: n/p vanished"]}}, False),
+    "a gang did not end": ({"unfinished": ["g: planning: "]}, False),
+    "too few faults hit": ({"hits": [replace(HIT, hit=False)]}, False),
+    "as many faults as there was time for": ({"hits": [], "wanted": 0}, True),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_is_ok_or_not(name: str) -> None:
+    changed, ok = REPORTS[name]
+    clean = Report(
+        seed=1,
+        seconds=1.0,
+        wanted=1,
+        hits=[HIT],
+        counts=Counts(),
+        load=LoadReport(0.0, 0.0, 0.0, 0.0),
+        binds=0,
+        relisted=0,
+        pods_gone=0,
+        evicted=[],
+        longest_partial_s=0.0,
+        settled_rounds=1,
+        unfinished=[],
+        violations=NONE,
+    )
+    report = replace(clean, **changed)
+    assert report.ok is ok
+    assert json.loads(report.json())["ok"] is ok
