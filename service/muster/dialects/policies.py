@@ -168,6 +168,8 @@ class _Reader:
             else:
                 listed[name] = Level(name, (label,))
         self._check_order(listed)
+        for name in tuple(listed)[: tuple(listed).index(Scope.NODE) if Scope.NODE in listed else 0]:
+            del listed[name]  # narrower than a node: a label of whole nodes can't tell such parts apart
         return _merged(
             base or DEFAULT_LEVELS, [level for name, level in listed.items() if name not in BUILT_IN]
         )
