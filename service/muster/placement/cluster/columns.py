@@ -41,11 +41,16 @@ CHUNK = 256
 """States that are compared at once; a chunk that differs is looked through one by one."""
 
 
+def gpu_counts(masks: Ints) -> Ints:
+    """How many GPUs are in each mask."""
+    counts: Ints = np.bitwise_count(masks).astype(np.int64)
+    return counts
+
+
 def gpus_in(masks: Ints, part: int) -> Ints:
     """How many GPUs of each mask of a column lie in a part of the node, which may reach further than
     masks."""
-    counts: Ints = np.bitwise_count(masks & (part & ALL_GPUS)).astype(np.int64)
-    return counts
+    return gpu_counts(masks & (part & ALL_GPUS))
 
 
 class Profile(NamedTuple):

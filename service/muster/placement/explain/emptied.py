@@ -20,6 +20,7 @@ from muster.placement.cluster.columns import (
     Columns,
     Ints,
     amounts_of,
+    gpu_counts,
     memory_of,
 )
 from muster.placement.cluster.fabric import Shape, place_of
@@ -121,7 +122,7 @@ def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns
 
 def _all_gpus(view: Columns, unhealthy: Ints) -> Ints:
     masks = (np.left_shift(np.int64(1), np.minimum(view.gpu_total, MASK_GPUS)) - 1) & ~unhealthy
-    return np.stack([masks, np.bitwise_count(masks).astype(np.int64), np.zeros_like(masks)])
+    return np.stack([masks, gpu_counts(masks), np.zeros_like(masks)])
 
 
 def _all_memory(view: Columns, unhealthy: Ints) -> Ints:

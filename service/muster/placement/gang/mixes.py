@@ -9,7 +9,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from muster.placement.cluster.columns import Bools, Ints
+from muster.placement.cluster.columns import Bools, Ints, gpu_counts
 from muster.placement.gang.site import Counts, Site
 from muster.placement.gpus.innode import InNode, allowed, few_ways, free_by_domain
 from muster.placement.gpus.slices import Asks, Gpu, ask_of, fitting, slice_room, whole_gpus
@@ -45,7 +45,7 @@ def mixes_on(site: Site, rows: Ints, need: Counts, masks: Ints | None = None) ->
     caps = np.minimum(site.room[:, rows], wanted[:, None])
     gpus, memory = view.free_count[rows], view.gpu_memory[:, rows]
     if masks is not None:
-        gpus = np.minimum(np.bitwise_count(view.free_gpus[rows] & masks).astype(np.int64), gpus)
+        gpus = np.minimum(gpu_counts(view.free_gpus[rows] & masks), gpus)
         memory = memory * (masks >> np.arange(len(memory))[:, None] & 1)
         for r, role in enumerate(site.roles):
             caps[r] = np.minimum(caps[r], gpus // role.gpus) if role.gpus else caps[r]

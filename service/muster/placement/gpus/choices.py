@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.costs import Cost, On, Taken, cost_of
 from muster.placement.gpus.damage import fragmentation, unusable
@@ -93,7 +94,7 @@ def _sets(asks: Asks, mixes: Values, node: NodeGpus, on: On) -> _Found | None:
     if taken is None:
         return None
     shared, index = np.unique(taken.shared, return_inverse=True)
-    right_size = _popcount(taken.whole) == whole[:, None]
+    right_size = gpu_counts(taken.whole) == whole[:, None]
     found: list[tuple[Values, Values, Values]] = []
     # A member of several GPUs has one slice on each: so mixes with like numbers of these go together.
     several = mixes[:, sliced] * (gpus > 1)
@@ -125,7 +126,7 @@ def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Ta
         of_shared = np.array([lowest[first] for first, _ in ways])
         of_whole = np.array([lowest[first + then] - lowest[first] for first, then in ways])
         shared, taken = (shared[:, None] + of_shared).ravel(), (taken[:, None] + of_whole).ravel()
-        kept = (_popcount(shared) <= places) & (_popcount(taken) <= whole)
+        kept = (gpu_counts(shared) <= places) & (gpu_counts(taken) <= whole)
         shared, taken = shared[kept], taken[kept]
         if len(shared) > MAX_SETS:
             return None
@@ -189,7 +190,7 @@ def _links(shape: Shape, free: int, masks: Values, there: int) -> tuple[Values, 
     union = masks | there
     if shape.topology.gpu_count > MAX_RING_GPUS:
         none = np.zeros_like(masks)
-        return np.where(_popcount(union) < 2, NO_LINK, 0), none, none
+        return np.where(gpu_counts(union) < 2, NO_LINK, 0), none, none
     table = rings(shape.topology)
     return table.weakest[union], table.total[union], table.inside[free & ~masks]
 
@@ -201,13 +202,9 @@ def _pool_damage(node: NodeGpus, masks: Values) -> Values:
     damage = np.zeros_like(masks)
     for pool in shape.pools:
         before = max(0, (node.free & pool).bit_count() - shape.hidden)
-        after = np.maximum(0, _popcount(node.free & ~masks & pool) - shape.hidden)
+        after = np.maximum(0, gpu_counts(node.free & ~masks & pool) - shape.hidden)
         damage += unused[after] - unused[before]
     return damage
-
-
-def _popcount(masks: Values) -> Values:
-    return np.bitwise_count(masks).astype(np.int64)
 
 
 def _by_first_fit(asks: Asks, mixes: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:

@@ -10,6 +10,7 @@ import numpy as np
 
 from muster.domain.policies import Strategy, Topology
 from muster.domain.request import Term
+from muster.placement.cluster.columns import gpu_counts
 from muster.placement.gpus.innode import InNode
 from muster.placement.gpus.numa import numa_nodes
 from muster.placement.gpus.slices import NodeGpus, Values
@@ -93,7 +94,7 @@ def cost_of(cost: Cost, node: NodeGpus, taken: Taken, on: On) -> Values:
     masks, shape = taken.all, node.shape
     if cost in (Cost.SHARING, Cost.SHARED_GPUS):
         counted = node.free if cost is Cost.SHARING else ~on.there
-        gpus: Values = np.bitwise_count(taken.shared & counted).astype(np.int64)
+        gpus = gpu_counts(taken.shared & counted)
         return -gpus if shape.spread else gpus
     if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
         counts = not on.here and on.nvswitch is (cost is Cost.NVSWITCH_SPREAD)

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from muster.placement.cluster.columns import Bools, Ints, Parts
+from muster.placement.cluster.columns import Bools, Ints, Parts, gpu_counts
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.mixes import Mixes, mixes_on
 from muster.placement.gang.site import Counts, Site
@@ -215,7 +215,7 @@ def chosen_patterns(
         else:
             further.append(values)
     begins = np.searchsorted(sets.mix, np.arange(len(mixes)))
-    size = np.bitwise_count(sets.masks).astype(np.int64)
+    size = gpu_counts(sets.masks)
     choice = np.arange(len(sets.mix)) - begins[sets.mix]
     counts = np.array(mixes, np.int64).reshape(len(mixes), len(asks))[sets.mix]
     fields = (domains, sets.weakest, sets.ring, sets.damage, size, sets.mix, choice, *further)
