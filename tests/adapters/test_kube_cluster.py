@@ -18,10 +18,10 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.settings import Settings
 from muster.gangs.events import Event, NodeSeen, PodGone, PodSeen
 from muster.gangs.instructions import EmitEvent, EventReason
+from tests.adapters.heard import DEADLINE_S, Heard
 
 pytestmark = pytest.mark.cluster
 
-DEADLINE_S = 60.0
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -45,23 +45,6 @@ NODE = {
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("adapters") / "cluster") as booted:
         yield booted
-
-
-class Heard:
-    """The events of both watches."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._more = asyncio.Condition()
-
-    async def put(self, event: Event) -> None:
-        async with self._more:
-            self.events.append(event)
-            self._more.notify_all()
-
-    async def hears(self, condition: Callable[[Event], bool]) -> None:
-        async with self._more, asyncio.timeout(DEADLINE_S):
-            await self._more.wait_for(lambda: any(condition(event) for event in self.events))
 
 
 def pod_seen(name: str) -> Callable[[Event], bool]:

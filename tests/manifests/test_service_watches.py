@@ -18,30 +18,15 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.settings import DEFAULTS
-from muster.gangs.events import Event, PodGroupGone, PodGroupSeen, PoliciesSeen
+from muster.gangs.events import PodGroupGone, PodGroupSeen, PoliciesSeen
+from tests.adapters.heard import DEADLINE_S, Heard
 from tests.manifests.rendering import SCHEDULER_CONFIG
 
 pytestmark = pytest.mark.cluster
 
-DEADLINE_S = 60.0
 QUICK = WatchSettings(backoff_first_s=0.05, backoff_limit_s=0.2)
 CRD = "podgroups.scheduling.run.ai"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-
-class Heard:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._more = asyncio.Condition()
-
-    async def put(self, event: Event) -> None:
-        async with self._more:
-            self.events.append(event)
-            self._more.notify_all()
-
-    async def hears(self, condition: Callable[[Event], bool]) -> None:
-        async with self._more, asyncio.timeout(DEADLINE_S):
-            await self._more.wait_for(lambda: any(condition(event) for event in self.events))
 
 
 @asynccontextmanager

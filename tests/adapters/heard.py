@@ -1,0 +1,28 @@
+"""Events as the gangs would get them, gathered, and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from muster.gangs.events import Event
+
+DEADLINE_S = 60.0
+
+
+class Heard:
+    """`put` is what an Intake puts its events into."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._more = asyncio.Condition()
+
+    async def put(self, event: Event) -> None:
+        async with self._more:
+            self.events.append(event)
+            self._more.notify_all()
+
+    async def hears(self, condition: Callable[[Event], bool]) -> None:
+        """Return once such an event has come."""
+        async with self._more, asyncio.timeout(DEADLINE_S):
+            await self._more.wait_for(lambda: any(condition(event) for event in self.events))
