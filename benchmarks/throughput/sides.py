@@ -13,12 +13,11 @@ from typing import Any, Protocol
 
 from local_cluster import stack_config
 from local_cluster.api import Api
-from local_cluster.build import binary
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
-from local_cluster.stack import HOST, SCHEDULER_DEADLINE_S, Stack
+from local_cluster.stack import HOST, SCHEDULER_DEADLINE_S, Stack, scheduler_argv
 
 
 class Side(Protocol):
@@ -114,21 +113,13 @@ class Stock:
             configuration, kubeconfig=kubeconfig, socket=Path(), quick_lease=False
         )
         configuration.write_text(json.dumps(stock(json.loads(configuration.read_text())), indent=2))
-        ca = ClusterKeys.create(self._cluster.layout.pki).ca
-        pair = ca.issue("stock-scheduler", "stock-scheduler", serves=("localhost", HOST))
-        return [
-            str(binary("shim")),
-            f"--config={configuration}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-            "--authentication-skip-lookup=true",
-            f"--client-ca-file={ca.pair.certificate}",
-            f"--bind-address={HOST}",
-            f"--secure-port={self._port}",
-            f"--tls-cert-file={pair.certificate}",
-            f"--tls-private-key-file={pair.key}",
-            "--v=2",
-        ]
+        return scheduler_argv(
+            "stock-scheduler",
+            configuration,
+            kubeconfig=kubeconfig,
+            pki=self._cluster.layout.pki,
+            port=self._port,
+        )
 
 
 def stock(configuration: dict[str, Any]) -> dict[str, Any]:

@@ -255,23 +255,14 @@ class Stack:
             socket=self._socket,
             quick_lease=self._quick_lease,
         )
-        ca = ClusterKeys.create(self.cluster.layout.pki).ca
-        pair = ca.issue("muster-scheduler", "muster-scheduler", serves=("localhost", HOST))
-        return [
-            str(binary("shim")),
-            f"--config={configuration}",
-            f"--authentication-kubeconfig={self._kubeconfig}",
-            f"--authorization-kubeconfig={self._kubeconfig}",
-            # the cluster's CA from its file: a lookup also wants a front proxy's, and there is none here
-            "--authentication-skip-lookup=true",
-            f"--client-ca-file={ca.pair.certificate}",
-            f"--bind-address={HOST}",
-            f"--secure-port={self._ports['scheduler']}",
-            f"--tls-cert-file={pair.certificate}",
-            f"--tls-private-key-file={pair.key}",
-            f"--feature-gates={stack_config.FEATURE_GATES}",
-            "--v=2",
-        ]
+        argv = scheduler_argv(
+            "muster-scheduler",
+            configuration,
+            kubeconfig=self._kubeconfig,
+            pki=self.cluster.layout.pki,
+            port=self._ports["scheduler"],
+        )
+        return [*argv, f"--feature-gates={stack_config.FEATURE_GATES}"]
 
     def _service_healthy(self) -> bool:
         return bool(self.service_get("/healthz") is not None)
@@ -292,3 +283,23 @@ class Stack:
     def _scheduler_api(self) -> Api:
         keys = ClusterKeys.create(self.cluster.layout.pki)
         return Api(f"https://{HOST}:{self._ports['scheduler']}", str(keys.ca.pair.certificate), keys.admin)
+
+
+def scheduler_argv(name: str, configuration: Path, *, kubeconfig: Path, pki: Path, port: int) -> list[str]:
+    """The command line of a kube-scheduler, the shim's binary, that serves on `port` under this name."""
+    ca = ClusterKeys.create(pki).ca
+    pair = ca.issue(name, name, serves=("localhost", HOST))
+    return [
+        str(binary("shim")),
+        f"--config={configuration}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        # the cluster's CA from its file: a lookup also wants a front proxy's, and there is none here
+        "--authentication-skip-lookup=true",
+        f"--client-ca-file={ca.pair.certificate}",
+        f"--bind-address={HOST}",
+        f"--secure-port={port}",
+        f"--tls-cert-file={pair.certificate}",
+        f"--tls-private-key-file={pair.key}",
+        "--v=2",
+    ]
