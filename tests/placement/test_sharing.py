@@ -20,7 +20,6 @@ from muster.domain.reasons import (
     NotEnoughFree,
     NotSupported,
 )
-from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
 from muster.placement.cluster.columns import columns
@@ -33,17 +32,8 @@ from muster.placement.moves import alternates, move
 from muster.placement.place import place
 from muster.placement.verify import verify
 from tests.placement import naive
+from tests.placement.cases import Fits
 from tests.placement.drawings import RESOURCE, cluster, gang, plan
-
-
-@dataclass(frozen=True)
-class Fits:
-    """Placed, proven best, as these places say."""
-
-    cluster: str
-    gang: str
-    at: str
-
 
 ONE = ": a[4, mem 16 16 16 16, left 16 3 0 16]"
 
@@ -106,12 +96,7 @@ FITS = {
 
 @pytest.mark.parametrize("name", FITS)
 def test_slices_go_where_they_should(name: str) -> None:
-    case = FITS[name]
-    snapshot, request = cluster(case.cluster), gang(case.gang)
-    decision = place(snapshot, request)
-    assert isinstance(decision, Placed), sentence(decision)
-    assert decision.optimal
-    assert decision.members == plan(snapshot, request, case.at).members
+    FITS[name].check()
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
-from muster.domain.decision import Placed
 from muster.domain.request import Term
-from muster.domain.sentences import sentence
 from muster.domain.topology import GpuTopology, Link
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, costs_of
 from muster.placement.gpus.numa import numa_nodes
-from muster.placement.place import place
-from tests.placement.drawings import cluster, gang, islands, matrix, plan
-
-
-@dataclass(frozen=True)
-class Fits:
-    """Placed, proven best, as these places say."""
-
-    cluster: str
-    gang: str
-    at: str
-
+from tests.placement.cases import Fits
+from tests.placement.drawings import islands, matrix
 
 SWITCHED = "nvidia.com/nvswitch.present=true"
 SOCKETS = ": a[4 = 2+2, free 1111]"
@@ -70,12 +56,7 @@ FITS = {
 
 @pytest.mark.parametrize("name", FITS)
 def test_policies_choose(name: str) -> None:
-    case = FITS[name]
-    snapshot, request = cluster(case.cluster), gang(case.gang)
-    decision = place(snapshot, request)
-    assert isinstance(decision, Placed), sentence(decision)
-    assert decision.optimal
-    assert decision.members == plan(snapshot, request, case.at).members
+    FITS[name].check()
 
 
 PACK, SPREAD = Term("nvlink", "pack"), Term("nvlink", "spread")
