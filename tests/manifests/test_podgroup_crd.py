@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from muster.domain.podgroup import PodGroupStatus
 from muster.gangs.instructions import WriteStatus
 from muster.gangs.life import Phase
 from muster.gangs.status import shown
+from tests.local_cluster.cluster_waiting import eventually
 from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, render
 
 CRD = SCHEDULER_CONFIG / "podgroups" / "crd-podgroup.yaml"
@@ -52,10 +52,7 @@ def test_it_names_every_phase() -> None:
 @pytest.fixture(scope="module")
 def served(cluster: LocalCluster) -> Iterator[LocalCluster]:
     cluster.api.post(CRDS, yaml.safe_load(CRD.read_text()))
-    until = time.monotonic() + DEADLINE_S
-    while not cluster.api.send("GET", V2).ok:
-        assert time.monotonic() < until, "the CRD is not served"
-        time.sleep(0.05)
+    eventually(lambda: cluster.api.send("GET", V2).ok, "the CRD is served", DEADLINE_S)
     yield cluster
     cluster.api.delete(f"{CRDS}/podgroups.scheduling.run.ai")
 
