@@ -57,7 +57,6 @@ type Gang struct {
 	sendBy   time.Time // no Binding is sent later: the service may give the GPUs to others then
 	progress int
 
-	permitted chan struct{}
 	committed chan struct{}
 	closed    chan struct{}
 }
@@ -91,9 +90,6 @@ type Instructions struct {
 
 // Closed is closed when the verdict is void.
 func (g *Gang) Closed() <-chan struct{} { return g.closed }
-
-// Permitted is closed when the service has allowed the gang.
-func (g *Gang) Permitted() <-chan struct{} { return g.permitted }
 
 // Committed is closed when all members of the quorum stand at Bind.
 func (g *Gang) Committed() <-chan struct{} { return g.committed }
@@ -216,7 +212,6 @@ func newGang(store *Store, epoch uint64, verdict *musterv1.Verdict) *Gang {
 		store:     store,
 		required:  int(verdict.Required),
 		members:   make([]member, len(verdict.Uids)),
-		permitted: make(chan struct{}),
 		committed: make(chan struct{}),
 		closed:    make(chan struct{}),
 	}

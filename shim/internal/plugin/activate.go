@@ -53,7 +53,7 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		go func() {
 			defer leave() // from here its Bindings are counted, one by one
 			select {
-			case <-g.Permitted():
+			case <-g.Committed():
 			case <-g.Closed():
 			}
 		}()

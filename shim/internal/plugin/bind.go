@@ -51,6 +51,9 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		}
 		return fwk.NewStatus(fwk.Skip)
 	}
+	// Before the barrier, which ends the gang's own stay: no moment without either.
+	p.room.add(1)
+	defer p.room.add(-1)
 	if err := p.barrier(ctx, c.Gang, c.Member); err != nil {
 		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
 	}
@@ -105,8 +108,6 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 }
 
 func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (musterv1.BindingFate, error) {
-	p.room.add(1)
-	defer p.room.add(-1)
 	late := time.NewTimer(time.Until(c.Gang.SendBy()))
 	defer late.Stop()
 	select {

@@ -106,6 +106,7 @@ func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
 	for g := range 3 {
 		pair := []string{fmt.Sprintf("g%d-a", g), fmt.Sprintf("g%d-b", g)}
 		h.pods("1", pair...)
+		h.until("the informer has them", func() bool { return h.gated(pair...) })
 		v := verdict(musterv1.Outcome_OUTCOME_PLANNED, uint64(g+1), pair...)
 		v.Gang = fmt.Sprintf("ns/g%d", g)
 		h.service.push(v)
