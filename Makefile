@@ -172,7 +172,7 @@ throughput: build ## Pods bound per second beside a stock kube-scheduler, on the
 	$(PY) -m benchmarks.throughput
 
 .PHONY: openb
-openb: $(READY) ## Replay the openb trace beside FGD and best fit: GPUs left over (about five minutes)
+openb: $(READY) ## Replay the openb trace beside FGD and best fit: GPUs left over (about ten minutes)
 	$(PY) -m benchmarks.openb
 
 # --- trying it out --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.openb.cluster import Cluster, Options, States
+from benchmarks.openb.cluster import Options, States
 from benchmarks.openb.supply import Mix
 from benchmarks.openb.trace import GPU, TYPICAL, Request, mix
 
@@ -21,18 +21,12 @@ LARGEST_NODE = {"cpu": 128_000, "gpu_milli": 8_000}
 DIGITS = 6
 """Decimals kept, so that equal costs are equal whatever the order of a sum."""
 
-PRICED_FOR = 400
-"""Placements until `Damage` prices anew, a 25th of a run. A planner can at every decision."""
-
 
 class Policy(Protocol):
     """A rule for single pods."""
 
-    lasts: float
-    """Placements for which a cost stays true on a node that did not change."""
-
-    def look(self, cluster: Cluster) -> None:
-        """Called first, and whenever costs are to be made anew."""
+    lasts: bool
+    """Whether a cost stays true on a node that did not change."""
 
     def costs(self, options: Options) -> Costs:
         """Of each option; less is better."""
@@ -52,7 +46,11 @@ PUBLISHED_AS = {Name.RANDOM: "01-Random", Name.BEST_FIT: "05-BestFit", Name.FGD:
 
 
 def policy(name: Name, workload: Sequence[Request], models: tuple[str, ...], seed: int) -> Policy:
-    """The policy, told the mix of the workload, as far as it wants to know, and the cluster's GPU models."""
+    """The policy, told the mix of the workload, as far as it wants to know, and the cluster's GPU models.
+
+    Raises:
+        ValueError: it is the planner's, which is no cost.
+    """
     match name:
         case Name.RANDOM:
             return Random(seed)
@@ -63,19 +61,16 @@ def policy(name: Name, workload: Sequence[Request], models: tuple[str, ...], see
         case Name.FGD_ALL:
             return Fgd(Mix.of(mix(workload), models))
         case Name.MUSTER:
-            return Damage(Mix.of(mix(workload), models))
+            raise ValueError("the planner places those pods: planner.replay")
 
 
 class Random:
     """Any way, all equally likely to be tried first."""
 
-    lasts: float = 1
+    lasts = False
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
-
-    def look(self, cluster: Cluster) -> None:
-        """Nothing to learn."""
 
     def costs(self, options: Options) -> Costs:
         """Random, between 0 and 1."""
@@ -85,10 +80,7 @@ class Random:
 class BestFit:
     """Least left over, cpu and GPUs in shares of the largest node, in whole percent (05-BestFit)."""
 
-    lasts: float = np.inf
-
-    def look(self, cluster: Cluster) -> None:
-        """Nothing to learn."""
+    lasts = True
 
     def costs(self, options: Options) -> Costs:
         """Percent left over, -100 … 0."""
@@ -105,14 +97,11 @@ class Fgd:
     The score, 100 · sigmoid(F before - F after in GPUs), is cut to a whole number.
     """
 
-    lasts: float = np.inf
+    lasts = True
 
     def __init__(self, mix: Mix) -> None:
         self._mix = mix
         self._share = mix.weights(mix.share)
-
-    def look(self, cluster: Cluster) -> None:
-        """Nothing to learn."""
 
     def costs(self, options: Options) -> Costs:
         """-100 … 0."""
@@ -122,35 +111,6 @@ class Fgd:
 
     def _fragmentation(self, states: States) -> Costs:
         return states.gpu_milli - worth(self._mix.roomy(states), self._share, states)
-
-
-class Damage:
-    """What the placement takes from the kinds of requests that come, each priced by how often and how scarce.
-
-    damage = Σ over kinds p of price(p) · (usable(p) on the node before - after), with `Mix.usable`;
-    price(p) = share(p) / GPUs(p) · (free GPUs / usable(p), both over all nodes)².
-    So a GPU that few others can replace is dear, be it for its model, for the cpu beside it, or for being one
-    of eight. 1 / GPUs(p): what one GPU spoils by leaving eight is a single request.
-    """
-
-    lasts: float = PRICED_FOR
-
-    def __init__(self, mix: Mix) -> None:
-        self._mix = mix
-        self._price = mix.weights(np.zeros_like(mix.share))
-
-    def look(self, cluster: Cluster) -> None:
-        """Prices of what is free now; a request that fits nowhere has nothing to lose."""
-        now = cluster.states()
-        scarcity = now.gpu_milli.sum() / np.maximum(self._mix.supply(now), GPU)
-        self._price = self._mix.weights(self._mix.share / (self._mix.milli / GPU) * scarcity**2)
-
-    def costs(self, options: Options) -> Costs:
-        """The damage, in GPU-thousandths."""
-        before, after = (
-            worth(self._mix.usable(states), self._price, states) for states in (options.before, options.after)
-        )
-        return np.round(before[options.row] - after, DIGITS)
 
 
 def worth(gpus: Costs, weights: Costs, states: States) -> Costs:

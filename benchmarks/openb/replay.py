@@ -45,14 +45,10 @@ def replay(nodes: Nodes, order: Sequence[Request], policy: Policy) -> Replay:
     changed: Whole = np.zeros(len(nodes.cpu), dtype=np.int64)
     seen: dict[Request, _Seen] = {}
     allocated = np.zeros(len(order), dtype=np.int64)
-    placements = looked = 0
-    policy.look(cluster)
+    placements = 0
     for i, request in enumerate(order):
-        if placements - looked >= policy.lasts:
-            policy.look(cluster)
-            looked, changed[:] = placements, placements
         best = seen.setdefault(request, _Seen(len(changed)))
-        _refresh(best, request, cluster, policy, np.flatnonzero(best.at < changed))
+        _refresh(best, request, cluster, policy, np.flatnonzero((best.at < changed) | (not policy.lasts)))
         best.at[:] = placements
         node = int(np.argmin(best.cost))
         if np.isfinite(best.cost[node]):

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import product
 
-from benchmarks.openb import trace
+from benchmarks.openb import planner, trace
 from benchmarks.openb.policies import Name, policy
 from benchmarks.openb.published import LOADS
 from benchmarks.openb.replay import replay
@@ -39,8 +39,11 @@ def run(task: Task) -> Outcome:
     """Replay it."""
     nodes, workload = trace.nodes(), trace.pods(task.workload)
     order, node_order = trace.arrivals(workload, nodes.gpu_milli, task.seed)
-    rule = policy(task.policy, workload, nodes.models, task.seed)
-    done = replay(nodes.reordered(node_order), order, rule)
+    nodes = nodes.reordered(node_order)
+    if task.policy is Name.MUSTER:
+        done = planner.replay(nodes, order, trace.mix(workload))
+    else:
+        done = replay(nodes, order, policy(task.policy, workload, nodes.models, task.seed))
     return Outcome(task, {load: done.unallocated(load) for load in LOADS})
 
 

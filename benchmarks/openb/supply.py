@@ -21,12 +21,11 @@ class Mix:
 
     Kinds that differ in the models they accept alone have one *size*, and what a size could use is counted
     once. An entry a kind: `share`, of all kinds, those without GPUs too, so they add up to less than 1;
-    `milli`, asked for in all; `size`; in `accepts`, a row per model, 1 where the kind takes it. An entry a
+    `size`; in `accepts`, a row per model, 1 where the kind takes it. An entry a
     size: `cpu`, and `shape`, the row in `shapes`, the distinct (GPUs, thousandths of each).
     """
 
     share: Values
-    milli: Whole
     size: Whole
     accepts: Values
     cpu: Whole
@@ -41,7 +40,6 @@ class Mix:
         shapes = sorted({(size.gpus, size.gpu_milli) for size in sizes})
         return cls(
             np.array([shares[request] for request in kinds]),
-            np.array([request.milli for request in kinds]),
             np.array([sizes.index(replace(request, models=())) for request in kinds]),
             np.array([[float(request.accepts(model)) for request in kinds] for model in models]),
             np.array([size.cpu for size in sizes]),
@@ -55,38 +53,15 @@ class Mix:
         np.add.at(by_size, self.size, (self.accepts * of_kinds).T)
         return by_size.T
 
-    def supply(self, cluster: States) -> Values:
-        """GPU-thousandths that each kind could use on all these nodes together."""
-        by_model = np.zeros((len(self.accepts), len(self.cpu)))
-        np.add.at(by_model, cluster.model, self.usable(cluster))
-        supply: Values = (self.accepts * by_model[:, self.size]).sum(axis=0)
-        return supply
-
     def roomy(self, states: States) -> Values:
         """GPU-thousandths free on GPUs that have what the size asks of one, if it fits: a row per state."""
-        _, milli = self._by_shape(states)
-        return milli[:, self.shape] * (self._fed(states) >= 1)
+        roomy: Values = self._by_shape(states)[:, self.shape] * (states.cpu[:, None] >= self.cpu)
+        return roomy
 
-    def usable(self, states: States) -> Values:
-        """`roomy`, but no more than the free cpu feeds.
-
-        As many of the size as find their GPUs want cpu, each its own. Where it is enough for the share s of
-        them, the share s of those GPUs is usable; nothing where not even one gets it.
-        """
-        fitting, milli = self._by_shape(states)
-        fed = self._fed(states)
-        feeds_one = fed >= 1
-        fed *= (milli / np.maximum(fitting, 1))[:, self.shape]
-        return np.minimum(fed, milli[:, self.shape], out=fed) * feeds_one
-
-    def _by_shape(self, states: States) -> tuple[Values, Values]:
-        """How many of a shape find GPUs, one to a GPU, and what is free on those GPUs: a column a shape."""
+    def _by_shape(self, states: States) -> Values:
+        """What is free on GPUs that have what a shape asks of one, if there are enough: a column a shape."""
         gpus, size = self.shapes.T
         enough = (states.free[:, :, None] >= size).astype(np.float64)
-        fitting = enough.sum(axis=1) // gpus
         milli = np.matmul(states.free[:, None, :].astype(np.float64), enough)[:, 0]
-        return fitting, milli * (fitting > 0)
-
-    def _fed(self, states: States) -> Values:
-        """How many of a size the free cpu feeds."""
-        return states.cpu[:, None] / np.maximum(self.cpu, 1)
+        found: Values = milli * (enough.sum(axis=1) >= gpus)
+        return found

@@ -9,6 +9,7 @@ from muster.dialects.policies import PRESETS, read
 from muster.domain.levels import DEFAULT_LEVELS
 from muster.domain.policies import Policies, Policy, Strategy, Topology
 from muster.domain.request import Term
+from muster.domain.typical import TypicalRequest
 
 RECIPE = """
 topologyAwareScheduling:
@@ -136,6 +137,23 @@ def test_a_preset_replaces_the_default_levels(preset: str) -> None:
     assert scopes(row) == [level.scope for level in PRESETS[preset]]
 
 
+def test_typical_requests() -> None:
+    text = """
+topologyAwareScheduling:
+  typicalRequests:
+    - {share: 60, cpu: 8}
+    - {share: 37.5, gpuMemory: 8, gpus: 2, cpu: 500m}
+    - share: 2.5
+      gpus: 8
+      nodeLabels: {nvidia.com/gpu.product: [H200, A100], pool: big}
+"""
+    assert good(text).typical == (
+        TypicalRequest(60, 1, 8000),
+        TypicalRequest(37.5, 2, 500, units=8),
+        TypicalRequest(2.5, 8, labels=(("nvidia.com/gpu.product", ("A100", "H200")), ("pool", ("big",)))),
+    )
+
+
 def policy(**fields: object) -> str:
     """A text of one policy, with these fields changed; None leaves one out."""
     said = {"name": "p", "weight": 1, "topology": "nvlink", "strategy": "pack", **fields}
@@ -148,6 +166,7 @@ def level(name: str, label: object) -> str:
 
 
 MANY = "\n".join(f"  - {{name: p{i}, weight: 1, topology: numa, strategy: pack}}" for i in range(33))
+TYPICAL_257 = ", ".join(["{share: 1}"] * 257)
 LEVELS_17 = ", ".join(f"{{name: l{i}, label: x/l{i}}}" for i in range(17))
 BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]"
 BAD: dict[str, tuple[str, str]] = {
@@ -217,11 +236,59 @@ BAD: dict[str, tuple[str, str]] = {
         "levels: zone comes before rack: list them from the narrowest to the widest",
     ),
     "too many levels": (f"levels: [{LEVELS_17}]", "levels: 17 of them; at most 16 are read"),
+    "typical requests are a mapping": (
+        "topologyAwareScheduling: {typicalRequests: {share: 1}}", "typicalRequests: \"{'share': '1'}\"",
+    ),
+    "too many typical requests": (
+        f"topologyAwareScheduling: {{typicalRequests: [{TYPICAL_257}]}}", "257 of them; at most 256 are read",
+    ),
     "an unknown preset": (
         "topologyAwareScheduling: {preset: azure}", '"azure", expected one of topograph, eks, gke, oke',
     ),
     "a preset that is a list": ("topologyAwareScheduling: {preset: [gke]}", "Scheduling.preset: \"['gke']\""),
 }  # fmt: skip
+
+
+BAD_TYPICAL: dict[str, tuple[object, str]] = {
+    # what: the one typical request, and what is said of typicalRequests[0]
+    "text": ("8 GPUs", ': "8 GPUs", expected a mapping with share, gpus, cpu, gpuMemory, nodeLabels'),
+    "no share": ({"gpus": 1}, ".share: missing, expected a number above 0"),
+    "a share of none": ({"share": 0}, '.share: "0", expected a number above 0'),
+    "a negative share": ({"share": -1}, '.share: "-1"'),
+    "a share in words": ({"share": "most"}, '.share: "most"'),
+    "a share in percent": ({"share": "5%"}, '.share: "5%"'),
+    "a share that is a list": ({"share": [1]}, ".share: "),
+    "no GPUs at all": ({"share": 1, "gpus": 0}, '.gpus: "0", expected a whole number above 0'),
+    "half a GPU": ({"share": 1, "gpus": 0.5}, '.gpus: "0.5"'),
+    "more GPUs than any": ({"share": 1, "gpus": 10**10}, '.gpus: "10000000000"'),
+    "memory with a unit": ({"share": 1, "gpuMemory": "8Gi"}, '.gpuMemory: "8Gi", expected a whole number'),
+    "cpu in words": ({"share": 1, "cpu": "two"}, '.cpu: "two", expected a quantity of cpu'),
+    "negative cpu": ({"share": 1, "cpu": -1}, '.cpu: "-1"'),
+    "an unknown field": ({"share": 1, "memory": 1}, ".memory: unknown; known here: share, gpus, cpu"),
+    "labels that are a list": (
+        {"share": 1, "nodeLabels": ["a"]},
+        ".nodeLabels: \"['a']\", expected a mapping",
+    ),
+    "a label that is none": (
+        {"share": 1, "nodeLabels": {"a b": "c"}},
+        '.nodeLabels.a b: "a b", expected a label',
+    ),
+    "a label without a value": (
+        {"share": 1, "nodeLabels": {"a": ""}},
+        ".nodeLabels.a: missing, expected a value",
+    ),
+    "a label with no values": (
+        {"share": 1, "nodeLabels": {"a": []}},
+        '.nodeLabels.a: "[]", expected a value',
+    ),
+}
+
+
+@pytest.mark.parametrize(("item", "says"), BAD_TYPICAL.values(), ids=BAD_TYPICAL.keys())
+def test_a_typical_request_that_is_not_well_formed_is_refused_and_named(item: object, says: str) -> None:
+    policies, problems = read(yaml.safe_dump({"topologyAwareScheduling": {"typicalRequests": [item]}}))
+    assert policies is None
+    assert f"topologyAwareScheduling.typicalRequests[0]{says}" in "\n".join(problems)
 
 
 @pytest.mark.parametrize(("text", "says"), BAD.values(), ids=BAD.keys())

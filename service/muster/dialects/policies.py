@@ -1,4 +1,4 @@
-"""The cluster's policies and levels: the ConfigMap of the topology recipe, in YAML.
+"""The cluster's policies, levels and typical requests: the ConfigMap of the topology recipe, in YAML.
 
 topologyAwareScheduling:
   enabled: true
@@ -8,6 +8,8 @@ topologyAwareScheduling:
     - {name: nvlink-domain, label: gpu.topology/nvlink-domain}
     - {name: rack, label: example.com/rack}
   preset: topograph                           # ours: the levels of a known fabric instead of rack and zone
+  typicalRequests:                            # ours: what usually comes
+    - {share: 30, gpus: 1, cpu: 8}
 
 `policies` and `levels` may stand beside topologyAwareScheduling as well. Of other keys at the top nothing is
 read. docs/policies.md has every field, and what the planner makes of it.
@@ -16,6 +18,7 @@ read. docs/policies.md has every field, and what the planner makes of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -23,10 +26,12 @@ from typing import Any
 import yaml
 
 from muster.dialects.ack import ALIYUN_GPU
+from muster.dialects.quantities import milli, parse
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, natural
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.policies import Policies, Policy, Strategy, Topology
 from muster.domain.request import Scope, Term
+from muster.domain.typical import TypicalRequest
 
 SECTION = "topologyAwareScheduling"
 
@@ -38,6 +43,7 @@ MAX_DEPTH = 32
 MAX_POLICIES = 32
 MAX_LEVELS = 16
 MAX_WEIGHT = 1000
+MAX_TYPICAL = 256
 
 BUILT_IN = MappingProxyType(
     {
@@ -103,7 +109,8 @@ class _Reader:
 
     def policies(self, text: str) -> Policies:
         top = self._top(text)
-        section = self._mapping(SECTION, top.get(SECTION, ""), ("enabled", "policies", "levels", "preset"))
+        known = ("enabled", "policies", "levels", "preset", "typicalRequests")
+        section = self._mapping(SECTION, top.get(SECTION, ""), known)
         for key in ("policies", "levels"):
             if key in top and key in section:
                 self._problem(key, f"given twice, also under {SECTION}: keep one of them")
@@ -114,6 +121,7 @@ class _Reader:
             enabled == "true",
             self._policies(section.get("policies", top.get("policies", ""))),
             self._levels(section.get("levels", top.get("levels", "")), section.get("preset", "")),
+            self._typical(section.get("typicalRequests", "")),
         )
 
     def _top(self, text: str) -> dict[str, Any]:
@@ -174,6 +182,50 @@ class _Reader:
             base or DEFAULT_LEVELS, [level for name, level in listed.items() if name not in BUILT_IN]
         )
 
+    def _typical(self, value: object) -> tuple[TypicalRequest, ...]:
+        return tuple(
+            self._typical_request(f"{SECTION}.{where}", item)
+            for where, item in self._items("typicalRequests", value, MAX_TYPICAL)
+        )
+
+    def _typical_request(self, where: str, item: object) -> TypicalRequest:
+        said = self._mapping(where, item, ("share", "gpus", "cpu", "gpuMemory", "nodeLabels"))
+        share, cpu = (
+            self._quantity(said.get(key, default)) for key, default in (("share", ""), ("cpu", "0"))
+        )
+        if not share:
+            self._bad(f"{where}.share", said.get("share"), "a number above 0: how many such pods come")
+        if cpu is None:
+            self._bad(f"{where}.cpu", said.get("cpu"), "a quantity of cpu, as 8 or 500m")
+        counts = []
+        for key, default in (("gpus", "1"), ("gpuMemory", "0")):
+            text = said.get(key, default)
+            count = natural(text) if isinstance(text, str) else None
+            if count is None or (not count and key in said):
+                self._bad(f"{where}.{key}", text, "a whole number above 0")
+            counts.append(count or 0)
+        labels = tuple(
+            (str(key), self._label_values(f"{where}.nodeLabels.{str(key)[:_SHOWN]}", str(key), values))
+            for key, values in self._mapping(f"{where}.nodeLabels", said.get("nodeLabels", "")).items()
+        )
+        return TypicalRequest(
+            float(share or 0), counts[0], milli(cpu or Fraction(0)), counts[1], tuple(sorted(labels))
+        )
+
+    def _label_values(self, where: str, key: str, values: object) -> tuple[str, ...]:
+        listed = values if isinstance(values, list) else [values]
+        if not LABEL_KEY.fullmatch(key):
+            self._bad(where, key, _A_LABEL)
+        if not listed or not all(isinstance(value, str) and value for value in listed):
+            self._bad(where, values, "a value of the label, or a list of values")
+            return ()
+        return tuple(sorted(set(listed)))
+
+    def _quantity(self, value: object) -> Fraction | None:
+        """Not below 0, and finite."""
+        found = parse(value) if isinstance(value, str) else None
+        return found if found is not None and found >= 0 else None
+
     def _check_order(self, listed: Iterable[str]) -> None:
         known = [name for name in listed if name in _ORDER]
         for narrow, wide in pairwise(known):
@@ -195,14 +247,15 @@ class _Reader:
             return []
         return [(f"{field}[{number}]", item) for number, item in enumerate(value)]
 
-    def _mapping(self, field: str, value: object, known: tuple[str, ...]) -> dict[str, Any]:
+    def _mapping(self, field: str, value: object, known: tuple[str, ...] | None = None) -> dict[str, Any]:
+        """The mapping; of any keys where none are `known`."""
         if value == "":
             return {}
         if not isinstance(value, dict):
-            self._bad(field, value, f"a mapping with {', '.join(known)}")
+            self._bad(field, value, f"a mapping with {', '.join(known)}" if known else "a mapping")
             return {}
         for key in value:
-            if key not in known:
+            if known and key not in known:
                 self._problem(f"{field}.{str(key)[:_SHOWN]}", f"unknown; known here: {', '.join(known)}")
         return value
 

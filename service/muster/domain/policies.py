@@ -1,4 +1,5 @@
-"""Policies of a cluster: named preferences with weights, and the levels of its fabric."""
+"""Policies of a cluster: named preferences with weights, the levels of its fabric, the requests that usually
+come."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from enum import StrEnum
 
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.request import Term
+from muster.domain.typical import TypicalRequest
 
 
 class Topology(StrEnum):
@@ -36,12 +38,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All policies, and the levels above the node, widest first. Where not `enabled`, policies count for
-    nothing."""
+    """All policies, the levels above the node, widest first, and the typical requests, () where nobody says.
+    Where not `enabled`, policies count for nothing."""
 
     enabled: bool = True
     policies: tuple[Policy, ...] = ()
     levels: tuple[Level, ...] = DEFAULT_LEVELS
+    typical: tuple[TypicalRequest, ...] = ()
 
     def terms(self, names: tuple[str, ...]) -> tuple[Term, ...]:
         """The terms of the policies of these names, the heaviest first, each once; of names that are not

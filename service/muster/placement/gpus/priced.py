@@ -1,0 +1,296 @@
+"""Damage where the cluster says which requests usually come: what a plan takes from each of them, priced.
+
+For a kind p of request, `usable(p)` on a node are the free GPU-thousandths on GPUs that have what p asks of
+one, times min(1, requests its free cpu feeds / requests its GPUs hold, one to a GPU); 0 where p does not fit.
+
+    damage of members on a node = Σ over p of price(p) · (usable(p) before - after)
+    price(p) = share(p) / GPUs(p) · (free GPUs of the cluster / usable(p) summed over the cluster)²
+
+in steps of STEP GPU-thousandths. GPUs(p) are the GPUs that p asks for, slices in parts of one. The measure of
+"Beware of Fragmentation" (ATC'23) is the first factor of the price; docs/openb.md has what the rest brings.
+Which of a node's wholly free GPUs are taken does not count: the links say that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import compress, count, repeat
+from operator import is_, is_not
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.domain.request import Request
+from muster.domain.typical import TypicalRequest
+from muster.placement.cluster.columns import LARGEST, MASK_GPUS, Bools, Columns, Ints
+from muster.placement.gpus.damage import GPU
+
+STEP = 10
+"""GPU-thousandths. Finer steps would tell nearly all nodes apart, and leave nothing to the best fit."""
+
+DIGITS = 6
+"""Decimals kept before that, so that halves of a step are halves whatever the order of a sum."""
+
+MOST = 1 << 40
+"""Steps at most: sums over nodes must stay whole numbers of 64 bits."""
+
+MOST_CODES = 4
+"""Codes for each node until they are given anew."""
+
+Floats = NDArray[np.float64]
+T = TypeVar("T", np.int64, np.float64, np.bool_)
+
+
+def is_priced(request: Request, view: Columns) -> bool:
+    """Whether the gang's damage is priced: those of whole GPUs, and one slice alone. How several slices fill
+    GPUs is decided GPU by GPU (`gpus.filling`), which prices that look at the whole node do not allow."""
+    sliced = [role.slice for role in request.roles if role.slice and role.members]
+    alone = request.size == 1 and not request.running
+    return bool(view.snapshot.typical) and (not sliced or (alone and sliced[0].gpus == 1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kinds:
+    """The typical requests. Those that differ in the nodes they accept alone have one *size*.
+
+    By kind: `share`, adding up to 1, its `size`, and by `condition` the `labels` of the nodes it accepts. By
+    size: `cpu` and the `shape`. By shape: `gpus`, and `units` of each, 0 for whole ones.
+    """
+
+    share: Floats
+    size: Ints
+    condition: Ints
+    labels: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]
+    cpu: Ints
+    shape: Ints
+    gpus: Ints
+    units: Ints
+
+
+@lru_cache(maxsize=8)
+def kinds_of(typical: tuple[TypicalRequest, ...]) -> Kinds:
+    """The mix as arrays."""
+    sizes = sorted({(kind.gpus, kind.units, kind.cpu_milli) for kind in typical})
+    shapes = sorted({size[:2] for size in sizes})
+    labels = tuple(sorted({kind.labels for kind in typical}))
+    share = np.array([kind.share for kind in typical], np.float64)
+    gpus, units = np.array(shapes, np.int64).T
+    return Kinds(
+        share / share.sum(),
+        np.array([sizes.index((kind.gpus, kind.units, kind.cpu_milli)) for kind in typical], np.int64),
+        np.array([labels.index(kind.labels) for kind in typical], np.int64),
+        labels,
+        np.array([cpu for *_, cpu in sizes], np.int64),
+        np.array([shapes.index(size[:2]) for size in sizes], np.int64),
+        gpus,
+        units,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gpus:
+    """GPUs of nodes. [node, GPU]: `units` left for slices, thousandths `free`, and which are `whole`. [node,
+    shape]: how many `have` what a shape asks of one, and the thousandths free on these, its `room`."""
+
+    units: Ints
+    free: Ints
+    whole: Bools
+    have: Ints
+    room: Ints
+
+    def with_rows(self, rows: Ints, some: _Gpus) -> _Gpus:
+        """With these nodes replaced."""
+        return _Gpus(
+            _with(self.units, rows, some.units),
+            _with(self.free, rows, some.free),
+            _with(self.whole, rows, some.whole),
+            _with(self.have, rows, some.have),
+            _with(self.room, rows, some.room),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Nodes:
+    """What changes seldom: the class of each row by what tells apart whose requests a node takes, and
+    `accepts`, [class, kind]; `memory` of each GPU when empty, [row, GPU]."""
+
+    of: tuple[object, ...]
+    """What it was read from."""
+    row_class: Ints
+    accepts: Floats
+    memory: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """The prices of one snapshot: [row, size] `usable`, and `weights`, [class, size], the price of what a
+    size can use, summed over the kinds of it. Rows of equal `code` are alike in all that counts here; `codes`
+    has those of all states that were seen."""
+
+    view: Columns
+    kinds: Kinds
+    nodes: _Nodes
+    gpus: _Gpus
+    usable: Floats
+    weights: Floats
+    code: Ints
+    codes: defaultdict[bytes, int]
+    """Shared by those that follow each other; any thread may add to it, for no code is given twice."""
+
+    def of_whole(self, rows: Ints, gpus: Ints, cpu_milli: Ints) -> Ints:
+        """[row, way]: the damage of taking so many whole GPUs and so much cpu of these nodes."""
+        _, first, alike = np.unique(self.code[rows], return_index=True, return_inverse=True)
+        return self._of_whole(rows[first], gpus, cpu_milli)[alike]
+
+    def of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
+        """[row, GPU]: the damage of one slice on each GPU, LARGEST where there is no room for it."""
+        _, first, alike = np.unique(self.code[rows], return_index=True, return_inverse=True)
+        return self._of_slice(rows[first], units, cpu_milli)[alike]
+
+    def _of_whole(self, rows: Ints, gpus: Ints, cpu_milli: Ints) -> Ints:
+        found = np.zeros((len(rows), len(gpus)), np.int64)
+        whole, units = self.gpus.whole[rows], self.gpus.units[rows]
+        from_last = np.cumsum(whole[:, ::-1], axis=1)[:, ::-1]
+        for way, (size, cpu) in enumerate(zip(gpus.tolist(), cpu_milli.tolist(), strict=True)):
+            gone = np.zeros((len(rows), len(self.kinds.units)), np.int64)
+            node, gpu = np.nonzero(whole & (from_last <= size))
+            if len(node):
+                begins = np.flatnonzero(np.diff(node, prepend=-1))
+                had = _enough(self.kinds, units[node, gpu], whole[node, gpu])
+                gone[node[begins]] = np.add.reduceat(had, begins, axis=0, dtype=np.int64)
+            have, room = self.gpus.have[rows] - gone, self.gpus.room[rows] - GPU * gone
+            found[:, way] = self._damage(rows, have, room, cpu)
+        return found
+
+    def _of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
+        gpus, memory = self.gpus, self.nodes.memory
+        found = np.full((len(rows), memory.shape[1]), LARGEST)
+        # Of GPUs that are alike the first stands for all.
+        told = np.stack([gpus.units[rows], gpus.whole[rows], memory[rows]])
+        same = (told[:, :, :, None] == told[:, :, None, :]).all(axis=0).argmax(axis=2)
+        holds = told[0] >= units
+        index, gpu = np.nonzero(holds & (same == np.arange(same.shape[1])))
+        row = rows[index]
+        left = gpus.units[row, gpu] - units
+        had = _enough(self.kinds, gpus.units[row, gpu], gpus.whole[row, gpu])
+        has = _enough(self.kinds, left, np.zeros(len(row), bool))
+        free = (left * GPU // np.maximum(1, memory[row, gpu]))[:, None]
+        have = gpus.have[row] - had + has
+        room = gpus.room[row] - had * gpus.free[row, gpu][:, None] + has * free
+        found[index, gpu] = self._damage(row, have, room, cpu_milli)
+        return np.where(holds, np.take_along_axis(found, same, axis=1), LARGEST)
+
+    def _damage(self, rows: Ints, have: Ints, room: Ints, cpu_milli: int) -> Ints:
+        taken = self.usable[rows] - _usable(self.kinds, have, room, self.view.cpu[rows] - cpu_milli)
+        # Summed along the last axis, so that a row's sum does not depend on the others.
+        damage = np.round((self.weights[self.nodes.row_class[rows]] * taken).sum(axis=1), DIGITS)
+        steps: Ints = np.rint(np.clip(damage / STEP, -MOST, MOST)).astype(np.int64)
+        return STEP * steps
+
+
+def prices_of(view: Columns) -> Prices:
+    """The prices of a snapshot with typical requests; cheap where most nodes are as in the last one."""
+    last = _latest[0]
+    if last is None or last.view is not view:
+        last = _latest[0] = _following(last, view)
+    return last
+
+
+_latest: list[Prices | None] = [None]
+
+
+def _following(last: Prices | None, view: Columns) -> Prices:
+    kinds = kinds_of(view.snapshot.typical)
+    nodes = _nodes_of(view, kinds, last.nodes if last else None)
+    if last and (last.nodes is not nodes or len(last.codes) > MOST_CODES * len(view.names)):
+        last = None
+    differs = map(is_not, view.states, last.view.states) if last else repeat(True, len(view.states))
+    rows = np.fromiter(compress(count(), differs), np.int64)
+    gpus = _gpus_of(view, kinds, rows, nodes.memory)
+    usable = _usable(kinds, gpus.have, gpus.room, view.cpu[rows])
+    told = (nodes.row_class[rows, None], view.cpu[rows, None], gpus.units, gpus.whole, nodes.memory[rows])
+    codes = last.codes if last else defaultdict(count().__next__)
+    code = np.array([codes[state.tobytes()] for state in np.hstack(told)], np.int64)
+    if last:
+        gpus, usable = last.gpus.with_rows(rows, gpus), _with(last.usable, rows, usable)
+        code = _with(last.code, rows, code)
+    return Prices(view, kinds, nodes, gpus, usable, _weights(kinds, nodes, gpus, usable), code, codes)
+
+
+def _with(old: NDArray[T], rows: Ints, values: NDArray[T]) -> NDArray[T]:
+    """With these rows replaced."""
+    new = old.copy()
+    new[rows] = values
+    return new
+
+
+def _weights(kinds: Kinds, nodes: _Nodes, gpus: _Gpus, usable: Floats) -> Floats:
+    classes = len(nodes.accepts)
+    by_class = np.stack([usable[nodes.row_class == code].sum(axis=0) for code in range(classes)])
+    supply = np.maximum((nodes.accepts * by_class[:, kinds.size]).sum(axis=0), GPU)
+    every = nodes.memory[nodes.memory > 0]
+    part = kinds.units / every.mean() if len(every) else np.ones(len(kinds.units))
+    asked = kinds.gpus * np.where(kinds.units > 0, np.minimum(1, part), 1)
+    price = kinds.share / asked[kinds.shape[kinds.size]] * (gpus.free.sum() / supply) ** 2
+    weights = np.zeros((len(kinds.cpu), classes))
+    np.add.at(weights, kinds.size, (nodes.accepts * price).T)
+    return np.ascontiguousarray(weights.T)
+
+
+def _nodes_of(view: Columns, kinds: Kinds, last: _Nodes | None) -> _Nodes:
+    keys = sorted({key for labels in kinds.labels for key, _ in labels})
+    labels = {key: view.label(key) for key in keys}
+    of = (kinds, view.nodes, view.shape, view.shapes, view.profile, view.profiles, *labels.values())
+    if last is not None and all(map(is_, of, last.of)):
+        return last
+    lines = [np.asarray([bool(shape.memory) for shape in view.shapes], bool)[view.shape]]
+    lines += [
+        np.array([bool(p.gpu_resources) for p in view.profiles], bool)[view.profile],
+        np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile],
+    ]
+    for condition in kinds.labels:
+        accepted = np.ones(len(view.names), bool)
+        for key, values in condition:
+            codes = [labels[key].index[value] for value in values if value in labels[key].index]
+            accepted &= np.isin(labels[key].codes, codes)
+        lines.append(accepted)
+    classes, row_class = np.unique(np.stack(lines), axis=1, return_inverse=True)
+    sliced = kinds.units[kinds.shape[kinds.size]] > 0
+    serves = np.where(sliced, classes[0][:, None], classes[1][:, None])
+    accepts = classes[3:].T[:, kinds.condition] & serves & classes[2][:, None]
+    most = min(MASK_GPUS, int(view.gpu_total.max(initial=0)))
+    by_shape = np.zeros((len(view.shapes), most), np.int64)
+    for i, shape in enumerate(view.shapes):
+        by_shape[i, : len(shape.memory)] = shape.memory[:most]
+    return _Nodes(of, row_class, accepts.astype(np.float64), by_shape[view.shape])
+
+
+def _gpus_of(view: Columns, kinds: Kinds, rows: Ints, memory: Ints) -> _Gpus:
+    count = memory.shape[1]
+    whole = (view.free_gpus[rows][:, None] >> np.arange(count) & 1).astype(bool)
+    # Of GPUs that nobody knows to be taken, the last ones are.
+    whole &= np.cumsum(whole, axis=1) <= view.free_count[rows][:, None]
+    units = np.zeros((len(rows), count), np.int64)
+    lines = view.gpu_memory[:count, rows].T
+    units[:, : lines.shape[1]] = lines
+    free = np.where(whole, GPU, GPU * units // np.maximum(1, memory[rows]))
+    enough = _enough(kinds, units, whole)
+    return _Gpus(units, free, whole, enough.sum(axis=1), (free[:, :, None] * enough).sum(axis=1))
+
+
+def _usable(kinds: Kinds, have: Ints, room: Ints, cpu: Ints) -> Floats:
+    """[node, size]: thousandths that it can use, of GPUs that have what it asks of one."""
+    fitting = have // kinds.gpus
+    fed = cpu[:, None] / np.maximum(1, kinds.cpu)
+    usable: Floats = np.minimum(1, fed / np.maximum(1, fitting)[:, kinds.shape])
+    usable *= fed >= 1
+    usable *= (room * (fitting > 0))[:, kinds.shape]
+    return usable
+
+
+def _enough(kinds: Kinds, units: Ints, whole: Bools) -> Bools:
+    """[…, shape]: whether a GPU with so much left has what the shape asks of one."""
+    return np.where(kinds.units > 0, units[..., None] >= kinds.units, whole[..., None])
