@@ -65,6 +65,11 @@ def test_odd_node(case: str, drawing: SnapshotAssertion) -> None:
     assert plain(draw_node(NodePicture("node-1", ODD[case], unindexed_gpus=1))) == drawing
 
 
+def test_a_machine_is_named() -> None:
+    drawn = draw_node(NodePicture("node-1", GpuTopology.unknown(2), machine="ecs.sccgn6.24xlarge"))
+    assert plain(drawn).splitlines()[0] == "node-1   ecs.sccgn6.24xlarge, 2 GPUs, 2 free"
+
+
 def test_strips(drawing: SnapshotAssertion) -> None:
     pictures = [
         NodePicture("v100-1", topology(DOCUMENT), MARKS),

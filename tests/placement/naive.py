@@ -18,6 +18,7 @@ from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
+from tests.placement import prices
 
 INF = float("inf")
 Fill = tuple[tuple[int, ...], ...]
@@ -36,12 +37,13 @@ class Option(NamedTuple):
 
 class Spot(NamedTuple):
     """Where a member lies, or several on one node. `known`: false if it has GPUs and nobody knows which.
-    `units`: by GPU, what slices take."""
+    `units`: by GPU, what slices take; `cpu` is what all take, in thousandths of a core."""
 
     state: NodeState
     mask: int
     known: bool = True
     units: tuple[int, ...] = ()
+    cpu: int = 0
 
 
 class Value(NamedTuple):
@@ -277,6 +279,7 @@ def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
                 (sliced & ~running).bit_count(),
                 mask | sliced if by_gpu or (mask | sliced).bit_count() == 1 else 0,
                 sorted(fill) if by_gpu else 0,
+                left_of(spot) if rules.snapshot.typical else 0,
             )
             if repr(outcome) not in seen:
                 seen.add(repr(outcome))
@@ -308,6 +311,11 @@ def overfull(state: NodeState, fill: Fill, roles: list[Role]) -> bool:
     return any(have > room for have, room in zip(taken, left, strict=False))
 
 
+def cpu_of(request: Request, counts: Iterable[int]) -> int:
+    """What so many members of each role take, in thousandths of a core."""
+    return sum(n * role.resources.cpu_milli for n, role in zip(counts, request.roles, strict=True))
+
+
 def units_of(fill: Fill, request: Request) -> tuple[int, ...]:
     """What these slices take of each GPU."""
     units = [role.slice.units if role.slice else 0 for role in request.roles]
@@ -316,12 +324,17 @@ def units_of(fill: Fill, request: Request) -> tuple[int, ...]:
 
 def after(spot: Spot) -> int:
     """F of the node once the plan has what it takes of it."""
-    state = spot.state
-    memory = [
+    return unusable(spot.state, spot.state.free_gpus & ~spot.mask, left_of(spot))
+
+
+def left_of(spot: Spot) -> tuple[int, ...]:
+    """By GPU, the units left once the plan has what it takes."""
+    return tuple(
         left - taken if taken else left * (1 - (spot.mask >> gpu & 1))
-        for gpu, (left, taken) in enumerate(zip(state.free_memory, spot.units or (0,) * 99, strict=False))
-    ]
-    return unusable(state, state.free_gpus & ~spot.mask, tuple(memory))
+        for gpu, (left, taken) in enumerate(
+            zip(spot.state.free_memory, spot.units or (0,) * 99, strict=False)
+        )
+    )
 
 
 Used = list[tuple[NodeState, Option]]
@@ -416,7 +429,9 @@ def value(rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot]) -> Va
         sum(opened(spot, alone[name])[1] for name, spot in placed.items()),
         -min((weakest for weakest, _ in rings), default=INF),
         -sum(total for _, total in rings),
-        sum(
+        sum(prices.damage(snapshot, spot.state, spot.mask, spot.units, spot.cpu) for spot in placed.values())
+        if prices.is_priced(snapshot, request)
+        else sum(
             after(spot) - unusable(spot.state, spot.state.free_gpus, spot.state.free_memory)
             for spot in placed.values()
         ),
@@ -501,7 +516,10 @@ def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
         nonlocal found
         if found is not None and sum(left) - sum(sizes) > found[0].members:
             return
-        unions = {state.node.name: Spot(state, option.mask, units=option.units) for state, option in used}
+        unions = {
+            state.node.name: Spot(state, option.mask, units=option.units, cpu=cpu_of(request, option.counts))
+            for state, option in used
+        }
         if request.required_scope and not together(
             snapshot, [*unions.values(), *rules.running.values()], request.required_scope
         ):
@@ -559,26 +577,29 @@ def members(request: Request, placed: Mapping[str, Spot]) -> tuple[MemberPlaceme
     )
 
 
-def unions_of(snapshot: Snapshot, members: tuple[MemberPlacement, ...]) -> dict[str, Spot]:
+def unions_of(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> dict[str, Spot]:
     """All members on one node as one."""
     unions: dict[str, Spot] = {}
+    asked = {role.name: role.resources.cpu_milli for role in request.roles}
     for m in members:
         state = snapshot.nodes[m.node]
-        _, old, _, units = unions.get(m.node, Spot(state, 0, units=(0,) * 16))
+        _, old, _, units, cpu = unions.get(m.node, Spot(state, 0, units=(0,) * 16))
         units = tuple(have + m.units * (gpu in m.gpus) for gpu, have in enumerate(units))
-        unions[m.node] = Spot(state, old | sum(1 << gpu for gpu in m.gpus), units=units)
+        unions[m.node] = Spot(
+            state, old | sum(1 << gpu for gpu in m.gpus), units=units, cpu=cpu + asked[m.role]
+        )
     return unions
 
 
 def worth(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Value:
     """All levels of a plan."""
     counts = [sum(m.role == role.name for m in members) for role in request.roles]
-    return value(Rules(snapshot, request), counts, unions_of(snapshot, members))
+    return value(Rules(snapshot, request), counts, unions_of(snapshot, request, members))
 
 
 def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Placed:
     """The decision that places these members so, every claim in it true; they must lie on the cluster."""
-    rules, unions = Rules(snapshot, request), unions_of(snapshot, members)
+    rules, unions = Rules(snapshot, request), unions_of(snapshot, request, members)
     got = worth(snapshot, request, members)
     crossed = crossings(rules, unions)
     spots = [*unions.values(), *rules.running.values()]

@@ -10,6 +10,7 @@ from muster.adapters.files.report import cause_json
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Resources, Taint, Usage
 from muster.domain.reasons import (
+    GPU_MEMORY,
     Cause,
     ClusterTooSmall,
     DomainTooSmall,
@@ -79,6 +80,30 @@ CASES = {
         "6 x 1 GPU, min 4",
         (NotEnoughFree("w", GPU, 2, 4, 2, 4),),
         (MoreFree(GPU, 2, (("a", 2),)), FewerMembers(2, 4)),
+    ),
+    "memory of a shared GPU is short": Case(
+        ": a[4, mem 16 16 16 16, left 16 3 0 16] b[1, mem 16, left 2]",
+        "9 x 4 GiB",
+        (FreeInPieces("w", GPU_MEMORY, 37, 36, 8, 9, "a", 16),),
+        (MoreFree(GPU_MEMORY, 1, (("a", 1),)), FewerMembers(8, 9)),
+    ),
+    "memory of GPUs is short where it costs least": Case(
+        ": a[2, mem 8 8, left 3 0] b[2, mem 8 8, left 7 7]",
+        "2 x 8 GiB on 2 GPUs",
+        (NotEnoughFree("w", GPU_MEMORY, 17, 32, 0, 2),),
+        (MoreFree(GPU_MEMORY, 15, (("a", 13), ("b", 2))),),
+    ),
+    "memory of GPUs is short in each rack": Case(
+        "rack r1: a[2, mem 8 8, left 3 0]\n rack r2: b[2, mem 8 8, left 7 0]",
+        "3 x 4 GiB, scope rack",
+        (NotEnoughFree("w", GPU_MEMORY, 10, 12, None, 3),),
+        (MoreFree(GPU_MEMORY, 5, (("b", 5),)), FewerMembers(1, 3)),
+    ),
+    "memory of the GPUs of one domain is short": Case(
+        ": a[4 = 2+2, mem 8 8 8 8, left 4 2 1 3]",
+        "3 x 4 GiB, scope nvlink-domain",
+        (NotEnoughFree("w", GPU_MEMORY, 10, 12, None, 3),),
+        (MoreFree(GPU_MEMORY, 6, (("a", 6),)), FewerMembers(1, 3)),
     ),
     "bigger than the cluster: no waiting helps": Case(
         ": a[8] b[8, free 1100 0000]",

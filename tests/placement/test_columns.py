@@ -93,7 +93,7 @@ def contents(view: Columns) -> Iterator[tuple[str, object]]:
         value = getattr(view, field)
         if not field.startswith("_") and field not in ("nodes", "snapshot"):
             yield field, value.tolist() if isinstance(value, np.ndarray) else list(value)
-    yield "numbers", (view.amounts.tolist(), view._total.tolist(), view.names, dict(view.row), view.levels)
+    yield "numbers", (view.amounts.tolist(), view.totals.tolist(), view.names, dict(view.row), view.levels)
     yield "places", [view.place(row) for row in range(len(view.names))]
     for scope in SCOPES:
         for parts in (view.part(scope), view.label(scope)):

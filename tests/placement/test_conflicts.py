@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
 from muster.domain.reasons import (
+    GPU_MEMORY,
     Cause,
     DomainTooSmall,
     FreeApart,
@@ -73,6 +74,13 @@ FEATURES = {
 }
 
 
+SLICES = {
+    "slices of GPUs": ("slices",),
+    "slices of GPUs, and what binds their members": ("slices", "max per", "segments"),
+}
+"""Where nothing is taken, there are too many ways to place these for trying everything."""
+
+
 def examples(count: int) -> settings:
     """Derandomized: the same every time, here and in CI."""
     return settings(
@@ -112,11 +120,11 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
         assert fits(*relaxed(snapshot, request, (assumptions.all - told) | {each})), (told, each)
 
 
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("name", FEATURES | SLICES)
 @examples(40)
 @given(data=st.data())
 def test_what_is_told_to_help_helps(name: str, data: st.DataObject) -> None:
-    snapshot, request = data.draw(worlds(*FEATURES[name]))
+    snapshot, request = data.draw(worlds(*(FEATURES | SLICES)[name]))
     request = replace(request, gang=GangId("default", "annotations", "gang"))
     decision = place(snapshot, request, Limits(deterministic_time=60))
     if isinstance(decision, Placed):
@@ -207,6 +215,7 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
             free=own.free if "cpu" in taken else state.free,
             free_gpus=own.free_gpus if "gpu" in taken else state.free_gpus,
             unindexed_gpus=own.unindexed_gpus if "gpu" in taken else state.unindexed_gpus,
+            memory=own.memory if GPU_MEMORY in taken else state.memory,
         )
     return World(replace(snapshot, nodes=states), request)
 
@@ -249,6 +258,8 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
         return World(snapshot, replace(request, roles=roles))
 
     match relaxation:
+        case MoreFree("GPU memory", _, nodes):
+            return [World(world, request) for world in _freed_memory(snapshot, nodes)]
         case MoreFree(_, _, nodes):
             return [World(world, request) for world in _freed(snapshot, nodes)]
         case Uncordon():
@@ -295,6 +306,26 @@ def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snaps
                     unindexed_gpus=state.unindexed_gpus - unknown,
                 )
                 for freed in combinations(taken, count - unknown)
+            ]
+        )
+    return [
+        replace(snapshot, nodes={**snapshot.nodes, **{state.node.name: state for state in chosen}})
+        for chosen in product(*choices)
+    ]
+
+
+def _freed_memory(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:
+    """All ways to free so much memory of the GPUs of these nodes."""
+    choices = []
+    for name, units in nodes:
+        state = snapshot.nodes[name]
+        whole = NodeState.of(state.node, ()).memory
+        ways = product(*(range(of - left + 1) for of, left in zip(whole, state.memory, strict=True)))
+        choices.append(
+            [
+                replace(state, memory=tuple(map(sum, zip(state.memory, way, strict=True))))
+                for way in ways
+                if sum(way) == units
             ]
         )
     return [

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from muster.domain.decision import Invalid, Placed, Unplaceable
@@ -326,3 +328,17 @@ def test_placed(drawing: tuple[str, str]) -> None:
     placed = place(cluster(drawing[0]), request)
     assert isinstance(placed, Placed)
     assert placed_sentence(placed, request) == PLACED[drawing]
+
+
+PREFERRED: dict[tuple[str, ...], str] = {
+    ("rakc", "zone"): "; no preferred scope holds them (rakc, zone)",
+    ("rakc", "rack"): ", proven optimal",
+}
+
+
+@pytest.mark.parametrize("scopes", PREFERRED)
+def test_preferences_that_nothing_holds_are_said(scopes: tuple[str, ...]) -> None:
+    request = replace(gang("2 x 1 GPU"), preferred_scopes=scopes)
+    placed = place(cluster("rack r1: a[2]"), request)
+    assert isinstance(placed, Placed)
+    assert placed_sentence(placed, request).endswith(PREFERRED[scopes])

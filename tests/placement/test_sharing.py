@@ -29,7 +29,7 @@ from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
 from muster.placement.gpus.least import Least
 from muster.placement.gpus.slices import Ask, Gpu, NodeGpus, fitting
 from muster.placement.moves import alternates, move
-from muster.placement.place import place
+from muster.placement.place import Limits, place
 from muster.placement.verify import verify
 from tests.placement import naive
 from tests.placement.cases import Fits
@@ -65,6 +65,9 @@ FITS = {
         ": a[4, mem 16 16 16 16, left 16 12 16 16]",
         "3 x 1 GPU + 2 x 4 GiB",
         "w-0@a/0 w-1@a/2 w-2@a/3 x-0@a/1 x-1@a/1",
+    ),
+    "of one union the linked GPUs are taken whole": Fits(
+        ": a[3 = 2+1, mem 8 8 8]", "1 x 2 GPU + 1 x 4 GiB", "w-0@a/01 x-0@a/2"
     ),
     "slices beside whole GPUs that others run on": Fits(
         ": a[4, mem 16 16 16 16, free 0011]", "2 x 16 GiB", "w-0@a/2 w-1@a/3"
@@ -267,6 +270,18 @@ def test_a_node_with_too_many_ways_is_filled_by_first_fit() -> None:
     assert isinstance(decision, Placed)
     assert not decision.optimal
     assert len(decision.members) == 7
+
+
+@pytest.mark.parametrize("asked", ["5 x 4 GiB + 4 x 3 GiB", "9 x 4 GiB, scope rack"])
+def test_without_time_a_plan_is_given_and_not_called_best(asked: str) -> None:
+    racks = "\n".join(
+        f"rack r{i}: " + " ".join(f"{name}{i}[2, share, mem 8 8, left 8 {i + 4}]" for name in "abcdef")
+        for i in range(3)
+    )
+    decision = place(cluster(racks), gang(asked), Limits(seconds_left=lambda: 0.0))
+    assert isinstance(decision, Placed)
+    assert decision.truncated
+    assert not decision.optimal
 
 
 @pytest.mark.parametrize(

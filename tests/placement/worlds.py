@@ -24,6 +24,7 @@ from muster.domain.request import (
 )
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
+from muster.domain.typical import TypicalRequest
 from tests.placement import naive
 from tests.placement.drawings import LABELS, RESOURCE, islands
 
@@ -110,9 +111,10 @@ FEATURES = (
     "unknown running",
     "slices",
     "terms",
+    "typical",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs nobody knows.
-"slices": GPUs are shared."""
+"slices": GPUs are shared. "typical": the cluster says what usually comes."""
 
 
 class World(NamedTuple):
@@ -156,6 +158,7 @@ class World(NamedTuple):
             gpus = role.slice or f"{role.gpus} GPU"
             lines.append(f"{gpus} {cpu:g} cpu{pools} within {role.required_scope} by {by}: {names}")
         stay = [f"{r.member.name} (rank {r.member.rank})@{r.node}/{r.gpus:b}" for r in request.running]
+        lines += [str(kind) for kind in self.snapshot.typical]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
         lines.append(f"running {stay}, max {[(rule.scope, rule.members) for rule in request.max_per]}")
         lines.append(
@@ -197,6 +200,9 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
         world = draw(_with_terms(world))
     if "slices" in features:
         world = draw(_sharing(world))
+    if "typical" in features:
+        mix = (TypicalRequest(2, 1, 500), *draw(st.lists(_typical_requests(), max_size=4)))
+        world = World(replace(world.snapshot, typical=mix), world.request)
     for feature in ("running", "unknown running"):
         if feature in features:
             world = draw(_with_running(world, known=feature == "running"))
@@ -252,7 +258,7 @@ def _sharing(draw: st.DrawFn, world: World) -> World:
             roles.append(replace(role, gpus=min(role.gpus, 1)))
     if draw(st.booleans()):
         roles.reverse()
-    return World(Snapshot(states, snapshot.levels), replace(request, roles=tuple(roles)))
+    return World(replace(snapshot, nodes=states), replace(request, roles=tuple(roles)))
 
 
 @st.composite
@@ -265,7 +271,19 @@ def _with_terms(draw: st.DrawFn, world: World) -> World:
     for name, state in world.snapshot.nodes.items():
         label = {"nvidia.com/nvswitch.present": draw(st.sampled_from(["true", "false"]))}
         states[name] = replace(state, node=replace(state.node, labels={**state.node.labels, **label}))
-    return World(Snapshot(states, world.snapshot.levels), replace(world.request, terms=tuple(chosen)))
+    return World(replace(world.snapshot, nodes=states), replace(world.request, terms=tuple(chosen)))
+
+
+@st.composite
+def _typical_requests(draw: st.DrawFn) -> TypicalRequest:
+    """Of whole GPUs or slices, some that accept half of the nodes alone."""
+    return TypicalRequest(
+        draw(st.sampled_from([1, 2, 3.5, 7])),
+        draw(st.sampled_from([1, 1, 2, 3, 4])),
+        draw(st.sampled_from([0, 500, 1000, 2500])),
+        draw(st.sampled_from([0, 0, 1, 3, 4])),
+        draw(st.sampled_from([(), (), (("pool", ("q",)),)])),
+    )
 
 
 @st.composite

@@ -1,12 +1,13 @@
 """The annotations that a Binding carries, and what can be read back from them after a restart.
 
-Written once, when a gang is permitted (`gangs`), and read whenever a bound pod is seen (`dialects`): both
+Written for a gang's plan (`gangs`), and read whenever a bound pod is seen (`dialects`): both
 sides stand here so that they cannot drift apart.
 
     gpu.topology/allocation  {"version":1,"generation":7,"containers":{"main":[0,1]},"gpus":[0,1],
                               "indices":"planned"}; of shared GPUs also "gpu_mem":{"0":3,"1":3}, GiB by GPU
     gpu.topology/decision    {"scope":"node","domain":"node a","bandwidth_gb_per_s":50.0,"ring_gb_per_s":50.0,
-                              "optimal":true,"gap":null,"trace_id":"4bf9…"}
+                              "optimal":true,"gap":null,"needed":2,"left_out":0,"newest":1700000000.0,
+                              "trace_id":"4bf9…"}, where needed, left_out and newest are the `Batch`
     ALIYUN_COM_GPU_GROUP, …_ASSIGNED, …_ASSUME_TIME     for the gputopology device plugin: whole GPUs
     ALIYUN_COM_GPU_MEM_IDX, …_DEV, …_POD, …_ASSIGNED, …_ASSUME_TIME, scheduler.framework.gpushare.allocation
                                                         for the gpushare device plugin: memory of shared GPUs
@@ -17,11 +18,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
 from muster.domain.decision import MemberPlacement, Placed
-from muster.domain.pod import Pod
+from muster.domain.pod import Batch, Pod
 from muster.domain.topology import mask_of
 
 ALLOCATION = "gpu.topology/allocation"
@@ -65,36 +66,57 @@ MAX_BYTES = 16 * 1024
 annotations, and a pod with over 256 KiB of them can't be updated any more: ours together stay far below."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """Which plan it was and when: its generation, the wall clock (nanoseconds since the epoch) and the id of
-    the trace that shows the decision ("" for none)."""
-
-    generation: int
-    wall_ns: int
-    trace_id: str = ""
-
-
 def write(
-    pod: Pod, place: MemberPlacement, plan: Placed, stamp: Stamp, gpu_memory: tuple[int, ...] = ()
+    pod: Pod, place: MemberPlacement, generation: int, decision: str, gpu_memory: tuple[int, ...] = ()
 ) -> dict[str, str]:
-    """The annotations of one member's Binding. A member without GPUs carries no allocation.
+    """The annotations of one member's Binding, all but their time. One without GPUs carries no allocation.
 
-    `gpu_memory`: what each GPU of its node offers in slices, in GiB (`Node.gpu_memory`).
+    `generation` and `decision` (`write_decision`) are the plan's; `gpu_memory`: what each GPU of its node
+    offers in slices, in GiB (`Node.gpu_memory`).
     """
-    values = {DECISION: _decision(plan, stamp.trace_id)}
+    values = {DECISION: decision}
     if not place.gpus:
         return values
     # Both device plugins of aliyun follow the annotation; the others choose themselves.
     followed = bool(place.units) or pod.gpu_resource == FOLLOWED_RESOURCE
-    values[ALLOCATION] = _allocation(pod, place, stamp.generation, followed)
+    values[ALLOCATION] = _allocation(pod, place, generation, followed)
     if place.units:
-        return values | _shared(pod, place, stamp, gpu_memory)
+        return values | _shared(pod, place, gpu_memory)
     if followed:
         values[GROUP] = _listed(place.gpus)
         values[ASSIGNED] = "false"
-        values[ASSUME_TIME] = str(stamp.wall_ns)
     return values
+
+
+def write_decision(plan: Placed, batch: Batch, trace_id: str = "") -> str:
+    """What the plan's members carry alike. `trace_id`: of the trace that shows the decision, "" for none."""
+    return _json(
+        {
+            "scope": plan.scope_reached,
+            "domain": plan.domain[:256],
+            "bandwidth_gb_per_s": plan.objective.weakest_link_gb_per_s,
+            "ring_gb_per_s": plan.objective.ring_gb_per_s,
+            "optimal": plan.optimal,
+            "gap": plan.gap,
+            **asdict(batch),
+            **({"trace_id": trace_id} if trace_id else {}),
+        }
+    )
+
+
+def timed(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
+    """A Binding's annotations with their time, in ns since the epoch: both device plugins want it."""
+    times = ((ASSIGNED, ASSUME_TIME), (MEM_ASSIGNED, MEM_ASSUME_TIME))
+    return {**values, **{time: str(wall_ns) for assigned, time in times if assigned in values}}
+
+
+def read_batch(annotations: Mapping[str, str]) -> Batch | None:
+    """With whom a bound pod was let go; None where its annotations don't say."""
+    value = _object(annotations.get(DECISION))
+    needed, left_out, newest = (value.get(key) for key in ("needed", "left_out", "newest"))
+    if not (isinstance(needed, int) and isinstance(left_out, int) and isinstance(newest, int | float)):
+        return None
+    return Batch(needed, left_out, float(newest))
 
 
 def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
@@ -140,7 +162,7 @@ def _allocation(pod: Pod, place: MemberPlacement, generation: int, followed: boo
     return _json({**value, "containers": {}})
 
 
-def _shared(pod: Pod, place: MemberPlacement, stamp: Stamp, gpu_memory: tuple[int, ...]) -> dict[str, str]:
+def _shared(pod: Pod, place: MemberPlacement, gpu_memory: tuple[int, ...]) -> dict[str, str]:
     """What the gpushare device plugin and its tools read. GPUs of one pod may differ in size: their smallest
     is told, so that nobody takes a part for more of the GPU than it is."""
     sizes = [gpu_memory[gpu] for gpu in place.gpus if gpu < len(gpu_memory)]
@@ -149,7 +171,6 @@ def _shared(pod: Pod, place: MemberPlacement, stamp: Stamp, gpu_memory: tuple[in
         MEM_OF_GPU: str(min(sizes, default=0)),
         MEM_OF_POD: str(place.units * len(place.gpus)),
         MEM_ASSIGNED: "false",
-        MEM_ASSUME_TIME: str(stamp.wall_ns),
         SHARES: _by_container(pod, place),
     }
 
@@ -221,20 +242,6 @@ def _object(text: str | None) -> dict[str, Any]:
 
 def _listed(gpus: tuple[int, ...]) -> str:
     return ",".join(map(str, gpus))
-
-
-def _decision(plan: Placed, trace_id: str) -> str:
-    return _json(
-        {
-            "scope": plan.scope_reached,
-            "domain": plan.domain[:256],
-            "bandwidth_gb_per_s": plan.objective.weakest_link_gb_per_s,
-            "ring_gb_per_s": plan.objective.ring_gb_per_s,
-            "optimal": plan.optimal,
-            "gap": plan.gap,
-            **({"trace_id": trace_id} if trace_id else {}),
-        }
-    )
 
 
 def _is_index(value: object) -> bool:

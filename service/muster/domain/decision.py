@@ -29,7 +29,8 @@ class Objective:
     `crossings`: (scope, parts touched), widest first. `weakest_link_gb_per_s`: over the touched nodes, the
     smallest weakest link on the best ring over the gang's GPUs there; None where no node holds two of them
     or no link is known. `ring_gb_per_s`: the sum of the links on those rings. `damage`: how many more
-    GPU-thousandths of what stays free become unusable, weighted over the typical requests.
+    GPU-thousandths of what stays free become unusable, weighted over the typical requests; where the
+    snapshot says which these are, what they lose, priced: comparable within one snapshot.
     """
 
     preferred_reached: str | None

@@ -61,6 +61,7 @@ class Node:
     `gpu_memory` is what each GPU offers in slices, in units of `aliyun.com/gpu-mem` (GiB), by index; () where
     the node serves none. Slices go to the GPU with the least left that is enough, with `spread` to the one
     with the most. `unhealthy` GPUs (a bit mask) are not planned on.
+    `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
     GPU_TOPOLOGY): the node is used without it.
     """
@@ -76,6 +77,7 @@ class Node:
     gpu_memory: tuple[int, ...] = ()
     spread: bool = False
     unhealthy: int = 0
+    machine: str = ""
     problems: tuple[str, ...] = ()
 
 

@@ -45,6 +45,17 @@ class GangClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """What is known of the members that were let go together, written on each: how many of the gang had to be
+    bound with them for it not to be half (0 where it ran whole before), how many that waited were left out,
+    and when the newest member was created that was there then."""
+
+    needed: int
+    left_out: int
+    newest: float
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod. `node` is "" until it is bound. `causes` say what is ill-formed in it; such a pod is never
     planned. `gpus` counts whole GPUs of `gpu_resource`, summed over its containers; `container_gpus` are the
@@ -83,6 +94,8 @@ class Pod:
     gated: bool = False
     """It has schedulingGates of its own: not a present member yet."""
     allocation: int | None = None
+    batch: Batch | None = None
+    """With whom we bound it; None where nobody says so."""
     causes: tuple[Cause, ...] = ()
 
     @property

@@ -96,11 +96,12 @@ class MaxPer:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Memory of shared GPUs: `units` (GiB, as the cluster counts `aliyun.com/gpu-mem`) on each of `gpus` GPUs
-    of one node."""
+    """Memory of shared GPUs: `units` (GiB, as the cluster counts `resource`) on each of `gpus` GPUs of one
+    node."""
 
     units: int
     gpus: int = 1
+    resource: str = "aliyun.com/gpu-mem"
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,7 +271,9 @@ def placed_sentence(placed: Placed, request: Request | None = None) -> str:
         where = f"on {len(gpus)} nodes{inside}: {'; '.join(listed[:_LISTED])}{_and_more(len(listed))}"
     waiting = request.size - len(placed.members) if request else 0
     wait = f"; {waiting} {_plural_verb('wait', waiting)}" if waiting else ""
-    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{wait}")
+    missed = request.preferred_scopes if request and not placed.objective.preferred_reached else ()
+    miss = f"; no preferred scope holds them ({', '.join(missed)})" if missed else ""
+    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{wait}{miss}")
 
 
 def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.node import Node, Resources, Usage
+from muster.domain.typical import TypicalRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +80,28 @@ def _left(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All nodes, by name in a fixed (sorted) order, so that equal clusters are equal inputs; and the levels
-    of the fabric above them, widest first: the parts that a plan crosses are counted level by level."""
+    of the fabric above them, widest first: the parts that a plan crosses are counted level by level.
+    `typical` are the requests that usually come, () where nobody says: by these damage is priced."""
 
     nodes: Mapping[str, NodeState]
     levels: tuple[Level, ...] = DEFAULT_LEVELS
+    typical: tuple[TypicalRequest, ...] = ()
 
     @classmethod
     def of(
-        cls, nodes: Iterable[Node], usages: Iterable[Usage], levels: tuple[Level, ...] = DEFAULT_LEVELS
+        cls,
+        nodes: Iterable[Node],
+        usages: Iterable[Usage],
+        levels: tuple[Level, ...] = DEFAULT_LEVELS,
+        typical: tuple[TypicalRequest, ...] = (),
     ) -> Snapshot:
         """The snapshot of `nodes` under `usages`; usages of nodes that are not there are left out."""
         by_node: dict[str, list[Usage]] = {}
         for usage in usages:
             by_node.setdefault(usage.node, []).append(usage)
         ordered = sorted(nodes, key=lambda node: node.name)
-        return cls({node.name: NodeState.of(node, by_node.get(node.name, ())) for node in ordered}, levels)
+        states = {node.name: NodeState.of(node, by_node.get(node.name, ())) for node in ordered}
+        return cls(states, levels, typical)
 
     def taking(self, usages: Iterable[Usage]) -> Snapshot:
         """The snapshot after these usages as well."""
@@ -101,4 +109,4 @@ class Snapshot:
         for usage in usages:
             if usage.node in nodes:
                 nodes[usage.node] = nodes[usage.node].taking(usage)
-        return Snapshot(nodes, self.levels)
+        return Snapshot(nodes, self.levels, self.typical)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
 
 from muster.domain.decision import MemberPlacement, Objective
 from muster.domain.node import Resources, Usage
@@ -15,6 +18,7 @@ from muster.placement.gang.site import crossing_scopes
 from muster.placement.gang.standing import Standing, Stay, standing_of
 from muster.placement.gpus.damage import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
+from muster.placement.gpus.priced import is_priced, prices_of
 from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus
 
@@ -47,7 +51,9 @@ def objective(
         crossings=tuple((scope, parts.touched(scope)) for scope in crossing_scopes(view, asks_gpus(request))),
         weakest_link_gb_per_s=None if weakest in (0, NO_LINK) else weakest / MB_PER_GB,
         ring_gb_per_s=sum(value.ring for value in values) / MB_PER_GB,
-        damage=sum(value.damage for value in values) + sum(_of_slices(place, members) for place in shared),
+        damage=_priced(request, members, view)
+        if is_priced(request, view)
+        else sum(value.damage for value in values) + sum(_of_slices(place, members) for place in shared),
     )
     asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
     for scope in narrow_to_wide(view.levels, asked):
@@ -57,11 +63,33 @@ def objective(
     return value, None, ""
 
 
+_value_of = lru_cache(maxsize=1 << 14)(value_of)
+"""Many nodes of a gang are alike."""
+
+
 def _worth(place: Place, mask: int, there: int) -> GpuSet:
     """The links of all the gang's GPUs on the node, and the damage of the new ones."""
     free = place.state.free_gpus
-    own = value_of(place.shape, free, mask)
-    return replace(value_of(place.shape, free | there, mask | there), damage=own.damage) if there else own
+    own = _value_of(place.shape, free, mask)
+    return replace(_value_of(place.shape, free | there, mask | there), damage=own.damage) if there else own
+
+
+def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns) -> int:
+    """The damage by the typical requests."""
+    prices, cpu = prices_of(view), {role.name: role.resources.cpu_milli for role in request.roles}
+    by_node: dict[str, list[MemberPlacement]] = {}
+    for member in members:
+        by_node.setdefault(member.node, []).append(member)
+    damage = 0
+    for node, here in by_node.items():
+        rows = np.array([view.row[node]])
+        total = sum(cpu[member.role] for member in here)
+        if here[0].units:
+            damage += int(prices.of_slice(rows, here[0].units, total)[0, here[0].gpus[0]])
+        else:
+            gpus = sum(len(member.gpus) for member in here)
+            damage += int(prices.of_whole(rows, np.array([gpus]), np.array([total]))[0, 0])
+    return damage
 
 
 def _of_slices(place: Place, members: Sequence[MemberPlacement]) -> int:

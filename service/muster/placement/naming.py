@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from muster.domain.decision import MemberPlacement
 from muster.domain.request import Member, Role
 from muster.domain.topology import bits
+from muster.placement.cluster.columns import Ints
 from muster.placement.gang.blocks import rank_key
 from muster.placement.gang.site import Counts, Site
 from muster.placement.gpus.filling import dealt
@@ -19,6 +25,9 @@ if TYPE_CHECKING:  # with the search come the solver and pandas, 3 s of imports:
 
 def in_rank_order(role: Role) -> list[Member]:
     """Members by rank, those without one last, by natural order of names (worker-2 before worker-10)."""
+    ranks = {member.rank for member in role.members}
+    if None not in ranks and len(ranks) == len(role.members):  # so names decide nothing
+        return sorted(role.members, key=attrgetter("rank"))
     return sorted(role.members, key=rank_key)
 
 
@@ -28,38 +37,49 @@ def named(site: Site, shares: Iterable[Share]) -> tuple[MemberPlacement, ...]:
     The result is in the order of roles, then ranks. Members that the shares do not count are left out, the
     last ranks first.
     """
-    given = [(share, _masks(site, share)) for share in shares]
-    placed: list[tuple[int, Member, MemberPlacement]] = []
-    order = {role.name: i for i, role in enumerate(site.request.roles)}
-    for block, role in enumerate(site.roles):
-        here = [(share.row, masks[block]) for share, masks in given if masks[block]]
-        queue = iter(in_rank_order(role))
-        for row, masks in sorted(here, key=lambda one: _along_fabric(site, block, one[0])):
-            node = site.columns.names[row]
-            for mask, member in zip(masks, queue, strict=False):
-                placement = MemberPlacement(
-                    member.uid, member.name, role.name, node, tuple(bits(mask)), site.asks[block].units
-                )
-                placed.append((order[role.name], member, placement))
-    return tuple(placement for _, _, placement in sorted(placed, key=lambda one: (one[0], rank_key(one[1]))))
+    shares, names, sliced = tuple(shares), site.columns.names, site.sliced
+    given = [_masks(site, share, sliced) for share in shares]
+    members = chain.from_iterable(map(in_rank_order, site.request.roles))
+    order = {member.uid: i for i, member in enumerate(members)}
+    placed: list[tuple[int, MemberPlacement]] = []
+    for block, (role, ask) in enumerate(zip(site.roles, site.asks, strict=True)):
+        here = [i for i, masks in enumerate(given) if masks[block]]
+        queue = iter(sorted(role.members, key=lambda member: order[member.uid]))
+        for i in _along_fabric(site, block, here, np.array([shares[i].row for i in here], np.int64)):
+            node = names[shares[i].row]
+            for mask, member in zip(given[i][block], queue, strict=False):
+                place = MemberPlacement(member.uid, member.name, role.name, node, _indices(mask), ask.units)
+                placed.append((order[member.uid], place))
+    return tuple(place for _, place in sorted(placed, key=itemgetter(0)))
 
 
-def _along_fabric(site: Site, block: int, row: int) -> tuple[int, ...]:
-    """Nodes of one part of a segment's scope stay together, then those of one zone, one rack, one domain."""
+_split = lru_cache(maxsize=1 << 14)(split)
+"""Many nodes of a gang are alike."""
+
+
+@lru_cache(maxsize=1 << 14)
+def _indices(mask: int) -> tuple[int, ...]:
+    return tuple(bits(mask))
+
+
+def _along_fabric(site: Site, block: int, shares: list[int], rows: Ints) -> list[int]:
+    """The shares, one a row: nodes of one part of a segment's scope stay together, then those of one zone,
+    one rack, one domain."""
     view = site.columns
-    segments = (int(site.rules.cells[name][row]) for name in site.rules.order[block])
-    levels = (int(view.part(level).codes[row]) for level in site.levels)
-    return (*segments, *levels, int(view.wide[row]), row)
+    segments = [site.rules.cells[name][rows] for name in site.rules.order[block]]
+    levels = [view.part(level).codes[rows] for level in site.levels]
+    order = np.lexsort(np.stack([*segments, *levels, view.wide[rows], rows])[::-1])
+    return [shares[i] for i in order.tolist()]
 
 
-def _masks(site: Site, share: Share) -> list[list[int]]:
+def _masks(site: Site, share: Share, sliced: bool) -> list[list[int]]:
     """By block, the GPUs of each of its members on the node: first those that are bound to a domain, domain
     by domain, then the rest."""
     gpus = [role.gpus for role in site.roles]
     shape = site.columns.shapes[site.columns.shape[share.row]]
     given: list[list[int]] = [[] for _ in gpus]
     left = share.gpus.mask & ~share.shared
-    if site.sliced:
+    if sliced:
         for block, masks in enumerate(_slices(site, share)):
             given[block] += masks
     for domain, inside in enumerate(shape.domains if any(share.spread) else ()):
@@ -68,7 +88,7 @@ def _masks(site: Site, share: Share) -> list[list[int]]:
         ]
         sizes = [gpus[block] for block in bound]
         rest = (left & inside).bit_count() - sum(sizes)
-        for block, mask in zip(bound, split(shape.topology, left & inside, (*sizes, rest)), strict=False):
+        for block, mask in zip(bound, _split(shape.topology, left & inside, (*sizes, rest)), strict=False):
             given[block].append(mask)
             left &= ~mask
     for block, members in enumerate(share.spread):
@@ -79,7 +99,7 @@ def _masks(site: Site, share: Share) -> list[list[int]]:
                 left &= ~mask
     loose = [block for block, count in enumerate(share.counts) for _ in range(count - len(given[block]))]
     for block, mask in zip(
-        loose, split(shape.topology, left, tuple(gpus[block] for block in loose)), strict=True
+        loose, _split(shape.topology, left, tuple(gpus[block] for block in loose)), strict=True
     ):
         given[block].append(mask)
     return given

@@ -13,6 +13,7 @@ from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.evaluate import objective
 from muster.placement.explain.causes import explained
+from muster.placement.explain.enough import too_small
 from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.site import Counts, Site, site_of
 from muster.placement.limits import Budget, Limits
@@ -46,16 +47,18 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     """
     if not request.size:
         raise ValueError(f"gang {request.gang} has no members: there is nothing to place")
-    refused = unsupported(request)
-    if refused is not None:
-        return Unplaceable(request.gang, (refused,))
     limits = limits or Limits()
     budget = Budget(limits)
     with budget.phase("scan"):
         site = site_of(snapshot, request, limits.excluded)
+    refused = unsupported(site)
+    if refused is not None:
+        return Unplaceable(request.gang, (refused,))
     need = site.need
     required = (request.required_scope,) if request.required_scope else ()
-    found = _for_counts(site, required, need, budget)
+    with budget.phase("scan"):  # one role is counted as quickly
+        hopeless = sum(map(bool, need)) > 1 and too_small(site, request.required_scope)
+    found = Found(()) if hopeless else _for_counts(site, required, need, budget)
     if not found.shares and request.min_member < request.size:
         site, found = _partial(site, required, budget, found)
     if not found.shares:

@@ -20,7 +20,8 @@ def draw_node(picture: NodePicture) -> Text:
     gpus = picture.topology.gpu_count
     drawn = Text(no_wrap=True, overflow="ignore")
     drawn.append(picture.name, "bold")
-    drawn.append(f"   {_plural(gpus, 'GPU')}{_shape_phrase(picture.topology)}, {picture.free_count} free")
+    drawn.append(f"   {picture.machine}, " if picture.machine else "   ")
+    drawn.append(f"{_plural(gpus, 'GPU')}{_shape_phrase(picture.topology)}, {picture.free_count} free")
     if picture.unindexed_gpus:
         drawn.append(f", {picture.unindexed_gpus} taken by pods whose indices are not known")
     if gpus == 0:

@@ -18,7 +18,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class NodePicture:
-    """One node. `marks` tell of the GPUs that are taken, by index; the others are free.
+    """One node, a `machine` of this type. `marks` tell of the GPUs that are taken, by index; the others are
+    free.
 
     `unindexed_gpus` more are taken, nobody knows which.
     """
@@ -27,6 +28,7 @@ class NodePicture:
     topology: GpuTopology
     marks: Mapping[int, Mark] = field(default_factory=dict)
     unindexed_gpus: int = 0
+    machine: str = ""
 
     @property
     def free_count(self) -> int:

@@ -19,8 +19,6 @@ from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.columns import Bools, Codes, Columns, Profile, columns
 
 NODE_NAME = "metadata.name"
-GPU_MEMORY = "aliyun.com/gpu-mem"
-"""The resource of GPU memory in slices."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCHEDULE)
 """What a cordon stands for: a pod that tolerates it may go on a cordoned node."""
@@ -72,7 +70,7 @@ def profile_refusal(node: Node | Profile, role: Role) -> str | None:
     if role.gpus and role.gpu_resource not in node.gpu_resources:
         return f"no {role.gpu_resource}"
     if role.slice and not node.gpu_memory:
-        return f"no {GPU_MEMORY}"
+        return f"no {role.slice.resource}"
     if not node.ready:
         return "not ready"
     if node.unschedulable and not tolerated(UNSCHEDULABLE, tolerations):

@@ -100,8 +100,9 @@ class Columns:
     profile: Codes
     profiles: tuple[Profile, ...]
     amounts: Ints
-    _total: Ints
-    """Matrices, a line each column below: a new view copies once. `amounts` is what is free."""
+    totals: Ints
+    """Matrices, a line each column below: a new view copies once. `amounts` is what is free; `totals` what
+    would be, had nobody taken anything, unhealthy GPUs left aside, and then the number of GPUs."""
     gpu_memory: Ints
     """[GPU, row]: units that slices can be given, `NodeState.free_memory`; as many lines as any node has GPUs
     that serve slices, none where no node does."""
@@ -161,13 +162,13 @@ class Columns:
     @property
     def gpu_total(self) -> Ints:
         """GPUs of the node, those beyond MASK_GPUS too."""
-        column: Ints = self._total[0]
+        column: Ints = self.totals[6]
         return column
 
     @property
     def cpu_total(self) -> Ints:
         """Allocatable cpu, thousandths of a core."""
-        column: Ints = self._total[1]
+        column: Ints = self.totals[3]
         return column
 
     @property
@@ -218,7 +219,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
     free = _with(last.amounts, source, step.rows, [amounts_of(states[row]) for row in step.rows])
 
     new_nodes = [states[row].node for row in step.renewed]
-    total = _with(last._total, source, step.renewed, [_total(node) for node in new_nodes])
+    totals = _with(last.totals, source, step.renewed, [_totals(node) for node in new_nodes])
     admission = [
         Profile(n.gpu_resources, n.ready, n.unschedulable, n.taints, bool(n.gpu_memory)) for n in new_nodes
     ]
@@ -257,7 +258,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         profile=profile,
         profiles=profiles,
         amounts=free,
-        _total=total,
+        totals=totals,
         gpu_memory=gpu_memory,
         _chunks=step.chunks,
         _rows=step.position_rows,
@@ -343,8 +344,10 @@ def amounts_of(state: NodeState) -> tuple[int, ...]:
     return mask, given, state.unindexed_gpus, _cut(free.cpu_milli), _cut(free.memory_bytes), _cut(free.pods)
 
 
-def _total(node: Node) -> tuple[int, int]:
-    return node.topology.gpu_count, _cut(node.allocatable.cpu_milli)
+def _totals(node: Node) -> tuple[int, ...]:
+    gpus, each = node.topology.gpu_count, node.allocatable
+    mask = ((1 << gpus) - 1) & ~node.unhealthy & ALL_GPUS
+    return mask, mask.bit_count(), 0, _cut(each.cpu_milli), _cut(each.memory_bytes), _cut(each.pods), gpus
 
 
 def _cut(amount: int) -> int:
@@ -448,7 +451,7 @@ def _nothing() -> Columns:
         profile=no_code,
         profiles=(),
         amounts=_fixed(np.zeros((6, 0), np.int64)),
-        _total=_fixed(np.zeros((2, 0), np.int64)),
+        totals=_fixed(np.zeros((7, 0), np.int64)),
         gpu_memory=_fixed(np.zeros((0, 0), np.int64)),
         _chunks=[],
         _rows=[],

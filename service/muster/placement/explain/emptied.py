@@ -13,14 +13,11 @@ from muster.domain.reasons import GPU_MEMORY
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState
 from muster.placement.cluster.columns import (
-    ALL_GPUS,
-    MASK_GPUS,
     Bools,
     Codes,
     Columns,
     Ints,
     amounts_of,
-    gpu_counts,
     memory_of,
 )
 from muster.placement.cluster.fabric import Shape, place_of
@@ -85,14 +82,8 @@ def emptied(view: Columns, request: Request) -> Columns:
     members take."""
     running = _running(view, request)
     states = EmptyStates(view.states, running)
-    nodes = [state.node.allocatable for state in view.states]
-    free = np.empty_like(view.amounts)
-    unhealthy = np.array([state.node.unhealthy & ALL_GPUS for state in view.states], np.int64)
-    free[LINES[GPU]] = _all_gpus(view, unhealthy)
-    gpu_memory = _all_memory(view, unhealthy)
-    free[LINES[CPU]] = view.cpu_total
-    free[LINES[MEMORY]] = [node.memory_bytes for node in nodes]
-    free[LINES[PODS]] = [node.pods for node in nodes]
+    free = view.totals[: len(view.amounts)].copy()
+    gpu_memory = _all_memory(view)
     for row in running:
         free[:, row] = amounts_of(states[row])
         gpu_memory[:, row] = memory_of(states[row], len(gpu_memory))
@@ -120,17 +111,13 @@ def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns
     return replace(empty if GPU in resources else view, amounts=free, gpu_memory=memory)
 
 
-def _all_gpus(view: Columns, unhealthy: Ints) -> Ints:
-    masks = (np.left_shift(np.int64(1), np.minimum(view.gpu_total, MASK_GPUS)) - 1) & ~unhealthy
-    return np.stack([masks, gpu_counts(masks), np.zeros_like(masks)])
-
-
-def _all_memory(view: Columns, unhealthy: Ints) -> Ints:
+def _all_memory(view: Columns) -> Ints:
     lines = len(view.gpu_memory)
     of_shape = np.zeros((lines, len(view.shapes)), np.int64)
     for i, shape in enumerate(view.shapes):
         of_shape[: len(shape.memory), i] = shape.memory[:lines]
-    return of_shape[:, view.shape] * (1 - (unhealthy >> np.arange(lines)[:, None] & 1))
+    healthy: Ints = view.totals[0] >> np.arange(lines)[:, None] & 1
+    return np.asarray(of_shape[:, view.shape] * healthy)
 
 
 def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:

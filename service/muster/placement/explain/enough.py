@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from muster.domain.request import Scope
-from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.columns import Columns, Ints
 from muster.placement.cluster.fabric import INSIDE
-from muster.placement.explain.assumptions import World, bound
-from muster.placement.explain.joint import most_together
+from muster.placement.explain.assumptions import World
+from muster.placement.explain.bounds import by_sums
+from muster.placement.explain.joint import Fit, most_together
 from muster.placement.gang.site import Site
 from muster.placement.limits import Budget
-from muster.placement.search.most import Most, most
+from muster.placement.search.most import most
+from muster.placement.search.regions import regions
 
 MAX_TRIES = 64
 """Ways to leave members out that are tried where segments make each a problem of its own."""
@@ -28,8 +30,8 @@ class Oracle:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self._most: dict[World, Most] = {}
-        self._reached: dict[World, Most] = {}
+        self._most: dict[World, Fit] = {}
+        self._reached: dict[World, Fit] = {}
 
     def enough(self, world: World) -> bool | None:
         """Whether `world.wanted` members fit; None if that was not decided."""
@@ -40,7 +42,7 @@ class Oracle:
             return True
         return False if found.proven else None
 
-    def reached(self, world: World) -> Most:
+    def reached(self, world: World) -> Fit:
         """Members that fit, no more looked for than are wanted, and the part of the required scope where they
         do."""
         if world in self._most:
@@ -49,7 +51,7 @@ class Oracle:
             self._reached[world] = self._found(world, world.wanted)
         return self._reached[world]
 
-    def most(self, world: World) -> Most:
+    def most(self, world: World) -> Fit:
         """The most members that fit, and the part of the required scope where they do."""
         if world not in self._most:
             self._most[world] = self._found(world, None)
@@ -60,22 +62,35 @@ class Oracle:
         found = self.most(world)
         return found.members if found.proven else None
 
-    def _found(self, world: World, wanted: int | None) -> Most:
+    def _found(self, world: World, wanted: int | None) -> Fit:
         site = world.site
         if any(role.segments for role in world.request.roles):
             return self._in_segments(world, site, wanted)
-        several = sum(map(bool, site.need)) > 1
-        if several and not bound(world.request) and world.request.required_scope not in (*INSIDE, Scope.NODE):
-            return most_together(site, world.scopes, site.need, self.budget, wanted)
-        return most(site, world.scopes, site.need, self.budget)
+        return self._of(world, site, wanted)
 
-    def _in_segments(self, world: World, site: Site, wanted: int | None) -> Most:
+    def _of(self, world: World, site: Site, wanted: int | None) -> Fit:
+        """The most members of the site."""
+        scope = world.request.required_scope
+        if scope in (*INSIDE, Scope.NODE):
+            found = most(site, world.scopes, site.need, self.budget)
+            return Fit(found.members, found.part, found.proven)
+        part = regions(site, world.scopes, site.need) if site.standing else parts_of(world.view, scope)
+        return most_together(site, scope, part, site.need, self.budget, wanted)
+
+    def _in_segments(self, world: World, site: Site, wanted: int | None) -> Fit:
         """Who is left out changes what the rest may do, so each number of members is a problem of its own.
         The last of those that fit can always be left out: so numbers are halved."""
-        best, proven = Most((), "", True), True
+        best, proven = Fit(0, "", True), True
         if wanted is None and world.request.size > MAX_COUNTED:
             return replace(best, proven=False)
         low, high = (wanted, wanted) if wanted else (1, world.request.size)
+        role = world.request.roles[0]
+        size = role.segments[0].size if role.segments else 0
+        if wanted is None and len(world.request.roles) == 1 and not world.request.running and high >= size:
+            # Its whole segments are counted at once, and one more does not fit.
+            best = self._of(world, site.keeping({role.name: high // size * size}), None)
+            whole, proven = best.members // size * size, best.proven
+            low, high = best.members + 1, min(high, whole + size - 1) if proven else high
         while low <= high:
             middle = (low + high + 1) // 2
             found = self._exactly(world, site, middle)
@@ -86,15 +101,16 @@ class Oracle:
                 high = middle - 1
         return replace(best, proven=proven)
 
-    def _exactly(self, world: World, site: Site, total: int) -> Most:
+    def _exactly(self, world: World, site: Site, total: int) -> Fit:
         """So many members, whoever they are; the first of their roles by rank."""
         roles = world.request.roles
-        nobody = Most((), "", True)
+        nobody = Fit(0, "", True)
         for tries, counts in enumerate(_shared_out(total, [len(role.members) for role in roles])):
             if tries == MAX_TRIES:
                 return replace(nobody, proven=False)
-            kept = site.keeping({role.name: n for role, n in zip(roles, counts, strict=True)})
-            found = most(kept, world.scopes, kept.need, self.budget)
+            all_of_them = total == world.request.size
+            kept = {role.name: n for role, n in zip(roles, counts, strict=True)}
+            found = self._of(world, site if all_of_them else site.keeping(kept), total)
             if found.members == total:
                 return found
             nobody = replace(nobody, proven=nobody.proven and found.proven)
@@ -112,9 +128,15 @@ def _shared_out(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
             yield (count, *rest)
 
 
-def parts_of(world: World) -> Ints:
-    """The part of the required scope by row, −1 for none; a node where it lies inside one."""
-    view, scope = world.view, world.request.required_scope
+def too_small(site: Site, scope: str | None) -> bool:
+    """Whether it is seen at once that no part of the scope holds all members."""
+    part = parts_of(site.columns, scope)
+    rows = np.flatnonzero((part >= 0) & (site.room > 0).any(axis=0))
+    return not len(rows) or int(by_sums(site, rows, part[rows], site.need).max()) < sum(site.need)
+
+
+def parts_of(view: Columns, scope: str | None) -> Ints:
+    """The part of a scope by row, −1 for none; a node where it lies inside one."""
     own: Ints = np.arange(len(view.names), dtype=np.int64)
     if scope is None:
         return np.zeros(len(own), np.int64)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from muster.domain.reasons import GPU_MEMORY
 from muster.domain.relaxations import MoreFree
 from muster.domain.request import Role
 from muster.domain.topology import bits, mask_of
@@ -15,22 +16,22 @@ from muster.placement.explain.assumptions import Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.emptied import GPU
 from muster.placement.explain.enough import parts_of
+from muster.placement.explain.memory import more_memory
+from muster.placement.explain.offers import Offers, cheapest
 from muster.placement.gang.site import room_of
 
 FEW = 8
-"""GPUs that someone may well set free: a node's."""
-
-MANY = 64
-"""Nodes; where GPUs must become free on more, it is no advice."""
-
 
 Freed = dict[int, int]
 """GPUs to free, as a mask, by row. Where nobody knows which are taken, the number alone is meant."""
 
 
 def more_free(conflict: Conflict) -> MoreFree | None:
-    """For a conflict of one role that GPUs are short for; None where free GPUs alone do not help."""
+    """For a conflict of one role that GPUs, or memory of them, are short for; None where these alone do not
+    help."""
     roles = conflict.members_of
+    if len(roles) == 1 and roles[0].slice:
+        return more_memory(conflict, roles[0], roles[0].slice)
     if len(roles) > 1 or not roles[0].gpus or Assumption(Kind.TAKEN, what=GPU) not in conflict.kept:
         return None
     assumptions, world = conflict.assumptions, conflict.seen()
@@ -39,7 +40,7 @@ def more_free(conflict: Conflict) -> MoreFree | None:
     across = _across_nodes(world, empty, roles[0])
     if across is not None and (freed is None or _gpus(across) < _gpus(freed)):
         freed = across
-    if freed is None or len(freed) > MANY:
+    if freed is None:
         return None
     gang = assumptions.world(assumptions.all)
     view = _with_free(gang.view, freed)
@@ -50,10 +51,15 @@ def more_free(conflict: Conflict) -> MoreFree | None:
     return MoreFree(roles[0].gpu_resource, _gpus(freed), nodes)
 
 
+def is_little(freed: MoreFree) -> bool:
+    """Whether someone may well set it free: a node's GPUs, or memory on one node."""
+    return len(freed.nodes) == 1 if freed.resource == GPU_MEMORY else freed.amount <= FEW
+
+
 def _across_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
     """Member after member where the next is cheapest; on a node the first one costs least: what is left there
     is of use."""
-    view, part = world.view, parts_of(world)
+    view, part = world.view, parts_of(world.view, world.request.required_scope)
     usable = world.admitted[role.name] & (part >= 0)
     if world.request.required_scope in INSIDE:
         usable &= view.wide >= 0
@@ -70,22 +76,12 @@ def _across_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
     row = np.concatenate([rows, rows])
     price = np.concatenate([first, np.full(len(rows), role.gpus)])
     offered = np.concatenate([np.ones_like(more), np.where(first > role.gpus, 0, more - 1)])
-    order = np.lexsort((row, price, part[row]))
-    row, price, offered = row[order], price[order], offered[order]
-    of = part[row]
-    before = np.cumsum(offered) - offered
-    begins = np.flatnonzero(np.diff(of, prepend=-1))
-    before -= np.repeat(before[begins], np.diff([*begins, len(of)]))
-    taken = np.clip(missing[of] - before, 0, offered).astype(np.int64)
-    reached = (np.bincount(of, taken, len(missing)) >= missing) & (missing > 0)
-    if not reached.any():
-        return None
-    cost = np.where(reached, np.bincount(of, taken * price, len(missing)), np.inf)
+    chosen = cheapest(Offers(row, price, offered), part, missing.astype(np.int64))
     freed: Freed = {}
-    for i in np.flatnonzero((of == int(cost.argmin())) & (taken > 0)).tolist():
-        freed[int(row[i])] = freed.get(int(row[i]), 0) + int(taken[i] * price[i])
-        if len(freed) > MANY:
-            return None
+    for i, taken in chosen or ():
+        freed[int(row[i])] = freed.get(int(row[i]), 0) + taken * int(price[i])
+    if not freed:
+        return None
     return {
         row: _lowest(int(empty.free_gpus[row]) & ~int(view.free_gpus[row]), gpus)
         for row, gpus in freed.items()

@@ -1,77 +1,143 @@
-"""The most members of several roles in one part of a scope: bounds by prices first, CP-SAT where these leave
-it open. Only for gangs that no further rule binds."""
+"""The most members of a gang in one part of a scope: by bounds, and CP-SAT where these leave it open."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from muster.placement.cluster.columns import Ints
-from muster.placement.gang.mixes import Mixes, mixes_on
+from muster.placement.explain.bounds import by_filling, by_mixes, by_sums
 from muster.placement.gang.site import Counts, Site
 from muster.placement.limits import Budget
+from muster.placement.model.problem import Problem
 from muster.placement.model.solve import Status, feasible, most_members
-from muster.placement.search.classes import coarse
-from muster.placement.search.most import Most
-from muster.placement.search.regions import NOWHERE, regions
+from muster.placement.search.classes import REGION, coarse
 
-STEPS = (0.0, 0.5, 0.75, 0.875, 1.0)
-"""Discounts tried of each role, up to three; of more roles the first and the last alone. A role of which all
-members are placed anyway is worth less where the others are four or eight times as large."""
+CHUNK = 8
+"""Parts that are looked at closer at first, then twice as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """So many members fit in `part` ("" for the whole cluster), and no more do if that is proven."""
+
+    members: int
+    part: str
+    proven: bool
 
 
 def most_together(
-    site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget, wanted: int | None = None
-) -> Most:
-    """The most of `need` in one part of the scopes; with `wanted`, whether so many are there: the search ends
-    where that is known."""
-    region = regions(site, scopes, need)
-    rows = np.flatnonzero(region != NOWHERE)
-    best = Most((0,) * len(need), "", True)
+    site: Site, scope: str | None, part: Ints, need: Counts, budget: Budget, wanted: int | None = None
+) -> Fit:
+    """The most of `need` in one part, given by row, −1 for none; with `wanted`, whether so many are there:
+    the search ends where that is known.
+
+    Parts are taken in the order of what they hold at most, so that few are looked at closely.
+    """
+    best, proven, enough = Fit(0, "", True), True, wanted or sum(need)
+    active = [r for r, count in enumerate(need) if count]
+    rows = np.flatnonzero((part >= 0) & (site.room[active] > 0).any(axis=0))
     if not len(rows):
         return best
-    index, mixes = mixes_on(site, rows, need)
-    upper = bounds(region[rows], index, mixes, need)
-    proven = all(mix.complete for mix in mixes)
-    for one in np.argsort(-upper, kind="stable").tolist():
-        if upper[one] <= best.members or upper[one] < (wanted or 0) or 0 < (wanted or 0) <= best.members:
+    part = part[rows]
+
+    def found(one: int, members: int) -> Fit:
+        name = site.columns.place(int(rows[part == one][0])).part(scope) if scope else ""
+        return Fit(members, name, proven)
+
+    sums = by_sums(site, rows, part, need)
+    if len(active) == 1 and not site.rules.model:
+        one = int(sums.argmax())
+        return found(one, int(sums[one]))
+    if int(sums.max()) < (wanted or 0):
+        return best
+    least = by_filling(site, rows, part, need) if site.plain and not site.sliced else np.zeros_like(sums)
+    for closer in _Parts(site, need, rows, part, sums, least).by_promise():
+        if closer.upper <= best.members or closer.upper < (wanted or 0):
             break
-        inside = rows[region[rows] == one]
-        part = site.columns.place(int(inside[0])).part(scopes[0]) if scopes else ""
-        problem, _ = coarse(site, inside, need, ())
-        if wanted == sum(need):  # then it need not be maximised
-            status = feasible(problem, budget).status
-            if status is Status.SOLVED:
-                return Most(need, part, True)
-            proven &= status is Status.INFEASIBLE
-            continue
-        counts, decided = most_members(replace(problem, partial=True), budget)
-        proven &= decided
-        if counts is not None and sum(counts) > best.members:
-            best = Most(counts, part, True)
+        proven &= closer.complete
+        if closer.problem is None:
+            best = found(closer.part, closer.upper)
+        elif least[closer.part] >= enough:
+            best = found(closer.part, int(least[closer.part]))
+        else:
+            members, decided = _solved(closer.problem, closer.region, wanted, budget)
+            proven &= decided
+            if members > best.members:
+                best = found(closer.part, members)
+        if best.members >= enough:
+            break
     return replace(best, proven=proven)
 
 
-def bounds(region: Ints, index: Ints, mixes: list[Mixes], need: Counts) -> Ints:
-    """What each region holds at most, all roles together.
+class _Closer(NamedTuple):
+    """A part that holds `upper` members at most: just so many, or the problem, of which it is a `region`,
+    says how many. `complete`: whether all mixes were looked at."""
 
-    Whatever the discounts of the roles: members are worth no more than what is discounted of all that are
-    needed, and what the best mix of each node is worth at the discounted price.
-    """
-    active = [r for r, count in enumerate(need) if count]
-    width = max([1, *(len(mix.largest) for mix in mixes)])
-    counts = np.zeros((len(mixes), width, len(need)))
-    for kind, mix in enumerate(mixes):
-        if mix.largest:
-            counts[kind, : len(mix.largest)] = mix.largest
-    steps = STEPS if len(active) <= 3 else (STEPS[0], STEPS[-1])
-    discounts = np.zeros((len(steps) ** len(active), len(need)))
-    discounts[:, active] = list(product(steps, repeat=len(active)))
-    worth: NDArray[np.float64] = np.tensordot(counts, (1 - discounts).T, axes=1).max(axis=1)
-    nodes = np.bincount(region * len(mixes) + index, minlength=(int(region.max()) + 1) * len(mixes))
-    held = nodes.reshape(-1, len(mixes)).astype(float) @ worth
-    upper: Ints = np.floor((held + discounts @ np.array(need)).min(axis=1) + 1e-6).astype(np.int64)
-    return upper
+    part: int
+    upper: int
+    complete: bool = True
+    problem: Problem | None = None
+    region: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """The part of each of these rows; and, by part, the members that it holds at most by its sums, and at
+    least."""
+
+    site: Site
+    need: Counts
+    rows: Ints
+    part: Ints
+    sums: Ints
+    least: Ints
+
+    def by_promise(self) -> Iterator[_Closer]:
+        """The parts by what they hold at most, the first between equals; looked at closely only where they
+        come first by their sums and it is open whether they hold so many."""
+        waiting = [one for one in np.argsort(-self.sums, kind="stable").tolist() if self.sums[one]]
+        known: list[tuple[int, int, _Closer]] = []
+        size = CHUNK
+        while waiting or known:
+            while waiting and (not known or (-self.sums[waiting[0]], waiting[0]) < known[0][:2]):
+                if self.sums[waiting[0]] == self.least[waiting[0]]:
+                    one = waiting.pop(0)
+                    found = [_Closer(one, int(self.sums[one]))]
+                else:
+                    found = self._closer(waiting[:size])
+                    waiting, size = waiting[size:], 2 * size
+                for closer in found:
+                    heappush(known, (-closer.upper, closer.part, closer))
+            if known:
+                yield heappop(known)[2]
+
+    def _closer(self, parts: list[int]) -> list[_Closer]:
+        """These parts as they look from the mixes of their nodes."""
+        inside = np.isin(self.part, parts)
+        problem, complete = coarse(self.site, self.rows[inside], self.need, (), self.part[inside])
+        if not problem.classes:
+            return []
+        role = next(r for r, count in enumerate(self.need) if count)
+        upper, exact = by_mixes(problem, self.site.common_unit(role))
+        there = np.unique(self.part[np.searchsorted(self.rows, problem.rows)])  # the regions, in order
+        return [
+            _Closer(one, most, complete)
+            if exact or most == self.least[one]
+            else _Closer(one, most, complete, problem, region)
+            for region, (one, most) in enumerate(zip(there.tolist(), upper.tolist(), strict=True))
+        ]
+
+
+def _solved(problem: Problem, region: int, wanted: int | None, budget: Budget) -> tuple[int, bool]:
+    """The members that the region holds, and whether no more do; all or none where all are wanted."""
+    problem, _ = problem.narrowed(problem.open & (problem.part(REGION) == region)[:, None])
+    if wanted == sum(problem.need):  # then it need not be maximised
+        status = feasible(problem, budget).status
+        return (wanted if status is Status.SOLVED else 0), status is not Status.UNKNOWN
+    counts, decided = most_members(replace(problem, partial=True), budget)
+    return sum(counts or ()), decided

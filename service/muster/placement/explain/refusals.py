@@ -9,7 +9,6 @@ import numpy as np
 from muster.domain.node import Taint
 from muster.domain.request import Role
 from muster.placement.cluster.candidates import (
-    GPU_MEMORY,
     UNSCHEDULABLE,
     affinity_text,
     holding,
@@ -54,7 +53,7 @@ def refused_by(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str
 
 def resource_missing(role: Role) -> str:
     """The reason that can't be dropped: nodes do not offer what the role asks for."""
-    return f"no {GPU_MEMORY if role.slice else role.gpu_resource}"
+    return f"no {role.slice.resource if role.slice else role.gpu_resource}"
 
 
 def _said_already(profile: Profile, taint: Taint) -> bool:

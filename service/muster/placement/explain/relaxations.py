@@ -1,6 +1,7 @@
 """What would help: changes that take away one cause each, tried on the whole gang and the real cluster.
 
-Cheapest first: what costs nobody anything, a few GPUs, then what the gang must give up, and many GPUs last.
+Cheapest first: what costs nobody anything, a little that others have, then what the gang must give up, and
+much that others have last.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from muster.domain.relaxations import (
 from muster.domain.request import Request, Role, Scope, Segment
 from muster.placement.explain.assumptions import Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.freeing import FEW, more_free
+from muster.placement.explain.freeing import is_little, more_free
 from muster.placement.gang.site import levels_of
 
 LISTED = 3
@@ -46,7 +47,7 @@ def relaxations(conflict: Conflict) -> tuple[Relaxation, ...]:
 def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
     freed = more_free(conflict)
     yield from _admitting(conflict, lambda by: by == CORDONED, _uncordon)
-    if freed is not None and freed.amount <= FEW:
+    if freed is not None and is_little(freed):
         yield freed
     yield from _wider(conflict)
     for told in conflict.told(Kind.SEGMENTS):
@@ -55,7 +56,7 @@ def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
         yield from _more_per_part(conflict, told.what)
     yield from _admitting(conflict, lambda by: by.startswith((TAINT, *SELECTORS)), _without)
     yield from _fewer(conflict)
-    if freed is not None and freed.amount > FEW:
+    if freed is not None and not is_little(freed):
         yield freed
 
 
@@ -138,7 +139,7 @@ def _smaller_segments(conflict: Conflict, name: str) -> Iterator[Relaxation]:
 
 
 def _more_per_part(conflict: Conflict, scope: str) -> Iterator[Relaxation]:
-    """The least that does, by halving."""
+    """The least that does: twice as many more each time, then by halving."""
     request = conflict.assumptions.request
     before = next(rule.members for rule in request.max_per if rule.scope == scope)
 
@@ -148,8 +149,10 @@ def _more_per_part(conflict: Conflict, scope: str) -> Iterator[Relaxation]:
         )
         return _works(conflict, replace(request, max_per=rules))
 
-    low, high = before, request.size + len(request.running)
-    if high <= low or not works(high):
+    low, step, most = before, 1, request.size + len(request.running)
+    while low < most and not works(high := min(before + step, most)):
+        low, step = high, 2 * step
+    if low >= most:
         return
     while high - low > 1:
         middle = (low + high) // 2

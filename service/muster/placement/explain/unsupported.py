@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster.domain.reasons import NotSupported
-from muster.domain.request import Request
-from muster.placement.cluster.fabric import INSIDE
+from muster.domain.request import Request, Role, Scope
+from muster.placement.gang.rules import domain_codes
+from muster.placement.gang.site import Site
+from muster.placement.limits import takes_gpus
 
 
-def unsupported(request: Request) -> NotSupported | None:
-    """The first rule of the request that is not decided; None where all are."""
-    if not any(role.slice and role.members for role in request.roles):
+def unsupported(site: Site) -> NotSupported | None:
+    """The first rule of the request that is not decided; None where all are. One by NVLink domain is, where
+    no node that it binds has several."""
+    if not site.sliced:
         return None
-    return next((NotSupported(rule, scope) for rule, scope in _rules(request) if scope in INSIDE), None)
+    several = (domain_codes(site.columns) < 0) & (site.columns.gpu_total > 0)
+    for rule, scope, roles in _rules(site.request):
+        bound = any((site.admitted[role.name] & several).any() for role in roles)
+        if scope == Scope.GPU or (scope == Scope.NVLINK_DOMAIN and bound):
+            return NotSupported(rule, scope)
+    return None
 
 
-def _rules(request: Request) -> Iterator[tuple[str, str]]:
+def _rules(request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+    """The rules that members are bound by, their scopes, and the roles of these members."""
+    asking = tuple(role for role in request.roles if role.members)
     for rule in request.max_per:
-        yield "max-per", rule.scope
-    for role in request.roles:
-        yield from (("segment-scope", segment.scope) for segment in role.segments)
+        yield "max-per", rule.scope, tuple(filter(takes_gpus, asking))
+    for role in asking:
+        yield from (("segment-scope", segment.scope, (role,)) for segment in role.segments)
         if role.required_scope:
-            yield "role-scope", role.required_scope
+            yield "role-scope", role.required_scope, (role,)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from math import gcd, prod
 
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts
+from muster.placement.gang.packed import packed
 from muster.placement.gang.site import Counts, Site
 from muster.placement.gpus.innode import InNode, allowed, few_ways, free_by_domain
 from muster.placement.gpus.slices import Asks, Gpu, ask_of, fitting, slice_room, whole_gpus
@@ -26,13 +27,33 @@ ENOUGH = -1
 LOTS = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Mixes:
-    """All mixes but the empty one, those that nothing can be added to, and whether the lists are complete."""
+    """All mixes but the empty one, those that nothing can be added to, and whether the lists are complete. As
+    arrays [mix, role], all of them `made` when they are asked for: most nodes are only counted."""
 
-    all: tuple[Counts, ...]
-    largest: tuple[Counts, ...]
+    tops: Ints
     complete: bool
+    made: Callable[[], Ints]
+
+    @cached_property
+    def all(self) -> tuple[Counts, ...]:
+        return _tuples(self.made())
+
+    @cached_property
+    def largest(self) -> tuple[Counts, ...]:
+        return _tuples(self.tops)
+
+
+def _tuples(mixes: Ints) -> tuple[Counts, ...]:
+    return tuple(map(tuple, mixes.tolist()))
+
+
+def _listed(every: Sequence[Counts], largest: Sequence[Counts], roles: int, *, complete: bool) -> Mixes:
+    """Mixes that are known one by one."""
+    table = np.array(every, np.int64).reshape(len(every), roles)
+    tops = np.array(largest, np.int64).reshape(len(largest), roles)
+    return Mixes(tops, complete, lambda: table)
 
 
 def mixes_on(site: Site, rows: Ints, need: Counts, masks: Ints | None = None) -> tuple[Ints, list[Mixes]]:
@@ -54,10 +75,15 @@ def mixes_on(site: Site, rows: Ints, need: Counts, masks: Ints | None = None) ->
     if len(active) == 1:
         index, found = _of_one_role(caps[active[0]], active[0], len(need))
     else:
-        index, found = _of_roles(site, rows, caps, active, gpus)
-        if any(site.asks[r].units for r in active):
-            free = view.free_gpus[rows] if masks is None else view.free_gpus[rows] & masks
-            index, found = _sharing_gpus(site.asks, need, (index, found), memory, free)
+        free = view.free_gpus[rows] if masks is None else view.free_gpus[rows] & masks
+        sliced = any(site.asks[r].units for r in active)
+        tabled = _packed(site, rows, caps, memory, free) if sliced else None
+        if tabled is not None:
+            index, found = tabled
+        else:
+            index, found = _of_roles(site, rows, caps, active, gpus)
+            if sliced:
+                index, found = _sharing_gpus(site.asks, need, (index, found), memory, free)
     return _under_rules(site, rows, index, found)
 
 
@@ -80,9 +106,47 @@ def _of_roles(site: Site, rows: Ints, caps: Ints, active: list[int], gpus: Ints)
     found = []
     for values in key[:, first].T.tolist():
         caps_of, free_of = tuple(values[: len(active)]), tuple(values[len(active) :])
-        mixes = _mixes(asked, caps_of, free_of, steps, units)
-        found.append(_spread(mixes, active, len(site.roles)))
+        found.append(_spread(_mixes(asked, caps_of, free_of, steps, units), active, len(site.roles)))
     return index, found
+
+
+def _packed(site: Site, rows: Ints, caps: Ints, memory: Ints, free: Ints) -> tuple[Ints, list[Mixes]] | None:
+    """The mixes of gangs that share GPUs, for all nodes at once: `memory` left, [GPU, row], and a mask of the
+    GPUs that are `free`. None where the tables would be too large. Nodes that differ in the order of their
+    GPUs, or in what is of no use, are one."""
+    view, asks = site.columns, site.asks
+    if any(rule is not None and max(rule.unit) > 1 for rule in site.rules.node_rules):
+        return None  # then not all that is less than what fits does
+    units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
+    each = np.array(
+        [
+            (role.resources.cpu_milli, role.resources.memory_bytes, max(1, role.resources.pods))
+            for role in site.roles
+        ],
+        np.int64,
+    ).T
+    left = np.maximum(0, np.stack([view.cpu[rows], view.memory[rows], view.pods[rows]]))
+    left = np.minimum(left, (each @ caps))  # more is of no use
+    index, first = _distinct(np.concatenate([caps, left, units * 2 + whole]))
+    table = packed(asks, caps[:, first], each, left[:, first], units[:, first], whole[:, first])
+    if table is None:
+        return None
+    return index, [Mixes(tops, True, partial(table.every, kind)) for kind, tops in enumerate(table.largest())]
+
+
+def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tuple[Ints, Bools]:
+    """The units left of each GPU that are of use, and whether it is taken whole, [GPU, row]: the fullest
+    first."""
+    of_slices = [ask.units for ask, count in zip(asks, need, strict=True) if ask.units and count]
+    step = gcd(*of_slices) or 1
+    useful = np.minimum(memory, sum(need) * max(of_slices, default=0)) // step * step
+    useful = useful * (useful >= min(of_slices, default=0))
+    if not whole_gpus(asks, tuple(need)):
+        return -np.sort(-useful, axis=0), np.zeros(useful.shape, bool)
+    wide = max(len(memory), int(free.max(initial=0)).bit_length())
+    useful = np.concatenate([useful, np.zeros((wide - len(memory), memory.shape[1]), np.int64)])
+    kinds = -np.sort(-(useful * 2 + (free >> np.arange(wide)[:, None] & 1)), axis=0)
+    return kinds // 2, kinds % 2 > 0
 
 
 def _sharing_gpus(
@@ -118,8 +182,7 @@ def _kept(mixes: Mixes, kept: tuple[Counts, ...], complete: bool) -> Mixes:
     counts = np.array(kept, np.int64).reshape(len(kept), -1)
     below: Bools = np.asarray((counts[:, None] <= counts[None]).all(axis=2))
     most = below.sum(axis=1) == 1  # below itself alone
-    largest = tuple(mix for mix, alone in zip(kept, most.tolist(), strict=True) if alone)
-    return Mixes(kept, largest, mixes.complete and complete)
+    return Mixes(counts[most], mixes.complete and complete, lambda: counts)
 
 
 def _under_rules(site: Site, rows: Ints, index: Ints, found: list[Mixes]) -> tuple[Ints, list[Mixes]]:
@@ -133,19 +196,20 @@ def _under_rules(site: Site, rows: Ints, index: Ints, found: list[Mixes]) -> tup
     for i in first.tolist():
         rule, shape, free = site.node_rule(int(rows[i]))
         mixes = found[int(index_of[i])]
-        ruled.append(mixes if rule is None else _ruled(mixes, rule, free_by_domain(shape, free)))
+        by_domain = free_by_domain(shape, free)
+        ruled.append(mixes if rule is None else _ruled(mixes.all, rule, by_domain, mixes.complete))
     return index, ruled
 
 
 @lru_cache(maxsize=1 << 14)
-def _ruled(mixes: Mixes, rule: InNode, free: Counts) -> Mixes:
-    kept = tuple(mix for mix in mixes.all if allowed(rule, mix, free))
+def _ruled(mixes: tuple[Counts, ...], rule: InNode, free: Counts, complete: bool) -> Mixes:
+    kept = tuple(mix for mix in mixes if allowed(rule, mix, free))
 
     def below(mix: Counts, other: Counts) -> bool:
         return mix != other and all(a <= b for a, b in zip(mix, other, strict=True))
 
     largest = tuple(mix for mix in kept if not any(below(mix, other) for other in kept))
-    return Mixes(kept, largest, mixes.complete and few_ways(rule, free))
+    return _listed(kept, largest, len(rule.gpus), complete=complete and few_ways(rule, free))
 
 
 def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Mixes]]:
@@ -154,7 +218,7 @@ def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Mixes]]:
 
     values, index = np.unique(caps, return_inverse=True)
     return index, [
-        Mixes(tuple(counts(n) for n in range(1, cap + 1)), (counts(cap),) if cap else (), True)
+        _listed([counts(n) for n in range(1, cap + 1)], [counts(cap)] if cap else [], roles, complete=True)
         for cap in values.tolist()
     ]
 
@@ -186,13 +250,12 @@ def _distinct(key: Ints) -> tuple[Ints, Ints]:
 def _spread(mixes: Mixes, active: list[int], roles: int) -> Mixes:
     """The mixes of the active roles as mixes of all."""
 
-    def spread(counts: Counts) -> Counts:
-        every = [0] * roles
-        for r, count in zip(active, counts, strict=True):
-            every[r] = count
-        return tuple(every)
+    def spread(counts: Ints) -> Ints:
+        every = np.zeros((len(counts), roles), np.int64)
+        every[:, active] = counts
+        return every
 
-    return Mixes(tuple(map(spread, mixes.all)), tuple(map(spread, mixes.largest)), mixes.complete)
+    return Mixes(spread(mixes.tops), mixes.complete, lambda: spread(mixes.made()))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -213,7 +276,8 @@ def _mixes(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Counts, 
     def members(mix: Counts) -> Counts:
         return tuple(count * unit for count, unit in zip(mix, units, strict=True))
 
-    return Mixes(tuple(map(members, found)), tuple(map(members, largest)), complete)
+    every, tops = list(map(members, found)), list(map(members, largest))
+    return _listed(every, tops, len(asks), complete=complete)
 
 
 def _one_more(mix: Counts) -> Iterator[Counts]:

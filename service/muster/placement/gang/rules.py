@@ -52,12 +52,25 @@ class _Making:
     pinned: dict[int, dict[int, int]] = field(default_factory=dict)
     """row → block → domain."""
 
+    @property
+    def sliced(self) -> bool:
+        """Whether members share GPUs: then each NVLink domain that a rule speaks of is a node, or wider."""
+        return any(role.slice and role.members for role in self.blocks.roles)
+
     def codes(self, scope: str) -> PartsByRow:
         if scope == Scope.NODE:
             return np.arange(len(self.view.names))
         if scope in INSIDE:
-            return self.view.wide.astype(np.int64)
+            return domain_codes(self.view) if self.sliced else self.view.wide.astype(np.int64)
         return self.view.part(scope).codes.astype(np.int64)
+
+
+def domain_codes(view: Columns) -> PartsByRow:
+    """The NVLink domain that holds all GPUs of a node, by row: one that a label names, or one of its own. −1
+    where there are several, or none."""
+    alone = np.array([len(shape.domains) == 1 for shape in view.shapes], bool)[view.shape] & (view.wide < 0)
+    own = int(view.wide.max(initial=-1)) + 1 + np.arange(len(alone))
+    return np.where(alone, own, view.wide).astype(np.int64)
 
 
 def rules_of(view: Columns, request: Request, blocks: Blocks, standing: Standing) -> tuple[Rules, Bools]:
@@ -89,7 +102,7 @@ def _segments(making: _Making, block: int) -> None:
         if scope == Scope.GPU:
             making.refused[block] |= size > 1
             continue
-        if scope == Scope.NVLINK_DOMAIN:
+        if scope == Scope.NVLINK_DOMAIN and not making.sliced:
             making.domain_unit[block] = size
             making.refused[block] |= (codes < 0) & ~view.promised
         else:
@@ -116,7 +129,7 @@ def _together(making: _Making, together: Together, standing: Standing) -> None:
     staying = [stay for stay in standing.members if stay.running in together.running]
     pinned = common_parts(view, scope, staying)
     codes = making.codes(scope)
-    inner = scope in INSIDE
+    inner = scope in INSIDE and not making.sliced
     if inner:
         small = codes < 0  # not in a wide domain: its parts lie inside the node
         refused = small & ~view.promised
@@ -167,7 +180,8 @@ def _max_per(making: _Making, request: Request, standing: Standing) -> tuple[int
         codes = making.codes(rule.scope)
         blocks = tuple(range(count))
         if rule.scope == Scope.NVLINK_DOMAIN:
-            domain_most = rule.members if domain_most < 0 else min(domain_most, rule.members)
+            if not making.sliced:
+                domain_most = rule.members if domain_most < 0 else min(domain_most, rule.members)
             blocks = tuple(b for b in blocks if takes_gpus(making.blocks.roles[b]))
             if (codes < 0).all():
                 continue
@@ -213,7 +227,7 @@ def _in_node(
         free = max(rule.unit) == 1 and rule.most < 0 and not rule.touched and rule.pinned == nothing
         return rules.setdefault(None if free and not rule.binds_domains else rule, len(rules))
 
-    elsewhere = np.setdiff1d(np.arange(len(found)), list(standing.masks))
+    elsewhere = np.delete(np.arange(len(found)), list(standing.masks))
     code = view.shape[elsewhere] * 2 + (view.wide[elsewhere] >= 0)
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     if len(elsewhere):

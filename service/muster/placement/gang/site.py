@@ -22,6 +22,7 @@ from muster.placement.gang.rules import Rules, rules_of
 from muster.placement.gang.standing import Standing, standing_of
 from muster.placement.gpus.costs import Cost, On, costs_of
 from muster.placement.gpus.innode import InNode, allowed, free_by_domain
+from muster.placement.gpus.priced import Prices, is_priced, prices_of
 from muster.placement.gpus.slices import Asks, NodeGpus, ask_of, slice_room
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE
@@ -73,13 +74,19 @@ class Site:
         then the GPUs of each node are chosen by `gpus.choices`. () for most gangs."""
         return costs_of(self.request.terms, self.sliced)
 
+    @property
+    def prices(self) -> Prices | None:
+        """What damage is priced by; None where it is F."""
+        return prices_of(self.columns) if is_priced(self.request, self.columns) else None
+
     def unit(self, role: int) -> int:
         """Multiples of this many members of the role are multiples of what any node's rule asks for."""
         return lcm(1, *(rule.unit_of(role) for rule in self.rules.node_rules if rule is not None))
 
     def common_unit(self, role: int) -> int:
         """Members of the role come in multiples of this on every node, whatever rule it has."""
-        rules = [self.rules.node_rules[i] for i in np.unique(self.rules.in_node).tolist()]
+        used = np.flatnonzero(np.bincount(self.rules.in_node)).tolist()
+        rules = [self.rules.node_rules[i] for i in used]
         return gcd(*(1 if rule is None else rule.unit_of(role) for rule in rules))
 
     def keeping(self, kept: Mapping[str, int]) -> Site:

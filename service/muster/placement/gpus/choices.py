@@ -57,9 +57,43 @@ class Choices:
         return chosen, int(self.shared[choice])
 
 
+NODE_TIME, MIX_TIME, LIKE_TIME = 1e-3, 2e-5, 3e-6
+"""What choosing is held to take of the solver's time (`Budget`), about what it does: for a node, for each mix
+of it, and for each that takes like GPUs."""
+
+
+def choosing_time(asks: Asks, mixes: Values) -> float:
+    """The same for one node and these mixes, [mix, role]."""
+    return NODE_TIME + MIX_TIME * len(_taking(asks, mixes)[0]) + LIKE_TIME * len(mixes)
+
+
+def _taking(asks: Asks, mixes: Values) -> tuple[Values, Values]:
+    """The first of the mixes that take like GPUs, and for each mix which of these it is like."""
+    whole = mixes @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
+    taken = np.concatenate([mixes[:, [ask.units > 0 for ask in asks]], whole[:, None]], axis=1)
+    _, first, like = np.unique(taken, axis=0, return_index=True, return_inverse=True)
+    return first, like
+
+
 @lru_cache(maxsize=1 << 13)
 def choices(asks: Asks, mixes: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
-    """All choices of these mixes; a mix that there is no room for has none."""
+    """All choices of these mixes; a mix that there is no room for has none. Mixes that take like GPUs have
+    like choices, unless a rule tells their members apart."""
+    table = np.array(mixes, np.int64).reshape(len(mixes), len(asks))
+    first, like = _taking(asks, table)
+    if len(first) == len(mixes) or (on.rule is not None and on.rule.binds_domains):
+        return _choices(asks, mixes, node, on)
+    found = _choices(asks, tuple(mixes[m] for m in first.tolist()), node, on)
+    begins = np.searchsorted(found.mix, np.arange(len(first)))
+    count = np.bincount(found.mix, minlength=len(first))[like]
+    mix = np.repeat(np.arange(len(mixes)), count)
+    at = begins[like][mix] + np.arange(len(mix)) - np.repeat(np.cumsum(count) - count, count)
+    fields = (found.masks, found.shared, found.weakest, found.ring, found.damage)
+    masks, shared, weakest, ring, damage = (field[at] for field in fields)
+    return Choices(mix, masks, shared, found.costs[:, at], weakest, ring, damage, found.complete)
+
+
+def _choices(asks: Asks, mixes: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
     mixes_in = np.array(mixes, np.int64).reshape(len(mixes), len(asks))
     nothing = np.zeros(0, np.int64)
     found = _sets(asks, mixes_in, node, on) if mixes else _Found(nothing, Taken(nothing, nothing), nothing)
@@ -160,12 +194,14 @@ def _narrowed(node: NodeGpus, on: On, mixes: tuple[Counts, ...], found: _Found, 
         found = found.those(least_of(found.mix, cost_of(cost, node, found.taken, on)))
     mix, masks, shared = found.mix, found.taken.all, found.taken.shared
     weakest, ring, inside = _links(shape, node.free, masks, on.there)
+    whole_weakest, whole_ring, _ = _links(shape, node.free, found.taken.whole, 0)
     damage = found.filled + STEP * _pool_damage(node, masks)
     tightness = np.zeros(len(mix), np.int64)
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
     # As for whole GPUs (gpu_tables): of an equal weakest link the first, then those that are faster.
-    order = np.lexsort((masks, shared, -inside, tightness, damage, -ring, mix))
+    split = (shared, -whole_ring, -whole_weakest)  # of one union, the best linked are taken whole
+    order = np.lexsort((*split, masks, -inside, tightness, damage, -ring, mix))
     rank = mix[order] * (2 * NO_LINK) + weakest[order]
     order = order[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
     order = order[np.lexsort((-weakest[order], mix[order]))]

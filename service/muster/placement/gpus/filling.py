@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from muster.domain.topology import bits
+from muster.placement.cluster.fabric import Shape
 from muster.placement.gpus.damage import unusable_slices
 from muster.placement.gpus.slices import Asks, Counts, NodeGpus, Values, every_filling
 
@@ -29,26 +30,34 @@ def filled(node: NodeGpus, shared: Values, units: Counts, most: Counts, slots: C
         sets = [i for i, top in enumerate(highest) if top == gpu]
         grown_from = found[[index[int(shared[i]) & ~(1 << gpu)] for i in sets]]
         best = np.full_like(grown_from, NEVER)
-        for way in every_filling(node.memory[gpu], units, most):
-            if not any(way):
-                continue
-            cost = _filling_cost(node, gpu, way, units)
+        for way, cost in _ways(node, gpu, units, most):
             into = tuple(slice(n, None) for n in way)
             out_of = tuple(slice(0, cell - n) for n, cell in zip(way, cells, strict=True))
-            if all(n < cell for n, cell in zip(way, cells, strict=True)):
-                target = best[(slice(None), *into)]
-                np.minimum(target, grown_from[(slice(None), *out_of)] + cost, out=target)
+            target = best[(slice(None), *into)]
+            np.minimum(target, grown_from[(slice(None), *out_of)] + cost, out=target)
         found[sets] = np.where(best < NEVER // 2, best, NEVER)
     return found
 
 
-def _filling_cost(node: NodeGpus, gpu: int, way: Counts, units: Counts) -> int:
-    """Damage of the GPU, in STEPs; nodes that spread fill their GPUs evenly."""
+def _ways(node: NodeGpus, gpu: int, units: Counts, most: Counts) -> tuple[tuple[Counts, int], ...]:
+    """The ways to fill the GPU with one slice at least, each with its damage in STEPs; nodes that spread fill
+    their GPUs evenly."""
     left = node.memory[gpu]
-    before = 0 if node.free >> gpu & 1 else unusable_slices(node.shape, gpu, left)
-    after = unusable_slices(node.shape, gpu, left - sum(n * each for n, each in zip(way, units, strict=True)))
-    evenness = min(sum(way) ** 2, int(STEP) >> 6) if node.shape.spread else 0
-    return (after - before) * int(STEP) + evenness
+    most = tuple(min(n, left // each) for n, each in zip(most, units, strict=True))
+    return _costed(node.shape, gpu, bool(node.free >> gpu & 1), left, units, most)
+
+
+@lru_cache(maxsize=1 << 14)
+def _costed(
+    shape: Shape, gpu: int, fresh: bool, left: int, units: Counts, most: Counts
+) -> tuple[tuple[Counts, int], ...]:
+    ways = np.array([way for way in every_filling(left, units, most) if any(way)], np.int64)
+    ways = ways.reshape(len(ways), len(units))
+    before = 0 if fresh else unusable_slices(shape, gpu, left)
+    costs = (unusable_slices(shape, gpu, left - ways @ np.array(units, np.int64)) - before) * int(STEP)
+    if shape.spread:
+        costs += np.minimum(ways.sum(axis=1) ** 2, int(STEP) >> 6)
+    return tuple(zip(map(tuple, ways.tolist()), costs.tolist(), strict=True))
 
 
 @lru_cache(maxsize=1 << 13)
@@ -62,11 +71,7 @@ def dealt(asks: Asks, mix: Counts, node: NodeGpus, shared: int) -> tuple[Counts,
     states: dict[Counts, tuple[int, tuple[Counts, ...]]] = {(0,) * len(sliced): (0, ())}
     for gpu in bits(shared):
         more: dict[Counts, tuple[int, tuple[Counts, ...]]] = {}
-        ways = [
-            (way, _filling_cost(node, gpu, way, units))
-            for way in every_filling(node.memory[gpu], units, most)
-            if any(way)
-        ]
+        ways = _ways(node, gpu, units, most)
         for state, (cost, given) in states.items():
             for way, extra in ways:
                 reached = tuple(have + n for have, n in zip(state, way, strict=True))

@@ -3,6 +3,7 @@ closely (choices)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 
 import numpy as np
@@ -25,31 +26,41 @@ class Least:
     def __init__(self, shape: Shape, memory: Values, free: Values, asks: Asks) -> None:
         self._shape, self._asks, self._memory = shape, asks, memory
         self._free = (free >> np.arange(len(memory))[:, None] & 1).astype(bool)
-        self._fresh = np.array([np.bitwise_count(free & pool) for pool in shape.pools], np.int64)
+        pools = np.array(shape.pools, np.int64)
+        self._fresh = np.bitwise_count(free & pools[:, None]).astype(np.int64)
         self._damage: dict[tuple[Ask, int], Values] = {}
+        self._known: dict[Hashable, Values] = {}
+        """What many mixes have in common."""
 
     def of(self, mix: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
         """[level, node]: the costs in their order, minus the weakest link, minus the ring, the damage."""
-        places, needed = self._places(mix)
-        used = np.where(self._free, 0, places)
-        unused = np.where(self._free, places, 0)
+        places, needed, kind = self._places(mix)
         slots = sum(count * ask.gpus for count, ask in zip(mix, self._asks, strict=True) if ask.units)
         if self._shape.spread:
-            opened = np.minimum((unused > 0).sum(axis=0), slots)
+            opened = np.minimum((self._free & (places > 0)).sum(axis=0), slots)
             shared = np.minimum((places > 0).sum(axis=0), slots)
         else:
-            most_used, most_unused = _cumulated(used), _cumulated(unused)
+            most_used = self._once((kind, "used"), lambda: _cumulated(np.where(self._free, 0, places)))
+            most_unused = self._once((kind, "unused"), lambda: _cumulated(np.where(self._free, places, 0)))
             opened = (most_used[-1] + most_unused < needed).sum(axis=0)
-            opened = np.minimum(opened, len(unused))
+            opened = np.minimum(opened, len(places))
             held = np.take_along_axis(most_unused, opened[None], axis=0)
-            shared = opened + np.minimum((most_used + held < needed).sum(axis=0), len(used))
+            shared = opened + np.minimum((most_used + held < needed).sum(axis=0), len(places))
         shared = np.minimum(shared, len(places))  # more there are not: then the node holds not all
         sign = -1 if self._shape.spread else 1
         whole = whole_gpus(self._asks, mix)
         none = np.zeros_like(opened)
+
+        def covering(parts: tuple[int, ...]) -> Values:
+            """The fewest of these parts of the node that hold the slices."""
+            if not needed:
+                return np.full(places.shape[1], int(whole > 0))
+            most = self._once((kind, parts), lambda: _cumulated(_within(parts, places)))
+            return np.asarray(np.minimum((most < needed).sum(axis=0), len(parts)), np.int64)
+
         values = {
-            Cost.NVLINK_DOMAINS: none if wide else self._covering(self._shape.domains, places, needed, whole),
-            Cost.NUMA_NODES: self._covering(numa_nodes(self._shape.topology), places, needed, whole),
+            Cost.NVLINK_DOMAINS: none if wide else covering(self._shape.domains),
+            Cost.NUMA_NODES: covering(numa_nodes(self._shape.topology)),
             Cost.NVLINK_SPREAD: none - min(len(self._shape.domains), slots + whole),
             Cost.NUMA_SPREAD: none - min(len(numa_nodes(self._shape.topology)), slots + whole),
             Cost.NVSWITCH: none,
@@ -62,23 +73,23 @@ class Least:
         lines = [values[cost] for cost in costs]
         return np.stack([*lines, -fastest[size], -largest[size], self._damaged(mix, opened, whole)])
 
-    def _places(self, mix: Counts) -> tuple[Values, int]:
-        """What GPUs hold and what is needed: places for slices of one role, or units of several."""
+    def _once(self, key: Hashable, make: Callable[[], Values]) -> Values:
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def _places(self, mix: Counts) -> tuple[Values, int, Hashable]:
+        """What GPUs hold and what is needed: places for slices of one role, or units of several. And a name
+        for the former, for mixes that have it in common."""
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and mix[r]]
         if len(sliced) == 1:
             ask, members = self._asks[sliced[0]], mix[sliced[0]]
-            return np.minimum(self._memory // ask.units, members), members * ask.gpus
+            every = self._once(ask, lambda: self._memory // ask.units)
+            on_one = min(members, int(every.max(initial=0)))
+            return np.minimum(every, on_one), members * ask.gpus, (ask, on_one)
         smallest = min((self._asks[r].units for r in sliced), default=1)
-        useful = np.where(self._memory >= smallest, self._memory, 0)
-        return useful, sum(mix[r] * self._asks[r].units * self._asks[r].gpus for r in sliced)
-
-    def _covering(self, parts: tuple[int, ...], places: Values, needed: int, whole: int) -> Values:
-        """The fewest of these parts of the node that hold the slices."""
-        if not needed:
-            return np.full(places.shape[1], int(whole > 0))
-        gpus = np.arange(len(places))
-        held = np.array([places[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])
-        return np.asarray(np.minimum((_cumulated(held) < needed).sum(axis=0), len(held)), np.int64)
+        useful = self._once(smallest, lambda: np.where(self._memory >= smallest, self._memory, 0))
+        return useful, sum(mix[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
 
     def _damaged(self, mix: Counts, opened: Values, whole: int) -> Values:
         """The least damage: to the pools, and to the shared GPUs as if each were filled alone."""
@@ -96,16 +107,18 @@ class Least:
         """The damage to the wholly free ones; where it is not said which are taken, in the best case."""
         shape = self._shape
         table = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
-        damage = np.zeros_like(opened)
-        for fresh in self._fresh:
-            before = table[np.maximum(0, fresh - shape.hidden)]
-            if len(shape.pools) == 1 and not whole:
-                after: Values = table[np.maximum(0, fresh - opened - shape.hidden)]
-            else:
-                ways = (np.minimum(left, fresh) for left in range(len(table)))
-                after = np.min([table[np.maximum(0, left - shape.hidden)] for left in ways], axis=0)
-            damage += after - before
-        return damage
+
+        def at_best() -> Values:
+            left = np.minimum(np.arange(len(table))[:, None, None], self._fresh)
+            after = table[np.maximum(0, left - shape.hidden)].min(axis=0)
+            return np.asarray((after - table[np.maximum(0, self._fresh - shape.hidden)]).sum(axis=0))
+
+        if len(shape.pools) != 1 or whole:
+            return self._once("pools", at_best).copy()
+        before, after = table[
+            np.maximum(0, np.array([self._fresh[0], self._fresh[0] - opened]) - shape.hidden)
+        ]
+        return np.asarray(after - before)
 
     def _filled(self, ask: Ask, places: int) -> Values:
         known = [filled for (of, most), filled in self._damage.items() if of == ask and most >= places]
@@ -143,6 +156,12 @@ def _links(topology: GpuTopology) -> tuple[Values, Values]:
         np.maximum.at(largest, sizes, table.total)
     fastest[:2] = NO_LINK
     return fastest, largest
+
+
+def _within(parts: tuple[int, ...], places: Values) -> Values:
+    """[part, node]: what the GPUs of each part hold."""
+    gpus = np.arange(len(places))
+    return np.array([places[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])
 
 
 def _cumulated(held: Values) -> Values:

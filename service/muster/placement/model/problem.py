@@ -50,14 +50,15 @@ class Patterns:
         return np.zeros_like(self.nodes) if found is None else found
 
     @classmethod
-    def of_counts(cls, mixes: list[list[tuple[int, ...]]], roles: int) -> Patterns:
-        """Patterns that say how many members fit, and nothing about GPU sets."""
-        width = max((len(mix) for mix in mixes), default=0)
+    def of_counts(cls, mixes: list[Ints], roles: int) -> Patterns:
+        """Patterns that say how many members fit, and nothing about GPU sets. `mixes`: by kind, the counts of
+        one mix after another."""
+        length = np.array([len(mix) // roles for mix in mixes], np.int64)
+        width = int(length.max(initial=0))
         counts = np.zeros((len(mixes), width, roles), np.int64)
-        valid = np.zeros((len(mixes), width), bool)
-        for kind, mix in enumerate(mixes):
-            counts[kind, : len(mix)] = np.array(mix, np.int64).reshape(len(mix), roles)
-            valid[kind, : len(mix)] = True
+        valid = np.arange(width) < length[:, None]
+        if len(mixes):
+            counts[valid] = np.concatenate(mixes).reshape(-1, roles)
         zero = np.zeros_like(valid, np.int64)
         at = np.broadcast_to(np.arange(width), valid.shape).astype(np.int64)
         one, none = zero + 1, zero + NO_LINK

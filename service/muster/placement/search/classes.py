@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from muster.placement.cluster.columns import Bools, Ints, Parts, gpu_counts
+from muster.placement.cluster.columns import Bools, Ints, Parts
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.mixes import Mixes, mixes_on
 from muster.placement.gang.site import Counts, Site
-from muster.placement.gpus.choices import choices
-from muster.placement.gpus.costs import Cost, On
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.gpus.innode import InNode, sets_under
-from muster.placement.gpus.slices import Asks, NodeGpus
 from muster.placement.model.objective import WIDE
-from muster.placement.model.problem import FREE, Patterns, Problem, Use
+from muster.placement.model.problem import FREE, Patterns, Problem
 
 REGION = "region"
 """In `Problem.parts`: the part of the scopes asked for."""
@@ -73,10 +70,9 @@ def coarse(
     `region` by row tells rows apart too, as the parts of REGION.
     """
     index, mixes = mixes_on(site, rows, need)
-    kinds: dict[tuple[Counts, ...], int] = {}
-    kind_of = np.array(
-        [kinds.setdefault(m.largest, len(kinds)) if m.largest else -1 for m in mixes], np.int64
-    )
+    kinds: dict[bytes, int] = {}
+    keys = (m.tops.tobytes() for m in mixes)
+    kind_of = np.array([kinds.setdefault(key, len(kinds)) if key else -1 for key in keys], np.int64)
     kind = kind_of[index]
     if site.standing:  # a node that the gang is on costs none
         here = np.isin(rows, list(site.standing.masks))
@@ -84,7 +80,7 @@ def coarse(
     kept = kind >= 0
     complete = all(mixes[i].complete for i in np.unique(index))
     cells = cells_of(site, rows[kept], scopes, None if region is None else region[kept])
-    lists = [list(largest) for largest in kinds] * (2 if site.standing else 1)
+    lists = [np.frombuffer(key, np.int64) for key in kinds] * (2 if site.standing else 1)
     patterns = Patterns.of_counts(lists, len(need))
     if site.standing:
         patterns.nodes[len(kinds) :] = 0
@@ -92,74 +88,77 @@ def coarse(
     return replace(problem, rules=tuple(rule(problem) for rule in site.rules.model)), complete
 
 
-def in_reach(site: Site, problem: Problem, use: Use, most: int) -> tuple[Problem, bool]:
-    """The coarse problem on so few nodes that these have `most` mixes in all, and whether it is all of it:
-    those of a solution stay, then those in the same parts."""
-    rows, _ = _nodes_of(problem)
-    index, mixes = mixes_on(site, rows, problem.need)
-    of_class = np.repeat(np.arange(problem.classes), problem.size)
-    work = np.bincount(of_class, np.array([len(mix.all) for mix in mixes])[index], problem.classes)
-    used = np.isin(np.arange(problem.classes), [c for c, _ in use])
-    near = used.copy()
-    for scope in problem.at_most:
-        part = problem.part(scope)
-        near |= np.isin(part, part[used])
-    order = np.lexsort((~near, ~used))
-    kept = np.zeros(problem.classes, bool)
-    kept[order] = np.cumsum(work[order]) <= most
-    narrowed, _ = problem.narrowed(problem.open & (kept | used)[:, None])
-    return narrowed, bool((kept | used).all())
-
-
-def _nodes_of(problem: Problem) -> tuple[Ints, Ints]:
+def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
     """The rows of the problem's nodes, and their cells."""
     rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
     return rows, np.repeat(problem.cell, problem.size)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """What one node may take: `patterns`, a row each: counts by role, FIELDS, then further costs; `key`, the
+    same as bytes, for comparing; and the best fit of each mix."""
+
+    patterns: Ints
+    key: bytes
+    left_over: Ints
+
+
 def fine(site: Site, problem: Problem) -> tuple[Problem, bool]:
     """The problem with all patterns, on the nodes that are left of the coarse one; and whether the lists of
     mixes are complete."""
-    rows, cell = _nodes_of(problem)
+    rows, _ = nodes_of(problem)
     index, mixes = mixes_on(site, rows, problem.need)
-    tables: dict[tuple[bytes, bytes, bool], int] = {}
-    found: list[tuple[Ints, Ints]] = []
-    kind = np.empty(len(rows), np.int64)
-    left = _left_over(site, rows, index, mixes)
-    view = site.columns
-    gpus, asks, further = tuple(role.gpus for role in site.roles), site.asks, _further(site)
+    left, priced = _left_over(site, rows, index, mixes), _priced(site, rows, index, mixes)
+    view, gpus = site.columns, tuple(role.gpus for role in site.roles)
     shape, free, wide = (
         view.shape[rows].tolist(),
         view.free_gpus[rows].tolist(),
         (view.wide[rows] >= 0).tolist(),
     )
     ruled, node_rules = site.rules.in_node[rows].tolist(), site.rules.node_rules
-    here = np.isin(rows, list(site.standing.masks)).tolist()
-    complete = all(mixes[m].complete for m in np.unique(index))
+    tables: list[Table | None] = []
     for i, m in enumerate(index.tolist()):
         rule = node_rules[ruled[i]]
-        if site.costs:
-            row = int(rows[i])
-            table, key, all_of_them = chosen_patterns(
-                mixes[m].all, asks, site.gpus_on(row), site.costs_on(row)
-            )
-            complete &= all_of_them
-        elif rule is None:
+        if rule is None:
             table, key = node_patterns(mixes[m].all, gpus, view.shapes[shape[i]], free[i], wide[i])
         else:
             table, key = ruled_patterns(mixes[m].all, rule, view.shapes[shape[i]], free[i], wide[i])
-        both = (key, left[i].tobytes(), here[i])
-        if both not in tables:
-            tables[both] = len(tables)
-            found.append((table, left[i]))
-        kind[i] = tables[both]
+        if priced:  # like the best fit, it is the same for every set of the mix
+            table = table.copy()
+            table[:, len(site.roles) + FIELDS.index("damage")] = priced[i][
+                table[:, len(site.roles) + FIELDS.index("mix")]
+            ]
+            key = table.tobytes()
+        tables.append(Table(table, key, left[i]))
+    return with_tables(site, problem, tables), all(mixes[m].complete for m in np.unique(index))
+
+
+def with_tables(
+    site: Site, problem: Problem, tables: Sequence[Table | None], further: tuple[str, ...] = ()
+) -> Problem:
+    """The problem with all patterns of these tables, one for each of its nodes; None for those to leave out.
+    `further` are the names of costs after FIELDS."""
+    rows, cell = nodes_of(problem)
+    here = np.isin(rows, list(site.standing.masks)).tolist()
+    kinds: dict[tuple[bytes, bytes, bool], int] = {}
+    found: list[Table] = []
+    kind = np.full(len(rows), -1, np.int64)
+    for i, table in enumerate(tables):
+        if table is not None:
+            key = (table.key, table.left_over.tobytes(), here[i])
+            if key not in kinds:
+                kinds[key] = len(kinds)
+                found.append(table)
+            kind[i] = kinds[key]
     patterns = _patterns(found, len(problem.need), further)
-    for (_, _, already), k in tables.items():
+    for (_, _, already), k in kinds.items():
         if already:
             patterns.nodes[k] = 0
-    cells = Cells(cell, problem.parts)
-    made = _problem(problem.need, patterns, rows, kind, cells, exact=True)
-    return replace(made, at_most=problem.at_most, rules=problem.rules), complete
+    kept = kind >= 0
+    cells = Cells(cell[kept], problem.parts)
+    made = _problem(problem.need, patterns, rows[kept], kind[kept], cells, exact=True)
+    return replace(made, at_most=problem.at_most, rules=problem.rules)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -195,34 +194,6 @@ def ruled_patterns(
     return table, table.tobytes()
 
 
-def _further(site: Site) -> tuple[str, ...]:
-    """The names of the gang's further costs."""
-    return tuple(cost.value for cost in site.costs if cost is not Cost.NVLINK_DOMAINS)
-
-
-@lru_cache(maxsize=1 << 14)
-def chosen_patterns(
-    mixes: tuple[Counts, ...], asks: Asks, node: NodeGpus, on: On
-) -> tuple[Ints, bytes, bool]:
-    """The same where members share GPUs or policies prefer some: after FIELDS come the further costs; and
-    whether these are all that matter."""
-    sets = choices(asks, mixes, node, on)
-    domains = np.zeros_like(sets.mix)
-    further = []
-    for cost, values in zip(on.costs, sets.costs, strict=True):
-        if cost is Cost.NVLINK_DOMAINS:
-            domains = values
-        else:
-            further.append(values)
-    begins = np.searchsorted(sets.mix, np.arange(len(mixes)))
-    size = gpu_counts(sets.masks)
-    choice = np.arange(len(sets.mix)) - begins[sets.mix]
-    counts = np.array(mixes, np.int64).reshape(len(mixes), len(asks))[sets.mix]
-    fields = (domains, sets.weakest, sets.ring, sets.damage, size, sets.mix, choice, *further)
-    table = np.concatenate([counts, np.stack(fields, axis=1)], axis=1)
-    return table, table.tobytes(), sets.complete
-
-
 def _left_over(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[Ints]:
     """The best-fit cost of each mix, by row."""
     view = site.columns
@@ -240,15 +211,31 @@ def _left_over(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[
     return found
 
 
-def _patterns(found: list[tuple[Ints, Ints]], roles: int, further: tuple[str, ...]) -> Patterns:
-    width = max((len(table) for table, _ in found), default=0)
+def _priced(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[Ints]:
+    """The priced damage of each mix, by row; [] where damage is F."""
+    prices = site.prices
+    if prices is None:
+        return []
+    found: list[Ints] = [np.zeros(0, np.int64)] * len(rows)
+    for m in np.unique(index).tolist():
+        here = np.flatnonzero(index == m)
+        counts = np.array(mixes[m].all, np.int64).reshape(len(mixes[m].all), len(site.roles))
+        damage = prices.of_whole(rows[here], site.gpus(counts), site.cpu(counts))
+        for i, row in zip(here.tolist(), damage, strict=True):
+            found[i] = row
+    return found
+
+
+def _patterns(found: list[Table], roles: int, further: tuple[str, ...]) -> Patterns:
+    width = max((len(table.patterns) for table in found), default=0)
     every = np.zeros((len(found), width, roles + len(FIELDS) + len(further)), np.int64)
     left = np.zeros((len(found), width), np.int64)
     valid = np.zeros((len(found), width), bool)
-    for kind, (table, by_mix) in enumerate(found):
-        every[kind, : len(table)] = table
-        left[kind, : len(table)] = by_mix[table[:, roles + FIELDS.index("mix")]]
-        valid[kind, : len(table)] = True
+    for kind, table in enumerate(found):
+        count = len(table.patterns)
+        every[kind, :count] = table.patterns
+        left[kind, :count] = table.left_over[table.patterns[:, roles + FIELDS.index("mix")]]
+        valid[kind, :count] = True
     fields = {name: every[:, :, roles + i] for i, name in enumerate(FIELDS)}
     more = {name: every[:, :, roles + len(FIELDS) + i] for i, name in enumerate(further)}
     return Patterns(every[:, :, :roles], valid, valid.astype(np.int64), left_over=left, more=more, **fields)

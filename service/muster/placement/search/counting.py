@@ -23,7 +23,7 @@ from muster.placement.search.classes import REGION, coarse, without_equals
 from muster.placement.search.gap import Gap
 from muster.placement.search.greedy import greedy
 from muster.placement.search.prices import fewest_parts, in_fullest, parts_that_hold, prices, values
-from muster.placement.search.racktables import RackPlans, rack_plans, rack_problem
+from muster.placement.search.racktables import RackPlans, first_of_racks, rack_plans, rack_problem
 
 FEW_PARTS = 4
 """Parts of the narrowest level, for each price, in which a first solution is looked for."""
@@ -172,7 +172,12 @@ class Counting:
         if scope is not None and limit is not None:
             unequal = without_equals(whole, scope, max(1, limit))
             problem, _ = whole.narrowed(whole.open & unequal[:, None])
-        decided = decide(problem, NODES, self._budget, self._few_parts(problem))
+        if self._whole is None:
+            first = self._few_parts(problem)
+        else:
+            with self._budget.phase("bound"):
+                first = first_of_racks(problem, self._site.levels[-1])
+        decided = decide(problem, NODES, self._budget, first)
         if decided.status is Status.UNKNOWN:
             use = greedy(problem, self._prices)
             if use is not None:

@@ -14,9 +14,11 @@ from muster.placement.limits import Budget
 from muster.placement.model.objective import BEST_FIT, DAMAGE, NVLINK_DOMAINS, PREFERENCES, RING, Level
 from muster.placement.model.problem import Problem, Use, carried, carried_back
 from muster.placement.model.solve import Status, counted_scope, decide, feasible, nodes_bound
-from muster.placement.search.classes import fine, in_reach, without_equals
+from muster.placement.search.chosen import chosen
+from muster.placement.search.classes import fine, without_equals
 from muster.placement.search.counting import Counted
 from muster.placement.search.gap import Gap
+from muster.placement.search.manyracks import in_many_racks
 from muster.placement.search.onenode import Share, share_of
 
 WEAKEST_LINK = "weakest_link"
@@ -24,10 +26,6 @@ WEAKEST_LINK = "weakest_link"
 LEVEL_SHARE = 1 / 8
 """Of the solver's time, at most, for each level below the nodes: a plan that is good is not held up for long
 by the proof that it is best."""
-
-MAX_CHOSEN = 1 << 14
-"""Mixes, over all nodes of a region, for which GPUs are chosen where members share some or policies prefer
-some: a hundredth of a millisecond each."""
 
 Value = tuple[int, ...]
 """NVLink domains or what the gang prefers, minus the weakest link, minus the rings, damage, best fit: each to
@@ -47,7 +45,11 @@ class Finished:
 def finish(site: Site, counted: Counted, budget: Budget, best: Value | None) -> Finished:
     """Decide the levels below the nodes, as long as the region may beat `best`."""
     with budget.phase("sets"):
-        plans, use = counted.plans(site), None
+        plans = counted.plans(site)
+        tabled = in_many_racks(site, counted) if plans is None else plans.best(site)
+    if tabled is not None:
+        return Finished(*tabled, None)
+    with budget.phase("sets"):
         if plans is not None:
             problem, use, complete = plans.problem, plans.first(counted.use), True
         else:
@@ -100,10 +102,10 @@ def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Us
     terms."""
     # Of racks counted as wholes, the solution does not say which nodes.
     placed = _trimmed(counted.problem, counted.use) if counted.racks is None else {}
-    problem, whole = counted.problem, True
     if site.costs:
-        problem, whole = in_reach(site, problem, counted.use, MAX_CHOSEN)
-    problem, complete = fine(site, problem)
+        problem, complete = chosen(site, counted, placed, budget)
+    else:
+        problem, complete = fine(site, counted.problem)
     # Rules bind more than counts: on the nodes of the coarse solution, the solver finds who goes where.
     use = _as_use(problem, placed) if site.plain else _on_nodes(problem, list(placed), budget)
     still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value[-1])
@@ -115,7 +117,7 @@ def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Us
     counts = (problem.patterns.nodes[problem.kind] * problem.open).any(axis=1)
     most = np.where(counts, max(1, counted.value[-1]), problem.size)
     problem = replace(problem, size=np.minimum(problem.size, most))
-    return problem, use, complete and whole
+    return problem, use, complete
 
 
 def _keeping(problem: Problem, still_open: Bools, use: Use | None) -> tuple[Problem, Use | None]:

@@ -11,13 +11,13 @@ from muster.placement.cluster.columns import LARGEST, Ints
 from muster.placement.cluster.fabric import INSIDE
 from muster.placement.gang.mixes import mixes_on
 from muster.placement.gang.site import Counts, Site, fits_at_once
-from muster.placement.gpus.choices import choices
+from muster.placement.gpus.choices import NODE_TIME, choices
 from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.innode import Spread, free_by_domain, sets_under, spreads
 from muster.placement.gpus.least import Least
-from muster.placement.limits import takes_gpus
+from muster.placement.limits import Budget, takes_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ def share_of(site: Site, row: int, counts: Counts, choice: int) -> Share:
     return Share(row, counts, *sets_under(rule, shape, free, counts)[choice])
 
 
-def on_one_node(site: Site, scopes: tuple[str, ...], need: Counts) -> tuple[Share | None, bool]:
+def on_one_node(
+    site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget
+) -> tuple[Share | None, bool]:
     """The best node that takes the whole gang inside one part of each scope, None if there is none; and
     whether that is proven."""
     view = site.columns
@@ -68,59 +70,100 @@ def on_one_node(site: Site, scopes: tuple[str, ...], need: Counts) -> tuple[Shar
         wide = rule.scope == Scope.NVLINK_DOMAIN
         members = sum(n for n, role in zip(need, site.roles, strict=True) if takes_gpus(role) or not wide)
         if rule.scope not in (Scope.NODE, Scope.GPU) and members + len(site.standing.members) > rule.members:
-            fits &= (view.wide < 0) if wide else False
+            fits &= (view.wide < 0) if wide and not site.sliced else False
     rows = np.flatnonzero(fits)
     if not len(rows):
         return None, True
     narrow = [scope for scope in scopes if scope in INSIDE]
     total, free = site.gpu_shares(rows, wanted)
     left = left_over_steps(total[:, 0], free[:, 0], view.cpu_total[rows], view.cpu[rows], 0, cpu)
+    priced = _priced(site, rows, need)
     if site.costs:
-        return _sharing(site, rows, need, narrow, left)
+        return _sharing(site, rows, need, narrow, (left, priced), budget)
     best: tuple[tuple[int, ...], Share] | None = None
-    for i in _alike(site, rows, left):
+    for i in _alike(site, rows, left, priced):
         row, fit = int(rows[i]), int(left[i])
         for allowed in parts_inside(site, row, narrow):
             for chosen, spread in _sets(site, row, need, size, allowed):
                 domains = int(size > 0) if view.wide[row] >= 0 else chosen.domains
-                key = (domains, -chosen.weakest, -chosen.ring, chosen.damage, fit, row, allowed)
+                damage = chosen.damage if priced is None else int(priced.damage[i])
+                key = (domains, -chosen.weakest, -chosen.ring, damage, fit, row, allowed)
                 if best is None or key < best[0]:
                     best = (key, Share(row, need, chosen, spread))
     return best[1] if best else None, True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Priced:
+    """By row: the damage, where typical requests price it, and the mask of the GPUs that may be taken. Of one
+    slice that is the best GPU alone: what it opens and damages tells its GPUs apart, no other level does."""
+
+    damage: Ints
+    gpus: Ints
+
+
+def _priced(site: Site, rows: Ints, need: Counts) -> _Priced | None:
+    """None where damage is F."""
+    view, prices, counts = site.columns, site.prices, np.array([need], np.int64)
+    if prices is None:
+        return None
+    cpu = site.cpu(counts)
+    if not site.sliced:
+        return _Priced(prices.of_whole(rows, site.gpus(counts), cpu)[:, 0], np.full(len(rows), -1))
+    damage = prices.of_slice(rows, site.asks[need.index(1)].units, int(cpu[0]))
+    whole = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
+    spread = np.array([shape.spread for shape in view.shapes], bool)[view.shape[rows]]
+    first = np.where(whole == spread[:, None], damage, LARGEST)
+    first[(first == LARGEST).all(axis=1)] = 0  # none of these: any will do
+    gpu = np.lexsort((damage, first), axis=1)[:, 0]
+    return _Priced(damage[np.arange(len(rows)), gpu], 1 << gpu)
+
+
 def _sharing(
-    site: Site, rows: Ints, need: Counts, narrow: list[str], left: Ints
+    site: Site,
+    rows: Ints,
+    need: Counts,
+    narrow: list[str],
+    values: tuple[Ints, _Priced | None],
+    budget: Budget,
 ) -> tuple[Share | None, bool]:
-    """The same where GPUs are shared or policies prefer some."""
+    """The same where GPUs are shared or policies prefer some; the best of those looked at in time."""
+    left, priced = values
     best: tuple[tuple[int, ...], Share] | None = None
     if site.sliced and sum(map(bool, need)) > 1:
         index, mixes = mixes_on(site, rows, need)
         holds = np.array([need in mix.all or not mix.complete for mix in mixes], bool)[index]
         rows, left = rows[holds], left[holds]
     complete = True
-    every = np.array(_alike(site, rows, left), np.int64)
+    every = np.array(_alike(site, rows, left, priced), np.int64)
     bounds = at_least(site, rows[every], (need,))[:, :, 0]
+    if priced is not None and not site.standing:
+        bounds[-1] = priced.damage[every]
     order = np.lexsort((rows[every], left[every], *bounds[::-1]))
     for i, bound in zip(every[order].tolist(), bounds[:, order].T.tolist(), strict=True):
         row, fit = int(rows[i]), int(left[i])
         if best is not None and (*bound, fit, row) > best[0]:
             break  # no other can be better
+        if budget.spent and (best is not None or budget.truncated):
+            complete = False
+            break
         rule = site.rules.node_rules[site.rules.in_node[row]]
         if rule is not None and not rule.admits(need):
             continue
         for allowed in parts_inside(site, row, narrow):
-            on, node = site.costs_on(row), replace(site.gpus_on(row), allowed=allowed)
+            usable = allowed if priced is None else allowed & int(priced.gpus[i])
+            on, node = site.costs_on(row), replace(site.gpus_on(row), allowed=usable)
             found = choices(site.asks, (need,), node, on)
+            budget.spend(NODE_TIME)
             complete &= found.complete
             if not len(found.mix):
                 continue
             chosen, shared = found.chosen(0)
-            damage = chosen.damage
             costs = [
                 int(cost) + (on.wide and level is Cost.NVLINK_DOMAINS and chosen.mask > 0)
                 for level, cost in zip(on.costs, found.costs[:, 0], strict=True)
             ]
+            damage = chosen.damage if priced is None else int(priced.damage[i])
             key = (*costs, -chosen.weakest, -chosen.ring, damage, fit, row, allowed)
             if best is None or key < best[0]:
                 best = (key, Share(row, need, chosen, _lying(site, row, need, chosen.mask, allowed), shared))
@@ -143,14 +186,15 @@ def at_least(site: Site, rows: Ints, mixes: tuple[Counts, ...]) -> Ints:
         for m in reversed(range(len(mixes))):  # the largest first
             found[:, here, m] = least.of(mixes[m], site.costs, in_wide)
         if in_wide and Cost.NVLINK_DOMAINS in site.costs:
-            found[site.costs.index(Cost.NVLINK_DOMAINS), here] = 1
+            gpus = np.array(mixes, np.int64) @ np.array([ask.gpus for ask in site.asks], np.int64)
+            found[site.costs.index(Cost.NVLINK_DOMAINS), here] = gpus > 0
     return found
 
 
-def _alike(site: Site, rows: Ints, left: Ints) -> list[int]:
-    """Of nodes that are alike in all that counts the best one: indices into `rows`."""
+def _alike(site: Site, rows: Ints, left: Ints, priced: _Priced | None) -> list[int]:
+    """Of nodes that are alike in their GPUs the best one: indices into `rows`."""
     code = site.kinds_of(rows)
-    order = np.lexsort((rows, left, *code))
+    order = np.lexsort((rows, left, *(() if priced is None else (priced.damage,)), *code))
     begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
     return [int(i) for i in order[begins]]
 

@@ -3,6 +3,7 @@ inside one rack a table decides the rest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +22,7 @@ from muster.placement.search.runs import place_in_run
 DOMAINS = "domains"
 
 
-class _TooLargeError(Exception):
+class TooLargeError(Exception):
     """The levels do not fit in one number."""
 
 
@@ -115,8 +116,7 @@ def in_one_rack(
     hopeful = hopeful_nodes(site, found, role, need)
     if hopeful is None or not for_a_table(hopeful, need):
         return None
-    fields = _tables(site, hopeful.rows, np.arange(hopeful.shape[2]) * site.roles[role].gpus)
-    plan = best_plan(site, role, hopeful, fields, need)
+    plan = best_plan(site, role, hopeful, fields_of(site, role, hopeful), need)
     return (plan.shares(site, role, hopeful), True) if plan else None
 
 
@@ -156,10 +156,18 @@ def left_over_of(site: Site, role: int, hopeful: Hopeful) -> Ints:
     return left_over_steps(total, free, view.cpu_total[rows][:, None], view.cpu[rows][:, None], 0, cpu)
 
 
-def best_plan(site: Site, role: int, hopeful: Hopeful, fields: Fields, need: int) -> Plan | None:
-    """The best plan of the fewest nodes in one region; None where there is none, or too large numbers."""
-    nodes, region, at, shape = hopeful.nodes, hopeful.region, hopeful.at, hopeful.shape
-    members = np.arange(shape[2])
+Cheapest = Callable[[Ints], Ints | None]
+"""From the cost of members on nodes, [node, members], NEVER where that can't be, the members on each node in
+the cheapest plan; None where there is none."""
+
+
+def best_plan(
+    site: Site, role: int, hopeful: Hopeful, fields: Fields, need: int, cheapest: Cheapest | None = None
+) -> Plan | None:
+    """The best plan of the fewest nodes, in one region or as `cheapest` has it; None where there is none, or
+    too large numbers."""
+    nodes, region = hopeful.nodes, hopeful.region
+    members = np.arange(hopeful.shape[2])
     levels = tuple(cost.value for cost in site.costs) or (DOMAINS,)
     valid = (members >= hopeful.least[:, None]) & (members <= hopeful.cap[:, None])
     left = left_over_of(site, role, hopeful)
@@ -169,17 +177,14 @@ def best_plan(site: Site, role: int, hopeful: Hopeful, fields: Fields, need: int
         costs = [-cost if name == "ring" else cost for name, cost in zip(levels, costs, strict=True)]
         cost = onerack.combined([*costs, left], allowed, nodes)
         if cost is None:
-            raise _TooLargeError
-        table = np.full(shape, onerack.NEVER, np.int64)
-        table[region, at] = cost.cost
-        found = onerack.best_nodes(table, need, nodes)
-        return None if found is None else np.where(region == found[0], found[1][at], 0)
+            raise TooLargeError
+        return cheapest(cost.cost) if cheapest else _in_one_region(hopeful, cost.cost, need)
 
     def summed(taken: Ints, chosen: Ints, name: str) -> int:
         here = np.flatnonzero(taken)
         return int(fields[name][here, taken[here], chosen[here, taken[here]]].sum())
 
-    first = np.zeros((len(region), shape[2]), np.int64)
+    first = np.zeros((len(region), len(members)), np.int64)
     offered = fields["valid"] & valid[:, :, None]
     fewest = None
     try:
@@ -200,9 +205,27 @@ def best_plan(site: Site, role: int, hopeful: Hopeful, fields: Fields, need: int
                 ring, damage = summed(taken, chosen, "ring"), summed(taken, chosen, "damage")
                 fit = int(np.take_along_axis(left, taken[:, None], 1)[taken > 0].sum())
                 return Plan(taken, chosen, (*costs, -threshold, -ring, damage, fit))
-    except _TooLargeError:
+    except TooLargeError:
         return None
     return None
+
+
+def _in_one_region(hopeful: Hopeful, cost: Ints, need: int) -> Ints | None:
+    table = np.full(hopeful.shape, onerack.NEVER, np.int64)
+    table[hopeful.region, hopeful.at] = cost
+    found = onerack.best_nodes(table, need, hopeful.nodes)
+    return None if found is None else np.where(hopeful.region == found[0], found[1][hopeful.at], 0)
+
+
+def fields_of(site: Site, role: int, hopeful: Hopeful) -> Fields:
+    """The values of all GPU sets of these nodes that matter."""
+    members = np.arange(hopeful.shape[2])
+    fields = _tables(site, hopeful.rows, members * site.roles[role].gpus)
+    if site.prices:
+        counts = members[:, None] * (np.arange(len(site.roles)) == role)
+        priced = site.prices.of_whole(hopeful.rows, site.gpus(counts), site.cpu(counts))
+        fields["damage"] = np.broadcast_to(priced[:, :, None], fields["damage"].shape)
+    return fields
 
 
 def _tables(site: Site, rows: Ints, sizes: Ints) -> Fields:

@@ -41,8 +41,8 @@ def values(problem: Problem, by_price: tuple[Price, ...]) -> NDArray[np.float64]
     """The most that one node of each class can take, by price [price, class]."""
     if not problem.classes:
         return np.zeros((len(by_price), 0))
-    worth = np.tensordot(np.array(by_price), problem.patterns.counts, axes=(1, 2))
-    worth = np.where(problem.patterns.valid, worth, 0.0).max(axis=2, initial=0.0)
+    counts = problem.patterns.counts.astype(float)  # none where there is no pattern
+    worth = np.stack([(counts @ np.array(price)).max(axis=1, initial=0.0) for price in by_price])
     return np.asarray(worth[:, problem.kind])
 
 

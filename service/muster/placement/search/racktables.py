@@ -14,16 +14,21 @@ from math import lcm
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.gang.site import Counts, Site
-from muster.placement.model.objective import WIDE
+from muster.placement.gang.site import Site
+from muster.placement.model.objective import NODES, WIDE
 from muster.placement.model.problem import FREE, Patterns, Problem, RoleScope, Segments, Use
 from muster.placement.search import onerack
 from muster.placement.search.classes import fine
 from muster.placement.search.onenode import Share, share_of
+from muster.placement.search.onerack import NEVER
+from muster.placement.search.rackchoice import RackChoice
 from muster.placement.search.runs import place_in_run
 
 MAX_CHOICES = 1 << 20
 """Choices in all that tables are made for."""
+
+FULLEST = 4
+"""Racks looked at for a first solution, as a multiple of those that the gang takes."""
 
 
 def rack_problem(problem: Problem, levels: Sequence[str], role: int, unit: int) -> Problem | None:
@@ -81,13 +86,8 @@ def _with_tables(
             kinds[key] = len(tables)
             tables.append(table)
         kind[p] = kinds[key]
-    lists: list[list[Counts]] = [
-        [
-            tuple(step * (i + 1) if r == role else 0 for r in range(len(problem.need)))
-            for i in range(len(table))
-        ]
-        for table in tables
-    ]
+    one = step * (np.arange(len(problem.need)) == role)
+    lists = [np.outer(np.arange(1, len(table) + 1), one).ravel() for table in tables]
     patterns = Patterns.of_counts(lists, len(problem.need))
     for k, table in enumerate(tables):
         patterns.nodes[k, : len(table)] = table
@@ -97,6 +97,26 @@ def _with_tables(
         problem, patterns=patterns, cell=every, kind=kind, size=size, start=every, rows=every,
         open=patterns.valid[kind], parts=parts, exact=True, rules=(),
     )  # fmt: skip
+
+
+def first_of_racks(racks: Problem, scope: str) -> Use | None:
+    """A solution of the problem of racks, of few nodes: the best in the fullest racks. None where other parts
+    are counted too, or that finds none."""
+    limit = racks.at_most.get(scope)
+    if limit is None or len(racks.at_most) > 1:
+        return None
+    role = next(role for role, need in enumerate(racks.need) if need)
+    counts = np.where(racks.open, racks.patterns.counts[racks.kind, :, role], 0)
+    step = int(np.gcd.reduce(counts, axis=None, initial=racks.need[role]))
+    few = np.argsort(-counts.max(axis=1), kind="stable")[: FULLEST * limit]
+    rack, pattern = np.nonzero(racks.open[few])
+    cost = np.full((len(few), int(counts.max()) // step + 1), NEVER)
+    cost[rack, counts[few[rack], pattern] // step] = racks.patterns.nodes[racks.kind[few[rack]], pattern]
+    chosen = RackChoice(cost, np.zeros(len(few), bool), limit, racks.need[role] // step).best()
+    if chosen is None:
+        return None
+    taken = counts[few[rack], pattern] == step * chosen[rack]
+    return {(int(few[r]), int(p)): 1 for r, p in zip(rack[taken], pattern[taken], strict=True)}
 
 
 def _same(part: Ints, other: Ints) -> bool:
@@ -128,6 +148,44 @@ class RackPlans:
                 return None
             found[c, offered[-1]] = racks
         return found
+
+    def best(self, site: Site) -> tuple[tuple[int, ...], tuple[Share, ...]] | None:
+        """The best plan, proven, and its value: NVLink domains, minus the weakest link, minus the rings,
+        damage, best fit. None where that is not for a table: other parts are counted too, or too much."""
+        scope = site.levels[-1]
+        if {*self.problem.at_most} - {NODES.name, scope}:
+            return None
+        slowest = self._cheapest(scope, len(self.tables) - 1)  # that any links do
+        for threshold in range(len(self.tables)):
+            found = self._cheapest(scope, threshold)
+            if slowest and found and found[0][0] == slowest[0][0]:
+                return found[0], self.shares(site, found[1])
+        return None
+
+    def _cheapest(self, scope: str, threshold: int) -> tuple[tuple[int, ...], Use] | None:
+        """The best plan with links as fast as this one of the thresholds."""
+        problem, patterns, kind = self.problem, self.problem.patterns, self.problem.kind
+        counts = patterns.counts[kind].sum(axis=2)
+        offered = problem.open & (np.arange(counts.shape[1]) % len(self.tables) == threshold)
+        limit, need = problem.at_most.get(scope, problem.classes), sum(problem.need)
+        fields = (patterns.nodes, patterns.domains, -patterns.ring, patterns.damage, patterns.left_over)
+        levels = [field[kind] for field in fields]
+        combined = onerack.combined(levels, offered, limit)
+        if combined is None or not offered.any():
+            return None
+        step = int(np.gcd.reduce(counts[offered], initial=need))
+        rack, pattern = np.nonzero(offered)
+        cost = np.full((problem.classes, int(counts.max()) // step + 1), NEVER)
+        cost[rack, counts[rack, pattern] // step] = combined.cost[rack, pattern]
+        choice = RackChoice(cost, np.zeros(problem.classes, bool), limit, need // step)
+        chosen = choice.best() if choice.steps <= MAX_CHOICES else None
+        if chosen is None:
+            return None
+        taken = counts[rack, pattern] == step * chosen[rack]
+        at = (rack[taken], pattern[taken])
+        domains, ring, damage, fit = (int(level[at].sum()) for level in levels[1:])
+        value = (domains, -int(patterns.weakest[kind][at].min()), ring, damage, fit)
+        return value, {(int(r), int(p)): 1 for r, p in zip(*at, strict=True)}
 
     def shares(self, site: Site, use: Use) -> tuple[Share, ...]:
         """A solution of the problem, node by node."""

@@ -43,7 +43,7 @@ def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) ->
     active = [role for role, count in enumerate(need) if count]
     with budget.phase("scan"):
         site = site.for_all(need)
-        share, proven = on_one_node(site, scopes, need)
+        share, proven = on_one_node(site, scopes, need, budget)
         doubt = None if proven else Gap(NODES.name)
         if share is not None:
             return Found((share,), doubt)
@@ -55,10 +55,12 @@ def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) ->
             found = regions_of(site, region, role, need[role])
         if found is None:
             return Found((), doubt)
-        if not found.left and site.plain:
+        if not found.left and site.plain and not (site.costs and site.prices):
             with budget.phase("sets"):
-                in_rack = in_shared_rack if site.costs else in_one_rack
-                plan = in_rack(site, found, role, need[role])
+                if site.costs:
+                    plan = in_shared_rack(site, found, role, need[role], budget)
+                else:
+                    plan = in_one_rack(site, found, role, need[role])
             if plan is not None:
                 shares, proven = plan
                 return Found(shares, doubt or (None if proven else Gap(site.costs[0].value)))

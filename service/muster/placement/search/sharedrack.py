@@ -7,7 +7,8 @@ import numpy as np
 
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.site import Counts, Site
-from muster.placement.gpus.choices import choices
+from muster.placement.gpus.choices import MIX_TIME, NODE_TIME, choices
+from muster.placement.limits import Budget
 from muster.placement.search import onerack
 from muster.placement.search.onenode import Share, at_least
 from muster.placement.search.onerole import (
@@ -28,8 +29,11 @@ AT_ONCE = 1 << 21
 """Steps of the tables of the racks that are looked at together."""
 
 
-def in_shared_rack(site: Site, found: Regions, role: int, need: int) -> tuple[tuple[Share, ...], bool] | None:
-    """The best plan in one of these regions, and whether that is proven; None as for `in_one_rack`."""
+def in_shared_rack(
+    site: Site, found: Regions, role: int, need: int, budget: Budget
+) -> tuple[tuple[Share, ...], bool] | None:
+    """The best plan in one of these regions, and whether that is proven; None as for `in_one_rack`. It is the
+    best of those looked at in time."""
     hopeful = hopeful_nodes(site, found, role, need)
     if hopeful is None:
         return None
@@ -51,8 +55,11 @@ def in_shared_rack(site: Site, found: Regions, role: int, need: int) -> tuple[tu
         for bound, part in sorted(_bounds(site, role, hopeful, lines, need, some)):
             if best is not None and bound >= best[0].value:
                 break
+            if budget.spent and (best is not None or budget.truncated):
+                complete = False
+                break
             here, _ = hopeful.of([part])
-            fields, all_of_them = _fields(site, role, here)
+            fields, all_of_them = _fields(site, role, here, budget)
             complete &= all_of_them
             plan = best_plan(site, role, here, fields, need)
             if plan is not None and (best is None or plan.value < best[0].value):
@@ -107,12 +114,13 @@ def _bounds(
     ]
 
 
-def _fields(site: Site, role: int, here: Hopeful) -> tuple[Fields, bool]:
+def _fields(site: Site, role: int, here: Hopeful, budget: Budget) -> tuple[Fields, bool]:
     """The values of all choices on these nodes, and whether they are all."""
     found = []
     for row, high, low in zip(here.rows.tolist(), here.cap.tolist(), here.least.tolist(), strict=True):
         mixes = tuple(_mix(site, role, n) for n in range(low, high + 1))
         found.append(choices(site.asks, mixes, site.gpus_on(row), site.costs_on(row)))
+        budget.spend(NODE_TIME + MIX_TIME * len(mixes))
     names = [cost.value for cost in site.costs]
     width = max((int(np.bincount(each.mix).max(initial=0)) for each in found if len(each.mix)), default=1)
     shape = (len(here.rows), here.shape[2], width)

@@ -1,0 +1,156 @@
+"""How many members the parts of a scope hold at most and at least, all parts at once and without a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.placement.cluster.columns import LARGEST, Ints
+from muster.placement.gang.site import Counts, Site
+from muster.placement.model.problem import MaxPerPart, Problem, RoleScope, Segments
+from muster.placement.search.classes import REGION
+
+Floats = NDArray[np.float64]
+
+STEPS = (0.0, 0.5, 0.75, 0.875, 1.0)
+"""Discounts tried of each role, up to three, where no rule binds them. A role of which all members are placed
+anyway is worth less where the others are four or eight times as large."""
+
+CORNERS = (0.0, 1.0)
+"""Else, up to six roles; of more, none is discounted."""
+
+SLACK = 1e-9
+"""Sums of bytes over thousands of nodes are no exact floats: bounds are rounded the safe way."""
+
+
+def by_sums(site: Site, rows: Ints, part: Ints, need: Counts) -> Ints:
+    """By part, no fewer members than it holds: role by role, and resource by resource, the smallest members
+    first. Exact for one role that no model rule binds. `part` is that of each of the rows."""
+    parts, active = int(part.max()) + 1, [r for r, count in enumerate(need) if count]
+    caps = np.minimum(site.room[:, rows], np.array(need)[:, None])
+    most = np.stack([np.minimum(np.bincount(part, caps[r], parts), need[r]) for r in active])
+    upper = most.sum(axis=0)
+    for asked, free in _resources(site, rows, active) if len(active) > 1 else ():
+        usable = np.minimum(np.maximum(0, free), asked @ caps[active].astype(np.float64))
+        left = np.bincount(part, usable, parts) * (1 + SLACK)
+        held = np.zeros(parts)
+        for r in np.argsort(asked, kind="stable").tolist():
+            fit = np.minimum(most[r], left // asked[r]) if asked[r] else most[r]
+            held, left = held + fit, left - fit * asked[r]
+        upper = np.minimum(upper, held)
+    return np.asarray(upper, np.int64)
+
+
+def by_filling(site: Site, rows: Ints, part: Ints, need: Counts) -> Ints:
+    """By part, no more members than it holds, where nothing binds these to each other: role after role, those
+    of most GPUs first, node after node."""
+    order = np.argsort(part, kind="stable")
+    rows, part = rows[order], part[order]
+    begins = np.flatnonzero(np.diff(part, prepend=-1))
+    of_part = np.diff([*begins, len(part)])
+    active = [r for r, count in enumerate(need) if count]
+    active.sort(key=lambda r: (-site.roles[r].gpus, -site.roles[r].resources.cpu_milli))
+    resources = _resources(site, rows, active)
+    placed = np.zeros(int(part.max()) + 1, np.int64)
+    for i, r in enumerate(active):
+        room = np.minimum(site.room[r][rows], need[r])
+        for asked, free in resources:
+            if asked[i]:
+                room = np.minimum(room, np.maximum(0, free) // int(asked[i]))
+        reached = np.cumsum(room)
+        before = reached - room
+        before -= np.repeat(before[begins], of_part)
+        taken = np.clip(need[r] - before, 0, room)
+        resources = [(asked, free - taken * int(asked[i])) for asked, free in resources]
+        placed[part[begins]] += np.add.reduceat(taken, begins)
+    return placed
+
+
+def _resources(site: Site, rows: Ints, active: Sequence[int]) -> list[tuple[Ints, Ints]]:
+    """What a member of each of these roles takes of a resource, and what is free of it by row. So are the
+    members that rules leave a node."""
+    view, roles = site.columns, [site.roles[r] for r in active]
+    each = [
+        ([role.gpus for role in roles], view.free_count),
+        ([min(role.resources.cpu_milli, LARGEST) for role in roles], view.cpu),
+        ([min(role.resources.memory_bytes, LARGEST) for role in roles], view.memory),
+        ([min(max(1, role.resources.pods), LARGEST) for role in roles], view.pods),
+    ]
+    left = np.array(
+        [LARGEST if rule is None or rule.most < 0 else rule.most for rule in site.rules.node_rules]
+    )
+    if left.min() < LARGEST:
+        each.append(([1] * len(roles), left[site.rules.in_node]))
+    return [(np.array(asked, np.int64), free[rows]) for asked, free in each if any(asked)]
+
+
+def by_mixes(problem: Problem, unit: int) -> tuple[Ints, bool]:
+    """By part (REGION), no fewer members than it holds, from what its nodes take at once and what the rules
+    leave of that; and whether it holds so many. One role's members come in multiples of `unit` on any node.
+
+    Whatever the discounts of the roles: members are worth no more than what is discounted of all that are
+    needed, and what the best mix of each node is worth at the discounted price.
+    """
+    need, counts = np.array(problem.need), problem.patterns.counts
+    active = np.flatnonzero(need)
+    alone = len(active) == 1
+    upper, exact = np.zeros(int(problem.parts[REGION].max()) + 1), alone
+    for r in active.tolist():
+        held, counted = _held(problem, counts.max(axis=1)[:, [r]], (r,), np.ones(1), unit if alone else 1)
+        upper, exact = upper + np.minimum(held[:, 0], need[r]), exact and counted
+    if not alone:
+        steps = STEPS if len(active) <= 3 and not problem.rules else CORNERS if len(active) <= 6 else (0.0,)
+        worth = np.zeros((len(steps) ** len(active), len(need)))
+        worth[:, active] = 1 - np.array(list(product(steps, repeat=len(active))))
+        best: Floats = np.tensordot(counts, worth.T, axes=1).max(axis=1)
+        held, _ = _held(problem, best, tuple(active.tolist()), worth.max(axis=1), 1)
+        upper = np.minimum(upper, (held + (need.sum() - worth @ need)).min(axis=1))
+    return np.floor(upper + SLACK).astype(np.int64), exact
+
+
+def _held(
+    problem: Problem, of_kind: Floats, roles: tuple[int, ...], price: Floats, unit: int
+) -> tuple[Floats, bool]:
+    """By part, the sum over its nodes of what a node of each kind holds, [kind, i], no more than rules allow
+    these roles; `price` is what one member counts at most, [i]. And whether that is all that rules say: they
+    are taken from the narrowest to the widest, and tell it all where each lies within the next."""
+    cells, of_class = np.unique(problem.cell, return_inverse=True)
+    region, held = problem.parts[REGION][cells], np.zeros((len(cells), len(price)))
+    np.add.at(held, of_class, of_kind[problem.kind] * problem.size[:, None])
+    group = first = np.arange(len(cells))
+    told = True
+    rules = [rule for rule in problem.rules if not set(roles).isdisjoint(_bound(rule))]
+    for rule in sorted(rules, key=lambda rule: (-len(np.unique(rule.part)), isinstance(rule, Segments))):
+        part = rule.part[cells]
+        if not set(roles) <= set(_bound(rule)) or (part != part[first][group]).any():
+            told = False
+            continue
+        named = np.where(part < 0, int(part.max(initial=0)) + 1 + group, part)
+        code = region * (int(named.max()) + 1) + named
+        _, narrowest, wider = np.unique(code, return_index=True, return_inverse=True)
+        summed = np.zeros((len(narrowest), len(price)))
+        np.add.at(summed, wider[first], held)
+        group, first, held = wider, narrowest, summed
+        inside = part[first] >= 0
+        if isinstance(rule, RoleScope):
+            told, (_, wide, group) = False, np.unique(region, return_index=True, return_inverse=True)
+            best = np.zeros((len(wide), len(price)))
+            np.maximum.at(best, group[first[inside]], held[inside])
+            first, held = wide, best
+            continue
+        if isinstance(rule, MaxPerPart):
+            held[inside] = np.minimum(held[inside], rule.left[part[first][inside]][:, None] * price)
+        elif len(roles) == 1:
+            unit = max(unit, rule.size)
+        if len(roles) == 1:
+            held[inside] -= held[inside] % unit
+    by_region = np.zeros((int(problem.parts[REGION].max()) + 1, len(price)))
+    np.add.at(by_region, region[first], held)
+    return by_region - (by_region % unit if len(roles) == 1 else 0), told
+
+
+def _bound(rule: MaxPerPart | Segments | RoleScope) -> tuple[int, ...]:
+    return (rule.role,) if isinstance(rule, Segments) else rule.roles

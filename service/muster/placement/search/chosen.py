@@ -1,0 +1,175 @@
+"""The fine problem where members share GPUs or policies prefer some: there each node's GPUs are chosen for
+each mix that it may take, which is dear. Mixes that no plan of so few nodes can have are left out before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from muster.placement.cluster.columns import Ints, gpu_counts
+from muster.placement.gang.mixes import Mixes, mixes_on
+from muster.placement.gang.site import Counts, Site
+from muster.placement.gpus.choices import choices, choosing_time
+from muster.placement.gpus.costs import Cost, On
+from muster.placement.gpus.damage import left_over_steps
+from muster.placement.gpus.slices import Asks, NodeGpus
+from muster.placement.limits import Budget
+from muster.placement.model.bound import EPSILON, Floats
+from muster.placement.model.problem import Problem
+from muster.placement.model.solve import counted_scope
+from muster.placement.search.classes import FIELDS, Table, nodes_of, with_tables
+from muster.placement.search.counting import Counted
+from muster.placement.search.runs import place_in_run
+
+SHARE = 0.25
+"""Of the solver's time, at most, for choosing GPUs."""
+
+MAX_MIXES = 512
+"""Of one node that are looked at; of more, so many from end to end: three roles of slices have thousands."""
+
+MAX_PRICES = 12
+"""At which mixes are sieved."""
+
+
+def chosen(
+    site: Site, counted: Counted, placed: Mapping[int, Counts], budget: Budget
+) -> tuple[Problem, bool]:
+    """The problem with all patterns of plans of so few nodes, and whether these are all: what is `placed` by
+    row is always looked at, other rows as long as there is time, those first in whose part there may be a
+    plan that opens few GPUs."""
+    problem, nodes = counted.problem, counted.value[-1]
+    rows, cell = nodes_of(problem)
+    index, mixes = mixes_on(site, rows, problem.need)
+    scope, limit = counted_scope(problem)
+    part = problem.parts[scope][cell] if scope is not None and limit == 1 else np.zeros(len(rows), np.int64)
+    part = part - int(part.min(initial=0))
+    sieve = _sieve(site, counted, (index, mixes), part)
+    complete = all(mixes[m].complete for m in np.unique(index))
+    tables: list[Table | None] = [None] * len(rows)
+    used = np.isin(rows, list(placed))
+    near = np.isin(part, part[used])
+    order = np.lexsort((rows, part, -_promise(site, rows, part, nodes), ~near, ~used))
+    with budget.share(1 - SHARE):
+        for i in order.tolist():
+            if not used[i] and budget.spent:
+                complete = False
+                break
+            kept = sieve.kept(i, mixes[index[i]])
+            if len(kept) > MAX_MIXES:
+                kept, complete = _some(kept, placed.get(int(rows[i]))), False
+            if len(kept):
+                tables[i], all_of_them = _table(site, int(rows[i]), kept)
+                complete &= all_of_them
+                budget.spend(choosing_time(site.asks, kept))
+    further = tuple(cost.value for cost in site.costs if cost is not Cost.NVLINK_DOMAINS)
+    return with_tables(site, problem, tables, further), complete
+
+
+def _some(mixes: Ints, placed: Counts | None) -> Ints:
+    """Mixes from end to end of the list, and the one that is placed."""
+    kept = np.zeros(len(mixes), bool)
+    kept[np.linspace(0, len(mixes) - 1, MAX_MIXES).astype(np.int64)] = True
+    if placed is not None:
+        kept |= (mixes == np.array(placed)).all(axis=1)
+    return np.asarray(mixes[kept])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sieve:
+    """What the members on a node must be worth at `least` [row, price], at these `prices` [role, price], to
+    be in a plan of so few nodes of one part: its other nodes take no more than the largest of the part."""
+
+    prices: Floats
+    least: Floats
+
+    def kept(self, row: int, mixes: Mixes) -> Ints:
+        """The mixes [mix, role] of the row that may be in one."""
+        every = mixes.made()
+        enough = (every @ self.prices >= self.least[row]).all(axis=1)
+        return np.asarray(every[enough])
+
+
+def _sieve(site: Site, counted: Counted, mixed: tuple[Ints, list[Mixes]], part: Ints) -> _Sieve:
+    index, mixes = mixed
+    need = np.array(counted.problem.need)
+    if site.standing:  # nodes that the gang is on are not counted
+        return _Sieve(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
+    prices = _prices(site, counted.problem.need, counted.duals)
+    worth = np.array([(mix.tops @ prices).max(axis=0, initial=0.0) for mix in mixes])[index]
+    others = np.stack([_others(each, part, counted.value[-1]) for each in worth.T], axis=1)
+    wanted = need @ prices
+    return _Sieve(prices, wanted - others - EPSILON * (1 + wanted))
+
+
+def _prices(site: Site, need: Counts, duals: Sequence[Floats]) -> Floats:
+    """Prices of a member [role, price]: each role alone, by GPUs and by memory, and those of the bound."""
+    active = [r for r, count in enumerate(need) if count]
+    found = [np.eye(len(need))[r] for r in active]
+    found += [
+        np.array([ask.gpus for ask in site.asks]),
+        np.array([ask.units * ask.gpus for ask in site.asks]),
+    ]
+    for dual in duals:
+        price = np.zeros(len(need))
+        price[active] = np.maximum(0.0, dual[: len(active)])
+        found.append(price)
+    return np.stack(found[:MAX_PRICES], axis=1).astype(float)
+
+
+def _others(worth: Floats, part: Ints, nodes: int) -> Floats:
+    """By row, what the nodes of its part that are worth most are worth together, one less than `nodes` beside
+    itself."""
+    order = np.lexsort((-worth, part))
+    rank = np.empty(len(part), np.int64)
+    rank[order] = place_in_run(part[order])
+    inside = rank < nodes - 1
+    top = np.bincount(part, np.where(inside, worth, 0.0))
+    following = np.bincount(part, np.where(rank == nodes - 1, worth, 0.0))
+    return np.asarray(top[part] + np.where(inside, following[part] - worth, 0.0))
+
+
+def _promise(site: Site, rows: Ints, part: Ints, nodes: int) -> Floats:
+    """By row, how much memory is left on GPUs that are in use already, on so many nodes of its part."""
+    memory = site.columns.gpu_memory[:, rows]
+    free = site.columns.free_gpus[rows] >> np.arange(len(memory))[:, None] & 1
+    left = (memory * (1 - free)).sum(axis=0).astype(float)
+    return np.asarray(left + _others(left, part, nodes))
+
+
+def _table(site: Site, row: int, mixes: Ints) -> tuple[Table, bool]:
+    """The patterns of one node, and the best fit of each; whether these are all."""
+    table, complete = _patterns(
+        tuple(map(tuple, mixes.tolist())), site.asks, site.gpus_on(row), site.costs_on(row)
+    )
+    mix = table[:, len(site.roles) + FIELDS.index("mix")]
+    view, at = site.columns, np.array([row])
+    total, free = site.gpu_shares(at, mixes)
+    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(mixes))[0]
+    if site.prices is not None:
+        damage = site.prices.of_whole(at, site.gpus(mixes), site.cpu(mixes))[0]
+        table = table.copy()
+        table[:, len(site.roles) + FIELDS.index("damage")] = damage[mix]
+    return Table(table, table.tobytes(), left), complete
+
+
+@lru_cache(maxsize=1 << 14)
+def _patterns(mixes: tuple[Counts, ...], asks: Asks, node: NodeGpus, on: On) -> tuple[Ints, bool]:
+    """The patterns of one node, a row each: counts by role, FIELDS, the further costs; and whether these are
+    all that matter."""
+    sets = choices(asks, mixes, node, on)
+    domains = np.zeros_like(sets.mix)
+    further = []
+    for cost, values in zip(on.costs, sets.costs, strict=True):
+        if cost is Cost.NVLINK_DOMAINS:
+            domains = values
+        else:
+            further.append(values)
+    begins = np.searchsorted(sets.mix, np.arange(len(mixes)))
+    size = gpu_counts(sets.masks)
+    choice = np.arange(len(sets.mix)) - begins[sets.mix]
+    counts = np.array(mixes, np.int64).reshape(len(mixes), len(asks))[sets.mix]
+    fields = (domains, sets.weakest, sets.ring, sets.damage, size, sets.mix, choice, *further)
+    return np.concatenate([counts, np.stack(fields, axis=1)], axis=1), sets.complete

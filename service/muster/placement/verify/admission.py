@@ -1,0 +1,62 @@
+"""Which nodes admit whom: resources offered, readiness, cordons, taints, selectors, affinity."""
+
+from __future__ import annotations
+
+from muster.domain.decision import Placed
+from muster.domain.node import Node, TaintEffect
+from muster.domain.request import Request, Role, SelectorTerm
+from muster.domain.snapshot import Snapshot
+
+
+def admission(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
+    """Where a node does not admit a member."""
+    roles = {role.name: role for role in request.roles}
+    pairs = sorted({(m.role, m.node) for m in placed.members if m.role in roles})
+    return [
+        f"node {name} does not admit role {role}: {why}"
+        for role, name in pairs
+        if (why := _refused(snapshot.nodes[name].node, roles[role]))
+    ]
+
+
+def _refused(node: Node, role: Role) -> str:
+    if (role.gpus and role.gpu_resource not in node.gpu_resources) or (role.slice and not node.gpu_memory):
+        return f"it does not offer {role.gpu_resource or 'memory of its GPUs'}"
+    if not node.ready:
+        return "not ready"
+    taints = [(t.key, t.value, t.effect) for t in node.taints if t.effect != TaintEffect.PREFER_NO_SCHEDULE]
+    if node.unschedulable:
+        taints.append(("node.kubernetes.io/unschedulable", "", "NoSchedule"))
+    for key, value, effect in taints:
+        for t in role.rules.tolerations:
+            same_key = t.key == key or (t.key == "" and t.operator == "Exists")
+            same_value = t.operator == "Exists" or (t.operator in ("", "Equal") and t.value == value)
+            if same_key and same_value and t.effect in ("", effect):
+                break
+        else:
+            return f"taint {key}"
+    for term in role.rules.required:
+        if not _holds(term, node):
+            return f"selector on {term.key}"
+    if role.rules.any_of and not any(
+        terms and all(_holds(term, node) for term in terms) for terms in role.rules.any_of
+    ):
+        return "affinity"
+    return ""
+
+
+def _holds(term: SelectorTerm, node: Node) -> bool:
+    labels = {**node.labels, "metadata.name": node.name}
+    has = term.key in labels
+    if term.operator in ("Exists", "DoesNotExist"):
+        return has == (term.operator == "Exists")
+    if term.operator in ("In", "NotIn"):
+        return (has and labels[term.key] in term.values) == (term.operator == "In")
+    numbers = [labels.get(term.key, ""), *term.values]
+    if len(numbers) != 2 or not all(text.lstrip("+-").isdigit() and text.isascii() for text in numbers):
+        return False
+    try:
+        left, right = map(int, numbers)
+    except ValueError:
+        return False
+    return {"Gt": left > right, "Lt": left < right}.get(term.operator, False)

@@ -1,0 +1,70 @@
+"""What binds members to each other: scopes of roles, segments, and at most so many in a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muster.domain.decision import Placed
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.placement.verify import spots
+from muster.placement.verify.fabric import Fabric
+from muster.placement.verify.members import in_rank_order
+from muster.placement.verify.spots import Spots
+
+
+def binding(
+    fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, old: Spots
+) -> Iterator[str]:
+    """What the plan breaks of it, running members (`old`) counted."""
+    if request.max_per or any(role.segments or role.required_scope for role in request.roles):
+        new = spots.placed(snapshot, placed.members)
+        yield from _role_scopes(fabric, request, new, old)
+        yield from _segments(fabric, request, new, old)
+        yield from _max_per(fabric, request, new, old)
+
+
+def _role_scopes(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
+    wrong = []
+    for role in request.roles:
+        if role.required_scope is None or not any(spot.role == role.name for spot in new.values()):
+            continue
+        members = [spot for spot in (*new.values(), *old.values()) if spot.role == role.name]
+        if not fabric.common(members, role.required_scope):
+            wrong.append(f"no one {role.required_scope} holds all members of role {role.name}")
+    return wrong
+
+
+def _segments(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
+    """Who is left out of the plan keeps the position that its rank gives it, and lies nowhere."""
+    wrong = []
+    for role in request.roles:
+        if not role.segments:
+            continue
+        stay = [r.member for r in request.running if r.role == role.name and r.member.uid in old]
+        order = [member.uid for member in in_rank_order([*role.members, *stay])]
+        for segment in role.segments:
+            for start in range(0, len(order), segment.size):
+                uids = order[start : start + segment.size]
+                placed = [new[uid] for uid in uids if uid in new]
+                there = [*placed, *(old[uid] for uid in uids if uid in old)]
+                if placed and not fabric.common(there, segment.scope):
+                    last = start + len(uids) - 1
+                    wrong.append(
+                        f"no one {segment.scope} holds members {start} to {last} by rank of role {role.name}"
+                    )
+    return wrong
+
+
+def _max_per(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
+    wrong = []
+    for rule in request.max_per:
+        if rule.scope == "gpu":
+            continue  # a GPU holds one member as it is
+        mine, others = (fabric.count(each.values(), rule.scope) for each in (new, old))
+        wrong += [
+            f"{count + others[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"
+            for part, count in sorted(mine.items())
+            if count + others[part] > rule.members
+        ]
+    return wrong

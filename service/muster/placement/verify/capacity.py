@@ -1,0 +1,72 @@
+"""What nodes and their GPUs have room for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from muster.domain.decision import MemberPlacement
+from muster.domain.request import Request
+from muster.domain.snapshot import NodeState
+from muster.placement.verify.spots import Groups, Spot, Spots
+
+
+def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
+    """Where the plan takes more than is free."""
+    wrong = []
+    asks = {role.name: role.resources for role in request.roles}
+    for name, members in groups.items():
+        spot = touched[name]
+        free, each = spot.state.free, [asks[member.role] for member in members if member.role in asks]
+        for what, asked, left in (
+            ("cpu", sum([r.cpu_milli for r in each]), free.cpu_milli),
+            ("memory", sum([r.memory_bytes for r in each]), free.memory_bytes),
+            ("pods", sum([r.pods for r in each]), free.pods),
+        ):
+            if asked > 0 and asked > left:
+                wrong.append(f"node {name} has {left} of {what} free, the plan takes {asked}")
+        wrong += [
+            f"the GPUs of member {member.name} do not rise"
+            for member in members
+            if len(member.gpus) > 1 and any(gpu >= following for gpu, following in pairwise(member.gpus))
+        ]
+        if not _all_free(spot, members):
+            wrong += _gpus(spot.state, members)
+    return wrong
+
+
+def _all_free(spot: Spot, members: Sequence[MemberPlacement]) -> bool:
+    """Whether each member has its own GPUs of those that are free: so it is on most nodes."""
+    taken = sum([len(member.gpus) for member in members])
+    return (
+        not any(member.units for member in members)
+        and taken == spot.gpus.bit_count() <= spot.state.free_gpu_count
+        and not spot.gpus & ~spot.state.free_gpus
+    )
+
+
+def _gpus(state: NodeState, members: Sequence[MemberPlacement]) -> list[str]:
+    """Each GPU goes to one member whole, or to several that find their units on it."""
+    wrong, name = [], state.node.name
+    taken: set[int] = set()
+    shared: Counter[int] = Counter()
+    for member in members:
+        for gpu in member.gpus:
+            if gpu in taken or (not member.units and gpu in shared):
+                wrong.append(f"GPU {gpu} of node {name} is given twice")
+            if member.units:
+                shared[gpu] += member.units
+                continue
+            if gpu < 0 or not state.free_gpus >> gpu & 1:
+                wrong.append(f"GPU {gpu} of node {name} is not free")
+            taken.add(gpu)
+    room = max(0, state.free_gpus.bit_count() - state.unindexed_gpus)
+    if len(taken) > room:
+        wrong.append(f"node {name} has {room} GPUs free, the plan takes {len(taken)}")
+    memory = state.free_memory
+    for gpu, units in sorted(shared.items()):
+        left = memory[gpu] if 0 <= gpu < len(memory) else 0
+        if units > left:
+            wrong.append(f"GPU {gpu} of node {name} has {left} units left, the plan takes {units}")
+    return wrong

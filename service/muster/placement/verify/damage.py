@@ -1,0 +1,69 @@
+"""Level 4 counted again: how much more of what stays free becomes of no use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.request import Request
+from muster.domain.snapshot import NodeState
+from muster.placement.verify.fabric import wide
+from muster.placement.verify.spots import Groups, Spots
+
+_TYPICAL_GPUS = (1, 2, 4, 8)
+"""Whole GPUs of the requests that damage is measured by, each of equal weight."""
+
+_TYPICAL_PARTS = (1, 2, 4)
+"""GPU memory over so much: the slices that damage is measured by, each of equal weight."""
+
+
+def is_priced(request: Request) -> bool:
+    """Whether typical requests price the gang's damage, which then depends on the whole cluster: it says
+    which plan is better, nothing of whether the plan holds, and is not counted again here."""
+    slices = [role.slice for role in request.roles if role.slice and role.members]
+    alone = request.size == 1 and not request.running
+    return not slices or (alone and slices[0].gpus == 1)
+
+
+def damage(placed: Placed, groups: Groups, touched: Spots) -> list[str]:
+    """F after − F before, over the nodes that the plan touches."""
+    total = 0
+    for name, (_, state, gpus, _) in touched.items():
+        before, after = state.free_gpus, state.free_gpus & ~gpus
+        if state.node.gpu_memory:
+            total += _spoilt(state, after, groups[name]) - _spoilt(state, before, [])
+        for pool in _pools(state):
+            total += _wasted((after & pool).bit_count() - state.unindexed_gpus)
+            total -= _wasted((before & pool).bit_count() - state.unindexed_gpus)
+    claimed = placed.objective.damage
+    return [f"the damage is {total}, not {claimed}"] if total != claimed else []
+
+
+def _spoilt(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> int:
+    """F of the GPUs that are used in part, once these members have theirs, and `free` are wholly free."""
+    node, total = state.node, 0
+    for gpu, (every, left) in enumerate(zip(node.gpu_memory, state.free_memory, strict=True)):
+        if free >> gpu & 1 or node.spread or not every:
+            continue
+        rest = left - sum(member.units or left for member in members if gpu in member.gpus)
+        useless = sum(rest * parts < every for parts in _TYPICAL_PARTS)
+        total += 1000 * rest * useless // (len(_TYPICAL_PARTS) * every)
+        total += 1000 * rest // every if node.gpu_resources else 0
+    return total
+
+
+def _pools(state: NodeState) -> tuple[int, ...]:
+    """Where a typical request must find its GPUs: in one island where there is NVLink, else on the node."""
+    topology = state.node.topology
+    if state.node.gpu_memory and not state.node.gpu_resources:
+        return ()
+    if state.unindexed_gpus or wide(state.node) or len(topology.islands) == topology.gpu_count:
+        return (-1,)
+    return topology.islands
+
+
+@cache
+def _wasted(free: int) -> int:
+    """F of one pool with so many free GPUs: those that typical requests can't use, GPU-thousandths."""
+    return sum(max(0, free) * 1000 // len(_TYPICAL_GPUS) for gpus in _TYPICAL_GPUS if gpus > free)

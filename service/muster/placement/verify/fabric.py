@@ -1,0 +1,94 @@
+"""In which parts of the scopes nodes and GPUs lie."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from muster.domain.levels import Level
+from muster.domain.node import Node
+from muster.domain.snapshot import NodeState
+from muster.placement.verify.spots import Spot
+
+Part = tuple[str, str]
+"""The name of a part, "" and the node's (or GPU's) name where that is a part of its own."""
+
+
+class Fabric:
+    """In which parts of the scopes things lie; the domains of a node are kept, for one verdict."""
+
+    def __init__(self, levels: tuple[Level, ...]) -> None:
+        self.levels = levels
+        self._labels = {level.scope: level.labels for level in levels}
+        self._known: dict[str, Mapping[str, int]] = {}
+
+    def common(self, spots: Iterable[Spot], scope: str) -> set[str]:
+        """The parts of the scope that hold all of these."""
+        common: set[str] | None = None
+        for spot in spots:
+            inside = self._holding(spot, scope)
+            common = inside if common is None else common & inside
+            if not common:
+                break
+        return common or set()
+
+    def count(self, spots: Iterable[Spot], scope: str) -> Counter[Part]:
+        """How many of these lie in each part of the scope, or touch it."""
+        return Counter(part for spot in spots for part in self.touched(spot, scope))
+
+    def touched(self, spot: Spot, scope: str) -> set[Part]:
+        """The parts of the scope that count as touched: a node without the label is one, and so is each GPU
+        where no NVLink domain can be promised."""
+        node = spot.state.node
+        if scope != "nvlink-domain":
+            part = self._named(node, scope)
+            return {(part, "" if part else node.name)}
+        parts = self._domains(spot.state)
+        if not spot.known and len(parts) == 1:
+            return {(part, "") for part in parts}
+        if parts:
+            return {(part, "") for part, mask in parts.items() if spot.gpus & mask}
+        return {("", f"{node.name}/gpu{i}") for i in range(spot.gpus.bit_length()) if spot.gpus >> i & 1}
+
+    def _holding(self, spot: Spot, scope: str) -> set[str]:
+        """The parts of the scope that hold the spot; one without GPUs lies in each of its node's, one with
+        GPUs of unknown index only where the node is one NVLink domain."""
+        state, node = spot.state, spot.state.node
+        if not spot.known and scope in ("gpu", "nvlink-domain") and len(self._domains(state)) != 1:
+            return set()
+        if scope == "nvlink-domain":
+            return {part for part, mask in self._domains(state).items() if not spot.gpus & ~mask}
+        if scope == "gpu":  # none can be promised where some of the free ones are not
+            count = 0 if state.unindexed_gpus else node.topology.gpu_count
+            return {f"{node.name}/{i}" for i in range(count) if not spot.gpus & ~(1 << i)}
+        return {part} if (part := self._named(node, scope)) else set()
+
+    def _named(self, node: Node, scope: str) -> str:
+        """The part of a scope that is a node or wider, "" for none."""
+        if scope == "node":
+            return node.name
+        for key in self._labels.get(scope, (scope,)):
+            if value := node.labels.get(key):
+                return value
+        return ""
+
+    def _domains(self, state: NodeState) -> Mapping[str, int]:
+        """NVLink domains of the node that can be promised: name → mask of its GPUs there."""
+        node = state.node
+        if node.name not in self._known:
+            islands, name = node.topology.islands, wide(node)
+            if name:
+                found = {name: (1 << node.topology.gpu_count) - 1}
+            elif state.unindexed_gpus and len(islands) > 1:
+                found = {}
+            else:
+                found = {f"{node.name}/{i}": mask for i, mask in enumerate(islands)}
+            self._known[node.name] = found
+        return self._known[node.name]
+
+
+def wide(node: Node) -> str:
+    """The NVLink domain that labels name, which may span nodes."""
+    if not node.topology.gpu_count:
+        return ""
+    return node.labels.get("gpu.topology/nvlink-domain") or node.labels.get("nvidia.com/gpu.clique") or ""

@@ -1,0 +1,68 @@
+"""Level 3 counted again: the best rings over the gang's GPUs on each node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise, permutations
+
+from muster.domain.decision import Placed
+from muster.domain.topology import GpuTopology
+from muster.placement.verify.spots import Spot
+
+MAX_RING_BY_FORCE = 8
+"""Rings over more GPUs are not counted again, unless all links are equal: 7! orders are enough."""
+
+MAX_PLANNED_GPUS = 16
+"""The planner claims no links on nodes with more GPUs."""
+
+_MB_PER_GB = 1000
+"""Links count in whole MB/s, as the objective says."""
+
+
+def links(placed: Placed, spots: Sequence[Spot]) -> list[str]:
+    """The rings over the gang's GPUs, placed and running, on the nodes that the plan touches."""
+    wrong = []
+    rings = [_ring(spot) for spot in spots if spot.gpus.bit_count() > 1]
+    if None in rings:
+        return []
+    weakest = min((ring[0] for ring in rings if ring), default=0) / _MB_PER_GB or None
+    total = sum(ring[1] for ring in rings if ring) / _MB_PER_GB
+    claimed = placed.objective
+    if weakest != claimed.weakest_link_gb_per_s:
+        wrong.append(f"the weakest link is {weakest}, not {claimed.weakest_link_gb_per_s} GB/s")
+    if total != claimed.ring_gb_per_s:
+        wrong.append(f"the rings sum up to {total}, not {claimed.ring_gb_per_s} GB/s")
+    return wrong
+
+
+def _ring(spot: Spot) -> tuple[int, int] | None:
+    """Weakest link and sum of the best ring over the GPUs of the spot, MB/s; None where it is not counted."""
+    topology = spot.state.node.topology
+    if spot.state.unindexed_gpus or topology.gpu_count > MAX_PLANNED_GPUS:
+        return 0, 0
+    return _best_ring(topology, spot.gpus)
+
+
+@lru_cache(maxsize=4096)
+def _best_ring(topology: GpuTopology, mask: int) -> tuple[int, int] | None:
+    """By trying every ring; None where there are too many."""
+    gpus = [gpu for gpu in range(topology.gpu_count) if mask >> gpu & 1]
+    speed = {
+        (i, j): round(link.gb_per_s * _MB_PER_GB) if (link := topology.links[i][j]) else 0
+        for i, j in permutations(gpus, 2)
+    }
+    values = set(speed.values())
+    if len(values) == 1:
+        value = values.pop()
+        return value, value * len(gpus)
+    if len(gpus) > MAX_RING_BY_FORCE:
+        return None
+    first, *others = gpus
+    best = (-1, -1)
+    for order in permutations(others):
+        if order[0] > order[-1]:
+            continue  # the same ring the other way round
+        links = [speed[a, b] for a, b in pairwise((first, *order, first))]
+        best = max(best, (min(links), sum(links)))
+    return best

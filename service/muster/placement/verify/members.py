@@ -1,0 +1,63 @@
+"""Who is placed: members of the gang, each once, enough of them and the first by rank; what is said of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from muster.domain.decision import Placed
+from muster.domain.request import Member, Request
+
+
+def members(request: Request, placed: Placed) -> list[str]:
+    """What is wrong with who is placed, and with what each member gets."""
+    wrong = []
+    expected = {m.uid: (m.name, role) for role in request.roles for m in role.members}
+    seen: set[str] = set()
+    for member in placed.members:
+        if member.uid in seen:
+            wrong.append(f"member {member.name} is placed twice")
+        seen.add(member.uid)
+        if member.uid not in expected:
+            wrong.append(f"member {member.name} is not of the gang")
+            continue
+        name, role = expected[member.uid]
+        if (member.name, member.role) != (name, role.name):
+            wrong.append(f"member {name} of role {role.name} is called {member.name} of role {member.role}")
+        gpus = role.slice.gpus if role.slice else role.gpus
+        if len(member.gpus) != gpus:
+            wrong.append(f"member {name} asks for {gpus} GPUs and gets {len(member.gpus)}")
+        units = role.slice.units if role.slice else 0
+        if member.units != units:
+            wrong.append(f"member {name} asks for {units} units of a GPU and gets {member.units}")
+    if len(seen) < min(request.min_member, request.size):
+        wrong.append(f"{len(seen)} members are placed, at least {request.min_member} must be")
+    if not seen:
+        wrong.append("no member is placed")
+    for role in request.roles if len(seen) < request.size else ():
+        order = [member.uid in seen for member in in_rank_order(role.members)]
+        if order != sorted(order, reverse=True):
+            wrong.append(f"role {role.name} leaves out others than its last ranks")
+    if placed.gang != request.gang:
+        wrong.append(f"the plan is of gang {placed.gang}, not of {request.gang}")
+    return wrong
+
+
+def in_rank_order(members: Sequence[Member]) -> list[Member]:
+    """By rank, those without one last; names decide between equal ranks, worker-2 before worker-10."""
+    ranks = Counter(member.rank for member in members)
+
+    def key(member: Member) -> tuple[object, ...]:
+        pieces = re.split(r"(\d+)", member.name) if ranks[member.rank] > 1 else ()
+        natural = [(0, int(p), p) if p.isdecimal() else (1, 0, p) for p in pieces if p]
+        return (member.rank is None, member.rank or 0, natural, member.uid)
+
+    return sorted(members, key=key)
+
+
+def proof(placed: Placed) -> list[str]:
+    """Whether what is said of the proof contradicts itself."""
+    if placed.optimal and (placed.gap is not None or placed.truncated):
+        return ["the plan is called optimal, but has a gap or was cut short"]
+    return []

@@ -1,0 +1,79 @@
+"""Where the gang as a whole lies: the required scope, the scope that is claimed, the parts crossed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from muster.domain.decision import Placed
+from muster.domain.levels import Level
+from muster.domain.request import Request
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.placement.verify.fabric import Fabric
+from muster.placement.verify.spots import Spots
+
+
+def scopes(fabric: Fabric, request: Request, placed: Placed, everyone: Spots) -> list[str]:
+    """The required scope, and whether the preferred and the narrowest one are those that are claimed."""
+    wrong, spots = [], everyone.values()
+    if request.required_scope is not None and not fabric.common(spots, request.required_scope):
+        wrong.append(f"no one {request.required_scope} holds all members, although it is required")
+    claimed = placed.objective.preferred_reached
+    preferred = next((scope for scope in request.preferred_scopes if fabric.common(spots, scope)), None)
+    if claimed != preferred:
+        wrong.append(f"the preferred scope that holds all members is {preferred}, not {claimed}")
+    reached = placed.scope_reached
+    if reached is not None and placed.domain not in {
+        f"{reached} {part}" for part in fabric.common(spots, reached)
+    }:
+        wrong.append(f"the members do not lie in {reached}, {placed.domain}")
+    if reached is None and placed.domain:
+        wrong.append(f"no scope is reached, but the plan lies in {placed.domain}")
+    narrow = ["nvlink-domain", "node", *(level.scope for level in reversed(fabric.levels))]
+    if any(spot.gpus for spot in spots):
+        narrow.insert(0, "gpu")
+    if reached is not None:  # a label key that is no level may be wider or narrower than any level
+        narrow = narrow[: narrow.index(reached if reached in narrow else "node")]
+    wrong += [
+        f"one {scope} holds all members, not only {reached}"
+        for scope in narrow
+        if fabric.common(spots, scope)
+    ]
+    return wrong
+
+
+def crossings(
+    fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, everyone: Spots
+) -> list[str]:
+    """Whether as many parts are touched as is claimed."""
+    claimed = placed.objective.crossings
+    counted = tuple(
+        (scope, len(set().union(*(fabric.touched(spot, scope) for spot in everyone.values()))))
+        for scope in _crossing_scopes(snapshot, request, everyone)
+    )
+    if counted == claimed:
+        return []
+    found, said = (", ".join(f"{scope} {n}" for scope, n in each) for each in (counted, claimed))
+    return [f"the parts touched are {found}, not {said}"]
+
+
+def _crossing_scopes(snapshot: Snapshot, request: Request, everyone: Spots) -> list[str]:
+    """Levels that any node of the cluster carries a label of, nodes, and NVLink domains if GPUs are asked."""
+    near = [spot.state for spot in everyone.values()]  # where none of these says it, all nodes are asked
+    scopes = [
+        level.scope for level in snapshot.levels if _carried(chain(near, snapshot.nodes.values()), level)
+    ]
+    scopes.append("node")
+    if any(role.gpus or role.slice for role in request.roles if role.members):
+        scopes.append("nvlink-domain")
+    return scopes
+
+
+def _carried(states: Iterable[NodeState], level: Level) -> bool:
+    """Whether any of these nodes says in which part of the level it lies."""
+    for state in states:
+        labels = state.node.labels
+        for key in level.labels:
+            if labels.get(key):
+                return True
+    return False
