@@ -176,6 +176,11 @@ class Gangs(_Section):
     prompt_retries: int = Field(
         default=3, ge=0, description="Withdrawals in a row that are tried again at once."
     )
+    ahead: int = Field(
+        default=768,
+        ge=1,
+        description="Members planned and not yet permitted, with which no more gangs are planned.",
+    )
     alternates: int = Field(
         default=8, ge=0, description="Nodes of which each member is told beside its planned one."
     )

@@ -18,124 +18,37 @@ from muster.gangs import events
 from muster.gangs.calls import BindingFate, PermitAnswer, PlanRef, StaleError
 from muster.gangs.instructions import Outcome, PushVerdict
 from muster.gangs.life import Phase
-from muster.gangs.settings import Settings
-from tests.gangs.stage import GANGS, MOST, NODES, Broken, Chooser, Cut, First, Flying, fits_now
-from tests.gangs.world import bound, foreign, node, pod, wishing
+from tests.gangs.stage import GANGS, NODES, POD_GROUP, Broken, Chooser, First, Flying, fits_now
+from tests.gangs.users import Users
+from tests.gangs.world import bound
 
 
-class Cluster:
-    """The truth, and what has been done about it. The clock moves only in `wait`."""
+class Cluster(Users):
+    """The truth, and what has been done about it. The clock moves only in `wait` and `stand_still`."""
 
     def __init__(self) -> None:
-        self.world = Cut(Settings(), auto=False)
-        self.nodes = {name: node(name) for name in NODES[:2]}
-        self.flying: list[Flying] = []
-        self.serial = 0
+        super().__init__()
         self.restarts = 0
         self.seen = 0
         self.last: dict[str, PushVerdict] = {}
         self.evicted = 0
+        self.judged = 0
         self.landed: Counter[tuple[str, int]] = Counter()
         self.whole: set[str] = set()
-        """UIDs of members of which a whole plan was bound, or as many as their gang needs."""
-        self.world.start(*self.nodes.values())
+        """UIDs of members that were bound at one time with as many as their gang needs."""
+        self.perhaps_whole: set[str] = set()
+        """Those too of which a whole plan was bound one after another, or where runs of one name completed
+        each other."""
+        self._service_begins()
 
-    # --- users and other schedulers -----------------------------------------------------------------
-
-    def create_one(self, choose: Chooser) -> None:
-        self._create(choose.of(sorted(GANGS)), choose.of((0, 1)))
-
-    def create_all(self, choose: Chooser) -> None:
-        """A whole gang, pod by pod."""
-        gang = choose.of(sorted(GANGS))
-        for _ in range(GANGS[gang][0]):
-            self._create(gang, 0)
-
-    def _create(self, gang: str, priority: int) -> None:
-        members, gpus = GANGS[gang]
-        there = [p for p in self.world.pods.values() if p.claim and p.claim.name == gang and not p.finished]
-        if len(there) > MOST.get(gang, members):
-            return
-        self.serial += 1
-        uid = f"{gang or 'lone'}-{self.serial}"
-        made = pod(uid, gang, members, gpus, created=self._clock(), priority=priority)
-        if gang in MOST:
-            made = replace(made, claim=wishing(uid, of=members, gang=gang).claim)
-        if gang == "o":
-            made = replace(made, owner="workers" if any(p.owner == "master" for p in there) else "master")
-        self.world.see(made)
-
-    def _clock(self) -> float:
-        """Later with each pod."""
-        return self.world.now + self.serial * 1e-6
-
-    def delete(self, choose: Chooser) -> None:
-        if self.world.pods:
-            uid = choose.of(sorted(self.world.pods))
-            if choose.of((True, False)):
-                self.world.see(replace(self.world.pods[uid], terminating=True))
-            else:
-                self.world.gone(uid)
-
-    def finish(self, choose: Chooser) -> None:
-        """A bound pod ends, well or not."""
-        running = sorted(p.uid for p in self.world.pods.values() if p.node and not p.finished)
-        if running:
-            uid = choose.of(running)
-            self.world.see(replace(self.world.pods[uid], finished=True, succeeded=choose.of((True, False))))
-
-    def rename(self, choose: Chooser) -> None:
-        """A pod's gang label is edited."""
-        pods = sorted(p.uid for p in self.world.pods.values() if not p.node and p.claim and not p.claim.lone)
-        if pods:
-            gang = choose.of(("g", "h"))
-            claim = pod("x", gang, GANGS[gang][0]).claim
-            self.world.see(replace(self.world.pods[choose.of(pods)], claim=claim))
-
-    def node_seen(self, choose: Chooser) -> None:
-        name = choose.of(NODES)
-        self.nodes[name] = node(name, unschedulable=choose.of((False, False, True)))
-        self.world.send(events.NodeSeen(self.world.now, self.nodes[name]))
-
-    def node_gone(self, choose: Chooser) -> None:
-        name = choose.of(NODES)
-        if self.nodes.pop(name, None) is not None:
-            self.world.send(events.NodeGone(self.world.now, name))
-
-    def others_bind(self, choose: Chooser) -> None:
-        """Another scheduler knows nothing of plans; what is on its way to a node it does see (nominated)."""
-        name, gpus = choose.of(NODES), choose.of((1, 2))
-        if self.world.missed is not None:
-            return  # the API server is away for all
-        lives = self.world.coordinator.lives
-        sure = {*lives.ledger.bound, *(f.uid for f in self.flying), *self.world.coordinator.orphans}
-        sure |= {p.uid for p in self.world.pods.values() if p.node}
-        for gang in lives.gangs.values():
-            sure |= set(gang.awaited)
-        on_node = {**lives.ledger.on_node(name)}
-        on_node |= {p.uid: u for p in self.world.pods.values() if (u := p.usage) and u.node == name}
-        taken = [usage for uid, usage in on_node.items() if uid in sure]
-        used = sum(usage.gpus.bit_count() + usage.unindexed_gpus for usage in taken)
-        if name in self.nodes and used + gpus <= 4:
-            self.serial += 1
-            self.world.see(foreign(f"f-{self.serial}", name, gpus))
-
-    def evict(self, choose: Chooser) -> None:
-        """The API server evicts what it was asked to; a controller may make new pods."""
-        for eviction in self.world.evictions[self.evicted :]:
-            for _, uid in eviction.pods:
-                there = self.world.pods.get(uid)
-                if there is not None and not there.terminating:
-                    self.world.see(replace(there, terminating=True))
-        self.evicted = len(self.world.evictions)
-
-    def kubelet(self, choose: Chooser) -> None:
-        """Bound pods start, terminating ones end."""
-        for each in list(self.world.pods.values()):
-            if each.terminating:
-                self.world.gone(each.uid)
-            elif each.node and not each.started:
-                self.world.see(replace(each, started=self._clock(), running=True))
+    def _service_begins(self) -> None:
+        """It sees all that is there."""
+        if self.pod_group is not None:
+            self.world.send(events.PodGroupSeen(self.world.now, self.pod_group))
+        self.world.send(events.PoliciesSeen(self.world.now, self.policies))
+        for each in self.world.pods.values():
+            self.world.send(events.PodSeen(self.world.now, each))
+        self.world.start(*self.nodes.values(), in_flight=tuple(self._in_flight()))
 
     # --- the planner, time, the API server ----------------------------------------------------------
 
@@ -156,6 +69,17 @@ class Cluster:
         while self.flying and seconds > 1:
             self._land(self.flying[0]) if landed else self.flying.pop(0)
         self.world.wait(seconds)
+
+    def stand_still(self, choose: Chooser) -> None:
+        """The service alone does: what happened meanwhile is heard after the Tick that was due."""
+        if self.world.missed is not None:
+            return
+        self.world.missed = []
+        while self.flying:
+            self._land(self.flying[0]) if choose.of((True, False)) else self.flying.pop(0)
+        self.world.now += choose.of((5.0, 60.0, 700.0))
+        self.world.send(events.Tick(self.world.now))
+        self.world.goes_on()
 
     def cut(self, choose: Chooser) -> None:
         if self.world.missed is None:
@@ -226,6 +150,23 @@ class Cluster:
         if current := self._current():
             self._permit(choose.of(current))
 
+    def permit_too_late(self, choose: Chooser) -> None:
+        """A new session opens before the answer is read: nothing is sent, and the call is stale now."""
+        if current := [verdict for verdict in self._current() if not self._has_sent(verdict)]:
+            verdict = choose.of(current)
+            ref = self._ref(verdict)
+            try:
+                _, out = self.world.coordinator.permit(self.world.now, ref, 1)
+            except StaleError:
+                return
+            self.world.take(out)
+            self.world.connect(tuple(self._in_flight()))
+            try:
+                self.world.coordinator.permit(self.world.now, ref, 1)
+            except StaleError:
+                return
+            raise Broken(f"{verdict.gang}: a Permit of the session before was answered")
+
     def _has_sent(self, verdict: PushVerdict) -> bool:
         """Past its commit barrier the shim reports a member only with its own Binding's fate."""
         return any(flying.verdict.generation == verdict.generation for flying in self.flying)
@@ -258,8 +199,8 @@ class Cluster:
             gang, generation = flying.verdict.gang, flying.verdict.generation
             self.landed[gang, generation] += 1
             if self.landed[gang, generation] == len(flying.verdict.members):
-                beside = self._members().get(gang.split("/")[2], [])
-                self.whole |= {*(uid for _, uid in flying.verdict.members), *(each.uid for each in beside)}
+                self.perhaps_whole |= {uid for _, uid in flying.verdict.members}
+                self.perhaps_whole |= {each.uid for each in self._members().get(_run(pending), [])}
 
     def binding_fails(self, choose: Chooser) -> None:
         if not self.flying:
@@ -294,13 +235,12 @@ class Cluster:
     def restart_service(self, choose: Chooser) -> None:
         """A new service knows only what it sees."""
         self.restarts += 1
+        self.landed.clear()  # what was bound before, and is gone, nobody knows any more
         self.world.missed = None
         self.world.restart()
         self.world.solves.clear()
-        for each in self.world.pods.values():
-            self.world.send(events.PodSeen(self.world.now, each))
         self.last.clear()
-        self.world.start(*self.nodes.values(), in_flight=tuple(self._in_flight()))
+        self._service_begins()
 
     def restart_shim(self, choose: Chooser) -> None:
         """It connects again, or another one does."""
@@ -316,15 +256,38 @@ class Cluster:
                 mask = allocation.read(flying.annotations, pending) or 0
                 yield Usage(flying.uid, flying.on, pending.resources, gpus=mask)
 
+    def evict(self, choose: Chooser) -> None:
+        """The API server evicts what it was asked to; a controller may make new pods."""
+        for eviction in self.world.evictions[self.evicted :]:
+            for _, uid in eviction.pods:
+                there = self.world.pods.get(uid)
+                if there is not None and not there.terminating:
+                    self.world.see(replace(there, terminating=True))
+        self.evicted = len(self.world.evictions)
+
     # --- what must hold -----------------------------------------------------------------------------
 
     def check(self) -> None:
         """After every action."""
         self._no_gpu_is_bound_twice()
         self._no_dead_plan_is_told()
-        for name, there in self._members().items():
-            if len(there) >= GANGS[name][0]:
+        self._nobody_whole_is_evicted()
+        for there in self._members().values():
+            if len(there) >= GANGS[there[0].claim.name][0]:  # type: ignore[union-attr]
                 self.whole |= {each.uid for each in there}
+        for name in GANGS:
+            anyhow = {p.uid for run, pods in self._members().items() if run[0] == name for p in pods}
+            if len(anyhow) >= GANGS[name][0]:
+                self.perhaps_whole |= anyhow
+
+    def _nobody_whole_is_evicted(self) -> None:
+        """Where a label is edited under way, which gang was whole is not asked here."""
+        if self.renamed:
+            return
+        for eviction in self.world.evictions[self.judged :]:
+            if whole := {uid for _, uid in eviction.pods} & self.whole:
+                raise Broken(f"{sorted(whole)} ran whole and are to be evicted: {eviction.why}")
+        self.judged = len(self.world.evictions)
 
     def _no_gpu_is_bound_twice(self) -> None:
         taken: dict[str, int] = {}
@@ -353,12 +316,12 @@ class Cluster:
             return
         raise Broken(f"{verdict.gang}: generation {verdict.generation} is answered after a later one")
 
-    def _members(self) -> dict[str, list[Pod]]:
-        """Live bound members by the gang's name, of named gangs."""
-        found: dict[str, list[Pod]] = {name: [] for name in GANGS if name}
+    def _members(self) -> dict[tuple[str, str], list[Pod]]:
+        """Live bound members by the gang's name and run, of named gangs."""
+        found: dict[tuple[str, str], list[Pod]] = {}
         for each in self.world.pods.values():
-            if each.claim and each.claim.name in found and each.node and each.present:
-                found[each.claim.name].append(each)
+            if each.claim and each.claim.name in GANGS and each.node and each.present:
+                found.setdefault(_run(each), []).append(each)
         return found
 
     def come_to_rest(self) -> None:
@@ -388,9 +351,18 @@ class Cluster:
                 raise Broken(f"{view.key} is {view.phase} for ever")
             if view.phase is Phase.UNPLACEABLE and fits_now(self.world, self.nodes.values(), view.key):
                 raise Broken(f"{view.key} waits though it fits")
-            if view.phase is Phase.COLLECTING and view.present >= view.needed:
+            without = view.name == POD_GROUP and self.pod_group is None
+            if view.phase is Phase.COLLECTING and view.present >= view.needed and not without:
                 raise Broken(f"{view.key} waits for nobody")
             group = self.world.coordinator.lives.gangs[view.key].group
-            half = 0 < view.bound < view.needed and not any(each.uid in self.whole for each in group.bound)
-            if half and not self.restarts:
+            half = 0 < view.bound < view.needed and not any(
+                each.uid in self.whole | self.perhaps_whole for each in group.bound
+            )
+            if half and not (self.restarts or self.renamed):
                 raise Broken(f"{view.key} is half for ever: {view.bound} of {view.needed}")
+
+
+def _run(each: Pod) -> tuple[str, str]:
+    """The gang's name, and the owner where the run has but one."""
+    assert each.claim is not None
+    return each.claim.name, each.owner if each.owner.startswith("run-") else ""

@@ -17,9 +17,11 @@ from muster.placement.place import place
 from tests.gangs.world import World
 
 NODES = ("a", "b", "c")
-GANGS = {"g": (2, 2), "h": (3, 2), "k": (2, 4), "o": (3, 1), "e": (2, 1), "": (1, 3)}
-"""Name → (members, GPUs of each). Of e, which is elastic, at least so many; o is of two owners."""
-MOST = {"e": 4}
+GANGS = {"g": (2, 2), "h": (3, 2), "k": (2, 4), "o": (3, 1), "e": (2, 1), "p": (2, 1), "": (1, 3)}
+"""Name → (members, GPUs of each). Of e and p, which are elastic, at least so many; o is of two owners."""
+MOST = {"e": 4, "p": 4}
+POD_GROUP = "p"
+"""The gang of which a PodGroup says how many it needs."""
 T = TypeVar("T")
 
 

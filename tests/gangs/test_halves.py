@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.domain.node import Usage
-from muster.domain.pod import Pod
+from muster.domain.pod import Batch, Pod
 from muster.gangs import events
 from muster.gangs.calls import BindingFate
 from muster.gangs.instructions import EventReason
@@ -155,6 +155,20 @@ def test_enough_of_an_elastic_gang_is_no_half() -> None:
     assert "p2" not in world.held()
 
 
+def test_enough_that_were_bound_make_no_half_when_one_dies_while_others_are_on_their_way() -> None:
+    world = World(Settings()).start(node("a"))
+    world.see(*(wishing(f"p{i}", of=2) for i in range(4)))
+    world.wait(1)
+    assert world.reserve().claimed
+    world.bind(world.permit(), [0, 1])
+    world.see(replace(world.pods["p0"], finished=True))
+    world.unreserve(2, BindingFate.REFUSED)
+    world.unreserve(3, BindingFate.REFUSED)
+    world.see(foreign("f", "a", gpus=3))
+    world.wait(100)
+    assert world.evictions == []
+
+
 def test_a_member_deleted_between_permit_and_its_binding_leaves_half_a_gang() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)
@@ -167,23 +181,6 @@ def test_a_member_deleted_between_permit_and_its_binding_leaves_half_a_gang() ->
     world.wait(31)
     assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]
     assert world.planned("q")
-
-
-@pytest.mark.parametrize(
-    ("began", "waiting", "evicted"),
-    [
-        (0.0, PAIR[1], True),
-        (50.0, PAIR[1], True),
-        (50.0, replace(PAIR[1], created=60.0), False),
-    ],
-    ids=["bound just now", "it was there before", "a replacement"],
-)
-def test_after_a_restart_the_pods_tell_what_was_split(began: float, waiting: Pod, evicted: bool) -> None:
-    world = World()
-    world.see(replace(PAIR[0], node="a", allocation=0b0011, started=began), waiting, foreign("f", "a", 2))
-    world.start(node("a"))
-    world.wait(100)
-    assert bool(world.evictions) == evicted
 
 
 def test_a_standby_evicts_nobody_and_gives_a_grace_when_it_leads() -> None:
@@ -252,6 +249,24 @@ def test_half_a_gang_stays_half_when_an_owner_of_it_goes() -> None:
     assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]
 
 
+@pytest.mark.parametrize("lands", [True, False], ids=["it was bound before", "it was not"])
+def test_what_an_owner_leaves_behind_is_whole_where_all_were_bound(lands: bool) -> None:
+    """One of two owners goes while Bindings are under way; the other goes on as another gang."""
+    world = World().start(node("a"))
+    world.see(pod("m", of=3, owner="m"), *(pod(f"w{i}", of=3, owner="w") for i in (0, 1)))
+    assert world.reserve().claimed
+    answer, order = world.permit(), [uid for _, uid in world.verdict().members]
+    homes = [world.home(member) for member in range(3)]
+    if lands:
+        world.see(bound(world.pods["m"], homes[order.index("m")], answer.annotations[order.index("m")]))
+    world.gone("m")
+    for uid in ("w0", "w1"):
+        at = order.index(uid)
+        world.see(bound(world.pods[uid], homes[at], answer.annotations[at]))
+    world.wait(100)
+    assert bool(world.evictions) != lands
+
+
 def test_a_binding_under_way_goes_with_a_pod_whose_gang_is_named_anew() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)
@@ -293,7 +308,8 @@ def test_a_gang_whose_binding_began_under_another_leader_is_half_too() -> None:
     world.send(events.NodeSeen(world.now, node("a")))
     world.send(events.Synced(world.now))
     world.see(*PAIR)
-    world.see(replace(PAIR[0], node="a", allocation=0b0011), foreign("f", "a", 2))
+    first = replace(PAIR[0], node="a", allocation=0b0011, batch=Batch(needed=2, left_out=0, newest=0.0))
+    world.see(first, foreign("f", "a", 2))
     world.connect()
     world.wait(29)
     assert world.evictions == []
@@ -306,13 +322,16 @@ def test_what_another_leader_has_completed_is_not_evicted_by_the_one_that_gave_i
     world.see(foreign("f", "a", 2))
     world.wait(31)
     assert world.phase() == "given up"
+    assert world.coordinator.evicts("p0")
     world.send(events.SessionClosed(world.now, world.epoch))
+    assert not world.coordinator.evicts("p0")
     world.gone("f")
     world.see(replace(PAIR[1], node="a", allocation=0b1100))
     asked = len(world.evictions)
     world.connect()
     world.wait(100)
     assert (world.phase(), len(world.evictions)) == ("running", asked)
+    assert not world.coordinator.evicts("p0")
 
 
 def test_a_new_session_gives_a_grace_anew_also_where_one_has_begun() -> None:
@@ -342,22 +361,3 @@ def test_a_gang_that_ran_whole_is_no_half_when_one_of_its_owners_has_gone() -> N
     assert world.coordinator.summary()[0].bound == 2
     world.wait(200)
     assert world.evictions == []
-
-
-def test_after_a_restart_one_that_was_left_over_makes_no_half() -> None:
-    """Two of three have died; one of those that wait had never fitted, the other replaces one."""
-    world = World()
-    world.see(elastic("p0", node="a", allocation=1, started=50.0), elastic("p3"))
-    world.see(replace(elastic("p9"), created=60.0), foreign("f", "a", 3))
-    world.start(node("a"))
-    world.wait(100)
-    assert world.evictions == []
-
-
-def test_after_a_restart_a_gang_that_came_and_began_within_one_second_is_half() -> None:
-    world = World()
-    first = replace(PAIR[0], node="a", allocation=0b0011, created=50.0, started=50.0)
-    world.see(first, replace(PAIR[1], created=50.0), foreign("f", "a", 2))
-    world.start(node("a"))
-    world.wait(30)
-    assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]

@@ -84,7 +84,7 @@ def test_the_model_sees_a_gang_that_waits_though_it_fits() -> None:
 
 
 def test_the_model_sees_half_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("lives", "invariants"):  # the invariants would see it before
+    for module in ("lives", "givingup", "invariants"):  # the invariants would see it before
         monkeypatch.setattr(f"muster.gangs.{module}.is_half", lambda _: False)
     cluster = Cluster()
     cluster.world.see(pod("p0", "g"), pod("p1", "g"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from muster.domain.reasons import BadValue
 from muster.domain.request import Slice
@@ -11,6 +14,7 @@ from muster.gangs import events
 from muster.gangs.calls import BindingFate
 from muster.gangs.events import NodeSeen
 from muster.gangs.instructions import EventReason, Outcome
+from muster.gangs.settings import Settings
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 PAIR = (pod("p0"), pod("p1"))
@@ -259,3 +263,58 @@ def test_what_a_moved_member_leaves_is_looked_at() -> None:
     assert world.phase("q") == "unplaceable"
     assert world.reserve(0, on=other, gang="p").claimed
     assert world.home(0, "q") == home
+
+
+def far_ahead() -> World:
+    """Room for two members that are planned and not permitted: g has taken it, h waits."""
+    world = World(Settings(settle_s=0, ahead=2)).start(node("a"), node("b"))
+    world.see(*PAIR, *(pod(f"h{number}", "h") for number in (0, 1)))
+    assert (world.phase(), world.phase("h")) == ("planned", "planning")
+    return world
+
+
+MAKES_ROOM: dict[str, Callable[[World], object]] = {
+    "permitted": lambda w: (w.reserve(), w.permit()),
+    "its deadline passes": lambda w: w.wait(60),
+    "a member goes": lambda w: w.gone("p1"),
+    "all go": lambda w: w.gone("p0", "p1"),
+    "given back": lambda w: w.unreserve(0, BindingFate.NEVER_SENT),
+    "bound by others": lambda w: w.see(replace(PAIR[0], node="b")),
+}
+
+
+@pytest.mark.parametrize("happens", MAKES_ROOM.values(), ids=MAKES_ROOM.keys())
+def test_planning_waits_for_the_shim_and_goes_on_with_it(happens: Callable[[World], object]) -> None:
+    world = far_ahead()
+    happens(world)
+    assert world.phase("h") == "planned"
+
+
+def test_what_is_more_urgent_and_comes_while_the_shim_is_busy_goes_first() -> None:
+    world = far_ahead()
+    world.see(*(pod(f"i{number}", "i", priority=9) for number in (0, 1)))
+    world.run()
+    assert (world.phase("i"), world.phase("h")) == ("planned", "planning")
+    world.connect()  # the plans of the session before make room too
+    assert (world.phase("i"), world.phase("h")) == ("planned", "planning")
+
+
+def test_a_gang_larger_than_the_shims_door_is_planned_alone() -> None:
+    world = World(Settings(settle_s=0, ahead=1)).start(node("a"))
+    world.see(*PAIR)
+    world.run()
+    assert world.phase() == "running"
+
+
+def test_planning_ahead_leaves_earmark_and_back_fill_as_they_are() -> None:
+    world = World(Settings(settle_s=0, ahead=1)).start(node("a"), node("b"), node("c"))
+    world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 2))
+    world.see(pod("p0", gpus=4), pod("p1", gpus=4))
+    world.wait(600)
+    world.see(pod("q", gang="", gpus=2), pod("r", gang="", gpus=1))
+    assert (world.home(0, "q"), world.phase("r")) == ("c", "planning")
+    world.run("q")
+    assert world.phase("r") == "unplaceable"
+    world.gone("fa")
+    world.gone("fb")
+    assert world.planned()

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import Policies, Policy
 from muster.domain.request import Request, SelectorTerm, Term
+from muster.domain.typical import TypicalRequest
 from muster.gangs import events
 from muster.gangs.calls import BindingFate
 from muster.gangs.gang import Gang
 from muster.gangs.life import Phase
+from muster.gangs.podgroups import completed
 from muster.gangs.settings import Settings
 from tests.gangs.world import World, foreign, node, pod
 
 GROUP = PodGroup("ns", "kai", "train", uid="g", min_member=2, wishes=Wishes(required_scope="node"))
+
+TREE = replace(GROUP, role_wishes={"w": Wishes(role="w", role_scope="rack"), "m": Wishes(role="m")})
 
 
 def named(uid: str, **wishes: object) -> Pod:
@@ -87,8 +93,33 @@ def test_pods_that_contradict_their_pod_group_are_refused_and_both_are_named() -
     seen(world, GROUP)
     world.see(named("p0", required_scope="rack"), named("p1", required_scope="rack"))
     assert gang(world).phase is Phase.INVALID
-    assert "PodGroup ns/train" in gang(world).reason
-    assert "its annotations" in gang(world).reason
+    assert "PodGroup ns/train: scope node" in gang(world).reason
+    assert "its annotations: scope rack" in gang(world).reason
+
+
+SAID = {
+    "a scope where it says none": (
+        PodGroup("ns", "kai", "train", min_member=2),
+        {"required_scope": "rack"},
+        "",
+    ),
+    "the same scope": (GROUP, {"required_scope": "node"}, ""),
+    "another": (GROUP, {"required_scope": "rack"}, "PodGroup ns/train: scope node"),
+    "the same scope of the role": (TREE, {"role": "w", "role_scope": "rack"}, ""),
+    "a wider one": (TREE, {"role": "w", "role_scope": "zone"}, "PodGroup ns/train: role-scope rack"),
+    "one of a role of which it says none": (TREE, {"role": "m", "role_scope": "zone"}, ""),
+}
+
+
+@pytest.mark.parametrize(("group", "wishes", "against"), SAID.values(), ids=SAID)
+def test_what_a_pod_says_adds_to_its_pod_group_and_contradicts_nothing_in_it(
+    group: PodGroup, wishes: dict[str, str], against: str
+) -> None:
+    pod = completed(named("p0", **wishes), {group.key: group})
+    assert [cause.second for cause in pod.causes] == ([against] if against else [])  # type: ignore[union-attr]
+    if not against:
+        assert pod.claim is not None
+        assert all(getattr(pod.claim.wishes, key) == value for key, value in wishes.items())
 
 
 def test_a_role_that_is_none_of_the_subgroups_is_refused_and_they_are_named() -> None:
@@ -151,11 +182,13 @@ def test_policies_come_as_terms_the_heaviest_first_and_a_name_that_is_none_is_re
     assert "near" in gang(world).reason
     near, switched = Term("nvlink", "pack"), Term("nvswitch", "prefer")
     levels = (Level("row", ("example.com/row",)),)
-    policies = Policies(True, (Policy("near", 10, near), Policy("switched", 80, switched)), levels)
+    typical = (TypicalRequest(1, 8),)
+    policies = Policies(True, (Policy("near", 10, near), Policy("switched", 80, switched)), levels, typical)
     world.send(events.PoliciesSeen(world.now, policies))
     assert gang(world).phase is Phase.PLANNED
     assert planned(world).terms == (switched, near)
-    assert world.coordinator.lives.ledger.snapshot().levels == levels
+    snapshot = world.coordinator.lives.ledger.snapshot()
+    assert (snapshot.levels, snapshot.typical) == (levels, typical)
 
 
 def test_a_large_gang_of_a_pod_group_is_not_counted_again_for_each_pod() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from muster.domain.node import Usage
 from muster.gangs.calls import BindingFate, PlanRef
+from muster.gangs.invariants import check
 from muster.gangs.roster import Group, NameKey
-from tests.gangs.world import World, node, pod
+from tests.gangs.world import World, bound, node, pod
 
 PAIR = (pod("p0"), pod("p1"))
 
@@ -168,3 +169,42 @@ def test_a_refusal_of_a_binding_of_an_unknown_gang_is_heard() -> None:
     assert world.held() == {"p0"}
     world.take(world.coordinator.unreserve(world.now, ref, 0, "a", BindingFate.REFUSED, uid="p0"))
     assert world.held() == set()
+
+
+def test_what_died_before_a_new_session_began_had_been_bound_all_the_same() -> None:
+    """All of the gang were bound, though not at one time."""
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    answer = world.permit()
+    uids = [uid for _, uid in world.verdict().members]
+    held = world.coordinator.lives.ledger.held[uids[1]]
+    world.see(bound(world.pods[uids[0]], held.node, answer.annotations[0]))
+    world.gone(uids[0])
+    world.connect(in_flight=(held,))
+    world.see(bound(world.pods[uids[1]], held.node, answer.annotations[1]))
+    world.wait(100)
+    assert (world.phase(), world.evictions) == ("running", [])
+
+
+def test_all_that_a_new_service_finds_under_way_are_whole_once_they_have_landed() -> None:
+    """Though the first has ended before the second is bound."""
+    world = World()
+    world.see(*PAIR)
+    flying = tuple(Usage(f"p{i}", "a", PAIR[i].resources, gpus=1 << i) for i in (0, 1))
+    world.start(node("a"), in_flight=flying)
+    world.see(replace(PAIR[0], node="a", allocation=1))
+    world.see(replace(PAIR[0], node="a", allocation=1, finished=True))
+    world.see(replace(PAIR[1], node="a", allocation=2))
+    world.wait(100)
+    assert (world.phase(), world.evictions) == ("running", [])
+
+
+def test_a_new_session_gives_half_a_gang_its_grace_though_its_members_were_not_counted_since() -> None:
+    world = World().start(node("a"))
+    world.see(*(pod(f"p{i}", of=3) for i in range(3)))
+    assert world.reserve().claimed
+    world.bind(world.permit(), members=(0,))
+    world.connect(tuple(world.coordinator.lives.ledger.held.values()))
+    assert world.coordinator.summary()[0].bound == 1
+    assert check(world.coordinator) == []

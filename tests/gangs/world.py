@@ -234,7 +234,8 @@ class World:
 
 def bound(pending: Pod, on: str, annotations: dict[str, str]) -> Pod:
     """The pod as the watch shows it after its Binding."""
-    return replace(pending, node=on, allocation=allocation.read(annotations, pending))
+    batch = allocation.read_batch(annotations)
+    return replace(pending, node=on, allocation=allocation.read(annotations, pending), batch=batch)
 
 
 def stand(at: str) -> World:

@@ -41,6 +41,7 @@ def filter_(lives: Lives, ref: PlanRef) -> FilterAnswer:
         )
         nodes = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
         plan.filter_answer = FilterAnswer(tuple(nodes[uid] for uid in plan.order))
+        plan.annotations = _annotations(lives, plan)  # now: Permit is asked on the scheduling thread
     return plan.filter_answer
 
 
@@ -66,7 +67,7 @@ def reserve(lives: Lives, now: float, ref: PlanRef, member: int, node: str) -> R
     if gang.phase is Phase.PLANNED:
         lives.reserved(gang)
     if not at_home:
-        plan.placed = moved
+        plan.placed, plan.annotations = moved, None
         lives.ledger.hold(usages(moved, plan.pods))
     return ReserveAnswer(True)
 
@@ -88,21 +89,11 @@ def permit(lives: Lives, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer
         why = f"node {shut[0]} can't take pods now" if shut else "others took what it was to have"
         lives.withdraw(gang, Trigger.NODE_CHANGED, why, now)
         return PermitAnswer(False, why)
-    places = plan.places
-    stamp = allocation.Stamp(plan.generation, wall_ns, plan.trace_id)
+    written = plan.annotations or _annotations(lives, plan)
     plan.permit_answer = PermitAnswer(
         True,
         bind_within_s=lives.settings.bind_for(len(plan.order)),
-        annotations=tuple(
-            allocation.write(
-                plan.pods[uid],
-                places[uid],
-                plan.placed,
-                stamp,
-                lives.ledger.nodes[places[uid].node].gpu_memory,
-            )
-            for uid in plan.order
-        ),
+        annotations=tuple(allocation.timed(values, wall_ns) for values in written),
     )
     lives.permitted(gang, now)
     # Of an elastic gang others may be left, which are not placed.
@@ -185,6 +176,18 @@ def _moved(lives: Lives, gang: Gang, plan: Plan, uid: str, node: str) -> Placed 
     )
     whole = {place.uid for place in moved.members} == set(places)
     return moved if stays and whole and fits(snapshot, usages(moved, plan.pods)) else None
+
+
+def _annotations(lives: Lives, plan: Plan) -> tuple[dict[str, str], ...]:
+    """What each member's Binding carries, all but its time."""
+    places, nodes = plan.places, lives.ledger.nodes
+    decision = allocation.write_decision(plan.placed, plan.batch, plan.trace_id)
+    return tuple(
+        allocation.write(
+            plan.pods[uid], places[uid], plan.generation, decision, nodes[places[uid].node].gpu_memory
+        )
+        for uid in plan.order
+    )
 
 
 def _open(lives: Lives, name: str) -> bool:

@@ -6,16 +6,16 @@ It is synchronous and not thread-safe: one task owns it. Every Solve that it ask
 
 from __future__ import annotations
 
-from muster.domain.node import Node, Usage
+from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import Policies
-from muster.domain.sentences import unhealthy_sentence
 from muster.gangs import answers, calls, deadlines, decisions, events, requests
 from muster.gangs.gang import Gang, GangView, view
 from muster.gangs.halves import was_split
-from muster.gangs.instructions import EmitEvent, EventReason, Instruction
+from muster.gangs.instructions import Instruction
 from muster.gangs.life import Phase, Trigger
 from muster.gangs.lives import Lives
+from muster.gangs.nodes import Nodes
 from muster.gangs.quiet import Change
 from muster.gangs.roster import NameKey
 from muster.gangs.settings import Settings
@@ -38,7 +38,7 @@ class Coordinator:
         self._silent: dict[str, float] = {}
         self._names: dict[NameKey, set[str]] = {}
         self._unlooked: set[NameKey] = set()
-        self._problems: dict[str, str] = {}
+        self._nodes = Nodes(self.lives, self._gang_of)
         self._statuses = Statuses(settings, self.lives.roster, self._gangs_named)
 
     # --- events -------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Coordinator:
             case events.PodGone(now, uid):
                 self._pod_gone(uid, now)
             case events.NodeSeen() | events.NodeGone():
-                self._node_event(event)
+                self._nodes.changed(event)
             case events.PodGroupSeen(now, group):
                 self._look(self.lives.roster.see_pod_group(group.key, group), now)
             case events.PodGroupGone(now, key):
@@ -120,6 +120,12 @@ class Coordinator:
     def orphans(self) -> frozenset[str]:
         """UIDs of pods whose Bindings are under way without a gang that is known."""
         return frozenset(self.lives.orphans)
+
+    def evicts(self, uid: str) -> bool:
+        """Whether the pod is still to be evicted: a gang that was given up may be made whole after all, in a
+        session of another service or in one that begins anew."""
+        given_up = (gang for gang in self.lives.gangs.values() if gang.phase is Phase.GIVEN_UP)
+        return self.lives.active and any(uid in gang.evicting for gang in given_up)
 
     # --- the shim's calls ---------------------------------------------------------------------------
 
@@ -179,7 +185,7 @@ class Coordinator:
         if not self._quiet(names, before, lives.roster.pods.get(pod.uid, pod), now):
             self._look(names, now)
         if touched:
-            self._recheck(touched, now)
+            self._nodes.taken_on(touched, now)
 
     def _pod_gone(self, uid: str, now: float) -> None:
         lives = self.lives
@@ -193,7 +199,7 @@ class Coordinator:
     def _policies_seen(self, policies: Policies, now: float) -> None:
         """Plans stay as they are; what waits is planned by what holds now."""
         self.lives.roster.policies = policies
-        self.lives.ledger.set_levels(policies.levels)
+        self.lives.ledger.set_policies(policies)
         self._look(self.lives.roster.names, now)
         self.lives.freed(anywhere=True)
 
@@ -203,7 +209,13 @@ class Coordinator:
         if len(names) != 1 or len(keys) != 1 or not self.lives.synced:
             return False
         gang = self.lives.gangs[next(iter(keys))]
-        change = Change(before, pod, self.lives.roster.size(gang.name))
+        roster = self.lives.roster
+        owner = next((known.owner for known in (before, pod) if known is not None), "")
+        if len(gang.group.gang.owners) > 1 and not roster.size(gang.name, owner):
+            return False  # the last one of an owner: the gang has another identity now
+        if gang.group.doubtful and gang.phase is Phase.PLANNING:
+            return False  # it may be two
+        change = Change(before, pod, roster.size(gang.name))
         if change.is_one_of_many(gang):
             self.lives.in_motion(gang, change, now)
             return True
@@ -226,6 +238,7 @@ class Coordinator:
                 self.lives.finish(gang)
             for key, group in groups.items():
                 if key in self.lives.gangs:
+                    self.lives.joined(self.lives.gangs[key], group, ended)
                     self.lives.members_changed(self.lives.gangs[key], group, now)
                 else:
                     self.lives.begins(Gang(key, name, group, whole=not was_split(group)), now, ended)
@@ -234,63 +247,6 @@ class Coordinator:
                 del self._names[name]
         for key in sorted({self._gang_of(uid) for uid in self.lives.orphans} & self.lives.gangs.keys()):
             self.lives.take_over(self.lives.gangs[key], now)
-
-    def _node_event(self, event: events.NodeSeen | events.NodeGone) -> None:
-        lives = self.lives
-        name = event.node.name if isinstance(event, events.NodeSeen) else event.name
-        before = lives.ledger.nodes.get(name)
-        if isinstance(event, events.NodeSeen):
-            changed, what = lives.ledger.set_node(event.node), "changed"
-        else:
-            changed, what = lives.ledger.drop_node(name), "is gone"
-            self._problems.pop(name, None)
-        if not changed:
-            return
-        if isinstance(event, events.NodeSeen):
-            self._say_problems(event.node)
-        for gang in self._planned_on(name):
-            lives.withdraw(gang, Trigger.NODE_CHANGED, f"node {name} {what}", event.now)
-        lives.kept.let_go_of_taken(name)
-        for gang in lives.gangs.values():
-            if gang.refusals or gang.exclusions:
-                gang.exclusions = {key: out for key, out in gang.exclusions.items() if key[1] != name}
-                gang.refusals = {key: times for key, times in gang.refusals.items() if key[1] != name}
-        if lives.ledger.on_node(name) and _moved(before, lives.ledger.nodes.get(name)):
-            # Where members run, its labels and links bear on the places of the others, however full it is.
-            lives.freed(anywhere=True)
-
-    def _say_problems(self, node: Node) -> None:
-        """Say on the node what of it can't be read, and what runs on broken GPUs, once for each change."""
-        said = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
-        on_node = self.lives.ledger.on_node(node.name).items()
-        if uids := [uid for uid, usage in on_node if usage.gpus & node.unhealthy]:
-            pods = [self.lives.roster.pods.get(uid) for uid in uids]
-            names = sorted(f"{pod.namespace}/{pod.name}" if pod else "a pod that is not ours" for pod in pods)
-            said.insert(0, unhealthy_sentence(node.unhealthy, names))
-        message = "; ".join(said)
-        if self.lives.active and self._problems.get(node.name, "") != message:
-            self._problems[node.name] = message
-            if message:
-                self.lives.voice.instruct(
-                    EmitEvent("default", ((node.name, node.name),), EventReason.INVALID, message, "Node")
-                )
-
-    def _recheck(self, nodes: tuple[str, ...], now: float) -> None:
-        """Void plans on nodes where others took what they hold, until what is left fits."""
-        for name in nodes:
-            self.lives.kept.let_go_of_taken(name)
-            for gang in self._planned_on(name):
-                if gang.holds and not self.lives.bears(gang):
-                    why = f"others took what it was to have on node {name}"
-                    self.lives.withdraw(gang, Trigger.NODE_CHANGED, why, now)
-
-    def _planned_on(self, node: str) -> list[Gang]:
-        """The gangs with a plan on the node that is not permitted yet."""
-        keys = {
-            self._gang_of(uid) for uid in self.lives.ledger.on_node(node) if uid in self.lives.ledger.held
-        }
-        gangs = (self.lives.gangs[key] for key in sorted(keys) if key)
-        return [gang for gang in gangs if gang.phase in (Phase.PLANNED, Phase.RESERVING)]
 
     def _gangs_named(self, name: NameKey) -> list[Gang]:
         gangs = [self.lives.gangs[key] for key in self._names.get(name, ())]
@@ -328,7 +284,7 @@ class Coordinator:
         if not lives.active:
             return
         for node in lives.ledger.nodes.values():
-            self._say_problems(node)
+            self._nodes.say_problems(node)
         under_way = self._take_in_flight(now)
         for key in sorted(lives.gangs):
             gang = lives.gangs[key]
@@ -354,7 +310,10 @@ class Coordinator:
                 lives.in_flight(gang, uid, until)
             else:
                 lives.orphans[uid] = until
-        return frozenset(usage.pod_uid for usage in in_flight)
+        under_way = frozenset(usage.pod_uid for usage in in_flight)
+        for key in {self._gang_of(uid) for uid in under_way} & lives.gangs.keys():
+            lives.all_in_flight(lives.gangs[key])
+        return under_way
 
     def _heard(self, resource: str, now: float) -> None:
         """A watch goes on. What was seen late for lack of it has as much time again."""
@@ -384,10 +343,3 @@ class Coordinator:
                 self._look({gang.name}, now)
             if gang.key in lives.gangs:
                 deadlines.due(lives, gang, alarm, now, same=gang.phase is phase)
-
-
-def _moved(before: Node | None, after: Node | None) -> bool:
-    """Whether the node is in other parts of the fabric than it was."""
-    if before is None or after is None:
-        return before is not after
-    return (before.labels, before.topology) != (after.labels, after.topology)

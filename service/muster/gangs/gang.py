@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Usage
-from muster.domain.pod import Pod
+from muster.domain.pod import Batch, Pod
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import Snapshot
 from muster.gangs.calls import FilterAnswer, PermitAnswer
@@ -23,14 +23,17 @@ from muster.gangs.roster import Group, NameKey
 @dataclass(slots=True)
 class Plan:
     """A decision that holds capacity. `order` are the members' UIDs as the verdict numbers them; answers are
-    kept, so that a question asked twice is answered alike."""
+    kept, so that a question asked twice is answered alike. `annotations`: of each member's Binding in that
+    order, all but their time; None where a member has moved since they were written."""
 
     generation: int
     request: Request
     placed: Placed
     pods: dict[str, Pod]
     order: tuple[str, ...]
+    batch: Batch
     trace_id: str = ""
+    annotations: tuple[dict[str, str], ...] | None = None
     filter_answer: FilterAnswer | None = None
     permit_answer: PermitAnswer | None = None
 
@@ -90,8 +93,8 @@ class Gang:
     way → when to give them up (only while permitted). `attempts` counts withdrawals in a row. `lost` says why
     a permitted member was given back. `overtaken`: the answer before this one was thrown away, because the
     cluster had changed. `stale`: pods of `group` have changed since in a way that can't move the gang (a gang
-    of thousands is not counted again for each pod). `arrived`: when the first and the last pod came that no
-    plan has been asked for.
+    of thousands is not counted again for each pod); `landed`: so many of it have been seen bound since.
+    `arrived`: when the first and the last pod came that no plan has been asked for.
 
     `whole`: all that it needs have been bound at some time; what dies then is replaced, and nobody evicted
     for it. `missed`: not all of the awaited were bound. `kept` are UIDs whose places are kept for the next
@@ -122,6 +125,7 @@ class Gang:
     attempts: int = 0
     overtaken: bool = False
     stale: bool = False
+    landed: int = 0
     arrived: tuple[float, float] | None = None
     needs: Needs | None = None
     waits_since: float | None = None

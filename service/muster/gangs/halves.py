@@ -6,8 +6,6 @@ A gang that was whole once is no half: what dies of it is replaced, and its othe
 
 from __future__ import annotations
 
-import math
-
 from muster.gangs.gang import Gang
 from muster.gangs.roster import Group
 
@@ -17,13 +15,22 @@ def is_half(gang: Gang) -> bool:
     return not gang.whole and bool(gang.group.bound) and not gang.group.enough_bound
 
 
+def was_whole(group: Group) -> bool:
+    """Whether all are bound that it needs, or that it needed when they were let go."""
+    least = min((pod.batch.needed for pod in group.bound if pod.batch is not None), default=None)
+    return group.enough_bound or (least is not None and len(group.bound) >= least)
+
+
 def was_split(group: Group) -> bool:
-    """Whether a gang that is seen for the first time was split by a crash, as far as its pods tell: we have
-    placed some of it, and as many members as it lacks were there before the first of them began to run. A
-    replacement came later, and of an elastic gang fewer may have been left. A pod that has not begun
-    (`started` is 0) was bound just now; the times are whole seconds."""
-    if group.enough_bound or not any(pod.allocation is not None for pod in group.bound):
+    """Whether a gang that is seen for the first time was split by a crash. Its pods must prove it, by what
+    was written on those that we have bound (`Batch`): they are fewer than had to be bound then, whatever is
+    needed now, and of those that wait, as many as are lacking were there and were not left out. Whoever
+    replaces a member came later. The times are whole seconds."""
+    batches = [pod.batch for pod in group.bound if pod.batch is not None]
+    if was_whole(group) or not batches:
         return False
-    began = min(pod.started or math.inf for pod in group.bound)
-    lacks = max(1, group.needed - len(group.bound))
-    return sum(pod.created <= began for pod in group.unbound) >= lacks
+    lacks = min(batch.needed for batch in batches) - len(group.bound)
+    newest = min(batch.newest for batch in batches)
+    left_out = max(batch.left_out for batch in batches)
+    there = sum(pod.created <= newest for pod in group.unbound)
+    return there - left_out >= lacks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from muster.domain.topology import bits
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.gang import Alarm, Gang
@@ -11,6 +13,7 @@ from muster.gangs.ledger import Ledger
 from muster.gangs.life import Phase
 from muster.gangs.lives import Lives
 
+_AHEAD = (Phase.PLANNED, Phase.RESERVING)
 _TIMED = (Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED, Phase.WITHDRAWN, Phase.GIVEN_UP)
 """Phases that end by themselves if nothing happens."""
 
@@ -29,10 +32,16 @@ def check(coordinator: Coordinator) -> list[str]:
             owners[uid] = gang.key
     strays = lives.ledger.held.keys() - owners.keys() - coordinator.orphans
     broken += [f"{uid} is held for no plan" for uid in sorted(strays)]
+    ahead = {
+        gang.key: len(gang.plan.order) for gang in lives.gangs.values() if gang.phase in _AHEAD and gang.plan
+    }
+    if lives.ahead != ahead:
+        broken.append(f"{lives.ahead} are counted as planned, and {ahead} are")
     if lives.earmark is not None and lives.earmark.gang not in lives.gangs:
         broken.append(f"the earmark of {lives.earmark.gang} has outlived it")
+    movable = {uid for gang in lives.gangs.values() if gang.phase in _AHEAD for uid in gang.reserved}
     for name in lives.ledger.nodes:
-        broken += _node(lives.ledger, name)
+        broken += _node(lives.ledger, name, movable)
     return broken
 
 
@@ -80,9 +89,10 @@ def _goes_on(gang: Gang, lives: Lives) -> list[str]:
     return broken
 
 
-def _node(ledger: Ledger, name: str) -> list[str]:
+def _node(ledger: Ledger, name: str, movable: Collection[str]) -> list[str]:
     """A GPU that is taken twice, or more taken than there is, where a reservation has a part in it: what
-    other schedulers bind is theirs to answer for."""
+    other schedulers bind is theirs to answer for. A node that becomes smaller voids the plans that are still
+    `movable`, and not what is permitted."""
     usages = ledger.on_node(name).values()
     if not any(usage.pod_uid in ledger.held for usage in usages):
         return []
@@ -103,6 +113,8 @@ def _node(ledger: Ledger, name: str) -> list[str]:
             taken |= usage.gpus
         unindexed += 0 if usage.units else usage.unindexed_gpus
         free -= usage.resources
+    if ledger.on_node(name).keys().isdisjoint(movable):
+        return broken
     taken |= shared
     count = ledger.nodes[name].topology.gpu_count
     if taken >> count or taken.bit_count() + unindexed > count:

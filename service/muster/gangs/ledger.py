@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.node import Node, Resources, Usage
+from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
 
@@ -23,7 +23,7 @@ class Ledger:
         self.nodes: dict[str, Node] = {}
         self.bound: dict[str, Usage] = {}
         self.held: dict[str, Usage] = {}
-        self.levels: tuple[Level, ...] = DEFAULT_LEVELS
+        self.policies = DEFAULT_POLICIES
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
         self._dirty: set[str] = set()
@@ -33,10 +33,10 @@ class Ledger:
         self.gained: set[str] = set()
         """The nodes that came, changed, or on which a usage ended or moved, since `take_gained`."""
 
-    def set_levels(self, levels: tuple[Level, ...]) -> None:
-        """The levels of the fabric above the nodes, for all snapshots from now on."""
-        if levels != self.levels:
-            self.levels, self._snapshot = levels, None
+    def set_policies(self, policies: Policies) -> None:
+        """What says the levels of the fabric and the typical requests, for all snapshots from now on."""
+        if policies != self.policies:
+            self.policies, self._snapshot = policies, None
 
     def set_node(self, node: Node) -> bool:
         """Take a node in; whether anything of it changed."""
@@ -92,18 +92,17 @@ class Ledger:
         """The cluster now. The same object as long as nothing changes."""
         if self._snapshot is None:
             self._settle()
-            self._snapshot = Snapshot(dict(self._states), self.levels)
+            self._snapshot = Snapshot(dict(self._states), self.policies.levels, self.policies.typical)
         return self._snapshot
 
     def without(self, uids: Collection[str]) -> Snapshot:
         """The cluster now, had these pods reserved and bound nothing."""
         nodes = dict(self.snapshot().nodes)
-        for uid in uids:
-            usage = self.usage(uid)
-            if usage is not None and usage.node in self.nodes:
-                left = [u for u in self._on_node[usage.node].values() if u.pod_uid not in uids]
-                nodes[usage.node] = _state(self.nodes[usage.node], left)
-        return Snapshot(nodes, self.levels)
+        left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
+        for name in left_by & nodes.keys():
+            left = [usage for uid, usage in self._on_node[name].items() if uid not in uids]
+            nodes[name] = _state(self.nodes[name], left)
+        return Snapshot(nodes, self.policies.levels, self.policies.typical)
 
     def on_node(self, name: str) -> Mapping[str, Usage]:
         """UID → usage of the node."""

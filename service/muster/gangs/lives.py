@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 from muster.domain.sentences import sentence
 from muster.gangs.gang import Alarm, Gang
+from muster.gangs.givingup import GivingUp
 from muster.gangs.halves import is_half, was_split
-from muster.gangs.instructions import EventReason, Evict
+from muster.gangs.instructions import EventReason
 from muster.gangs.life import Phase, Trigger, after
-from muster.gangs.planning import Planning, kind
+from muster.gangs.planning import kind
 from muster.gangs.quiet import Change
 from muster.gangs.roster import Group, planning_facts
-from muster.gangs.settings import Partial, Settings
 from muster.gangs.voice import short
 
 _COUNTED_LATER = (Phase.COLLECTING, Phase.RUNNING, Phase.UNPLACEABLE, Phase.INVALID)
@@ -21,13 +21,8 @@ _COUNTED_LATER = (Phase.COLLECTING, Phase.RUNNING, Phase.UNPLACEABLE, Phase.INVA
 gang is at goes on, and they are counted after it."""
 
 
-class Lives(Planning):
+class Lives(GivingUp):
     """What happens to gangs beside the planner's answers."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self.orphans: dict[str, float] = {}
-        """Bindings that may be under way of pods that no permitted gang awaits: UID → when to give it up."""
 
     # --- members --------------------------------------------------------------------------------------
 
@@ -38,8 +33,8 @@ class Lives(Planning):
             gang.whole &= not was_split(group)  # it begins by another service's hand, or late
         if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
             self.arrived(gang, now)
-        gang.group, gang.stale = group, False
-        self._note_half(gang, now)
+        gang.group, gang.stale, gang.landed = group, False, 0
+        self.note_half(gang, now)
         self._review_kept(gang)
         if gang.phase is Phase.PERMITTED:
             self.bindings(gang, now)
@@ -52,6 +47,12 @@ class Lives(Planning):
         else:
             gang.attempts = 0
             self.settle(gang, now)
+
+    def _review_kept(self, gang: Gang) -> None:
+        """No place is kept for a pod that is bound after all, or that is another gang's now."""
+        unbound = {pod.uid for pod in gang.group.unbound} if gang.kept else set()
+        others = {uid for uid in gang.kept - unbound if (pod := self.roster.pods.get(uid)) and pod.present}
+        self.kept.let_go(gang, others)
 
     def _why_void(self, gang: Gang) -> str:
         """Why the members do not bear the plan any more; "" where they do."""
@@ -73,11 +74,12 @@ class Lives(Planning):
     def settle(self, gang: Gang, now: float) -> None:
         """Go where the members alone say, once no Binding of theirs is under way."""
         group = self.fresh(gang)
-        self._note_half(gang, now)
+        self.note_half(gang, now)
         if gang.phase is Phase.GIVEN_UP and group.bound:
             self.evict(gang, now)
         else:
             self._as_members_say(gang, group, now)
+        self.fresh(gang)  # what is still stale is looked at again, in whatever phase it is now
 
     def _as_members_say(self, gang: Gang, group: Group, now: float) -> None:
         """`settle`, where the gang is not given up."""
@@ -89,6 +91,7 @@ class Lives(Planning):
         if mine:
             for uid in sorted(mine):
                 self.in_flight(gang, uid, self.orphans.pop(uid))
+            self.all_in_flight(gang)
             return
         if not group.unbound:
             self.go(gang, Trigger.ALL_BOUND)
@@ -120,11 +123,12 @@ class Lives(Planning):
         """A gang is seen for the first time, or one goes on with other owners: one of those that `ended`, and
         what is known of that counts, not what its pods tell."""
         self.gangs[gang.key] = gang
-        bound = {pod.uid for pod in gang.group.bound}
+        begun = {pod.uid for pod in gang.group.bound}
+        begun |= {pod.uid for pod in gang.group.unbound if pod.uid in self.orphans}
         forerunners = [
             before
             for before in ended
-            if bound & {pod.uid for pod in (*before.group.bound, *before.group.unbound)}
+            if begun & {pod.uid for pod in (*before.group.bound, *before.group.unbound)}
         ]
         if forerunners:
             gang.whole = any(before.whole for before in forerunners)
@@ -133,6 +137,18 @@ class Lives(Planning):
                 self.alarms.set(gang, before.alarms[Alarm.HALF], Alarm.HALF)
         self.arrived(gang, now)
         self.settle(gang, now)
+        if forerunners:
+            theirs = {uid for before in forerunners for uid in before.awaited}
+            theirs -= {pod.uid for pod in (*gang.group.bound, *gang.group.unbound)}
+            missed = any((pod := self.roster.pods.get(uid)) is None or not pod.node for uid in theirs)
+            gang.missed &= missed or any(before.missed for before in forerunners)
+
+    def joined(self, gang: Gang, group: Group, ended: Iterable[Gang]) -> None:
+        """What is left of others of its name may be its own now: of what ran whole nobody is evicted."""
+        bound = {pod.uid for pod in group.bound}
+        gang.whole |= any(
+            before.whole and not bound.isdisjoint(pod.uid for pod in before.group.bound) for before in ended
+        )
 
     def arrived(self, gang: Gang, now: float) -> None:
         """A pod of it came or went of which no plan that was asked for knows."""
@@ -155,7 +171,8 @@ class Lives(Planning):
 
     def _more_until(self, gang: Gang) -> float:
         """Until when more pods are waited for. Nobody waits beside half a gang."""
-        if gang.arrived is None or not gang.group.elastic or is_half(gang):
+        open_ended = gang.group.elastic or gang.group.doubtful
+        if gang.arrived is None or not open_ended or is_half(gang):
             return -math.inf
         return self.settings.settled(gang.arrived)
 
@@ -168,7 +185,7 @@ class Lives(Planning):
         not be asked twice, a few times in a row where something may have been, else after a `pause`."""
         why, silent = short(why), trigger is Trigger.SESSION_OVER
         held = gang.reserved
-        self._void(gang, trigger, why, silent)
+        self.void(gang, trigger, why, silent)
         if not silent:
             gang.attempts += not learnt
             self.voice.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
@@ -183,13 +200,6 @@ class Lives(Planning):
             self.alarms.set(gang, now + self.settings.backoff(gang.attempts))
         else:
             self.settle(gang, now)
-
-    def _void(self, gang: Gang, trigger: Trigger, why: str, silent: bool = False) -> None:
-        """The plan is no more."""
-        self.go(gang, trigger)
-        gang.plan, gang.reason, gang.lost = None, why, ""
-        if not silent:
-            self.voice.gate(gang)
 
     def reserved(self, gang: Gang) -> None:
         """Its first member reserves: the plan's deadline stays."""
@@ -219,10 +229,15 @@ class Lives(Planning):
             self.go(gang, Trigger.IN_FLIGHT)
             gang.plan, gang.lost = None, ""
             gang.whole &= bool(gang.group.bound)
-        gang.missed = True
+        gang.missed |= uid not in gang.awaited
         gang.kept.discard(uid)
         gang.awaited[uid] = until
         self.alarms.set(gang, min(gang.awaited.values()))
+
+    def all_in_flight(self, gang: Gang) -> None:
+        """These are all. Where with those that are bound it has what it needs, none is missed yet."""
+        there = (*gang.group.bound, *(pod for pod in gang.group.unbound if pod.uid in gang.awaited))
+        gang.missed &= not gang.group.enough(there)
 
     def bindings(self, gang: Gang, now: float, late: bool = False) -> None:
         """Strike off the awaited members that are settled: seen bound, gone, or (`late`) given up; when none
@@ -247,7 +262,7 @@ class Lives(Planning):
             self.alarms.set(gang, min(gang.awaited.values()))
             return
         gang.whole |= not gang.missed
-        self._note_half(gang, now)
+        self.note_half(gang, now)
         if gang.lost and gang.group.unbound:
             trigger = Trigger.TOO_LATE if late else Trigger.GIVEN_BACK
             self.withdraw(gang, trigger, gang.lost, now, pause=True)
@@ -260,11 +275,16 @@ class Lives(Planning):
             self.ledger.release((uid,))
 
     def one_bound(self, gang: Gang, uid: str, now: float) -> None:
-        """One awaited member of several is seen bound."""
+        """One awaited member of several is seen bound. Enough may be now, though others are still awaited."""
         del gang.awaited[uid]
-        gang.stale = True
-        if not gang.whole:
+        gang.stale, gang.landed = True, gang.landed + 1
+        if gang.whole:
+            return
+        if len(gang.group.bound) + gang.landed < gang.group.least:
             self.begins_half(gang, now)
+        else:
+            self.fresh(gang)
+            self.note_half(gang, now)
 
     def given_back(self, gang: Gang, uid: str, why: str, now: float) -> None:
         """No Binding of this permitted member is under way any more."""
@@ -282,66 +302,14 @@ class Lives(Planning):
                 self.orphans[uid] = until
             else:
                 held.add(uid)
+        awaited = gang.awaited
         gang.reason = "its pods are gone"
         self.voice.gate(gang)
         self.go(gang, Trigger.ALL_GONE)
+        gang.awaited = awaited  # for those that go on with its pods
         self.kept.let_go(gang, held)
         del self.gangs[gang.key]
         self.backlog.forget(gang)
-
-    # --- half a gang ----------------------------------------------------------------------------------
-
-    def _note_half(self, gang: Gang, now: float) -> None:
-        gang.whole |= gang.group.enough_bound
-        if not is_half(gang):
-            gang.alarms.pop(Alarm.HALF, None)
-        else:
-            self.begins_half(gang, now)
-
-    def begins_half(self, gang: Gang, now: float) -> None:
-        """Some are bound, and not all yet: from the first of them the gang's grace counts."""
-        if gang.phase is not Phase.GIVEN_UP and Alarm.HALF not in gang.alarms:
-            self.alarms.set(gang, now + self.settings.partial_for(gang.group.needed), Alarm.HALF)
-
-    def half_too_long(self, gang: Gang, now: float) -> None:
-        """The grace is over: evict what is bound, or let the rest wait like any gang. Without a session,
-        another service may have the shim and complete the gang; one that opens gives a grace anew."""
-        group = self.fresh(gang)
-        if not is_half(gang) or gang.phase is Phase.GIVEN_UP or not self.active:
-            return
-        if self.settings.partial is Partial.KEEP:
-            gang.whole = True
-            self.kept.let_go(gang, gang.kept)
-            return
-        why = f"only {len(group.bound)} of {group.needed} members could be bound in time"
-        if len(group.bound) >= group.needed:
-            short_of = next(group.roles_short(group.bound))
-            fit = f"{short_of.present} of {short_of.needed}"
-            why = f"only {fit} members of role {short_of.role} could be bound"
-        held = (gang.reserved | gang.kept) - gang.awaited.keys()
-        self.orphans |= gang.awaited
-        self._void(gang, Trigger.PARTIAL_TOO_LONG, short(why))
-        both = (*((pod.name, pod.uid) for pod in group.bound), *gang.waiting())
-        self.voice.emit(gang, EventReason.WITHDRAWN, f"gang given up: {why}; what is bound is evicted", both)
-        self.kept.let_go(gang, held)
-        self.evict(gang, now, again=True)
-
-    def evict(self, gang: Gang, now: float, again: bool = False) -> None:
-        """Have the bound members of a gang that is given up evicted: those that were not asked for yet, and
-        from time to time all `again`, until they are gone."""
-        asked = frozenset() if again else gang.evicting
-        pods = tuple((pod.name, pod.uid) for pod in gang.group.bound if pod.uid not in asked)
-        if pods and self.active:
-            gang.evicting = asked.union(uid for _, uid in pods)
-            self.voice.instruct(Evict(gang.group.gang.namespace, pods, gang.reason))
-        if Alarm.PHASE not in gang.alarms:
-            self.alarms.set(gang, now + self.settings.partial_s)
-
-    def _review_kept(self, gang: Gang) -> None:
-        """No place is kept for a pod that is bound after all, or that is another gang's now."""
-        unbound = {pod.uid for pod in gang.group.unbound} if gang.kept else set()
-        others = {uid for uid in gang.kept - unbound if (pod := self.roster.pods.get(uid)) and pod.present}
-        self.kept.let_go(gang, others)
 
     # --- sessions and silence -------------------------------------------------------------------------
 
@@ -353,7 +321,8 @@ class Lives(Planning):
         kinds = gang.kinds
         self.voice.forget(gang)
         gang.alarms.pop(Alarm.HALF, None)
-        self._note_half(gang, now)
+        self.fresh(gang)
+        self.note_half(gang, now)
         if gang.phase is Phase.INVALID:
             self.voice.refuse(gang, EventReason.INVALID, kinds, gang.reason, now)
         elif gang.phase is Phase.UNPLACEABLE:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from muster.domain.decision import Placed
-from muster.domain.pod import Pod
+from muster.domain.pod import Batch, Pod
 from muster.domain.reasons import BadValue, Cause, ClusterTooSmall, MembersDisagree, MemberTooLarge
 from muster.domain.snapshot import Snapshot
 from muster.gangs import requests
@@ -61,6 +61,8 @@ class Planning:
         self.backlog = Backlog(self.ledger)
         self.kept = Kept(self.gangs, self.ledger)
         self.earmark: Earmark | None = None
+        self.ahead: dict[str, int] = {}
+        """Members of the gangs that are planned and not permitted yet."""
 
     @property
     def active(self) -> bool:
@@ -76,10 +78,14 @@ class Planning:
         return self.voice.take()
 
     def fresh(self, gang: Gang) -> Group:
-        """The gang's group, counted again if it is stale."""
+        """The gang's group, counted again if it is stale. Where its pods are another gang's by now, it stays
+        as it was until they are looked at, which is soon."""
         if gang.stale:
             groups = {group.gang.key: group for group in self.roster.groups(gang.name)}
-            gang.group, gang.stale = groups.get(gang.key, gang.group), False
+            if gang.key in groups:
+                gang.group, gang.stale, gang.landed = groups[gang.key], False, 0
+            else:
+                self.alarms.set(gang, self.now, Alarm.COUNT)
         return gang.group
 
     def enqueue(self, gang: Gang) -> None:
@@ -113,8 +119,12 @@ class Planning:
                 self.again(self.gangs[key], Trigger.FREED)
 
     def _pump(self) -> None:
-        """Ask for the next plan, one at a time: its snapshot must hold what the one before took."""
+        """Ask for the next plan, one at a time: its snapshot must hold what the one before took. And not far
+        ahead of the shim: what waits there for its turn was planned on old facts, its time runs, and what is
+        more urgent comes after it."""
         if self.solving is not None or not self.active or self.silent:
+            return
+        if sum(self.ahead.values()) >= self.settings.ahead:
             return
         key = self.backlog.next()
         while key is None and (old := self.backlog.next_to_update()) is not None:
@@ -147,7 +157,8 @@ class Planning:
         pods = {member.uid: there[member.uid] for member in placed.members}
         asked = [member.uid for role in solving.request.roles for member in role.members]
         order = tuple(uid for uid in asked if uid in pods)
-        gang.plan = Plan(gang.generation, solving.request, placed, pods, order, event.trace_id)
+        batch = self._batch(gang, len(order), solving.request.min_member)
+        gang.plan = Plan(gang.generation, solving.request, placed, pods, order, batch, event.trace_id)
         gang.reason = ""
         self.ledger.hold(usages(placed, pods))
         self.go(gang, Trigger.PLACED)
@@ -156,6 +167,16 @@ class Planning:
         self.alarms.set(gang, event.now + self.settings.plan_for(len(order)))
         required = min(solving.request.min_member, len(order))
         self.voice.push(gang, gang.generation, Outcome.PLANNED, gang.plan.members, required=required)
+
+    def _batch(self, gang: Gang, planned: int, least: int) -> Batch:
+        """What its members are to carry of a plan of so many, of which `least` must fit. Pods that bear the
+        name and that nobody has counted yet are taken as left out: what is not sure must not look split."""
+        bound = len(gang.group.bound)
+        return Batch(
+            needed=0 if bound and gang.whole else bound + least,
+            left_out=max(0, self.roster.size(gang.name) - bound - planned),
+            newest=max(pod.created for pod in gang.group.unbound),
+        )
 
     def nothing_fits(
         self, gang: Gang, kinds: Kinds, text: str, now: float, again_at: float = math.inf
@@ -207,6 +228,10 @@ class Planning:
         gang.alarms.pop(Alarm.COUNT, None)
         if gang.phase is not Phase.PERMITTED:
             gang.awaited = {}
+        if gang.phase is Phase.PLANNED and gang.plan is not None:
+            self.ahead[gang.key] = len(gang.plan.order)
+        else:
+            self.ahead.pop(gang.key, None)
         self.backlog.leave(gang)
         if gang.phase not in _WAITING:
             gang.waits_since = None

@@ -57,14 +57,19 @@ def _merged(own: Wishes, group: Wishes, role: Wishes) -> Wishes:
 
 
 def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
-    said = (claim.min_member, claim.wishes.required_scope)
-    theirs = (group.min_member, group.wishes.required_scope)
-    if all(mine in (None, other) for mine, other in zip(said, theirs, strict=True)):
+    """What pod and PodGroup both say must be the same."""
+    mine = _said(claim.min_member, claim.wishes, claim.wishes)
+    theirs = _said(group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
+    differing = [key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]]
+    if not differing:
         return None
+    own, other = (", ".join(f"{key} {said[key]}" for key in sorted(differing)) for said in (mine, theirs))
     return DialectsDisagree(
-        pod, _words("its annotations", *said), _words(f"PodGroup {group.namespace}/{group.name}", *theirs)
+        pod, f"its annotations: {own}", f"PodGroup {group.namespace}/{group.name}: {other}"
     )
 
 
-def _words(who: str, min_member: int | None, scope: str | None) -> str:
-    return f"{who}: min-member {min_member or 'none'}, scope {scope or 'none'}"
+def _said(min_member: int | None, gang: Wishes, role: Wishes) -> dict[str, object]:
+    """By its key, what is given."""
+    said = {"min-member": min_member, "scope": gang.required_scope, "role-scope": role.role_scope}
+    return {key: value for key, value in said.items() if value is not None}

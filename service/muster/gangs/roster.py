@@ -1,13 +1,7 @@
-"""Who belongs to which gang: present pods grouped by namespace, dialect, name and owners.
-
-A name used again is a new gang. Owners are taken in the order of their oldest pods, and join one gang until
-its count is reached; the next owner opens another gang. So two Jobs of one gang (master and workers) are one,
-also when one of them has succeeded, and a second run under the same name is not mixed with the first.
-"""
+"""Who belongs to which gang: present pods grouped by namespace, dialect, name and owners (`runs`)."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +13,7 @@ from muster.domain.reasons import BadValue, Cause, MembersMissing, PodGroupMissi
 from muster.domain.request import GangId
 from muster.gangs.agreement import disagreements
 from muster.gangs.podgroups import completed, key_of
+from muster.gangs.runs import Run, deal, is_doubtful
 
 NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID where it is a gang of one."""
@@ -42,6 +37,8 @@ class Group:
     pod_group: PodGroup | None = None
     role_needed: Mapping[str, int] = field(default_factory=dict)
     """How many of a role must be there, where its PodGroup says so, those that succeeded not counted."""
+    doubtful: bool = False
+    """Whether some of its pods may be the first of another run under its name."""
 
     @property
     def present(self) -> int:
@@ -63,9 +60,18 @@ class Group:
         return next(iter(self.roles_short((*self.bound, *self.unbound))), None)
 
     @property
+    def least(self) -> int:
+        """So many must be bound before enough can be."""
+        return max(self.needed, sum(self.role_needed.values()))
+
+    @property
     def enough_bound(self) -> bool:
         """Whether all that it needs are bound, of each role too."""
-        return len(self.bound) >= self.needed and not any(self.roles_short(self.bound))
+        return self.enough(self.bound)
+
+    def enough(self, pods: Collection[Pod]) -> bool:
+        """Whether these are all that it needs, of each role too."""
+        return len(pods) >= self.needed and not any(self.roles_short(pods))
 
     def roles_short(self, pods: Iterable[Pod]) -> Iterator[MembersMissing]:
         """The roles of which too few are among these pods."""
@@ -101,10 +107,13 @@ class Roster:
         self.pods: dict[str, Pod] = {}
         self.policies = DEFAULT_POLICIES
         self._named: dict[NameKey, dict[str, Pod]] = {}
-        self._present: Counter[NameKey] = Counter()
+        self._present: Counter[tuple[NameKey, str | None]] = Counter()
+        """By name and owner, and by name alone (None)."""
         self._pod_groups: dict[PodGroupKey, PodGroup] = {}
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
         """Pods that name a PodGroup, as they are without it."""
+        self._born: dict[NameKey, dict[str, float]] = {}
+        """When the oldest pod of each owner was created, also of those that are gone."""
         self.touched: set[PodGroupKey] = set()
         """PodGroups whose status may be another one now."""
 
@@ -156,25 +165,36 @@ class Roster:
             self.pods[pod.uid] = pod
             self._named[_name_key(pod)][pod.uid] = pod
             return set()
-        touched = self.drop(pod.uid)
+        touched = self._drop(pod.uid)
         if pod.claim is not None:
             key = _name_key(pod)
             self.pods[pod.uid] = pod
             self._named.setdefault(key, {})[pod.uid] = pod
-            self._present[key] += pod.present
+            self._count(key, pod, 1)
+            born = self._born.setdefault(key, {})
+            born[pod.owner] = min(pod.created, born.get(pod.owner, pod.created))
             touched.add(key)
-        return touched
+        return self._swept(touched)
 
     def drop(self, uid: str) -> set[NameKey]:
         """Forget a pod; the names whose groups may have changed."""
+        return self._swept(self._drop(uid))
+
+    def _swept(self, names: set[NameKey]) -> set[NameKey]:
+        """The names, of which those are forgotten that no pod bears any more."""
+        for name in names - self._named.keys():
+            del self._born[name]
+        return names
+
+    def _drop(self, uid: str) -> set[NameKey]:
         pod = self.pods.pop(uid, None)
         if pod is None:
             return set()
         key = _name_key(pod)
         del self._named[key][uid]
-        self._present[key] -= pod.present
+        self._count(key, pod, -1)
         if not self._named[key]:
-            del self._named[key], self._present[key]
+            del self._named[key]
         of_object = key[:3]
         if self._by_object.get(of_object, {}).pop(uid, None) is not None:
             self.touched.add(of_object)
@@ -182,9 +202,15 @@ class Roster:
                 del self._by_object[of_object]
         return {key}
 
-    def size(self, key: NameKey) -> int:
-        """How many present pods bear the name."""
-        return self._present[key]
+    def _count(self, key: NameKey, pod: Pod, more: int) -> None:
+        for whose in (pod.owner, None):
+            self._present[key, whose] += more * pod.present
+            if not self._present[key, whose]:
+                del self._present[key, whose]
+
+    def size(self, key: NameKey, owner: str | None = None) -> int:
+        """How many present pods bear the name, of all owners or of one."""
+        return self._present[key, owner]
 
     def groups(self, key: NameKey) -> list[Group]:
         """The gangs of one name, by the age of their owners."""
@@ -192,22 +218,13 @@ class Roster:
         for pod in self._named.get(key, {}).values():
             if pod.present or (pod.succeeded and pod.owner):
                 by_owner.setdefault(pod.owner, []).append(pod)
-        groups: list[dict[str, list[Pod]]] = []
-        have, count = 0, 0
-        for owner in sorted(by_owner, key=lambda owner: _age(by_owner[owner], owner)):
-            pods = by_owner[owner]
-            if (
-                not groups
-                or have >= count
-                or not all(_together(pods, others) for others in groups[-1].values())
-            ):
-                groups.append({})
-                have, count = 0, max(_count(pod) for pod in pods)
-            groups[-1][owner] = pods
-            have += len(pods)
-        alive = (group for group in groups if any(pod.present for pods in group.values() for pod in pods))
+        born = self._born.get(key, {})
         of_object = self._pod_groups.get(key[:3])
-        return [_group(key, group, self.policies, of_object) for group in alive]
+        return [
+            _group(key, run, self.policies, of_object, is_doubtful(run, born))
+            for run in deal(by_owner, born)
+            if any(pod.present for pods in run.values() for pod in pods)
+        ]
 
 
 def _standing(pod: Pod) -> tuple[object, ...]:
@@ -230,33 +247,8 @@ def _name_key(pod: Pod) -> NameKey:
     return (pod.namespace, claim.dialect, claim.name, pod.uid if claim.lone else "")
 
 
-def _age(pods: Iterable[Pod], owner: str) -> tuple[float, str]:
-    return (min(pod.created for pod in pods), owner)
-
-
-def _together(pods: Iterable[Pod], others: Iterable[Pod]) -> bool:
-    """Whether the pods of two owners may have been one gang. Where all of one have succeeded, the oldest of
-    the other were there before the first of them began: no gang begins before all are there."""
-    return _born(pods) < _all_done_since(others) and _born(others) < _all_done_since(pods)
-
-
-def _born(pods: Iterable[Pod]) -> float:
-    return min(pod.created for pod in pods)
-
-
-def _all_done_since(pods: Iterable[Pod]) -> float:
-    """When the first of them began to run, where all have succeeded; else never."""
-    return math.inf if any(pod.present for pod in pods) else min(pod.started for pod in pods)
-
-
-def _count(pod: Pod) -> int:
-    claim = pod.claim
-    assert claim is not None
-    return claim.replicas or claim.min_member or 0
-
-
 def _group(
-    key: NameKey, by_owner: Mapping[str, list[Pod]], policies: Policies, of_object: PodGroup | None
+    key: NameKey, by_owner: Run, policies: Policies, of_object: PodGroup | None, doubtful: bool
 ) -> Group:
     namespace, dialect, name, lone = key
     owners = (lone,) if lone else tuple(sorted(owner for owner in by_owner if owner))
@@ -275,6 +267,7 @@ def _group(
         claims=claims,
         pod_group=of_object,
         role_needed=_role_needed(of_object, pods) if of_object is not None and of_object.role_min else {},
+        doubtful=doubtful,
     )
 
 

@@ -56,6 +56,9 @@ class Settings:
     earmark_after_s: float = 600.0
     earmark_s: float = 600.0
     status_s: float = 1.0
+    ahead: int = 768
+    """Members that are planned and not permitted, with which no more gangs are planned: half as many again as
+    the shim lets through at once (`maxUnderWay`), so that the next ones stand at its door."""
     alternates: int = 8
     """Nodes of which each member is told beside its planned one."""
 

@@ -1,0 +1,171 @@
+"""Nodes that go, are drained or lose GPUs under gangs in every phase."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from muster.domain.allocation import ALLOCATION
+from muster.domain.node import Node
+from muster.domain.pod import Wishes
+from muster.gangs import events
+from muster.gangs.calls import BindingFate
+from tests.gangs.world import World, foreign, node, pod, stand, wishing
+
+UNHEALTHY = 0b0111
+"""Whatever the pair took of node a or b is among these; one GPU is left."""
+
+Turns = Callable[[Node], Node | None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The node of a gang's first member becomes `turns`, None for gone. The gang, which stands at `at`, is at
+    `phase` then, and not on that node any more where it is planned again (`elsewhere`)."""
+
+    at: str
+    turns: Turns
+    phase: str
+    elsewhere: bool = True
+
+
+TURNS: dict[str, Turns] = {
+    "gone": lambda _: None,
+    "cordoned": lambda it: replace(it, unschedulable=True),
+    "not ready": lambda it: replace(it, ready=False),
+    "three of four GPUs unhealthy": lambda it: replace(it, unhealthy=UNHEALTHY),
+    "without GPUs, its device plugin restarts": lambda it: node(it.name, gpus=0),
+}
+CASES = {
+    f"{at}, {what}": Case(at, turns, "planned")
+    for at in ("planned", "reserving")
+    for what, turns in TURNS.items()
+} | {
+    f"{at}, {what}": Case(at, turns, at, elsewhere=False)
+    for at in ("permitted", "running")
+    for what, turns in TURNS.items()
+}
+
+
+def where(world: World, uid: str) -> str:
+    usage = world.coordinator.lives.ledger.usage(uid)
+    assert usage is not None
+    return usage.node
+
+
+def turn(world: World, name: str, turns: Turns) -> None:
+    after = turns(world.coordinator.lives.ledger.nodes[name])
+    now = world.now
+    world.send(events.NodeGone(now, name) if after is None else events.NodeSeen(now, after))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_node_turns_under_a_gang(case: Case) -> None:
+    world = stand(case.at)
+    home = where(world, "p0")
+    turn(world, home, case.turns)
+    assert world.phase() == case.phase
+    assert (where(world, "p0") != home) == case.elsewhere
+    assert world.evictions == []
+
+
+@pytest.mark.parametrize("turns", TURNS.values(), ids=TURNS.keys())
+def test_where_there_is_no_other_node_it_waits_until_this_one_is_well(
+    turns: Callable[[Node], Node | None],
+) -> None:
+    world = World().start(node("a"))
+    world.see(pod("p0", gpus=2), pod("p1", gpus=2))
+    assert world.reserve().claimed
+    turn(world, "a", turns)
+    assert (world.phase(), world.held()) == ("unplaceable", set())
+    world.send(events.NodeSeen(world.now, node("a")))
+    assert world.planned()
+    world.run()
+    assert world.phase() == "running"
+
+
+def test_unhealthy_gpus_of_its_node_are_not_bound_though_others_of_it_are() -> None:
+    world = World().start(node("a"))
+    world.see(pod("p0"), pod("p1"))
+    assert world.reserve().claimed
+    turn(world, "a", lambda it: replace(it, unhealthy=0b0011))
+    answer = world.run()
+    taken = [json.loads(carried[ALLOCATION])["gpus"] for carried in answer.annotations]
+    assert sorted(taken) == [[2], [3]]
+
+
+def test_gpus_that_turn_unhealthy_after_permit_are_bound_and_said_on_the_node() -> None:
+    world = stand("permitted")
+    answer, home = world.permit(), where(world, "p0")
+    turn(world, home, lambda it: replace(it, unhealthy=UNHEALTHY))
+    world.bind(answer)
+    assert world.phase() == "running"
+    said = [event for event in world.events if event.kind == "Node"]
+    assert [(event.objects, event.message) for event in said] == [
+        (((home, home),), "GPUs 0,1,2 are unhealthy, and on them run ns/p0, ns/p1")
+    ]
+
+
+@pytest.mark.parametrize("turns", TURNS.values(), ids=TURNS.keys())
+def test_a_place_that_is_kept_for_half_a_gang_goes_with_its_node(
+    turns: Callable[[Node], Node | None],
+) -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(pod("p0", gpus=2), pod("p1", gpus=2))
+    assert world.reserve().claimed
+    answer, home = world.permit(), where(world, "p0")
+    world.unreserve(1, BindingFate.REFUSED)
+    world.bind(answer, [0])
+    turn(world, home, turns)
+    world.wait(2)
+    assert world.planned()
+    assert where(world, "p1") != home
+    world.run()
+    assert (world.phase(), world.held(), world.evictions) == ("running", set(), [])
+
+
+@pytest.mark.parametrize("scope", [None, "node"])
+def test_of_members_on_a_vanished_node_one_is_replaced_where_there_is_room(scope: str | None) -> None:
+    """The others are bound to it until the pods' garbage collector comes; they are near to nothing."""
+    world = World().start(node("a"))
+    world.see(*(wishing(f"p{i}", Wishes(required_scope=scope), of=2) for i in range(2)))
+    world.run()
+    world.send(events.NodeSeen(world.now, node("b")))
+    world.send(events.NodeGone(world.now, "a"))
+    assert world.phase() == "running"
+    world.gone("p0")
+    world.see(wishing("p2", Wishes(required_scope=scope), of=2))
+    assert world.home(0) == "b"
+    world.run()
+    world.gone("p1")
+    world.see(wishing("p3", Wishes(required_scope=scope), of=2))
+    assert world.home(0) == "b"
+    world.run()
+    assert (world.phase(), world.evictions) == ("running", [])
+
+
+def test_a_running_gang_whose_node_is_drained_is_replaced_pod_by_pod() -> None:
+    world = World().start(node("a"))
+    world.see(pod("p0"), pod("p1"))
+    world.run()
+    world.send(events.NodeSeen(world.now, node("b")))
+    turn(world, "a", lambda it: replace(it, unschedulable=True))
+    for old, new in (("p0", "p2"), ("p1", "p3")):
+        world.see(replace(world.pods[old], terminating=True), pod(new))
+        assert where(world, new) == "b"
+        world.run()
+        world.gone(old)
+    world.wait(100)
+    assert (world.phase(), world.evictions) == ("running", [])
+
+
+def test_a_node_that_comes_back_under_another_gangs_plan_is_counted_with_what_runs_there() -> None:
+    world = World().start(node("a"))
+    world.see(foreign("f", "a", 3))
+    world.send(events.NodeGone(world.now, "a"))
+    world.see(pod("q", gang="", gpus=2))
+    world.send(events.NodeSeen(world.now, node("a")))
+    assert world.phase("q") == "unplaceable"

@@ -1,0 +1,156 @@
+"""A name used again, while the first run is there: whose pods are whose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from muster.domain.pod import Pod
+from muster.gangs.calls import PlanRef
+from muster.gangs.settings import Settings
+from tests.gangs.world import World, bound, node, pod, wishing
+
+BEGAN = 50.0
+
+
+def first(uid: str, owner: str, of: int = 2, elastic: bool = False) -> Pod:
+    """A pod that waits since before any began."""
+    made = wishing(uid, of=of) if elastic else pod(uid, of=of)
+    return replace(made, owner=owner, created=1.0)
+
+
+def runs(uid: str, owner: str, of: int = 2, elastic: bool = False) -> Pod:
+    """One that has begun."""
+    return replace(first(uid, owner, of, elastic), node="a", started=BEGAN)
+
+
+def later(uid: str, owner: str, of: int = 2, elastic: bool = False) -> Pod:
+    """One that came after that."""
+    return replace(first(uid, owner, of, elastic), created=BEGAN + 9)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Pods, and the owners and sizes of the gangs that they are."""
+
+    pods: Sequence[Pod]
+    gangs: dict[str, int]
+
+
+CASES = {
+    "a whole second run": Case(
+        [runs("p0", "A"), later("q0", "B"), later("q1", "B")],
+        {"A": 1, "B": 2},
+    ),
+    "a whole second run of an elastic gang": Case(
+        [runs("p0", "A", elastic=True), *(later(f"q{i}", "B", elastic=True) for i in range(3))],
+        {"A": 1, "B": 3},
+    ),
+    "a whole second run of two owners": Case(
+        [
+            runs("m", "A1", of=3),
+            runs("w0", "A2", of=3),
+            later("m2", "B1", of=3),
+            later("w2", "B2", of=3),
+            later("w3", "B2", of=3),
+        ],
+        {"A1/A2": 2, "B1/B2": 3},
+    ),
+    "a third run": Case(
+        [runs("p0", "A"), *(later(f"{o}{i}", o) for o in "BC" for i in (0, 1))],
+        {"A": 1, "B": 2, "C": 2},
+    ),
+    "its own replacement, and the second run": Case(
+        [runs("p0", "A"), later("p1", "A"), later("q0", "B"), later("q1", "B")],
+        {"A": 2, "B": 2},
+    ),
+    "master and workers": Case(
+        [first("m", "A1", of=3), first("w0", "A2", of=3), first("w1", "A2", of=3)],
+        {"A1/A2": 3},
+    ),
+    "workers that were made anew": Case(
+        [runs("m", "A1", of=3), later("w0", "A3", of=3), later("w1", "A3", of=3)],
+        {"A1/A3": 3},
+    ),
+    "master and elastic workers, of which more are there than it needs": Case(
+        [first("m", "A1", elastic=True), *(first(f"w{i}", "A2", elastic=True) for i in range(3))],
+        {"A1/A2": 4},
+    ),
+}
+
+
+def gangs(world: World) -> dict[str, int]:
+    return {
+        view.key.removeprefix("ns/ack/g/").removeprefix("ns/annotations/g/"): view.present
+        for view in world.coordinator.summary()
+    }
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_pods_of_one_name_are_dealt_to_its_runs(case: Case) -> None:
+    world = World(Settings()).start(node("a", 8))
+    world.see(*case.pods)
+    world.wait(0.5)
+    assert gangs(world) == case.gangs
+
+
+def test_the_first_pods_of_a_second_run_are_not_planned_beside_the_first_one() -> None:
+    world = World(Settings()).start(node("a", 8))
+    world.see(runs("p0", "A"), later("q0", "B"))
+    world.wait(0.4)
+    world.see(later("q1", "B"))
+    assert [verdict.members for verdict in world.verdicts] == [(("q0", "q0"), ("q1", "q1"))]
+    assert gangs(world) == {"A": 1, "B": 2}
+    world.see(later("p1", "A"))
+    assert world.verdict().members == (("p1", "p1"),)
+
+
+def test_a_gang_whose_owner_goes_is_not_planned_with_the_pods_of_that_owner() -> None:
+    """While others are waited for, and the gang is shown meanwhile."""
+    world = World(Settings()).start(node("a", 8))
+    world.see(first("m", "A1", of=3, elastic=True))
+    world.see(*(replace(first(f"w{i}", "A2", of=3, elastic=True), created=2.0) for i in range(3)))
+    world.gone("m")
+    assert gangs(world) == {"A2": 3}
+    world.wait(5)
+    assert {uid for _, uid in world.verdict().members} == {"w0", "w1", "w2"}
+
+
+def test_what_is_left_of_a_whole_run_is_not_evicted_with_the_next_one() -> None:
+    """Nobody has begun to run yet, so that what is left of the first looks like a member of the second."""
+    world = World(Settings(settle_s=0)).start(node("a"))
+    world.see(first("p0", ""), first("p1", ""), *(replace(first(f"q{i}", "B"), created=2.0) for i in (0, 1)))
+    gang = world.verdicts[0].gang
+    ref = PlanRef(world.epoch, gang, world.verdicts[0].generation)
+    home = world.coordinator.filter(ref).candidates[0][0]
+    world.take(world.coordinator.reserve(world.now, ref, 0, home)[1])
+    answer, out = world.coordinator.permit(world.now, ref, 1)
+    world.take(out)
+    for uid, carried in zip(("p0", "p1"), answer.annotations, strict=True):
+        world.see(bound(world.pods[uid], home, carried))
+    assert world.reserve().claimed
+    world.permit()
+    world.wait(21)  # its Bindings got lost: the second run has begun, and is not whole
+    world.gone("p1")
+    world.wait(100)
+    assert world.evictions == []
+
+
+def test_what_another_owner_sends_for_a_lost_pod_is_planned_when_no_more_has_come() -> None:
+    world = World(Settings()).start(node("a", 8))
+    world.see(runs("m", "A1"), later("w", "A2"))
+    assert world.verdicts == []
+    world.wait(0.5)
+    assert world.verdict().members == (("w", "w"),)
+
+
+def test_an_owner_all_of_whose_pods_were_replaced_stays_in_its_gang() -> None:
+    world = World(Settings(settle_s=0)).start(node("a", 8))
+    workers = [first(f"w{i}", "A2", elastic=True) for i in range(3)]
+    world.see(runs("m", "A1", elastic=True), *workers)
+    world.gone("w0", "w1", "w2")
+    world.see(replace(world.pods["m"], running=True, node="a", priority=1))
+    world.see(*(later(f"x{i}", "A2", elastic=True) for i in range(3)))
+    assert gangs(world) == {"A1/A2": 4}

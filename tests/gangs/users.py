@@ -1,0 +1,148 @@
+"""What users, controllers, kubelets and other schedulers do in the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.domain.levels import Level
+from muster.domain.pod import GangClaim, Wishes
+from muster.domain.podgroup import PodGroup
+from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
+from muster.domain.request import Term
+from muster.gangs import events
+from muster.gangs.settings import Settings
+from tests.gangs.stage import GANGS, MOST, NODES, POD_GROUP, Chooser, Cut, Flying
+from tests.gangs.world import foreign, node, pod, wishing
+
+NEAR = Policies(True, (Policy("near", 10, Term("nvlink", "pack")),), (Level("rack", ("rack",)),))
+"""Policies that a ConfigMap may hold; the pods of k name `near`."""
+
+
+class Users:
+    """The cluster as they see it: its nodes, PodGroups and policies; its pods are the world's."""
+
+    def __init__(self) -> None:
+        self.world = Cut(Settings(ahead=3), auto=False)
+        self.nodes = {name: node(name) for name in NODES[:2]}
+        self.pod_group: PodGroup | None = None
+        self.policies = NEAR
+        self.serial = 0
+        self.flying: list[Flying] = []
+        """Bindings on their way."""
+        self.renamed: set[str] = set()
+        """Pods whose gang label was edited: bound by the plan of one gang, they may be members of another."""
+
+    def create_one(self, choose: Chooser) -> None:
+        self._create(choose.of(sorted(GANGS)), choose.of((0, 1)))
+
+    def create_all(self, choose: Chooser) -> None:
+        """A whole gang, pod by pod."""
+        gang = choose.of(sorted(GANGS))
+        for _ in range(GANGS[gang][0]):
+            self._create(gang, 0)
+
+    def create_again(self, choose: Chooser) -> None:
+        """Another run under a name that may be there, by an owner of its own."""
+        gang, run = choose.of(("e", "g", "p")), f"run-{self.serial}"
+        for _ in range(GANGS[gang][0]):
+            self._create(gang, 0, run)
+
+    def _create(self, gang: str, priority: int, run: str = "") -> None:
+        members, gpus = GANGS[gang]
+        there = [p for p in self.world.pods.values() if p.claim and p.claim.name == gang and not p.finished]
+        if len([p for p in there if not run or p.owner == run]) > MOST.get(gang, members):
+            return
+        self.serial += 1
+        uid = f"{gang or 'lone'}-{self.serial}"
+        made = pod(uid, gang, members, gpus, created=self._clock(), priority=priority, owner=run)
+        if gang == POD_GROUP:
+            made = replace(made, claim=GangClaim("kai", gang, by_object=True))
+        elif gang in MOST:
+            made = replace(made, claim=wishing(uid, of=members, gang=gang).claim)
+        elif gang == "k" and made.claim is not None:
+            made = replace(made, claim=replace(made.claim, wishes=Wishes(policies=("near",))))
+        elif gang == "o":
+            made = replace(made, owner="workers" if any(p.owner == "master" for p in there) else "master")
+        self.world.see(made)
+
+    def _clock(self) -> float:
+        """Later with each pod."""
+        return self.world.now + self.serial * 1e-6
+
+    def pod_group_seen(self, choose: Chooser) -> None:
+        """It is made, or needs another number of members."""
+        uid = self.pod_group.uid if self.pod_group is not None else f"group-{self.serial}"
+        self.serial += 1
+        self.pod_group = PodGroup("ns", "kai", POD_GROUP, uid, min_member=choose.of((2, 2, 1, 3)))
+        self.world.send(events.PodGroupSeen(self.world.now, self.pod_group))
+
+    def pod_group_gone(self, choose: Chooser) -> None:
+        if self.pod_group is not None:
+            self.world.send(events.PodGroupGone(self.world.now, self.pod_group.key))
+            self.pod_group = None
+
+    def policies_seen(self, choose: Chooser) -> None:
+        self.policies = choose.of((NEAR, DEFAULT_POLICIES))
+        self.world.send(events.PoliciesSeen(self.world.now, self.policies))
+
+    def delete(self, choose: Chooser) -> None:
+        if self.world.pods:
+            uid = choose.of(sorted(self.world.pods))
+            if choose.of((True, False)):
+                self.world.see(replace(self.world.pods[uid], terminating=True))
+            else:
+                self.world.gone(uid)
+
+    def finish(self, choose: Chooser) -> None:
+        """A bound pod ends, well or not."""
+        running = sorted(p.uid for p in self.world.pods.values() if p.node and not p.finished)
+        if running:
+            uid = choose.of(running)
+            self.world.see(replace(self.world.pods[uid], finished=True, succeeded=choose.of((True, False))))
+
+    def rename(self, choose: Chooser) -> None:
+        """A pod's gang label is edited."""
+        pods = sorted(p.uid for p in self.world.pods.values() if not p.node and p.claim and not p.claim.lone)
+        if pods:
+            gang = choose.of(("g", "h"))
+            claim = pod("x", gang, GANGS[gang][0]).claim
+            uid = choose.of(pods)
+            self.renamed.add(uid)
+            self.world.see(replace(self.world.pods[uid], claim=claim))
+
+    def node_seen(self, choose: Chooser) -> None:
+        name = choose.of(NODES)
+        cordoned, broken = choose.of((False, False, True)), choose.of((0, 0, 0, 0b1, 0b1100))
+        self.nodes[name] = node(name, unschedulable=cordoned, unhealthy=broken)
+        self.world.send(events.NodeSeen(self.world.now, self.nodes[name]))
+
+    def node_gone(self, choose: Chooser) -> None:
+        name = choose.of(NODES)
+        if self.nodes.pop(name, None) is not None:
+            self.world.send(events.NodeGone(self.world.now, name))
+
+    def others_bind(self, choose: Chooser) -> None:
+        """Another scheduler knows nothing of plans; what is on its way to a node it does see (nominated)."""
+        name, gpus = choose.of(NODES), choose.of((1, 2))
+        if self.world.missed is not None:
+            return  # the API server is away for all
+        lives = self.world.coordinator.lives
+        sure = {*lives.ledger.bound, *(f.uid for f in self.flying), *self.world.coordinator.orphans}
+        sure |= {p.uid for p in self.world.pods.values() if p.node}
+        for gang in lives.gangs.values():
+            sure |= set(gang.awaited)
+        on_node = {**lives.ledger.on_node(name)}
+        on_node |= {p.uid: u for p in self.world.pods.values() if (u := p.usage) and u.node == name}
+        taken = [usage for uid, usage in on_node.items() if uid in sure]
+        used = sum(usage.gpus.bit_count() + usage.unindexed_gpus for usage in taken)
+        if name in self.nodes and used + gpus <= 4:
+            self.serial += 1
+            self.world.see(foreign(f"f-{self.serial}", name, gpus))
+
+    def kubelet(self, choose: Chooser) -> None:
+        """Bound pods start, terminating ones end."""
+        for each in list(self.world.pods.values()):
+            if each.terminating:
+                self.world.gone(each.uid)
+            elif each.node and not each.started:
+                self.world.see(replace(each, started=self._clock(), running=True))
