@@ -10,6 +10,7 @@ import base64
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any, Self
 
 import urllib3
 import yaml
+from urllib3.connection import HTTPConnection
 
 from local_cluster.api import Api, ApiError, ApiUnreachable, Object
 from local_cluster.certificates import KeyPair, write_private
@@ -79,6 +81,8 @@ class Watch:
 
     def __init__(self, answer: urllib3.BaseHTTPResponse) -> None:
         self._answer = answer
+        assert isinstance(answer.connection, HTTPConnection)
+        self._socket = answer.connection.sock
         self._closed = threading.Event()
 
     def __iter__(self) -> Iterator[Object]:
@@ -88,6 +92,8 @@ class Watch:
             for chunk in self._answer.stream(amt=None):
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
+                    if self._closed.is_set():  # what had come by then can still be read
+                        return
                     if line:
                         yield json.loads(line)
         except (urllib3.exceptions.HTTPError, OSError) as problem:
@@ -99,8 +105,9 @@ class Watch:
     def close(self) -> None:
         """End the stream: its reader comes out of the loop."""
         self._closed.set()
-        with contextlib.suppress(ValueError, RuntimeError, OSError):  # it had ended by itself
-            self._answer.shutdown()
+        with contextlib.suppress(OSError):  # it had ended by itself
+            # not SSLSocket's own, which takes TLS away first: the reader would be given its raw bytes
+            socket.socket.shutdown(self._socket, socket.SHUT_RD)
 
 
 def _named(kubeconfig: Path, document: Object, kind: str, name: str | None) -> Any:

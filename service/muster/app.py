@@ -26,6 +26,7 @@ from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.events import EventPoster, EventSettings
 from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.pulse import Pulse
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
 from muster.adapters.owner import Gangs, Owner
@@ -59,7 +60,7 @@ class App:
         self._client = KubeClient(str(config.kubeconfig) if config.kubeconfig else None, config.context)
         events = EventSettings(**config.events.model_dump())
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
-        self._evictor = Evictor(self._client, self.metrics)
+        self._evictor = Evictor(self._client, self.metrics, gangs.evicts)
         self._planner = Planner(place, self._put, self.metrics, self._tracing, config.planner.time_limit_s)
         self._intake = Intake(dialect_settings(config), self._put, self._events.emit)
         self._statuses = StatusWriter(self._client, self.metrics)
@@ -130,7 +131,7 @@ class App:
             await self._client.connect()
             log.info("serving", api=self._client.host)
             works: list[_Part] = [*self._watchers.values(), self.owner, self._planner]
-            for work in [*works, self._events, self._evictor, self._statuses]:
+            for work in [*works, self._events, self._evictor, self._statuses, Pulse(self._client)]:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
             tasks.append(asyncio.create_task(self._announce_sync(), name="sync"))
             # beside the first lists; the first Solve queues behind it in the planner's thread

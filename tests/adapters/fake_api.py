@@ -100,11 +100,18 @@ class FakeApi:
         self.posted: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.failing: list[int] = []
         """Statuses that the next requests are refused with."""
+        self.retry_after = "0"
+        """Where the pods are refused: how long to wait, as text."""
+        self.answerless = 0
+        """So many posts are taken, and never answered."""
         self.expire_token = False
         """Whether the next page token is refused as too old."""
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
         self.served: dict[str, list[dict[str, Any]]] = {}
         """Other lists, by path. What is not here is 404, but for ConfigMaps, of which there are none."""
+        self.frozen = False
+        """Whether it says nothing more, though its connections stand."""
+        self.asked_for_health = asyncio.Queue[None]()
         self.held: set[str] = set()
         """Of these, those that are refused for now."""
         self.forbidden: set[str] = set()
@@ -136,7 +143,7 @@ class FakeApi:
     async def _on_pods(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)
         if self.failing:
-            return _status(self.failing.pop(0))
+            return _status(self.failing.pop(0), {"Retry-After": self.retry_after})
         if query.get("watch") == "true":
             return await self._watch(request, Stream(query), self._streams)
         if self.expire_token and "continue" in query:
@@ -164,6 +171,12 @@ class FakeApi:
             return response
         await self.nodes_may_be_listed.wait()
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.nodes})
+
+    async def _on_livez(self, _: web.Request) -> web.Response:
+        self.asked_for_health.put_nowait(None)
+        if self.frozen:
+            await asyncio.sleep(DEADLINE_S)
+        return web.Response(text="ok")
 
     async def _on_other(self, request: web.Request) -> web.StreamResponse:
         path, query = request.path, dict(request.query)
@@ -205,6 +218,10 @@ class FakeApi:
         if self.failing:
             return _status(self.failing.pop(0))
         self.posted.put_nowait(body)
+        if self.answerless:
+            self.answerless -= 1
+            assert request.transport is not None
+            request.transport.abort()
         return web.json_response(body, status=201)
 
     @asynccontextmanager
@@ -216,6 +233,7 @@ class FakeApi:
                 web.get("/api/v1/pods", self._on_pods),
                 web.get("/api/v1/nodes", self._on_nodes),
                 web.post("/api/v1/namespaces/{namespace}/events", self._on_post),
+                web.get("/livez", self._on_livez),
                 web.get("/{path:.*}", self._on_other),
                 web.patch("/{path:.*}", self._on_patch),
                 web.post("/api/v1/namespaces/{namespace}/pods/{name}/eviction", self._on_post),
@@ -230,9 +248,9 @@ class FakeApi:
             await runner.cleanup()
 
 
-def _status(code: int) -> web.Response:
+def _status(code: int, headers: dict[str, str] | None = None) -> web.Response:
     body = {"kind": "Status", "code": code, "message": "refused by the test"}
-    return web.json_response(body, status=code)
+    return web.json_response(body, status=code, headers=headers)
 
 
 def kubeconfig(folder: Path, port: int) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.events import MESSAGE_LIMIT, EventPoster, EventSettings
+from muster.adapters.kube.outbox import Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.instructions import EmitEvent, EventReason
 from tests.adapters.fake_api import DEADLINE_S, FakeApi
@@ -34,7 +35,7 @@ async def posting(
     client: KubeClient, settings: EventSettings | None = None
 ) -> AsyncIterator[tuple[EventPoster, Metrics]]:
     metrics = Metrics()
-    poster = EventPoster(client, metrics, "host-1", settings)
+    poster = EventPoster(client, metrics, "host-1", settings, Retry(first_s=0.001, limit_s=0.002))
     task = asyncio.create_task(poster.run())
     try:
         yield poster, metrics
@@ -104,8 +105,11 @@ async def test_the_rate_is_limited(api: FakeApi, client: KubeClient) -> None:
     assert api.posted.qsize() == 11
 
 
-async def test_a_passing_refusal_is_tried_again(api: FakeApi, client: KubeClient) -> None:
-    api.failing = [503]
+@pytest.mark.parametrize("code", [403, 503], ids=["it does not know our rights yet", "it is not ready"])
+async def test_what_an_api_server_says_that_has_just_started_is_no_refusal(
+    api: FakeApi, client: KubeClient, code: int
+) -> None:
+    api.failing = [code]
     async with posting(client) as (poster, metrics):
         poster.emit(waiting("a"))
         await api.event()
@@ -113,7 +117,21 @@ async def test_a_passing_refusal_is_tried_again(api: FakeApi, client: KubeClient
     assert results(metrics) == {"posted": 1, "dropped": 0, "failed": 0, "repeated": 0}
 
 
-@pytest.mark.parametrize("code", [403, 404, 422])
+async def test_a_try_whose_answer_was_lost_is_no_second_event(api: FakeApi, client: KubeClient) -> None:
+    api.answerless = 1
+    async with posting(client) as (poster, metrics):
+        poster.emit(waiting("a"))
+        await drained(poster)
+    first, again = await api.event(), await api.event()
+    assert first["metadata"]["name"] == again["metadata"]["name"]
+    api.failing = [409]  # as a server says that keeps them
+    async with posting(client) as (poster, metrics):
+        poster.emit(waiting("a"))
+        await drained(poster)
+    assert results(metrics)["posted"] == 1
+
+
+@pytest.mark.parametrize("code", [404, 422])
 async def test_a_lasting_refusal_loses_that_event_alone(api: FakeApi, client: KubeClient, code: int) -> None:
     api.failing = [code]
     async with posting(client) as (poster, metrics):

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from muster.adapters.kube.backoff import Backoff
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.eviction import TRIES, Evictor
+from muster.adapters.kube.eviction import Evictor
+from muster.adapters.kube.outbox import Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.instructions import Evict
 from tests.adapters.fake_api import DEADLINE_S, FakeApi
 
+RETRY = Retry(tries=3, first_s=0.001, limit_s=0.002)
 HALF = Evict("ns", (("p0", "u0"), ("p1", "u1")), "only 2 of 3 members could be bound in time")
 
 
 @asynccontextmanager
-async def evicting(client: KubeClient) -> AsyncIterator[tuple[Evictor, Metrics]]:
+async def evicting(
+    client: KubeClient, evicts: Callable[[str], bool] = lambda _: True
+) -> AsyncIterator[tuple[Evictor, Metrics]]:
     metrics = Metrics()
-    evictor = Evictor(client, metrics, Backoff(first=0.001, limit=0.002))
+    evictor = Evictor(client, metrics, evicts, RETRY)
     task = asyncio.create_task(evictor.run())
     try:
         yield evictor, metrics
@@ -38,7 +41,7 @@ async def drained(evictor: Evictor) -> None:
 def results(metrics: Metrics) -> dict[str, float]:
     counts = {
         result: metrics.value("muster_evictions_total", result=result)
-        for result in ("evicted", "gone", "failed", "dropped")
+        for result in ("evicted", "gone", "failed", "dropped", "withdrawn")
     }
     return {result: count for result, count in counts.items() if count}
 
@@ -72,8 +75,14 @@ async def test_what_a_budget_refuses_for_now_is_tried_again_after_the_others(
 
 @pytest.mark.parametrize(
     ("codes", "result"),
-    [([404], "gone"), ([409], "gone"), ([403], "failed"), ([429] * TRIES, "failed")],
-    ids=["it is gone", "another one has its name", "it may not", "a budget refuses it for long"],
+    [
+        ([404], "gone"),
+        ([409], "gone"),
+        ([422], "failed"),
+        ([403] * RETRY.tries, "failed"),
+        ([429] * RETRY.tries, "failed"),
+    ],
+    ids=["gone", "another one has its name", "refused for good", "not allowed", "a budget, for long"],
 )
 async def test_what_can_not_be_evicted_is_given_up_and_may_be_asked_again(
     api: FakeApi, client: KubeClient, codes: list[int], result: str
@@ -87,3 +96,19 @@ async def test_what_can_not_be_evicted_is_given_up_and_may_be_asked_again(
         evictor.evict(one)
         await drained(evictor)
     assert results(metrics) == {result: 1, "evicted": 1}
+
+
+async def test_a_pod_whose_gang_is_whole_when_its_turn_comes_stays(api: FakeApi, client: KubeClient) -> None:
+    given_up = {"u0", "u1"}
+
+    def evicts(uid: str) -> bool:
+        """u0 is made whole between its first try, which a budget refuses, and its second."""
+        return uid in given_up and not (uid == "u0" and not api.failing and not api.posted.empty())
+
+    api.failing = [429]
+    async with evicting(client, evicts) as (evictor, metrics):
+        evictor.evict(HALF)
+        await drained(evictor)
+    assert results(metrics) == {"withdrawn": 1, "evicted": 1}
+    assert (await api.event())["metadata"]["name"] == "p1"
+    assert api.posted.empty()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from muster.adapters.kube import decode
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects import pods
 from muster.dialects.objects import ConfigMapObject, CustomObject
 from muster.dialects.settings import Settings
 from muster.domain.allocation import ALLOCATION
@@ -86,6 +88,49 @@ async def test_a_status_that_changes_nothing_is_no_event(bench: Bench) -> None:
     heartbeat["metadata"]["resourceVersion"] = "9"
     await bench.sees_node(heartbeat)
     assert bench.kinds() == [PodSeen, NodeSeen]
+
+
+async def test_an_object_as_it_was_is_not_read_again_and_a_changed_one_is(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Mock(wraps=pods.read)
+    monkeypatch.setattr(pods, "read", read)
+    item = gpu_pod("a", 1)
+    await bench.sees_pod(item)
+    for version in range(2, 5):
+        item["metadata"]["resourceVersion"] = str(version)
+        item["status"]["conditions"] = [{"type": "Ready", "status": "False", "message": f"try {version}"}]
+        await bench.sees_pod(item)
+    assert read.call_count == 1
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("metadata", {"labels": {"a": "b"}}),
+        ("metadata", {"annotations": {"a": "b"}}),
+        ("metadata", {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        ("spec", {"nodeName": "n"}),
+        ("spec", {"schedulingGates": [{"name": "held"}]}),
+        ("status", {"phase": "Running"}),
+        ("status", {"startTime": "2026-01-01T00:00:00Z"}),
+    ]
+    for number, (part, change) in enumerate(changes, start=2):
+        item[part] |= change
+        await bench.sees_pod(item)
+        assert read.call_count == number, change
+
+
+async def test_a_number_beyond_64_bits_is_a_slip_as_any(bench: Bench) -> None:
+    item = gpu_pod("p", 1)
+    item["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 2**70
+    await bench.sees_pod(item)
+    (seen,) = bench.events
+    assert isinstance(seen, PodSeen)
+    assert seen.pod.causes
+
+
+async def test_a_pod_that_comes_again_is_seen_again(bench: Bench) -> None:
+    for _ in range(2):
+        await bench.sees_pod(gpu_pod("a", 1))
+        await bench.intake.on_pod(Gone("uid-a"))
+    assert bench.kinds() == [PodSeen, PodGone] * 2
 
 
 async def test_a_finished_pod_is_seen_as_finished(bench: Bench) -> None:
@@ -199,10 +244,18 @@ async def test_policies_are_taken_in_and_a_bad_one_leaves_the_last_good_one(benc
     (said,) = bench.posted
     assert (said.kind, said.reason) == ("ConfigMap", EventReason.INVALID)
     assert said.objects == (("kai-scheduler-config", "uid-kai-scheduler-config"),)
+    assert said.message.startswith("topology policies are refused, the last good ones stay: ")
     assert "weight" in said.message
     await bench.sees_config_map(policies(POLICIES))
     assert not bench.intake.policies_refused
     assert bench.kinds() == [PoliciesSeen]
+
+
+async def test_bad_policies_at_the_start_leave_the_defaults_which_is_said(bench: Bench) -> None:
+    await bench.sees_config_map(policies(POLICIES.replace("100", "heavy")))
+    assert (bench.kinds(), bench.intake.policies_refused) == ([], True)
+    (said,) = bench.posted
+    assert said.message.startswith("topology policies are refused, and the defaults hold: ")
 
 
 async def test_without_their_config_map_the_defaults_hold(bench: Bench) -> None:

@@ -78,6 +78,9 @@ class Recorded:
     def summary(self) -> object:
         return ()
 
+    def evicts(self, uid: str) -> bool:
+        return True
+
 
 def verdict(gang: str) -> PushVerdict:
     return PushVerdict(gang, 1, Outcome.PLANNED, "default", (("p", "u"),), 1)

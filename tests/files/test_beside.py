@@ -167,6 +167,19 @@ CASES = {
         ["default/train: unplaceable"],
         says="one pod",
     ),
+    "what typical requests can use is left to them": Case(
+        [
+            node("a", 2, labels={"example.com/pool": "gold"}),
+            node("b"),
+            policies(
+                "topologyAwareScheduling:\n"
+                "  typicalRequests: [{share: 1, nodeLabels: {example.com/pool: gold}}]"
+            ),
+            pod("x"),
+        ],
+        ["default/x: placed"],
+        {"x": "b:0"},
+    ),
     "a policy that is none": Case(
         [
             node("a"),
@@ -195,6 +208,14 @@ def test_what_is_decided(case: Case, tmp_path: Path) -> None:
     assert said["skipped"] == {}
 
 
+def wishing(name: str, **said: str) -> Object:
+    """A lone pod with annotations of our own."""
+    made = pod(name)
+    wishes = {f"gpu.topology/{key.replace('_', '-')}": value for key, value in said.items()}
+    made["metadata"]["annotations"] = wishes
+    return made
+
+
 NOTES = {
     "a PodGroup that nobody names": (
         [group("lost", minMember=1)],
@@ -204,6 +225,26 @@ NOTES = {
         [policies("topologyAwareScheduling: {policies: [{name: p}]}")],
         "ConfigMap kai-scheduler/kai-scheduler-config: ",
     ),
+    "a preferred scope in which no node lies": (
+        [wishing("x", preferred_scopes="nvlink-dmain,rack")],
+        "default/x: no node lies in any nvlink-dmain: that preference is passed over; perhaps nvlink-domain "
+        "is meant",
+    ),
+    "a preferred level that no node has": (
+        [wishing("x", preferred_scopes="node,zone")],
+        "default/x: no node lies in any zone: that preference is passed over",
+    ),
+    "a limit in a scope in which no node lies": (
+        [wishing("x", max_per="example.com/row=1")],
+        "default/x: no node lies in any example.com/row: max-per counts each node as one",
+    ),
+    "a preferred level of a PodGroup": (
+        [
+            group("g", KAIS, topologyConstraint={"preferredTopologyLevel": "example.com/rak"}),
+            pod("x"),
+        ],
+        "PodGroup default/g: no node lies in any example.com/rak: that preference is passed over",
+    ),
 }
 
 
@@ -211,6 +252,11 @@ NOTES = {
 def test_what_is_noted(objects: list[Object], says: str, tmp_path: Path) -> None:
     said = decisions("-f", write(tmp_path, node("a"), *objects))
     assert any(note.startswith(says) for note in said["notes"]), said["notes"]
+
+
+def test_nothing_is_noted_of_scopes_that_are_there(tmp_path: Path) -> None:
+    wishes = wishing("x", preferred_scopes="gpu,nvlink-domain,node,rack", max_per="node=1,rack=2")
+    assert decisions("-f", write(tmp_path, node("a"), wishes))["notes"] == []
 
 
 def test_two_versions_of_one_pod_group_are_one_object(tmp_path: Path) -> None:

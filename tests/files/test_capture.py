@@ -18,7 +18,7 @@ from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.kube.client import KubeClient
 from muster.cli import app
-from muster.dialects import coscheduling, kai, nodes, own, pods
+from muster.dialects import coscheduling, kai, nodes, own, pods, ranks
 from muster.dialects.objects import Metadata, NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
@@ -161,7 +161,9 @@ async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient
         kai.POLICY,
         kai.SUBGROUP,
         *coscheduling.GANG_KEYS,
+        *ranks.KEYS,
         DEFAULTS.matrix,
+        DEFAULTS.machine,
         DEFAULTS.ack_name,
         DEFAULTS.ack_replicas,
         DEFAULTS.shared_gpus,

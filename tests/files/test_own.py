@@ -127,6 +127,7 @@ CASES = {
     "fewer than it needs": Case(
         "elastic", 0, busy={**FULL, "r1-a-2": 1}, status="unplaceable"
     ),
+    "a slip is said": Case("slip-in-a-key", 0, status="invalid", says="gpu.topology/gruop is"),
     "neighbours by rank": Case(
         "ranks", 4, lambda at: at["north"] == at["east"] != at["south"] == at["west"]
     ),

@@ -11,7 +11,7 @@ from muster.adapters.files import shapes, templates
 from muster.adapters.files.problems import Malformed
 from muster.adapters.files.sources import Document
 from muster.dialects import configmaps, podgroups, policies
-from muster.dialects.configmaps import NodeFact, PolicyText
+from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata
 from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
 from muster.dialects.settings import Settings
@@ -65,26 +65,20 @@ class Beside:
                 yield document.malformed("is given twice")
             seen.add(key)
 
-    def facts(self, settings: Settings) -> Mapping[str, list[NodeFact]]:
-        """What ConfigMaps say of nodes, by the node's name."""
+    def said(self, settings: Settings, notes: list[str]) -> tuple[Mapping[str, list[NodeFact]], Policies]:
+        """What ConfigMaps say: of nodes, by the node's name, and the policies that hold."""
         facts: dict[str, list[NodeFact]] = {}
-        for _, item in self.config_maps:
-            fact = configmaps.read(item, settings)
-            if fact is not None and not isinstance(fact, PolicyText):
-                facts.setdefault(fact.node, []).append(fact)
-        return facts
-
-    def policies(self, settings: Settings, notes: list[str]) -> Policies:
-        """The policies that hold: of their ConfigMap, if it can be read."""
+        held = DEFAULT_POLICIES
         for document, item in self.config_maps:
-            fact = configmaps.read(item, settings)
-            if isinstance(fact, PolicyText):
-                read, problems = policies.read(fact.text)
-                end = "" if read is not None else ": it is refused, and the defaults hold"
-                notes.extend(f"{document.name}: {problem}{end}" for problem in problems)
-                if read is not None:
-                    return read
-        return DEFAULT_POLICIES
+            match configmaps.read(item, settings):
+                case PolicyText(text):
+                    read, problems = policies.read(text)
+                    end = "" if read is not None else ": it is refused, and the defaults hold"
+                    notes.extend(f"{document.name}: {problem}{end}" for problem in problems)
+                    held = read if read is not None else held
+                case NodeTopology() | UnhealthyGpus() as fact:
+                    facts.setdefault(fact.node, []).append(fact)
+        return facts, held
 
     def groups(self, levels: tuple[Level, ...]) -> tuple[PodGroup, ...]:
         topologies = {item.metadata.name: podgroups.read_topology(item) for _, item in self.topologies}

@@ -18,7 +18,7 @@ import yaml
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.dialects import configmaps, coscheduling, kai
+from muster.dialects import configmaps, coscheduling, kai, ranks
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS, Settings
 
@@ -29,7 +29,7 @@ HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_GONE = 403, 404, 410
 
 KEPT_PREFIXES = (
     "gpu.topology/",
-    "apps.kubernetes.io/pod-index",
+    "NODE_TYPE",
     "gpu-topology",
     "scheduling.run.ai/",
     "scheduling.x-k8s.io/",
@@ -40,7 +40,7 @@ KEPT_PREFIXES = (
     *kai.GANG_KEYS,
     kai.SUBGROUP,
     *coscheduling.GANG_KEYS,
-    "batch.kubernetes.io/job-completion-index",
+    *ranks.KEYS,
 )
 """Labels and annotations of pods, and annotations of nodes, that dialects read. Others may hold anything:
 kubectl's last-applied-configuration holds the whole manifest."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 import msgspec
 
@@ -20,10 +21,12 @@ from muster.adapters.files.sources import Document
 from muster.dialects import nodes, pods
 from muster.dialects.objects import Metadata, NodeObject
 from muster.dialects.settings import Settings
+from muster.domain.levels import Level, part_of
 from muster.domain.node import Node
-from muster.domain.pod import Pod
+from muster.domain.pod import Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -88,15 +91,20 @@ def cluster_of(documents: Iterable[Document], settings: Settings) -> Cluster:
         raise BadInput(problems)
     if not found.nodes:
         raise BadInput([Malformed("", "", _NO_NODES)])
-    facts = found.beside.facts(settings)
+    facts, policies = found.beside.said(settings, found.notes)
     seen_nodes = tuple(
         nodes.read(node, settings, facts.get(node.metadata.name, ())) for _, node in found.nodes
     )
     seen_pods = _pods(found, settings)
-    policies = found.beside.policies(settings, found.notes)
     groups = found.beside.groups(policies.levels)
     _note(found, seen_nodes, seen_pods, settings)
+    found.notes.extend(
+        f"PodGroup {group.namespace}/{group.name}: {problem}"
+        for group in groups
+        for problem in group.problems
+    )
     found.notes.extend(_unnamed(groups, seen_pods))
+    found.notes.extend(_nowhere(groups, seen_pods, seen_nodes, policies.levels))
     skipped = dict(sorted(found.skipped.items()))
     return Cluster(seen_nodes, seen_pods, groups, policies, tuple(found.notes), skipped)
 
@@ -239,6 +247,40 @@ def _unnamed(groups: Iterable[PodGroup], seen: Iterable[Pod]) -> list[str]:
         for group in groups
         if group.key not in named
     ]
+
+
+def _nowhere(
+    groups: Iterable[PodGroup], seen: Iterable[Pod], there: Sequence[Node], levels: tuple[Level, ...]
+) -> list[str]:
+    """Wishes for a scope in which no node lies, perhaps a misspelt one. Where it is required the decision
+    says so; a preference is passed over, and a limit counts each node as a part."""
+    wishes = {
+        f"{pod.namespace}/{pod.claim.name}": pod.claim.wishes
+        for pod in seen
+        if pod.claim is not None and pod.present and not pod.node
+    }
+    wishes |= {f"PodGroup {group.namespace}/{group.name}": group.wishes for group in groups}
+    known = {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
+    asked = {scope for each in wishes.values() for scope in _soft(each)} - known
+    nowhere = {scope for scope in asked if not any(part_of(node, scope, levels) for node in there)}
+    words = (*Scope, *(level.scope for level in levels))
+    return [
+        f"{who}: no node lies in any {scope}: {what}{_perhaps(scope, words)}"
+        for who, each in wishes.items()
+        for scope, what in _soft(each).items()
+        if scope in nowhere
+    ]
+
+
+def _soft(wishes: Wishes) -> dict[str, str]:
+    """Scopes that are not required → what becomes of the wish where there is no such part."""
+    limited = dict.fromkeys((most.scope for most in wishes.max_per), "max-per counts each node as one")
+    return limited | dict.fromkeys(wishes.preferred_scopes, "that preference is passed over")
+
+
+def _perhaps(scope: str, words: Iterable[str]) -> str:
+    near = get_close_matches(scope, [word for word in words if word != scope], n=1)
+    return f"; perhaps {near[0]} is meant" if near else ""
 
 
 def _on_broken(seen: Iterable[Pod], node: Node) -> list[str]:

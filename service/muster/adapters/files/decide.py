@@ -82,7 +82,7 @@ def decide(
 ) -> Decided:
     """Place every pending gang. `clock` gives seconds, for timings alone."""
     ledger, roster = Ledger(), Roster()
-    ledger.set_levels(policies.levels)
+    ledger.set_policies(policies)
     roster.policies = policies
     for node in nodes:
         ledger.set_node(node)

@@ -68,7 +68,7 @@ def picture(state: NodeState, known: Holdings) -> NodePicture:
         gpu: Mark(taken(state, gpu)) for gpu in range(topology.gpu_count) if not state.free_gpus >> gpu & 1
     }
     marks |= {gpu: Mark(known.letter(name, gpu), True) for gpu in known.held.get(name, {})}
-    return NodePicture(name, topology, marks, state.unindexed_gpus)
+    return NodePicture(name, topology, marks, state.unindexed_gpus, state.node.machine)
 
 
 def taken(state: NodeState, gpu: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -36,10 +36,6 @@ class Named(Metadata, frozen=True):
 class PodManifest(PodObject, frozen=True):
     metadata: Named = Named()
     spec: Spec = Spec()
-
-
-class NodeStatusManifest(_Shape, frozen=True):
-    capacity: dict[str, str | int | float] | None = None
 
 
 class Template(_Shape, frozen=True):
@@ -265,11 +261,8 @@ def node(document: Document) -> NodeObject:
     read = convert(document, NodeObject)
     check_named(document, read.metadata)
     if read.status.allocatable is None:
-        status: Any = document.value.get("status") or {}
-        capacity = convert(document, NodeStatusManifest, status, "status").capacity
-        read = msgspec.structs.replace(
-            read, status=msgspec.structs.replace(read.status, allocatable=capacity)
-        )
+        status = msgspec.structs.replace(read.status, allocatable=read.status.capacity)
+        read = msgspec.structs.replace(read, status=status)
     return read
 
 

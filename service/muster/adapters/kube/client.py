@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
+OPEN_TIMEOUT_S = 30.0
+"""Until a watch stands; a server may let it queue for a while."""
 DEAD_PEER_S = 9
 """A peer that acknowledges nothing for so long is gone (TCP_USER_TIMEOUT and keep-alive probes). Shorter than
 any time after which the gangs give a place up because no Binding was seen (`session_s`)."""
@@ -78,6 +80,8 @@ class KubeClient:
         self._configuration: Any = None
         self._loaded = 0.0
         self._reloading = asyncio.Lock()
+        self._watches: set[aiohttp.ClientResponse] = set()
+        self._heard_at = time.monotonic()
 
     async def __aenter__(self) -> KubeClient:
         await self.connect()
@@ -104,6 +108,18 @@ class KubeClient:
     @property
     def host(self) -> str:
         return str(self._configuration.host) if self._configuration is not None else ""
+
+    @property
+    def silent_s(self) -> float:
+        """Since the server last said anything, s."""
+        return time.monotonic() - self._heard_at
+
+    def end_watches(self) -> bool:
+        """Break off the watches that stand, if any do: their readers get Unreachable, between two batches."""
+        ending = list(self._watches)
+        for response in ending:
+            response.close()
+        return bool(ending)
 
     async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
         """The body of a GET. `what` names the object for errors ("pods", "node a").
@@ -136,7 +152,11 @@ class KubeClient:
             Unreachable: broken off, or silent for `read_deadline_s`.
         """
         async with self._request("GET", what, path, query=query, read_deadline_s=read_deadline_s) as response:
-            yield _lines(what, response)
+            self._watches.add(response)
+            try:
+                yield self._lines(what, response)
+            finally:
+                self._watches.discard(response)
 
     @contextlib.asynccontextmanager
     async def _request(
@@ -164,19 +184,38 @@ class KubeClient:
             headers = await self._headers()
             if verb == "PATCH":
                 headers["Content-Type"] = "application/merge-patch+json"
-            answer = await self._rest.request(verb, url, headers=headers, body=body, _request_timeout=timeout)
+            async with asyncio.timeout(OPEN_TIMEOUT_S if read_deadline_s is not None else None):
+                answer = await self._rest.request(
+                    verb, url, headers=headers, body=body, _request_timeout=timeout
+                )
+            self._heard_at = time.monotonic()
             response: aiohttp.ClientResponse = answer.response
             async with response:
                 if response.status >= 400:
                     raise await self._refusal(name, response)
                 yield response
+        except ConfigError as problem:  # good ones may come: they are read again
+            raise Unreachable(f"{name}: {problem}") from problem
         except TimeoutError as problem:
             raise Unreachable(f"{name} at {self.host}: no answer in time") from problem
         except (aiohttp.ClientError, OSError) as problem:
             raise Unreachable(f"{name} at {self.host}: {problem or type(problem).__name__}") from problem
 
+    async def _lines(self, what: str, response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
+        """Complete lines, as many as have come. A piece without its newline at the end was cut off: dropped,
+        since the next watch starts before it."""
+        rest = b""
+        while chunk := await response.content.readany():
+            self._heard_at = time.monotonic()
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > LINE_LIMIT:
+                raise Unreachable(f"WATCH {what}: an event of more than {LINE_LIMIT} bytes")
+            if lines:
+                yield lines
+
     async def _headers(self) -> dict[str, str]:
-        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        with self._credentials():  # a token is read, or asked of a plugin, again from time to time
+            token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         headers = {"Accept": "application/json", "User-Agent": "muster"}
         return headers | {"Authorization": token} if token else headers
 
@@ -189,7 +228,7 @@ class KubeClient:
         if response.status == 401:
             await self._reload()
         after = response.headers.get("Retry-After", "")
-        retry_after = float(after) if after.isdigit() else None
+        retry_after = float(after) if after.isdecimal() else None
         return ApiError(name, response.status, message or str(response.reason), retry_after)
 
     async def _reload(self) -> None:
@@ -205,7 +244,7 @@ class KubeClient:
         from kubernetes.aio.client.rest import RESTClientObject
 
         configuration = Configuration()
-        try:
+        with self._credentials():
             if path := self._kubeconfig_path():
                 # to_thread is no help: an exec plugin is awaited; the file is small
                 await config.load_kube_config(  # type: ignore[no-untyped-call]
@@ -213,22 +252,23 @@ class KubeClient:
                 )
             else:
                 config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        except (
-            config.ConfigException,
-            yaml.YAMLError,
-            OSError,
-            ValueError,
-            LookupError,
-            *_MISSHAPEN,
-        ) as problem:
-            where = self._kubeconfig_path() or "the pod's service account (no kubeconfig was found)"
-            raise ConfigError(f"can't use the credentials of {where}: {problem}") from problem
         configuration.client_session_kwargs = {"trust_env": not configuration.proxy}
         old, self._configuration = self._rest, configuration
         self._rest = _connection(RESTClientObject, configuration)
         self._loaded = time.monotonic()
         if old is not None:
             await old.close()
+
+    @contextlib.contextmanager
+    def _credentials(self) -> Iterator[None]:
+        """Whatever the library raises for credentials that it can't use, as ConfigError."""
+        from kubernetes.aio.config import ConfigException
+
+        try:
+            yield
+        except (ConfigException, yaml.YAMLError, OSError, ValueError, LookupError, *_MISSHAPEN) as problem:
+            where = self._kubeconfig_path() or "the pod's service account (no kubeconfig was found)"
+            raise ConfigError(f"can't use the credentials of {where}: {problem}") from problem
 
     def _kubeconfig_path(self) -> str | None:
         if self._kubeconfig is not None:
@@ -260,18 +300,6 @@ def _lively_socket(address: Any) -> socket.socket:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S // 2)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_PEER_S // 6)
     return made
-
-
-async def _lines(what: str, response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
-    """Complete lines, as many as have come. A piece without its newline at the end was cut off: dropped,
-    since the next watch starts before it."""
-    rest = b""
-    while chunk := await response.content.readany():
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LINE_LIMIT:
-            raise Unreachable(f"WATCH {what}: an event of more than {LINE_LIMIT} bytes")
-        if lines:
-            yield lines
 
 
 def _import_kubernetes() -> None:

@@ -1,31 +1,31 @@
 """Kubernetes events: what users see in `kubectl describe`, never at the cost of planning.
 
-`emit` only puts into a bounded queue; one task posts from it, at a limited rate. What does not fit is dropped
-and counted: an event is a courtesy, the pods' condition and /gangs carry the same sentence. core/v1 is used
-because `kubectl describe` and every collector read it.
+They are posted at a limited rate. What does not fit into the queue is dropped and counted: an event is a
+courtesy, the pods' condition and /gangs carry the same sentence. core/v1 is used because `kubectl describe`
+and every collector read it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import structlog
 
-from muster.adapters.kube.backoff import Backoff
-from muster.adapters.kube.client import ApiError, KubeClient, KubeError, Unreachable
+from muster.adapters.kube.client import ApiError, KubeClient
+from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.instructions import EmitEvent, EventReason
 
 COMPONENT = "muster"
 MESSAGE_LIMIT = 1024
 """Bytes that the API server takes in `message`; our sentences put the cause first."""
-TRIES = 5
-RETRY_STATUS = frozenset({429, 500, 502, 503, 504})
+HTTP_CONFLICT = 409
+"""There is an event of this name: a try whose answer did not come had landed."""
 NORMAL = frozenset({EventReason.WAITING, EventReason.PLACED})
 
 log = structlog.get_logger(__name__)
@@ -52,22 +52,26 @@ class _Post:
     reason: EventReason
     message: str
     at: datetime
+    id: str
+    """Of the event's own name, the same at each try."""
 
 
-class EventPoster:
-    """Posts events; `run` ends only by cancellation. `instance` names this process in them."""
+class EventPoster(Outbox[_Post]):
+    """Posts events. `instance` names this process in them."""
 
     def __init__(
-        self, client: KubeClient, metrics: Metrics, instance: str, settings: EventSettings | None = None
+        self,
+        client: KubeClient,
+        metrics: Metrics,
+        instance: str,
+        settings: EventSettings | None = None,
+        retry: Retry | None = None,
     ) -> None:
+        self._settings = settings or EventSettings()
+        super().__init__(self._settings.queue, retry)
         self._client = client
         self._metrics = metrics
         self._instance = instance
-        self._settings = settings or EventSettings()
-        self._waiting: deque[_Post] = deque()
-        self._arrived = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._last: OrderedDict[str, tuple[EventReason, str, float]] = OrderedDict()
         self._tokens = float(self._settings.burst)
         self._filled = time.monotonic()
@@ -77,39 +81,21 @@ class EventPoster:
         now = datetime.now(UTC)
         message = _shortened(instruction.message)
         for name, uid in instruction.objects:
+            post = _Post(
+                instruction.api_version,
+                instruction.kind,
+                instruction.namespace,
+                name,
+                uid,
+                instruction.reason,
+                message,
+                now,
+                uuid4().hex[:16],
+            )
             if self._repeated(uid, instruction.reason, message):
                 self._metrics.event("repeated")
-            elif len(self._waiting) >= self._settings.queue:
+            elif not self._put(post.id, post):
                 self._metrics.event("dropped")
-            else:
-                self._waiting.append(
-                    _Post(
-                        instruction.api_version,
-                        instruction.kind,
-                        instruction.namespace,
-                        name,
-                        uid,
-                        instruction.reason,
-                        message,
-                        now,
-                    )
-                )
-        if self._waiting:
-            self._idle.clear()
-            self._arrived.set()
-
-    async def run(self) -> None:
-        while True:
-            await self._arrived.wait()
-            while self._waiting:
-                await self._take_token()
-                await self._post(self._waiting.popleft())
-            self._arrived.clear()
-            self._idle.set()
-
-    async def drained(self) -> None:
-        """Returns when nothing waits to be posted: for a clean shutdown (give it a deadline) and tests."""
-        await self._idle.wait()
 
     def _repeated(self, uid: str, reason: EventReason, message: str) -> bool:
         """Whether the object's last event said the same not long ago: a retry, and no change of state."""
@@ -130,31 +116,24 @@ class EventPoster:
         if self._tokens < 0:
             await asyncio.sleep(-self._tokens / self._settings.per_s)
 
-    async def _post(self, post: _Post) -> None:
-        backoff = Backoff(first=0.25, limit=8.0)
-        path = f"/api/v1/namespaces/{post.namespace}/events"
-        what = f"event on {post.kind.lower()} {post.namespace}/{post.name}"
-        for attempt in range(1, TRIES + 1):
-            try:
-                await self._client.post(what, path, self._body(post))
-            except KubeError as problem:
-                lasting = isinstance(problem, ApiError) and problem.status not in RETRY_STATUS
-                if lasting or attempt == TRIES or not isinstance(problem, ApiError | Unreachable):
-                    # 403 and 404 mean a namespace that is going away: nobody will miss it there
-                    log.warning("event lost", reason=post.reason.value, tries=attempt, error=str(problem))
-                    self._metrics.event("failed")
-                    return
-            else:
-                self._metrics.event("posted")
-                return
-            await asyncio.sleep(backoff.delay())
+    async def _send(self, item: _Post) -> None:
+        await self._take_token()
+        what = f"event on {item.kind.lower()} {item.namespace}/{item.name}"
+        await self._client.post(what, f"/api/v1/namespaces/{item.namespace}/events", self._body(item))
+
+    def _ended(self, item: _Post, refusal: ApiError | None) -> None:
+        if refusal is None or refusal.status == HTTP_CONFLICT:
+            self._metrics.event("posted")
+        else:  # often in a namespace that is going away: nobody will miss it there
+            log.warning("event lost", reason=item.reason.value, error=str(refusal))
+            self._metrics.event("failed")
 
     def _body(self, post: _Post) -> dict[str, object]:
         at = post.at.strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{post.name[:200]}.{uuid4().hex[:16]}", "namespace": post.namespace},
+            "metadata": {"name": f"{post.name[:200]}.{post.id}", "namespace": post.namespace},
             "involvedObject": {
                 "apiVersion": post.api_version,
                 "kind": post.kind,

@@ -2,6 +2,7 @@
 
 A kubelet writes its node's and its pods' status all the time; few of those writes change a fact that matters
 here. What is known of each pod and node is kept, for that comparison and for the shim's in-flight Bindings.
+Reading a pod's facts is dear (some 100 µs), so an object that is as it was is not read again.
 
 Some facts come from two objects: a node's from its ConfigMaps too, a PodGroup's from KAI's Topologies and the
 policies' levels. When one of the two changes, the other is read again.
@@ -9,10 +10,12 @@ policies' levels. When one of the two changes, the other is read again.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+import msgspec
 import structlog
 
 from muster.adapters.kube.decode import config_map_key
@@ -39,6 +42,8 @@ from muster.gangs.events import (
 )
 from muster.gangs.instructions import EmitEvent, EventReason
 
+_encoder = msgspec.json.Encoder()
+
 log = structlog.get_logger(__name__)
 
 
@@ -56,6 +61,8 @@ class Intake:
         self._put = put
         self._emit = emit
         self._pods: dict[str, Pod] = {}
+        self._pod_digests: dict[str, bytes] = {}
+        """Of the objects that they were read from."""
         self._nodes: dict[str, Node] = {}
         self._node_objects: dict[str, NodeObject] = {}
         self._facts: dict[str, NodeFact] = {}
@@ -73,9 +80,14 @@ class Intake:
 
     async def on_pod(self, change: Seen[PodObject] | Gone) -> None:
         if isinstance(change, Gone):
+            self._pod_digests.pop(change.key, None)
             if self._pods.pop(change.key, None) is not None:
                 await self._put(PodGone(time.monotonic(), change.key))
             return
+        uid, digest = change.object.metadata.uid, _digest(change.object)
+        if self._pod_digests.get(uid) == digest:
+            return
+        self._pod_digests[uid] = digest
         pod = pods.read(change.object, self._settings)
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
@@ -162,9 +174,12 @@ class Intake:
         if problems:
             name = f"{meta.namespace}/{meta.name}"
             log.warning("policies can't be read", config_map=name, used=read is not None, problems=problems)
-            kept = (
-                "used without what can't be read" if read is not None else "refused, the last good ones stay"
-            )
+            if read is not None:
+                kept = "used without what can't be read"
+            elif self._policies is DEFAULT_POLICIES:
+                kept = "refused, and the defaults hold: no good ones have been read since the service began"
+            else:
+                kept = "refused, the last good ones stay"
             message = f"topology policies are {kept}: {'; '.join(problems)}"
             where = ((meta.name, meta.uid),)
             self._emit(EmitEvent(meta.namespace, where, EventReason.INVALID, message, "ConfigMap"))
@@ -174,7 +189,9 @@ class Intake:
     async def _policies_are(self, policies: Policies) -> None:
         if policies != self._policies:
             self._policies = policies
-            log.info("policies changed", policies=[policy.name for policy in policies.policies])
+            levels = [level.scope for level in policies.levels]
+            names = [policy.name for policy in policies.policies]
+            log.info("policies changed", policies=names, levels=levels)
             await self._put(PoliciesSeen(time.monotonic(), policies))
             await self._read_groups()
 
@@ -207,6 +224,17 @@ class Intake:
         topologies = self._topologies or None
         group = podgroups.read(self._group_objects[uid], self._policies.levels, topologies)
         before = self._groups.get(uid)
+        if group.problems and (before is None or before.problems != group.problems):
+            log.warning(
+                "pod group is planned without what nothing grants", group=group.name, problems=group.problems
+            )
         if before != group or before.status != group.status:
             self._groups[uid] = group
             await self._put(PodGroupSeen(time.monotonic(), group))
+
+
+def _digest(pod: PodObject) -> bytes:
+    """16 bytes for all that is decoded of it but its version: annotations alone may have 256 KiB."""
+    metadata = msgspec.structs.replace(pod.metadata, resource_version="")
+    decoded = _encoder.encode((metadata, pod.spec, pod.status))
+    return hashlib.blake2b(decoded, digest_size=16, usedforsecurity=False).digest()

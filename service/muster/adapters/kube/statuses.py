@@ -1,78 +1,56 @@
 """The status of PodGroup objects, written by merge patch of the status subresource.
 
-`write` only remembers what each object is to show; one task sends it, one object after another. What came
-while the API server did not answer replaces what waited, so that an outage costs one write an object and not
-one a change. Only PodGroups of our own API are written: gangs ask for no others.
+What came while the API server did not answer replaces what waited, so that an outage costs one write an
+object and not one a change. Only PodGroups of our own API are written: gangs ask for no others.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from datetime import UTC, datetime
 
 import structlog
 
-from muster.adapters.kube.backoff import Backoff
-from muster.adapters.kube.client import ApiError, KubeClient, KubeError
-from muster.adapters.kube.events import RETRY_STATUS
+from muster.adapters.kube.client import ApiError, KubeClient
+from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import OURS, Condition
 from muster.gangs.instructions import WriteStatus
 
 WAITING_LIMIT = 10_000
 """Objects whose status may wait, and whose conditions are remembered: more PodGroups than a cluster has."""
+LASTING = Retry(tries=100, limit_s=30.0)
+"""Some 40 minutes: what an object shows is asked for again only when it changes."""
 
 log = structlog.get_logger(__name__)
 
 
-class StatusWriter:
-    """Writes statuses; `run` ends only by cancellation."""
+class StatusWriter(Outbox[WriteStatus]):
+    """Writes statuses, one after another."""
 
-    def __init__(self, client: KubeClient, metrics: Metrics) -> None:
+    def __init__(self, client: KubeClient, metrics: Metrics, retry: Retry | None = None) -> None:
+        super().__init__(WAITING_LIMIT, retry or LASTING)
         self._client = client
         self._metrics = metrics
-        self._waiting: OrderedDict[tuple[str, str], WriteStatus] = OrderedDict()
-        """By namespace and name: what was to be said of an object that is made anew is never said of it."""
-        self._arrived = asyncio.Event()
         self._since: OrderedDict[str, dict[str, tuple[bool, str]]] = OrderedDict()
         """By object: condition → (status, since when)."""
-        self._backoff = Backoff(first=0.25, limit=30.0)
 
     def write(self, instruction: WriteStatus) -> None:
         """Remember what the object is to show. Never waits."""
-        self._waiting[instruction.namespace, instruction.name] = instruction
-        if len(self._waiting) > WAITING_LIMIT:
-            self._waiting.popitem(last=False)
+        # by name, not UID: what was to be said of an object that is made anew is never said of it
+        if not self._put((instruction.namespace, instruction.name), instruction):
             self._metrics.status("dropped")
-        self._arrived.set()
 
-    async def run(self) -> None:
-        while True:
-            await self._arrived.wait()
-            while self._waiting:
-                _, next_one = self._waiting.popitem(last=False)
-                await self._send(next_one)
-            self._arrived.clear()
+    async def _send(self, item: WriteStatus) -> None:
+        path = f"/apis/{OURS}/namespaces/{item.namespace}/podgroups/{item.name}/status"
+        await self._client.merge_patch(
+            f"status of podgroup {item.namespace}/{item.name}", path, self._body(item)
+        )
 
-    async def _send(self, instruction: WriteStatus) -> None:
-        name = f"{instruction.namespace}/{instruction.name}"
-        path = f"/apis/{OURS}/namespaces/{instruction.namespace}/podgroups/{instruction.name}/status"
-        try:
-            await self._client.merge_patch(f"status of podgroup {name}", path, self._body(instruction))
-        except KubeError as problem:
-            if isinstance(problem, ApiError) and problem.status not in RETRY_STATUS:
-                # gone, or of a CRD that is not ours
-                log.info("status not written", podgroup=name, error=str(problem))
-                self._metrics.status("failed")
-                return
-            self._waiting.setdefault((instruction.namespace, instruction.name), instruction)
-            delay = self._backoff.delay()
-            log.warning("status not written yet", podgroup=name, error=str(problem), retry_in_s=delay)
-            await asyncio.sleep(delay)
-        else:
-            self._backoff.reset()
-            self._metrics.status("written")
+    def _ended(self, item: WriteStatus, refusal: ApiError | None) -> None:
+        if refusal is not None:  # gone, or of a CRD that is not ours
+            log.info("status not written", podgroup=f"{item.namespace}/{item.name}", error=str(refusal))
+        self._metrics.status("written" if refusal is None else "failed")
 
     def _body(self, instruction: WriteStatus) -> dict[str, object]:
         """What is empty is taken away."""

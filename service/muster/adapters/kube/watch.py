@@ -47,8 +47,9 @@ class Gone:
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
     """`page_size`: objects a list request. `timeout_s`: after how long the server is asked to end a watch.
-    `read_deadline_s`: silence after which a watch is taken for dead; the API server sends a bookmark about
-    every 60 to 75 s, so it must be longer. `backoff_first_s`, `backoff_limit_s`: waits between tries."""
+    `read_deadline_s`: silence after which one watch is taken for dead, though the server answers (`pulse`);
+    it sends a bookmark about every 60 to 75 s, so it must be longer. `backoff_first_s`, `backoff_limit_s`:
+    waits between tries."""
 
     page_size: int = 500
     timeout_s: float = 300.0

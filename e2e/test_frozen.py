@@ -1,0 +1,72 @@
+"""An API server that is frozen behind live connections, which its kernel goes on acknowledging."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from e2e import objects
+from e2e.arena import Arena
+from e2e.scene import Scene
+from local_cluster.cluster import LocalCluster
+from local_cluster.stack import Stack
+
+NOTICED_S = 20.0
+"""8 s by design (`kube.pulse`), and some for a busy machine; without it, 120 s."""
+BACK_S = 45.0
+"""A killed leader's lease holds for some seconds."""
+
+
+@contextmanager
+def frozen(cluster: LocalCluster) -> Iterator[None]:
+    pid = cluster.running()["kube-apiserver"].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def restarts(stack: Stack) -> float:
+    """How often the service's watches of pods and nodes broke, but for being ended by the server."""
+    found = re.findall(
+        r'muster_watch_restarts_total\{reason="unreachable",resource="(?:pods|nodes)"\} (\S+)',
+        stack.service_get("/metrics"),
+    )
+    return sum(map(float, found))
+
+
+@pytest.mark.grace(BACK_S)
+def test_a_frozen_api_server_is_noticed_and_all_goes_on_once_it_wakes(
+    scene: Scene, stack: Stack, arena: Arena
+) -> None:
+    assert arena.cluster is not None
+    scene.node(objects.node("a"))
+    scene.runs(scene.create(objects.pod("before")))
+    before = restarts(stack)
+    with frozen(arena.cluster):
+        scene.until(lambda: restarts(stack) >= before + 2, "both watches are given up", NOTICED_S)
+    stack.restore()  # a scheduler that could not renew its lease has ended, as it should
+    scene.runs(scene.create(objects.pod("after")), BACK_S)
+
+
+@pytest.mark.grace(BACK_S)
+def test_bindings_that_land_when_it_wakes_take_no_gpu_twice(scene: Scene, stack: Stack, arena: Arena) -> None:
+    assert arena.cluster is not None
+    for name in ("a", "b"):
+        scene.node(objects.node(name))
+    gang = [objects.pod(f"g-{rank}", gang=objects.ack("g", 12)) for rank in range(12)]
+    before = restarts(stack)
+    names = scene.create(*gang)
+    scene.until(scene.bound, "a first member is bound")
+    with frozen(arena.cluster):
+        scene.until(lambda: restarts(stack) >= before + 2, "both watches are given up", NOTICED_S)
+        scene.until(lambda: not stack.scheduler.alive, "the scheduler could not renew its lease", BACK_S)
+    stack.restore()
+    other = scene.create(objects.pod("other", gpus=4))
+    scene.runs(names + other, BACK_S)

@@ -1,0 +1,126 @@
+"""What is to be written to the API server and may wait: the one queue of events, evictions and statuses.
+
+`_put` never waits; one task, `run`, sends one item after another. A refusal is of one item, and only that one
+waits, longer each time, while the others go on. Where nobody answers, all wait, and no item is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from muster.adapters.kube.backoff import Backoff
+from muster.adapters.kube.client import ApiError, KubeError
+
+PASSING = frozenset({401, 403, 429, 500, 502, 503, 504})
+"""Refusals that may be none the next time. 401: the client reads its credentials again. 403: an API server
+that has just started does not know all rights yet. 429: a disruption budget, or a busy server."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often an item is sent, at most, and the waits between in seconds: some 50 s in all."""
+
+    tries: int = 12
+    first_s: float = 0.25
+    limit_s: float = 10.0
+
+    def backoff(self) -> Backoff:
+        return Backoff(self.first_s, self.limit_s)
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[T]):
+    item: T
+    backoff: Backoff
+    tries: int = 0
+
+
+class Outbox(ABC, Generic[T]):
+    """At most `limit` items wait. `run` ends only by cancellation."""
+
+    def __init__(self, limit: int, retry: Retry | None = None) -> None:
+        self._limit = limit
+        self._retry = retry or Retry()
+        self._waiting: dict[Hashable, _Waiting[T]] = {}
+        self._due: deque[Hashable] = deque()
+        """Keys of those that may be sent now, in order."""
+        self._pause = self._retry.backoff()
+        self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @abstractmethod
+    async def _send(self, item: T) -> None:
+        """Make the request; raises what the client raises."""
+
+    @abstractmethod
+    def _ended(self, item: T, refusal: ApiError | None) -> None:
+        """The item was sent, or is given up for this refusal: count it."""
+
+    def _wanted(self, item: T) -> bool:
+        """Whether it is still to be sent, now that its turn has come: else it is left out."""
+        return True
+
+    def _put(self, key: Hashable, item: T) -> bool:
+        """Queue an item, in the place of one of this key that waits. False: there is no room."""
+        if (waiting := self._waiting.get(key)) is not None:
+            waiting.item = item
+            return True
+        if len(self._waiting) >= self._limit:
+            return False
+        self._waiting[key] = _Waiting(item, self._retry.backoff())
+        self._idle.clear()
+        self._is_due(key)
+        return True
+
+    async def run(self) -> None:
+        while True:
+            while self._due:
+                await self._next(self._due.popleft())
+            if not self._waiting:
+                self._idle.set()
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def drained(self) -> None:
+        """Returns when nothing waits any more: for a clean shutdown (give it a deadline) and tests."""
+        await self._idle.wait()
+
+    async def _next(self, key: Hashable) -> None:
+        waiting = self._waiting.pop(key)
+        if not self._wanted(waiting.item):
+            return
+        try:
+            await self._send(waiting.item)
+        except ApiError as refusal:
+            self._pause.reset()
+            waiting.tries += 1
+            if refusal.status not in PASSING or waiting.tries == self._retry.tries:
+                self._ended(waiting.item, refusal)
+            else:
+                self._again(key, waiting, self._delay(waiting, refusal))
+        except KubeError:  # nobody answered: the watches log that
+            self._again(key, waiting, 0.0)
+            await asyncio.sleep(self._pause.delay())
+        else:
+            self._pause.reset()
+            self._ended(waiting.item, None)
+
+    def _delay(self, waiting: _Waiting[T], refusal: ApiError) -> float:
+        return max(waiting.backoff.delay(), min(refusal.retry_after or 0.0, self._retry.limit_s))
+
+    def _again(self, key: Hashable, waiting: _Waiting[T], delay: float) -> None:
+        if key not in self._waiting:  # else a newer item of the key has come meanwhile, and is due
+            self._waiting[key] = waiting
+            asyncio.get_running_loop().call_later(delay, self._is_due, key)
+
+    def _is_due(self, key: Hashable) -> None:
+        self._due.append(key)
+        self._arrived.set()
