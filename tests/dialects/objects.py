@@ -62,6 +62,7 @@ def node_object(
             },
             "spec": more.get("spec", {}),
             "status": {
+                "capacity": more.get("capacity"),
                 "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110", **(allocatable or {})},
                 "conditions": [{"type": "Ready", "status": more.get("ready", "True")}],
             },

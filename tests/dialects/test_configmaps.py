@@ -246,6 +246,15 @@ def test_nothing_is_planned_on_unhealthy_gpus() -> None:
     assert (state.free_gpus, state.free_memory) == (0b1010, (0, 16, 0, 16))
 
 
+def test_a_broken_gpu_leaves_the_others_their_size() -> None:
+    """The device plugin takes it out of allocatable, and the ConfigMap says which one it is."""
+    capacity = {"aliyun.com/gpu-count": 4, "aliyun.com/gpu-mem": 64}
+    allocatable = {"aliyun.com/gpu-count": 3, "aliyun.com/gpu-mem": 48}
+    node = nodes.read(node_object(allocatable, capacity=capacity), more=[unhealthy("1")])
+    assert node.problems == ()
+    assert NodeState.of(node, ()).free_memory == (16, 0, 16, 16)
+
+
 def test_a_node_without_gpus_is_told_nothing_of_them() -> None:
     node = nodes.read(node_object(), more=[published(linkType=PAIR), unhealthy("0,x")])
     assert (node.topology.gpu_count, node.unhealthy, node.problems) == (0, 0, ())

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from muster.dialects import nodes, pods
 from muster.domain import allocation
-from muster.domain.allocation import Stamp
-from muster.domain.decision import MemberPlacement, Objective, Placed
+from muster.domain.decision import MemberPlacement
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.reasons import BadValue
-from muster.domain.request import GangId, Slice
+from muster.domain.request import Slice
 from muster.domain.topology import mask_of
 from tests.dialects.objects import node_object, pod_object
 
@@ -151,6 +150,14 @@ MEMORY: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "by GPU, another sum": (by_gpu("16,16,40,41"), (28,) * 4, "112 in all"),
     "by GPU, no numbers": (by_gpu("16,16,40,x"), (28,) * 4, "expected GiB of each"),
     "by GPU, negative": (by_gpu("-16,48,40,40"), (28,) * 4, "expected GiB of each"),
+    "one GPU broken": (
+        offers(4, 48, capacity={COUNT: 4, MEM: 64}),
+        (16,) * 4,
+        "allocatable has 16 aliyun.com/gpu-mem less than capacity, 0 of them on GPUs that are known",
+    ),
+    "one GPU broken and not counted": (offers(3, 48, capacity={COUNT: 4, MEM: 64}), (16,) * 4, "not said"),
+    "all GPUs broken": (offers(4, 0, capacity={COUNT: 4, MEM: 64}), (), ""),
+    "capacity that is none": (offers(4, 64, capacity={COUNT: "x", MEM: -1}), (16,) * 4, ""),
     "by GPU, very long": (by_gpu("1," * 9_000), (28,) * 4, "expected GiB of each"),
 }
 
@@ -195,8 +202,7 @@ def test_how_a_node_places_slices(placement: str, expected: tuple[bool, int]) ->
 
 # --- written and read back -------------------------------------------------------------------------
 
-PLAN = Placed(GangId("ns", "gputopology", "p"), (), Objective(None, (), None, 0.0, 0), "node", "node n", True)
-STAMP = Stamp(7, 1_700_000_000_000_000_000)
+WALL_NS = 1_700_000_000_000_000_000
 
 
 def bound(annotations: dict[str, str], **said: Any) -> Pod:
@@ -205,7 +211,7 @@ def bound(annotations: dict[str, str], **said: Any) -> Pod:
 
 def written(pod: Pod, gpus: tuple[int, ...], sizes: tuple[int, ...] = (16,) * 8) -> dict[str, str]:
     place = MemberPlacement(pod.uid, pod.name, "", "n", gpus, pod.slice.units if pod.slice else 0)
-    return allocation.write(pod, place, PLAN, STAMP, sizes)
+    return allocation.timed(allocation.write(pod, place, 7, "{}", sizes), WALL_NS)
 
 
 def test_what_a_binding_carries_of_a_slice() -> None:

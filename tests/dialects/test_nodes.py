@@ -47,6 +47,22 @@ def test_what_a_node_offers() -> None:
     assert [(taint.key, taint.value, taint.effect) for taint in node.taints] == [("k", "v", "NoSchedule")]
 
 
+MACHINES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    # name: labels, annotations, the machine
+    "the document's": ({}, {"NODE_TYPE": "ecs.sccgn6.24xlarge"}, "ecs.sccgn6.24xlarge"),
+    "the cloud's label": ({"node.kubernetes.io/instance-type": "p5.48xlarge"}, {}, "p5.48xlarge"),
+    "both": ({"node.kubernetes.io/instance-type": "a"}, {"NODE_TYPE": "b"}, "b"),
+    "no name": ({}, {"NODE_TYPE": "a\nb"}, ""),
+    "nothing": ({}, {}, ""),
+}
+
+
+@pytest.mark.parametrize(("labels", "annotations", "machine"), MACHINES.values(), ids=MACHINES)
+def test_what_machine_it_is(labels: dict[str, str], annotations: dict[str, str], machine: str) -> None:
+    node = read(node_object(labels=labels, annotations=annotations))
+    assert (node.machine, node.problems) == (machine, ())
+
+
 BAD_ALLOCATABLE = {
     "no quantity": ({"nvidia.com/gpu": "many"}, 0, "no quantity"),
     "negative": ({"nvidia.com/gpu": "-1"}, 0, "no quantity"),
@@ -147,6 +163,8 @@ def test_one_gpu_has_an_empty_matrix() -> None:
 H100, A100, V100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM3-32GB"
 SWITCH = {"nvidia.com/nvswitch.present": "true"}
 SIZE = "gpu.topology/nvlink-domain-size"
+JOINED = "gpu.topology/interconnect"
+NUMA = "topology.kubernetes.io/numa-node"
 LABELS: dict[str, tuple[dict[str, str], int, str, tuple[int, ...], str]] = {
     # name: labels, GPUs, link inside, sizes of islands, a problem
     "the document's H100": (
@@ -179,6 +197,27 @@ LABELS: dict[str, tuple[dict[str, str], int, str, tuple[int, ...], str]] = {
         8, "NV12", (8,), "has NVLink 4",
     ),
     "no switch": ({"nvidia.com/nvswitch.present": "false"}, 8, "", (), ""),
+    "the interconnect alone": ({JOINED: "nvswitch", "nvidia.com/gpu.product": H100}, 8, "NV18", (8,), ""),
+    "in another case": ({JOINED: "NVSwitch"}, 8, "NV6", (8,), ""),
+    "NVLink without a switch": ({JOINED: "nvlink", "nvidia.com/gpu.product": V100}, 8, "NV1", (8,), ""),
+    "NVLink on a board of four": ({JOINED: "nvlink", "nvidia.com/gpu.product": A100}, 4, "NV4", (4,), ""),
+    "xGMI": ({JOINED: "xgmi"}, 8, "XGMI", (8,), ""),
+    "nothing but PCIe": ({JOINED: "pcie"}, 8, "", (), ""),
+    "islands behind switches": (
+        {JOINED: "nvswitch", SIZE: "4", "nvidia.com/gpu.product": H100}, 8, "NV18", (4, 4), "",
+    ),
+    "PCIe and no NVLink by size": ({JOINED: "pcie", SIZE: "1"}, 2, "SYS", (1, 1), ""),
+    "an interconnect that nobody knows": ({JOINED: "ib"}, 8, "", (), "known are nvswitch, nvlink"),
+    "PCIe against a switch": ({JOINED: "pcie", **SWITCH}, 8, "NV6", (8,), "other labels say otherwise"),
+    "PCIe against a size": ({JOINED: "pcie", SIZE: "2"}, 4, "NV1", (2, 2), "other labels say otherwise"),
+    "PCIe against a domain": (
+        {JOINED: "pcie", "gpu.topology/nvlink-domain": "d"}, 4, "NV6", (4,), "other labels say otherwise",
+    ),
+    "a switch that is not there": (
+        {JOINED: "nvswitch", "nvidia.com/nvswitch.present": "false"}, 8, "", (), "other labels say otherwise",
+    ),
+    "one NUMA node": ({NUMA: "0"}, 4, "NODE", (1, 1, 1, 1), ""),
+    "pairs on one NUMA node": ({NUMA: "1", SIZE: "2"}, 4, "NV1", (2, 2), ""),
     "another count": ({"nvidia.com/gpu.count": "4"}, 8, "", (), "but allocatable has 8"),
     "nothing": ({}, 8, "", (), ""),
 }  # fmt: skip
@@ -204,10 +243,19 @@ def test_amd_islands_are_xgmi() -> None:
     assert link.kind == "XGMI"
 
 
+def test_islands_on_one_numa_node_are_not_across_sockets() -> None:
+    labels = {NUMA: "1", SIZE: "2"}
+    topology = read(node_object({"nvidia.com/gpu": 4}, labels)).topology
+    assert {link.kind for row in topology.links for link in row if link} == {"NV1", "NODE"}
+
+
 AGAINST = {
     "a domain over islands": ({"gpu.topology/nvlink-domain": "d"}, "puts all GPUs into one domain"),
     "a size": ({SIZE: "4"}, "is '4', but the matrix has NVLink islands of 2, 2 GPUs"),
     "a switch": (SWITCH, "the matrix is used"),
+    "no NVLink": ({JOINED: "pcie"}, "is pcie, but the matrix has NVLink islands of 2, 2 GPUs"),
+    "an interconnect that nobody knows": ({JOINED: "ib"}, "known are nvswitch"),
+    "one NUMA node": ({NUMA: "0"}, "the matrix has SYS links"),
 }
 
 
@@ -220,3 +268,12 @@ def test_the_matrix_wins_and_labels_that_disagree_are_reported(labels: dict[str,
     node = read(node_object({"nvidia.com/gpu": 4}, labels, matrix=as_json(pairs)))
     assert len(node.topology.islands) == 2
     assert says in node.problems[0]
+    assert len(node.problems) == 1
+
+
+def test_a_matrix_without_nvlink_against_the_interconnect() -> None:
+    matrix = as_json(full_matrix(2, "PIX", "Single PCI switch"))
+    (problem,) = read(node_object({"nvidia.com/gpu": 2}, {JOINED: "nvlink"}, matrix=matrix)).problems
+    assert problem == (
+        f"{JOINED} is nvlink, but the matrix has NVLink islands of 1, 1 GPUs: the matrix is used"
+    )

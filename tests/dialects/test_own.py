@@ -201,7 +201,8 @@ OTHERS = {
     ),
     "a gang without a count": Case({"annotations": said(group="g")}, GangClaim("annotations", "g")),
     "a lone pod with GPUs": Case({"limits": GPU}, LONE),
-    "a lone pod without GPUs": Case({"annotations": said(scope="!", rank="x")}, None),
+    "a lone pod without GPUs": Case({}, None),
+    "a wish without GPUs": Case({"annotations": said(rank="3")}, LONE),
     "another scheduler's pod": Case(
         {"annotations": said(group="", scope="!"), "scheduler": "other", "limits": GPU}, None
     ),
@@ -224,18 +225,32 @@ def test_a_member_without_gpus_is_held_for_its_gang_and_refused_without_one() ->
     )
 
 
-RANKS = {
-    "as it says": (said(rank="7"), "p-3", 7),
-    "the first": (said(rank="0"), "p-3", 0),
-    "the Job's index": ({"batch.kubernetes.io/job-completion-index": "5"}, "p-3", 5),
-    "the end of its name": ({}, "p-3", 3),
-    "nothing": ({}, "p", None),
+SLIPS: dict[str, tuple[dict[str, Any], str]] = {
+    "a misspelt group": ({"annotations": said(gruop="g", role="master")}, "gpu.topology/gruop"),
+    "a wish that can't be read": ({"annotations": said(scope="!")}, "gpu.topology/scope"),
+    "a count alone": ({"annotations": said(min_member="2")}, "gpu.topology/min-member"),
+    "the group as a label": ({"labels": said(group="g")}, "label gpu.topology/group"),
+    "a misspelt label": ({"labels": said(gruop="g")}, "label gpu.topology/gruop"),
+    "ACK's labels as annotations": ({"annotations": ACK}, "annotation gpu-topology"),
+    "ACK's count alone": ({"labels": {"gpu-topology-replica": "2"}}, "gpu-topology"),
+    "the recipe's as a label": (
+        {"labels": {"scheduling.run.ai/pod-group": "g"}},
+        "label scheduling.run.ai/pod-group",
+    ),
+    "coscheduling's as an annotation": (
+        {"annotations": {"scheduling.x-k8s.io/pod-group": "g"}},
+        "annotation scheduling.x-k8s.io/pod-group",
+    ),
 }
+"""Pods without GPUs that meant to name a gang → the field of the first cause."""
 
 
-@pytest.mark.parametrize(("annotations", "name", "rank"), RANKS.values(), ids=RANKS.keys())
-def test_its_rank(annotations: dict[str, str], name: str, rank: int | None) -> None:
-    assert read(pod_object(name=name, annotations=annotations)).rank == rank
+@pytest.mark.parametrize(("pod", "field"), SLIPS.values(), ids=SLIPS)
+def test_a_slip_is_said_of_a_pod_without_gpus_too(pod: dict[str, Any], field: str) -> None:
+    held = read(pod_object(**pod))
+    cause = held.causes[0]
+    assert isinstance(cause, BadValue)
+    assert (cause.field, held.claim is None) == (field, False)
 
 
 def test_all_of_them_on_one_pod() -> None:

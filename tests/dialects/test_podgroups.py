@@ -20,6 +20,7 @@ from muster.domain.request import SelectorTerm
 from tests.dialects.objects import custom_object, pod_object
 
 RACK, HOST = "topology.kubernetes.io/rack", "kubernetes.io/hostname"
+ZONE, BLOCK = "topology.kubernetes.io/zone", "example.com/block"
 
 
 def read(spec: Any, api: str = OURS, **more: Any) -> PodGroup:
@@ -38,6 +39,11 @@ def subgroup(
     made |= {"parent": parent} if parent else {}
     constraint = {key: level for key, level in levels.items() if level}
     return made | ({"topologyConstraint": constraint} if constraint else {})
+
+
+def two_of_three(**levels: str) -> list[dict[str, Any]]:
+    """Three leaves, and a parent of two of them."""
+    return [subgroup("up", 1, **levels), subgroup("a", 1, "up"), subgroup("b", 1, "up"), subgroup("c", 1)]
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,51 @@ CASES = {
         ("node",),
         {"a": "node", "b": None},
         api=podgroups.KAI_API,
+    ),
+    "KAI: the narrowest of the levels of all": Case(
+        {
+            "topologyConstraint": {"requiredTopologyLevel": ZONE, "preferredTopologyLevel": RACK},
+            "subGroups": [
+                subgroup("all", 1, required=RACK, preferred=HOST),
+                subgroup("a", 1, "all"),
+                subgroup("b", 2, "all"),
+            ],
+        },
+        3,
+        "rack",
+        ("node", "rack"),
+        {"a": None, "b": None},
+        api=podgroups.KAI_API,
+    ),
+    "KAI: the narrowest of the levels of a leaf": Case(
+        {"subGroups": [subgroup("up", 1, required=RACK), subgroup("leaf", 3, "up", HOST), subgroup("b", 1)]},
+        4,
+        roles={"leaf": "node", "b": None},
+        api=podgroups.KAI_API,
+    ),
+    "KAI: a parent around what the whole requires": Case(
+        {"topologyConstraint": {"requiredTopologyLevel": RACK}, "subGroups": two_of_three(required=ZONE)},
+        3,
+        "rack",
+        roles={"a": None, "b": None, "c": None},
+        api=podgroups.KAI_API,
+    ),
+    "KAI: one leaf is the whole": Case(
+        {"subGroups": [subgroup("a", 2, required=RACK, preferred=HOST)]},
+        2,
+        "rack",
+        ("node",),
+        {"a": None},
+        api=podgroups.KAI_API,
+    ),
+    "KAI: a leaf that may stay away": Case(
+        {"subGroups": [subgroup("a", 2), subgroup("b", 0)], "minSubGroup": 2},
+        2,
+        roles={"a": None, "b": None},
+        api=podgroups.KAI_API,
+    ),
+    "KAI: none that must come": Case(
+        {"subGroups": [subgroup("a", 0)]}, 1, roles={"a": None}, api=podgroups.KAI_API
     ),
     "KAI's fields in our version": Case(
         {"minMember": 2, "subGroups": [subgroup("a", 2)], "topologyPolicy": {"scope": "zone"}},
@@ -190,6 +241,100 @@ def test_a_level_must_be_one_of_its_topology() -> None:
     (cause,) = read(whole, topologies={"other": (RACK,)}).causes
     assert isinstance(cause, BadValue)
     assert (cause.field, cause.value) == ("spec.topologyConstraint.topology", "dc")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]] | None, str, str]] = {
+    # name: the spec, Topologies, the field, what is expected
+    "a level for two of three leaves": (
+        {"subGroups": two_of_three(required=RACK)},
+        None,
+        "spec.subGroups[0].topologyConstraint.requiredTopologyLevel",
+        "a level for one subgroup without others below it, or for all of them",
+    ),
+    "one inside what the whole requires": (
+        {"topologyConstraint": {"requiredTopologyLevel": ZONE}, "subGroups": two_of_three(required=RACK)},
+        None,
+        "spec.subGroups[0].topologyConstraint.requiredTopologyLevel",
+        "a level for one subgroup without others below it, or for all of them",
+    ),
+    "two levels of which nobody knows how they lie": (
+        {
+            "topologyConstraint": {"requiredTopologyLevel": RACK},
+            "subGroups": [subgroup("a", 1, required=BLOCK)],
+        },
+        None,
+        "spec.subGroups[0].topologyConstraint.requiredTopologyLevel",
+        "a level inside or around rack, which is required too",
+    ),
+    "some subgroups of all": (
+        {"subGroups": two_of_three(), "minSubGroup": 1},
+        None,
+        "spec.minSubGroup",
+        "2, all that there are: no other number of them is planned",
+    ),
+    "no subgroups of all": (
+        {"subGroups": two_of_three(), "minSubGroup": 0},
+        None,
+        "spec.minSubGroup",
+        "2, all that there are: no other number of them is planned",
+    ),
+    "a count below zero": (
+        {"subGroups": [subgroup("a", -1)]},
+        None,
+        "spec.subGroups[0].minMember",
+        "a whole number that is not negative: 0, 1, …",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "topologies", "where", "expected"), REFUSED.values(), ids=REFUSED)
+def test_what_the_planner_can_not_be_asked_for_is_refused_and_named(
+    spec: dict[str, Any], topologies: dict[str, tuple[str, ...]] | None, where: str, expected: str
+) -> None:
+    (cause,) = read(spec, podgroups.KAI_API, topologies=topologies).causes
+    assert isinstance(cause, BadValue)
+    assert (cause.field, cause.expected) == (where, expected)
+
+
+def test_a_topology_says_which_level_lies_in_which() -> None:
+    spec = {
+        "topologyConstraint": {"topology": "dc", "requiredTopologyLevel": RACK},
+        "subGroups": two_of_three(required=BLOCK),
+    }
+    group = read(spec, podgroups.KAI_API, topologies={"dc": (BLOCK, RACK)})
+    assert (group.causes, group.wishes.required_scope) == ((), "rack")
+    (cause,) = read(spec, podgroups.KAI_API, topologies={"dc": (RACK, BLOCK)}).causes
+    assert isinstance(cause, BadValue)
+
+
+UNHEARD: dict[str, tuple[list[dict[str, Any]], dict[str, str], tuple[str, ...]]] = {
+    # name: subgroups, the level of the whole, problems
+    "a leaf's": (
+        [subgroup("a", 1, preferred=RACK), subgroup("b", 1)],
+        {},
+        ("subgroup a prefers one rack, which only a whole gang can: not heard",),
+    ),
+    "that of some leaves": (
+        two_of_three(preferred=RACK),
+        {},
+        ("subgroup up prefers one rack, which only a whole gang can: not heard",),
+    ),
+    "one that its own requirement keeps": (
+        [subgroup("a", 1, required=HOST, preferred=RACK), subgroup("b", 1)],
+        {},
+        (),
+    ),
+    "one that the whole's keeps": (two_of_three(preferred=RACK), {"requiredTopologyLevel": RACK}, ()),
+    "one of all leaves": ([subgroup("a", 1, preferred=RACK)], {}, ()),
+}
+
+
+@pytest.mark.parametrize(("subgroups", "whole", "problems"), UNHEARD.values(), ids=UNHEARD)
+def test_a_preference_that_can_not_be_heard_is_said(
+    subgroups: list[dict[str, Any]], whole: dict[str, str], problems: tuple[str, ...]
+) -> None:
+    group = read({"subGroups": subgroups, "topologyConstraint": whole}, podgroups.KAI_API)
+    assert (group.causes, group.problems) == ((), problems)
 
 
 def test_a_topology_is_its_labels_widest_first() -> None:

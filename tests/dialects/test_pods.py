@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from muster.dialects import coscheduling, kai
-from muster.dialects.own import GANG_KEYS
-from muster.dialects.pods import read
+from muster.dialects.pods import gang_keys, read
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import Settings
 from muster.domain.node import Resources
-from muster.domain.pod import GangClaim
+from muster.domain.pod import Batch, GangClaim
 from muster.domain.reasons import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from tests.dialects.objects import pod_object
@@ -215,36 +213,6 @@ def test_who_owns_it_and_where_it_stands() -> None:
     )
     assert (pod.owner, pod.rank, pod.priority, pod.created) == ("job", 12, 7, 1767225600.0)
     assert (pod.terminating, pod.gated, pod.present) == (True, True, False)
-    indexed = {"batch.kubernetes.io/job-completion-index": "3"}
-    assert read(pod_object(name="train-12", annotations=indexed)).rank == 3
-
-
-RANKS: dict[str, tuple[dict[str, Any], int | None]] = {
-    "a random name of digits": ({"name": "web-6f7c9d-24567", "generateName": "web-6f7c9d-"}, None),
-    "a name that is given": ({"name": "job-worker-3"}, 3),
-    "no number but the name": ({"name": "12"}, None),
-    "a StatefulSet's ordinal": (
-        {"name": "web-4", "generateName": "web-", "labels": {"apps.kubernetes.io/pod-index": "4"}},
-        4,
-    ),
-    "the index of a Job whose random name is a number": (
-        {
-            "name": "train-3-24567",
-            "generateName": "train-3-",
-            "annotations": {"batch.kubernetes.io/job-completion-index": "3"},
-        },
-        3,
-    ),
-    "an index that is no number": (
-        {"name": "x-7", "annotations": {"batch.kubernetes.io/job-completion-index": "-1"}},
-        7,
-    ),
-}
-
-
-@pytest.mark.parametrize(("metadata", "rank"), RANKS.values(), ids=RANKS.keys())
-def test_its_rank(metadata: dict[str, Any], rank: int | None) -> None:
-    assert read(pod_object(**metadata)).rank == rank
 
 
 @pytest.mark.parametrize(
@@ -287,6 +255,15 @@ def test_which_gpus_a_bound_pod_has(text: str, mask: int | None) -> None:
     assert (usage.gpus, usage.unindexed_gpus) == ((mask, 0) if mask else (0, 2))
 
 
+@pytest.mark.parametrize("limits", [GPU, {}], ids=["with GPUs", "without"])
+def test_with_whom_a_bound_member_was_let_go_is_read_back(limits: dict[str, int]) -> None:
+    said = {"gpu.topology/decision": '{"needed":2,"left_out":1,"newest":5.0}'}
+    member = pod_object(labels=GANG, limits=limits, annotations=said, node="n")
+    assert read(member).batch == Batch(needed=2, left_out=1, newest=5.0)
+    others = pod_object(limits=limits, annotations=said, node="n", scheduler="other")
+    assert read(others).batch is None
+
+
 def test_two_dialects_that_agree_are_one_claim() -> None:
     other = GangClaim("other", "train")
     assert agreed("p", [Reading(), Reading(ACK), Reading(other)]) == Reading(ACK)
@@ -311,5 +288,4 @@ def test_what_the_shim_holds_is_read_or_refused() -> None:
 
     settings = Settings()
     assert held("Resources") == {*settings.gpu_resources, settings.gpu_memory, settings.shared_gpus}
-    assert held("GangLabels") == {settings.ack_name, *coscheduling.GANG_KEYS}
-    assert held("GangAnnotations") == {*GANG_KEYS, *kai.GANG_KEYS}
+    assert held("GangKeys") == set(gang_keys(settings))

@@ -47,6 +47,11 @@ def test_nodes_look_like_gpu_nodes(cluster: LocalCluster, client: Any) -> None:
     assert first["status"]["capacity"] == first["status"]["allocatable"]
     assert first["status"]["capacity"] == KUBELETS_OWN | {"aliyun.com/gpu": "8"}
     assert third["status"]["capacity"] == KUBELETS_OWN | {"nvidia.com/gpu": "8"}
+    for name, mode in (("muster-worker5", "cgpu"), ("muster-worker6", "share")):
+        shared = nodes.get(name=name).to_dict()
+        memory = {"aliyun.com/gpu-mem": "64", "aliyun.com/gpu-count": "4"}
+        assert shared["status"]["allocatable"] == KUBELETS_OWN | memory
+        assert shared["metadata"]["labels"]["ack.node.gpu.schedule"] == mode
     assert first["metadata"]["labels"]["topology.kubernetes.io/rack"] == "r1"
     assert first["metadata"]["labels"]["topology.kubernetes.io/zone"] == "z1"  # kind's, left alone
     assert first["metadata"]["labels"]["kubernetes.io/arch"] == "arm64"  # the kubelet's, left alone

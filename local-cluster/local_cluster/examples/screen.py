@@ -66,7 +66,7 @@ def nodes(show: Show, api: Api, pods: Sequence[Object], applied: Iterable[Object
     read = [read_node(node) for node in api.get("/api/v1/nodes")["items"]]
     read = [node for node in read if node.name in touched]
     pictures = [
-        NodePicture(node.name, node.topology, _marks(pods, node.name))
+        NodePicture(node.name, node.topology, _marks(pods, node.name), machine=node.machine)
         for node in read
         if node.topology.gpu_count and not node.gpu_memory
     ]

@@ -17,7 +17,7 @@ NAME = "coscheduling"
 GROUP = "scheduling.x-k8s.io/pod-group"
 OLD_GROUP = "pod-group.scheduling.sigs.k8s.io"
 GANG_KEYS = (GROUP, OLD_GROUP)
-"""Labels that make a pod one of a gang, though it may ask for no GPU."""
+"""Labels that make a pod one of a gang."""
 
 
 def claim(where: str, meta: Metadata, settings: Settings) -> Reading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Any
 
 from muster.domain.reasons import BadValue
@@ -11,6 +12,10 @@ MAX_COUNT = 2**31 - 1
 """Kubernetes' counts are int32."""
 MAX_CAUSES = 8
 """Of one object: a list of thousands with the same slip in each says it a few times only."""
+MAX_UNKNOWN = 16
+"""Fields of unknown names that are compared with those that are known."""
+NEARLY = 0.8
+"""How much two names have in common (`difflib`) of which one is the other misspelt."""
 _SHOWN = 80
 
 
@@ -42,6 +47,12 @@ class Fields:
         unknown = sorted(str(field) for field in set(self._value) - set(fields))
         if unknown:
             self.bad(unknown[0][:_SHOWN], "", f"none of this name: known are {', '.join(fields)}")
+
+    def misspelt(self, *fields: str) -> None:
+        """A field whose name is nearly one of these is a slip; any other may be another scheduler's."""
+        for name in sorted(str(field)[:_SHOWN] for field in set(self._value) - set(fields))[:MAX_UNKNOWN]:
+            for meant in get_close_matches(name, fields, 1, NEARLY):
+                self.bad(name, "", f"none of this name: {meant} is nearly the same")
 
     def part(self, field: str) -> Fields:
         """The object in a field, an empty one where there is none."""
@@ -90,12 +101,18 @@ class Fields:
         return text
 
     def positive(self, field: str) -> int | None:
+        return self._count(field, 1, "a positive whole number: 1, 2, …")
+
+    def natural(self, field: str) -> int | None:
+        return self._count(field, 0, "a whole number that is not negative: 0, 1, …")
+
+    def _count(self, field: str, least: int, expected: str) -> int | None:
         value = self._value.get(field)
         if value is None:
             return None
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT:
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_COUNT:
             return value
-        self.bad(field, value, "a positive whole number: 1, 2, …")
+        self.bad(field, value, expected)
         return None
 
     def _list(self, field: str, at_most: int) -> list[Any] | None:

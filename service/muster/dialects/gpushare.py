@@ -2,8 +2,8 @@
 
 On pods   resource aliyun.com/gpu-mem: 3          GiB, summed over the containers
           label aliyun.com/gpu-count: "2"         of so many GPUs of one node, evenly
-On nodes  allocatable aliyun.com/gpu-count: 4     GPUs that share
-          allocatable aliyun.com/gpu-mem: 64      GiB of all of them
+On nodes  capacity aliyun.com/gpu-count: 4        GPUs that share; allocatable where that is not there
+          capacity aliyun.com/gpu-mem: 64         GiB of all of them; less is allocatable where one is broken
           annotation gpu.topology/gpu-mem: "16,16,8,24"   GiB of each, where they differ
           label ack.node.gpu.placement: binpack | spread
 """
@@ -61,7 +61,7 @@ def of_pod(where: str, labels: Mapping[str, str], asked: Asked, settings: Settin
             gpus = 1
     _check_even(asked, gpus, bad, settings)
     shares = tuple((name, -(-amount // gpus)) for name, amount in asked.container_memory)
-    return Shared(Slice(-(-asked.gpu_memory // gpus), gpus), shares, bad.causes)
+    return Shared(Slice(-(-asked.gpu_memory // gpus), gpus, memory), shares, bad.causes)
 
 
 def memory_by_gpu(
@@ -92,6 +92,19 @@ def memory_by_gpu(
             f"annotation {settings.memory_by_gpu} can say more"
         )
     return ((each,) * gpu_count if each else ()), tuple(problems)
+
+
+def missing(units: int, by_gpu: tuple[int, ...], unhealthy: int, settings: Settings) -> list[str]:
+    """What is wrong where allocatable has so many units less than capacity: unhealthy GPUs account for their
+    own. Of others it is not known which are broken, so kube-scheduler's sum of units is all that keeps pods
+    away from them."""
+    known = sum(units for gpu, units in enumerate(by_gpu) if unhealthy >> gpu & 1)
+    if not by_gpu or units <= known:
+        return []
+    return [
+        f"allocatable has {units} {settings.gpu_memory} less than capacity, {known} of them on GPUs that are "
+        f"known to be unhealthy: which others are broken is not said"
+    ]
 
 
 def spreads(labels: Mapping[str, str], settings: Settings) -> tuple[bool, tuple[str, ...]]:

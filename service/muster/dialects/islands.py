@@ -2,7 +2,8 @@
 
 First that speaks wins: `gpu.topology/nvlink-domain`, `nvidia.com/gpu.clique` (both: all GPUs of the node are
 in one domain), the matrix (not here: `gputopology`), `gpu.topology/nvlink-domain-size`,
-`nvidia.com/nvswitch.present`. What a label says against the one that won is a problem of the node.
+`nvidia.com/nvswitch.present`, `gpu.topology/interconnect`. What a label says against the one that won is a
+problem of the node. `topology.kubernetes.io/numa-node` puts all GPUs of the node into one NUMA node.
 """
 
 from __future__ import annotations
@@ -37,19 +38,35 @@ LARGEST_WITHOUT_SWITCH = 4
 """GPUs that are joined all to all without a switch, at most: HGX A100 and H100 boards of four."""
 
 
+NVSWITCH, NVLINK, XGMI, PCIE = "nvswitch", "nvlink", "xgmi", "pcie"
+INTERCONNECTS = (NVSWITCH, NVLINK, XGMI, PCIE)
+"""What joins the GPUs of a node, all of them where no label says more: through switches, directly with NVLink
+or xGMI, or nothing but PCIe."""
+
+
 def of_labels(
     labels: Mapping[str, str], gpu_count: int, amd: bool, settings: Settings
 ) -> tuple[GpuTopology, tuple[str, ...]]:
     """The topology that the labels tell of, unknown where they tell nothing, and what is wrong in them."""
-    size, switched, problems = _islands(labels, gpu_count, settings)
-    if size is None or gpu_count < 2:
+    joined_by, problems = _interconnect(labels, settings)
+    size, switched, more = _islands(labels, gpu_count, joined_by, settings)
+    problems += more
+    if (joined_by == PCIE and size not in (None, 1)) or (joined_by == NVSWITCH and not switched):
+        problems += (
+            f"{settings.interconnect} is {joined_by}, but other labels say otherwise: they are used",
+        )
+    # Between islands nothing is known but that; the slowest kind promises nothing.
+    between = Link.of_kind("NODE" if labels.get(settings.numa_node) else "SYS")
+    if gpu_count < 2 or (size is None and between.kind == "SYS"):
         return GpuTopology.unknown(gpu_count), problems
-    if amd:
-        return GpuTopology.of_islands(gpu_count, size, Link.of_kind("XGMI"), Link.of_kind("SYS")), problems
+    if size is None:
+        return GpuTopology.of_islands(gpu_count, 1, between, between), problems
+    if amd or joined_by == XGMI:
+        return GpuTopology.of_islands(gpu_count, size, Link.of_kind(XGMI.upper()), between), problems
     version, more = _version(labels, settings)
-    inside = Link.of_kind(_kind(version, size, switched or size > LARGEST_WITHOUT_SWITCH))
-    # Between islands nothing is known; the slowest kind promises nothing.
-    return GpuTopology.of_islands(gpu_count, size, inside, Link.of_kind("SYS")), problems + more
+    behind_switch = switched or (size > LARGEST_WITHOUT_SWITCH and joined_by != NVLINK)
+    inside = Link.of_kind(_kind(version, size, behind_switch))
+    return GpuTopology.of_islands(gpu_count, size, inside, between), problems + more
 
 
 def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings) -> tuple[str, ...]:
@@ -67,19 +84,35 @@ def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings
         problems.append(f"{settings.nvlink_domain_size} is {size!r}, but {shape}: the matrix is used")
     if labels.get(settings.nvswitch_present) == "true" and len(islands) > 1:
         problems.append(f"{settings.nvswitch_present} is true, but {shape}: the matrix is used")
-    return tuple(problems)
+    joined_by, unknown = _interconnect(labels, settings)
+    if joined_by and (joined_by == PCIE) == topology.has_fabric:
+        problems.append(f"{settings.interconnect} is {joined_by}, but {shape}: the matrix is used")
+    kinds = {link.kind for row in topology.links for link in row if link is not None}
+    if labels.get(settings.numa_node) and "SYS" in kinds:
+        problems.append(f"{settings.numa_node} names one, but the matrix has SYS links: the matrix is used")
+    return (*problems, *unknown)
+
+
+def _interconnect(labels: Mapping[str, str], settings: Settings) -> tuple[str, tuple[str, ...]]:
+    """The word for what joins the GPUs, "" where there is none that can be read, and problems."""
+    said = labels.get(settings.interconnect, "")
+    if not said or said.lower() in INTERCONNECTS:
+        return said.lower(), ()
+    known = ", ".join(INTERCONNECTS)
+    return "", (f"{settings.interconnect} is {said!r}, known are {known}: it is read as no label",)
 
 
 def _islands(
-    labels: Mapping[str, str], gpu_count: int, settings: Settings
+    labels: Mapping[str, str], gpu_count: int, joined_by: str, settings: Settings
 ) -> tuple[int | None, bool, tuple[str, ...]]:
     """(GPUs of one island, whether a switch joins them, problems)."""
-    switched = labels.get(settings.nvswitch_present) == "true"
+    present = labels.get(settings.nvswitch_present)
+    switched = present == "true" if present is not None else joined_by == NVSWITCH
     if labels.get(settings.nvlink_domain) or labels.get(settings.clique):
         return gpu_count, True, ()
     text = labels.get(settings.nvlink_domain_size)
     if text is None:
-        return (gpu_count, True, ()) if switched else (None, False, ())
+        return (gpu_count if switched or joined_by in (NVLINK, XGMI) else None), switched, ()
     size = positive(text)
     if size is None:
         expected = "a positive number of GPUs"

@@ -32,7 +32,7 @@ of NVIDIA/KAI-Scheduler)."""
 SUBGROUP = "kai.scheduler/subgroup-name"
 
 GANG_KEYS = (GROUP, KAI_GROUP)
-"""Annotations that make a pod one of a gang, though it may ask for no GPU."""
+"""Annotations that make a pod one of a gang."""
 
 MAX_POLICIES = 8
 _SHOWN = 80

@@ -9,7 +9,7 @@ from typing import TypeVar
 from muster.dialects import ack, gpushare, gputopology, islands, quantities
 from muster.dialects.configmaps import NodeFact, NodeTopology
 from muster.dialects.objects import NodeObject
-from muster.dialects.reading import positive
+from muster.dialects.reading import NAME_PATTERN, positive
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.node import Node, Resources, Taint
@@ -22,12 +22,16 @@ def read(obj: NodeObject, settings: Settings = DEFAULTS, more: Iterable[NodeFact
     """The facts of one node. `more` is what ConfigMaps say of it, in any order."""
     reader = _Reader(obj, settings, more)
     memory = reader.whole(settings.gpu_memory)
+    installed = reader.installed(settings.gpu_memory) if memory else 0
     counts = reader.counts()
     gpu_count = reader.gpu_count(counts, memory)
     topology = reader.topology(gpu_count, amd=set(counts) == {"amd.com/gpu"})
     offered = frozenset(counts) - {settings.shared_gpus} | ({settings.gpu_memory} if memory else set())
     served = reader.said(ack.served(offered, reader.labels, settings))
-    shared = memory if settings.gpu_memory in served else 0
+    shared = installed if settings.gpu_memory in served else 0
+    by_gpu = reader.said(gpushare.memory_by_gpu(shared, gpu_count, reader.annotations, settings))
+    unhealthy = reader.unhealthy(gpu_count)
+    reader.problems += gpushare.missing(installed - memory, by_gpu, unhealthy, settings)
     return Node(
         name=obj.metadata.name,
         allocatable=Resources(
@@ -42,9 +46,10 @@ def read(obj: NodeObject, settings: Settings = DEFAULTS, more: Iterable[NodeFact
         unschedulable=obj.spec.unschedulable,
         # Without the condition (a node just made) the taints decide, as they do for kube-scheduler.
         ready=all(cond.status == "True" for cond in obj.status.conditions or () if cond.type == "Ready"),
-        gpu_memory=reader.said(gpushare.memory_by_gpu(shared, gpu_count, reader.annotations, settings)),
+        gpu_memory=by_gpu,
         spread=reader.said(gpushare.spreads(reader.labels, settings)),
-        unhealthy=reader.unhealthy(gpu_count),
+        unhealthy=unhealthy,
+        machine=reader.machine,
         problems=tuple(reader.problems),
     )
 
@@ -57,8 +62,15 @@ class _Reader:
         self.labels: Mapping[str, str] = obj.metadata.labels or {}
         self.annotations: Mapping[str, str] = obj.metadata.annotations or {}
         self._allocatable = obj.status.allocatable or {}
+        self._capacity = obj.status.capacity or {}
         self._settings = settings
         self._facts = sorted(more, key=lambda fact: fact.name)
+
+    @property
+    def machine(self) -> str:
+        """As the device plugin names it, else as the cloud does; what is no name is none."""
+        said = self.annotations.get(self._settings.machine) or self.labels.get(self._settings.instance_type)
+        return said if said and NAME_PATTERN.fullmatch(said) else ""
 
     def said(self, found: tuple[T, tuple[str, ...]]) -> T:
         """What was found, its problems gathered."""
@@ -68,8 +80,10 @@ class _Reader:
 
     def counts(self) -> dict[str, int]:
         """GPUs by the resource that counts them. Two resources name the same GPUs."""
-        names = (*self._settings.gpu_resources, self._settings.shared_gpus)
-        return {name: count for name in names if (count := self.whole(name)) > 0}
+        found = {name: self.whole(name) for name in self._settings.gpu_resources}
+        shared = self._settings.shared_gpus
+        found[shared] = self.installed(shared) if self.whole(shared) else 0
+        return {name: count for name, count in found.items() if count > 0}
 
     def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
         """The node's GPUs; by label where its allocatable has `memory` of them alone."""
@@ -132,6 +146,11 @@ class _Reader:
     def whole(self, resource: str) -> int:
         """Whole units of the resource: a part of one can't be given."""
         return min(quantities.MOST, int(self.quantity(resource)))
+
+    def installed(self, resource: str) -> int:
+        """The same with what is broken: a GPU that fails is taken out of allocatable, not out of capacity."""
+        value = quantities.parse(self._capacity.get(resource, 0))
+        return max(self.whole(resource), min(quantities.MOST, int(value)) if value else 0)
 
     def quantity(self, resource: str) -> Fraction:
         text = self._allocatable.get(resource, 0)

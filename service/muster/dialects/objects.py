@@ -130,6 +130,7 @@ class NodeCondition(_Object, frozen=True):
 
 
 class NodeStatus(_Object, frozen=True):
+    capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
     conditions: list[NodeCondition] | None = None
 

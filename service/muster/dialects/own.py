@@ -40,10 +40,8 @@ SEGMENT_SCOPE = f"{PREFIX}segment-scope"
 MAX_PER = f"{PREFIX}max-per"
 RANK = f"{PREFIX}rank"
 
-GANG_KEYS = (GROUP, MIN_MEMBER)
-"""Each makes a pod one of a gang, though it may ask for no GPU."""
 KEYS = (
-    *GANG_KEYS, ROLE, SCOPE, ROLE_SCOPE, PREFERRED_SCOPES, SEGMENT_SIZE, SEGMENT_SCOPE, MAX_PER, RANK,
+    GROUP, MIN_MEMBER, ROLE, SCOPE, ROLE_SCOPE, PREFERRED_SCOPES, SEGMENT_SIZE, SEGMENT_SCOPE, MAX_PER, RANK,
 )  # fmt: skip
 
 NODE_KEYS = frozenset(f"{PREFIX}{key}" for key in ("nvlink-domain", "nvlink-domain-size", "interconnect"))

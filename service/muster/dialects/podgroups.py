@@ -5,8 +5,9 @@
     scheduling.x-k8s.io/v1alpha1     coscheduling's: minMember
 
 The first two are versions of one CRD, of which neither prunes the other: an object may come with the fields
-of both, and both are read. Not read: priorityClassName (the pods' own priority counts), minResources (the
-pods' requests are what is planned) and scheduleTimeoutSeconds (a gang that waits holds nothing).
+of both, and both are read. What is misspelt comes here too. Not read: priorityClassName (the pods' own
+priority counts), minResources (the pods' requests are planned) and scheduleTimeoutSeconds (a gang that waits
+holds nothing).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from muster.dialects import coscheduling, kai, subgroups
 from muster.dialects.fields import Fields
 from muster.dialects.objects import CustomObject
 from muster.dialects.reading import A_SCOPE, LABEL_KEY
-from muster.dialects.subgroups import Constraint, Topologies
+from muster.dialects.subgroups import Topologies
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import Wishes
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
@@ -66,33 +67,33 @@ def read_topology(obj: CustomObject) -> tuple[str, ...]:
 def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | None) -> PodGroup:
     meta, api_version = obj.metadata, obj.api_version
     spec = Fields.of(f"podgroup/{meta.namespace}/{meta.name}", "spec", obj.spec)
+    spec.misspelt("minMember", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "minSubGroup")
     scope, required = _policy(spec)
-    constraint = Constraint.read(spec, levels, topologies)
     tree = subgroups.read(spec, levels, topologies)
-    asked = {wanted for wanted in (scope, constraint.required, tree.required) if wanted}
+    asked = {wanted for wanted in (scope, tree.required) if wanted}
     if len(asked) > 1:
         spec.bad("topologyConstraint", ", ".join(sorted(asked)), "one required scope for the whole gang")
     min_member = spec.positive("minMember")
     if tree.min_member:
         min_member = max(min_member or 0, tree.min_member)
     elif min_member is None and not spec.causes:
-        if api_version == OURS:
+        if api_version == OURS and not tree.role_min:
             spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
         else:
             min_member = 1  # as KAI takes it (pkg/scheduler/api/podgroup_info)
-    preferred = tuple(dict.fromkeys(s for s in (constraint.preferred, tree.preferred) if s))
     return PodGroup(
         meta.namespace,
         kai.NAME,
         meta.name,
         uid=meta.uid,
         min_member=min_member,
-        wishes=Wishes(required_scope=next(iter(sorted(asked)), None), preferred_scopes=preferred),
+        wishes=Wishes(required_scope=next(iter(sorted(asked)), None), preferred_scopes=tree.preferred),
         role_wishes=tree.role_wishes,
         role_min=tree.role_min,
         required=required,
         queue=spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") or "",
         causes=tuple(spec.causes),
+        problems=tree.problems,
         api_version=api_version,
         status=_status(obj.status) if api_version == OURS else None,
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from muster.dialects import ack, coscheduling, gpushare, gputopology, kai, own, requests
+from muster.dialects import ack, coscheduling, gpushare, gputopology, kai, own, ranks, requests
 from muster.dialects.gpushare import Shared
 from muster.dialects.objects import Metadata, NodeSelectorRequirement, PodObject, PodSpec
-from muster.dialects.reading import agreed, natural
+from muster.dialects.reading import agreed
 from muster.dialects.requests import Asked
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
@@ -19,9 +19,6 @@ from muster.domain.request import NodeRules, SelectorTerm, Toleration
 GANG_DIALECTS = (kai.claim, coscheduling.claim, ack.claim)
 """Each reads (where, metadata, settings) → Reading. A pod may speak several that agree, and those with a
 PodGroup come first: it is asked for by the dialect of the first. `own` comes on top of each."""
-
-_JOB_INDEX = "batch.kubernetes.io/job-completion-index"
-_POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
@@ -49,7 +46,7 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
         container_gpus=shared.container_units if shared.slice else asked.container_gpus,
         rules=_rules(spec),
         claim=claim,
-        rank=_rank(obj) if said.rank is None else said.rank,
+        rank=ranks.read(meta) if said.rank is None else said.rank,
         owner=next((owner.uid for owner in meta.owner_references or () if owner.controller), ""),
         priority=spec.priority or 0,
         created=_seconds(meta.creation_timestamp),
@@ -62,9 +59,13 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
         gated=bool(spec.scheduling_gates),
         causes=causes,
     )
-    if not pod.node or not (pod.gpus or pod.slice):
+    if not pod.node:
         return pod
-    return replace(pod, allocation=allocation.read(meta.annotations or {}, pod))
+    said_of_it = meta.annotations or {}
+    batch = allocation.read_batch(said_of_it) if claim is not None else None
+    if not (pod.gpus or pod.slice):
+        return replace(pod, batch=batch)
+    return replace(pod, allocation=allocation.read(said_of_it, pod), batch=batch)
 
 
 def _claim(
@@ -73,7 +74,8 @@ def _claim(
     """The gang of a pod that is ours, and what is ill-formed in it.
 
     A pod that the shim does not hold, with neither gang nor GPUs of ours, has no claim: the in-tree plugins
-    place it. A bound pod is a fact, so nothing is ill-formed in it any more.
+    place it. One that it holds is a gang of one at least, so that a slip in the gang's key is said. A bound
+    pod is a fact, so nothing is ill-formed in it any more.
     """
     name = obj.metadata.name
     named = agreed(name, (dialect(where, obj.metadata, settings) for dialect in GANG_DIALECTS))
@@ -81,15 +83,26 @@ def _claim(
     claim = found.claim
     foreign = _foreign(where, obj.spec, asked)
     wants = bool(asked.gpus or shared.slice or asked.shared_gpus)
-    grouped = _scheduling_group(where, obj.spec) if wants or claim else ()
-    in_gang = claim is not None or bool(found.causes or grouped)
-    if not (in_gang or wants or asked.causes):
+    if not (wants or asked.causes or _speaks(obj.metadata, settings)):
         return None, ()
+    grouped = _scheduling_group(where, obj.spec) if wants or claim else ()
     wishes, wrong = _wishes(where, obj.metadata, said)
     claim = replace(claim or gputopology.lone(name), wishes=wishes)
     if obj.spec.node_name:
         return claim, ()
     return claim, (*found.causes, *wrong, *asked.causes, *shared.causes, *foreign, *grouped, *_forged(obj))
+
+
+def gang_keys(settings: Settings = DEFAULTS) -> tuple[str, ...]:
+    """For any of these labels or annotations the shim holds a pod, though it may ask for no GPU; a key that
+    ends in "/" is a prefix. In the wrong place they are slips, which are said."""
+    ours = (own.PREFIX, settings.ack_name, settings.ack_replicas)
+    return (*ours, *kai.GANG_KEYS, *coscheduling.GANG_KEYS)
+
+
+def _speaks(meta: Metadata, settings: Settings) -> bool:
+    said = {*(meta.labels or {}), *(meta.annotations or {})}
+    return bool(said.intersection(gang_keys(settings))) or any(key.startswith(own.PREFIX) for key in said)
 
 
 def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[Cause, ...]]:
@@ -150,19 +163,6 @@ def _rules(spec: PodSpec) -> NodeRules:
 
 def _term(requirement: NodeSelectorRequirement) -> SelectorTerm:
     return SelectorTerm(requirement.key, requirement.operator, tuple(requirement.values or ()))
-
-
-def _rank(obj: PodObject) -> int | None:
-    """The Job's completion index, else the StatefulSet's ordinal, else the number at the end of the name,
-    unless that is a random one."""
-    meta = obj.metadata
-    _, dash, end = meta.name.rpartition("-")
-    said = (
-        (meta.annotations or {}).get(_JOB_INDEX, ""),
-        (meta.labels or {}).get(_POD_INDEX, ""),
-        end if dash and not meta.generate_name else "",
-    )
-    return next((rank for text in said if (rank := natural(text)) is not None), None)
 
 
 def _seconds(timestamp: str | None) -> float:

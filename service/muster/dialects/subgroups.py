@@ -2,13 +2,17 @@
 
 Pods name a leaf, by the label kai.scheduler/subgroup-name. What a subgroup requires holds for all its leaves
 together, so it is what the planner can be asked for where it has one leaf (then it is that role's scope) or
-all of them (then the gang's). Anything else is refused. A leaf's `preferredTopologyLevel` is not read:
-members are kept close together anyway.
+all of them (then the gang's), and where the whole gang requires a level inside it. Of several levels for the
+same leaves the narrowest counts. Anything else is refused. A preferred level is heard where it is for all
+leaves, or where what is required keeps it; else it is named as a problem.
+
+The fields are those of NVIDIA/KAI-Scheduler, pkg/apis/scheduling/v2alpha2/podgroup_types.go, and what
+they mean is in its docs/developer/designs/hierarchical-podgroup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from muster.dialects.fields import Fields
@@ -22,6 +26,8 @@ Topologies = Mapping[str, tuple[str, ...]]
 
 MAX_SUBGROUPS = 256
 _HOSTNAME = "kubernetes.io/hostname"
+_WORDS = frozenset(scope.value for scope in Scope)
+_REQUIRED = "topologyConstraint.requiredTopologyLevel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,7 @@ class Constraint:
     def read(cls, owner: Fields, levels: tuple[Level, ...], topologies: Topologies | None) -> Constraint:
         """The constraint of a PodGroup's spec or of a subgroup."""
         fields = owner.part("topologyConstraint")
+        fields.misspelt("topology", "requiredTopologyLevel", "preferredTopologyLevel")
         name = fields.matching("topology", OBJECT_NAME, "the name of a Topology")
         known = None if topologies is None or name is None else topologies.get(name)
         if topologies is not None and name is not None and known is None:
@@ -45,6 +52,8 @@ class Constraint:
             label = fields.matching(level, LABEL_KEY, "a node label, of a level of the Topology")
             if label is not None and known is not None and label not in known:
                 fields.bad(level, label, f"a level of Topology {name}: {', '.join(known)}")
+            if label is not None and _is_another(label, levels):
+                fields.bad(level, label, f"another node label: {label} is a word for a scope of its own here")
             return None if label is None else _scope(label, levels)
 
         return cls(scope("requiredTopologyLevel"), scope("preferredTopologyLevel"))
@@ -52,17 +61,70 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What the subgroups of a PodGroup say: scopes of the whole gang; wishes and `role_min` of each leaf."""
+    """What a PodGroup and its subgroups say: scopes of the whole gang, the preferred ones from the narrowest;
+    wishes and `role_min` of each leaf. `problems` are sentences about wishes that nothing grants."""
 
     required: str | None = None
-    preferred: str | None = None
+    preferred: tuple[str, ...] = ()
     role_wishes: Mapping[str, Wishes] = field(default_factory=dict)
     role_min: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
 
     @property
     def min_member(self) -> int:
         """Of all leaves together, 0 where there are none."""
         return sum(self.role_min.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """`orders` of scopes, widest first: parts of one lie in parts of those before it."""
+
+    orders: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, levels: tuple[Level, ...], topologies: Topologies | None) -> Nesting:
+        """The levels of the cluster, and those of each of KAI's Topologies."""
+        named = (
+            tuple(_scope(label, levels) for label in labels if not _is_another(label, levels))
+            for labels in (topologies or {}).values()
+        )
+        return cls((tuple(level.scope for level in levels), *named))
+
+    def inside(self, narrow: str, wide: str) -> bool:
+        """Whether each part of one scope lies in one part of the other, or they are the same.
+
+        Where two orders contradict each other, nobody knows. A node lies in one part of each level, and none
+        inside it, whatever an order says.
+        """
+        if narrow == wide:
+            return True
+        if Scope.NODE in (narrow, wide):
+            return narrow == Scope.NODE and wide not in (Scope.GPU, Scope.NVLINK_DOMAIN)
+        both = [order for order in self.orders if narrow in order and wide in order]
+        return bool(both) and all(order.index(wide) < order.index(narrow) for order in both)
+
+    def narrowest(self, said: Iterable[tuple[Fields, str | None]]) -> str | None:
+        """The scope that keeps all of these, each with the fields that say it; one that is neither inside nor
+        around those before it is refused."""
+        found: str | None = None
+        for fields, scope in said:
+            if scope is None:
+                continue
+            if found is None or self.inside(scope, found):
+                found = scope
+            elif not self.inside(found, scope):
+                fields.bad(_REQUIRED, scope, f"a level inside or around {found}, which is required too")
+        return found
+
+    def narrow_first(self, scopes: Iterable[str | None]) -> tuple[str, ...]:
+        """Each scope once, before those that it lies in."""
+        found: list[str] = []
+        for scope in scopes:
+            if scope is not None and scope not in found:
+                around = (i for i, other in enumerate(found) if self.inside(scope, other))
+                found.insert(next(around, len(found)), scope)
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,42 +135,80 @@ class _Subgroup:
 
 
 def read(spec: Fields, levels: tuple[Level, ...], topologies: Topologies | None) -> Tree:
-    """The subgroups of a PodGroup's spec."""
+    """The topology constraint and the subgroups of a PodGroup's spec."""
     groups: dict[str, _Subgroup] = {}
+    root = Constraint.read(spec, levels, topologies)
     for item in spec.listed("subGroups", MAX_SUBGROUPS):
+        item.misspelt("name", "parent", "minMember", "minSubGroup", "topologyConstraint")
         name = item.matching("name", NAME_PATTERN, A_NAME, needed=True)
         if name is not None and name in groups:
             item.bad("name", name, "each subgroup once")
         elif name is not None:
             constraint = Constraint.read(item, levels, topologies)
             groups[name] = _Subgroup(item, item.text("parent"), constraint)
-    if not groups or not _is_tree(groups):
+    if not _is_tree(groups):
         return Tree()
-    parents = {group.parent for group in groups.values()}
-    leaves = {name: _ancestry(name, groups) for name in groups if name not in parents}
     _all_needed(spec, groups)
-    scopes: dict[str, str] = {}
-    whole, preferred = None, None
-    for name, group in groups.items():
-        below = [leaf for leaf, line in leaves.items() if name in line]
-        if len(below) == len(leaves):
-            preferred = group.constraint.preferred or preferred
-        required = group.constraint.required
-        if required is None:
-            continue
-        if len(below) == 1 and scopes.get(below[0], required) == required:
-            scopes[below[0]] = required
-        elif len(below) == len(leaves) > 1 and whole in (None, required):
-            whole = required
-        else:
-            expected = "a level for one subgroup without others below it, or for all of them"
-            group.fields.bad("topologyConstraint.requiredTopologyLevel", required, expected)
-    return Tree(
-        required=whole,
-        preferred=preferred,
-        role_wishes={leaf: Wishes(role=leaf, role_scope=scopes.get(leaf)) for leaf in sorted(leaves)},
-        role_min={leaf: groups[leaf].fields.positive("minMember") or 1 for leaf in sorted(leaves)},
-    )
+    return _Reader(Nesting.of(levels, topologies), spec, root, groups, _leaves(groups)).tree()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """`leaves` are those at or below each subgroup."""
+
+    nesting: Nesting
+    spec: Fields
+    root: Constraint
+    groups: Mapping[str, _Subgroup]
+    leaves: Mapping[str, frozenset[str]]
+
+    def tree(self) -> Tree:
+        every = frozenset().union(*self.leaves.values())
+        whole = [group for name, group in self.groups.items() if self.leaves[name] == every]
+        required = self.nesting.narrowest(
+            ((self.spec, self.root.required), *((group.fields, group.constraint.required) for group in whole))
+        )
+        scopes = {leaf: self._scope_of(leaf) for leaf in sorted(every)} if len(every) > 1 else {}
+        self._refuse_shared(every, required)
+        return Tree(
+            required=required,
+            preferred=self.nesting.narrow_first(
+                (self.root.preferred, *(group.constraint.preferred for group in whole))
+            ),
+            role_wishes={leaf: Wishes(role=leaf, role_scope=scopes.get(leaf)) for leaf in sorted(every)},
+            role_min={leaf: self._least(leaf) for leaf in sorted(every)},
+            problems=tuple(self._unheard(every, required, scopes)),
+        )
+
+    def _scope_of(self, leaf: str) -> str | None:
+        """What the leaf requires, and those that have no other leaf."""
+        alone = [group for name, group in self.groups.items() if self.leaves[name] == {leaf}]
+        return self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
+
+    def _least(self, leaf: str) -> int:
+        least = self.groups[leaf].fields.natural("minMember")
+        return 1 if least is None else least
+
+    def _refuse_shared(self, every: frozenset[str], required: str | None) -> None:
+        """A level for some leaves together is more than the planner can be asked for."""
+        for name, group in self.groups.items():
+            scope = group.constraint.required
+            if scope is None or not 1 < len(self.leaves[name]) < len(every):
+                continue
+            if required is None or not self.nesting.inside(required, scope):
+                expected = "a level for one subgroup without others below it, or for all of them"
+                group.fields.bad(_REQUIRED, scope, expected)
+
+    def _unheard(
+        self, every: frozenset[str], required: str | None, scopes: Mapping[str, str | None]
+    ) -> Iterator[str]:
+        for name, group in self.groups.items():
+            wanted, leaves = group.constraint.preferred, self.leaves[name]
+            if wanted is None or leaves == every:
+                continue
+            kept = [required, *((scopes[leaf] for leaf in leaves) if len(leaves) == 1 else ())]
+            if not any(scope is not None and self.nesting.inside(scope, wanted) for scope in kept):
+                yield f"subgroup {name} prefers one {wanted}, which only a whole gang can: not heard"
 
 
 def _is_tree(groups: Mapping[str, _Subgroup]) -> bool:
@@ -132,13 +232,26 @@ def _ancestry(name: str, groups: Mapping[str, _Subgroup]) -> list[str]:
     return line
 
 
+def _leaves(groups: Mapping[str, _Subgroup]) -> dict[str, frozenset[str]]:
+    """The leaves at or below each subgroup."""
+    found: dict[str, set[str]] = {name: set() for name in groups}
+    parents = {group.parent for group in groups.values()}
+    for leaf in groups.keys() - parents:
+        for name in _ancestry(leaf, groups):
+            found[name].add(leaf)
+    return {name: frozenset(leaves) for name, leaves in found.items()}
+
+
 def _all_needed(spec: Fields, groups: Mapping[str, _Subgroup]) -> None:
-    """`minSubGroup` asks for fewer subgroups than there are: the planner knows members alone."""
+    """`minSubGroup` asks for all subgroups that there are: fewer are not planned, since the planner knows
+    members alone, and more will never be."""
     for name, owner in ((None, spec), *((name, group.fields) for name, group in groups.items())):
-        wanted = owner.positive("minSubGroup")
+        wanted = owner.natural("minSubGroup")
         below = sum(group.parent == name for group in groups.values())
-        if wanted is not None and wanted < below:
-            owner.bad("minSubGroup", wanted, f"all {below} subgroups: fewer of them are not planned")
+        if wanted is not None and wanted != below:
+            owner.bad(
+                "minSubGroup", wanted, f"{below}, all that there are: no other number of them is planned"
+            )
 
 
 def _scope(label: str, levels: tuple[Level, ...]) -> str:
@@ -146,3 +259,9 @@ def _scope(label: str, levels: tuple[Level, ...]) -> str:
     if label == _HOSTNAME:
         return Scope.NODE.value
     return next((level.scope for level in levels if level.labels == (label,)), label)
+
+
+def _is_another(label: str, levels: tuple[Level, ...]) -> bool:
+    """Whether a label is spelt as the word for a scope that is given by something else."""
+    of_word = [level.labels for level in levels if level.scope == label]
+    return not any(label in labels for labels in of_word) and (bool(of_word) or label in _WORDS)

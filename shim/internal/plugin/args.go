@@ -21,9 +21,9 @@ type Args struct {
 	ServiceAddress string `json:"serviceAddress,omitempty"`
 	// Resources that make a pod ours, in any container's requests or limits.
 	Resources []string `json:"resources,omitempty"`
-	// GangLabels and GangAnnotations make a pod ours by their presence.
-	GangLabels      []string `json:"gangLabels,omitempty"`
-	GangAnnotations []string `json:"gangAnnotations,omitempty"`
+	// GangKeys make a pod ours by their presence among its labels or annotations. One that ends in "/" is a
+	// prefix: a pod with a slip in its key, or with the key in the wrong place, would start without its gang.
+	GangKeys []string `json:"gangKeys,omitempty"`
 
 	// FetchTimeout bounds one Filter, Score or Unreserve, off the scheduling thread.
 	FetchTimeout metav1.Duration `json:"fetchTimeout,omitempty"`
@@ -51,9 +51,9 @@ func defaultArgs() Args {
 	return Args{
 		ServiceAddress: "unix:///run/muster/muster.sock",
 		Resources:      []string{"nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu", "aliyun.com/gpu-mem", "aliyun.com/gpu-count"},
-		GangLabels:     []string{"gpu-topology", "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io"},
-		GangAnnotations: []string{
-			"gpu.topology/group", "gpu.topology/min-member", "scheduling.run.ai/pod-group", "pod-group-name",
+		GangKeys: []string{
+			"gpu.topology/", "gpu-topology", "gpu-topology-replica", "scheduling.run.ai/pod-group", "pod-group-name",
+			"scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io",
 		},
 		FetchTimeout:  metav1.Duration{Duration: 5 * time.Second},
 		HookTimeout:   metav1.Duration{Duration: 500 * time.Millisecond},

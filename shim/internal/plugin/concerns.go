@@ -1,23 +1,33 @@
 package plugin
 
 import (
+	"strings"
+
 	v1 "k8s.io/api/core/v1"
 )
 
 // concerns says whether a pod is ours to gate: it asks for a GPU, or says that it belongs to a gang
 // (the master of a job may ask for none). What the keys mean is the service's business.
 func (a *Args) concerns(pod *v1.Pod) bool {
-	for _, key := range a.GangLabels {
-		if _, found := pod.Labels[key]; found {
-			return true
+	return a.namesGang(pod.Labels) || a.namesGang(pod.Annotations) ||
+		a.wantsGPU(pod.Spec.InitContainers) || a.wantsGPU(pod.Spec.Containers)
+}
+
+func (a *Args) namesGang(said map[string]string) bool {
+	for _, wanted := range a.GangKeys {
+		if !strings.HasSuffix(wanted, "/") {
+			if _, found := said[wanted]; found {
+				return true
+			}
+			continue
+		}
+		for key := range said {
+			if strings.HasPrefix(key, wanted) {
+				return true
+			}
 		}
 	}
-	for _, key := range a.GangAnnotations {
-		if _, found := pod.Annotations[key]; found {
-			return true
-		}
-	}
-	return a.wantsGPU(pod.Spec.InitContainers) || a.wantsGPU(pod.Spec.Containers)
+	return false
 }
 
 func (a *Args) wantsGPU(containers []v1.Container) bool {

@@ -16,6 +16,12 @@ func TestConcerns(t *testing.T) {
 	container := func(limits, requests v1.ResourceList) []v1.Container {
 		return []v1.Container{{}, {Resources: v1.ResourceRequirements{Limits: limits, Requests: requests}}}
 	}
+	labelled := func(key string) v1.Pod {
+		return v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "a", key: "g"}}}
+	}
+	annotated := func(key string) v1.Pod {
+		return v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"app": "a", key: "g"}}}
+	}
 	cases := map[string]struct {
 		pod  v1.Pod
 		want bool
@@ -29,15 +35,22 @@ func TestConcerns(t *testing.T) {
 		"init container":       {v1.Pod{Spec: v1.PodSpec{InitContainers: container(list("aliyun.com/gpu", "1"), nil)}}, true},
 		"no GPU, zero":         {v1.Pod{Spec: v1.PodSpec{Containers: container(list("nvidia.com/gpu", "0"), nil)}}, false},
 		"MIG is not ours":      {v1.Pod{Spec: v1.PodSpec{Containers: container(list("nvidia.com/mig-1g.5gb", "1"), nil)}}, false},
-		"ACK gang":             {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"gpu-topology": "job"}}}, true},
-		"coscheduling gang":    {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"scheduling.x-k8s.io/pod-group": "g"}}}, true},
-		"coscheduling's old":   {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pod-group.scheduling.sigs.k8s.io": "g"}}}, true},
-		"KAI's gang":           {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"pod-group-name": "g"}}}, true},
-		"our gang":             {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"gpu.topology/group": "g"}}}, true},
-		"our gang, unnamed":    {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"gpu.topology/min-member": "2"}}}, true},
-		"a wish, no gang":      {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"gpu.topology/scope": "rack"}}}, false},
-		"recipe gang":          {v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"scheduling.run.ai/pod-group": "g"}}}, true},
-		"a label of the wrong": {v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"gpu.topology/group": "g"}}}, false},
+		"ACK gang":             {labelled("gpu-topology"), true},
+		"ACK count alone":      {labelled("gpu-topology-replica"), true},
+		"coscheduling gang":    {labelled("scheduling.x-k8s.io/pod-group"), true},
+		"coscheduling's old":   {labelled("pod-group.scheduling.sigs.k8s.io"), true},
+		"KAI's gang":           {annotated("pod-group-name"), true},
+		"recipe gang":          {annotated("scheduling.run.ai/pod-group"), true},
+		"our gang":             {annotated("gpu.topology/group"), true},
+		"our gang, unnamed":    {annotated("gpu.topology/min-member"), true},
+		"a wish, no gang":      {annotated("gpu.topology/scope"), true},
+		"a slip in our key":    {annotated("gpu.topology/gruop"), true},
+		"our key as a label":   {labelled("gpu.topology/group"), true},
+		"ACK's as annotation":  {annotated("gpu-topology"), true},
+		"the recipe's, label":  {labelled("scheduling.run.ai/pod-group"), true},
+		"a key that is longer": {annotated("gpu-topology-of-another"), false},
+		"the prefix alone":     {annotated("gpu.topology"), false},
+		"another key of KAI":   {annotated("scheduling.run.ai/topology-policy"), false},
 	}
 	args := defaultArgs()
 	for name, c := range cases {

@@ -1,0 +1,36 @@
+"""Pods without GPUs that meant to name a gang: none starts alone for a slip in a key."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e import objects
+from e2e.scene import Scene
+
+SLIPS = {
+    "a misspelt annotation": objects.Words(annotations={"gpu.topology/gruop": "train"}),
+    "the annotation as a label": objects.Words(labels={"gpu.topology/group": "train"}),
+    "the label as an annotation": objects.Words(annotations={"gpu-topology": "train"}),
+    "the recipe's annotation as a label": objects.Words(labels={"scheduling.run.ai/pod-group": "train"}),
+    "a count without a name": objects.Words(labels={"gpu-topology-replica": "2"}),
+}
+"""What a pod says → held, with the key in its reason."""
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_pod_with_a_slip_is_held_and_says_so(scene: Scene, slip: str) -> None:
+    words = SLIPS[slip]
+    (key,) = (*words.labels, *words.annotations)
+    scene.node(objects.node("a"))
+    (held,) = scene.create(objects.pod("launcher", gpus=0, gang=words))
+    assert key.partition("-replica")[0] in scene.event("TopologyInvalid", held).message
+    scene.says(held, "expected")
+    scene.runs(scene.create(objects.pod("cpu", gpus=0)))
+    assert held not in scene.bound()
+
+
+def test_a_pod_with_a_wish_and_no_gang_is_placed(scene: Scene) -> None:
+    """It is a gang of one, that asks for no GPU."""
+    scene.node(objects.node("a"))
+    words = objects.Words(annotations={"gpu.topology/role": "launcher", "gpu.topology/rank": "0"})
+    scene.runs(scene.create(objects.pod("launcher", gpus=0, gang=words)))

@@ -1,0 +1,54 @@
+"""docs/surfaces.md names every key that is read or written, and nothing that is not there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from muster.dialects import coscheduling, kai, own, ranks
+from muster.dialects.settings import DEFAULTS
+from muster.domain.allocation import RESERVED_KEYS
+from muster.gangs.instructions import EventReason
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = (REPOSITORY / "docs" / "surfaces.md").read_text()
+NO_KEYS = {"scheduler_names", "gpu_resources", "foreign_prefixes", "system_namespace", "policies_namespace"}
+"""Settings that are no single key."""
+KEYS = {
+    *(getattr(DEFAULTS, field.name) for field in fields(DEFAULTS) if field.name not in NO_KEYS),
+    *DEFAULTS.gpu_resources,
+    *own.KEYS,
+    *kai.GANG_KEYS, kai.POLICY, kai.ROLE, kai.SUBGROUP,
+    *coscheduling.GANG_KEYS,
+    *ranks.KEYS,
+    *RESERVED_KEYS,
+    *EventReason,
+}  # fmt: skip
+
+
+ABBREVIATED = re.compile("ALIYUN_COM_GPU(?=_MEM_)|.*/")
+"""What the page leaves out of a key in a list of those that share it."""
+
+
+@pytest.mark.parametrize("key", sorted(KEYS))
+def test_every_key_is_on_the_page(key: str) -> None:
+    end = re.escape(ABBREVIATED.sub("", key, count=1))
+    assert re.search(rf"`({re.escape(key)}|…/?{end}|{end})[`:=< ]", PAGE)
+
+
+def test_the_modules_and_tests_that_it_names_are_there() -> None:
+    """A name without a folder is in the folder of the one before it."""
+    table = PAGE.partition("## Where each key is read and written")[2].partition("## Events")[0]
+    rows = [row.split("|")[2:4] for row in table.splitlines() if row.startswith("| ")][2:]
+    named = set()
+    for cells in rows:
+        for root, cell in zip(("service/muster", "tests"), cells, strict=True):
+            folder = ""
+            for path in re.findall(r"`([\w/]+\.py)`", cell):
+                folder = path.rpartition("/")[0] or folder
+                named.add(REPOSITORY / root / folder / path.rpartition("/")[2])
+    assert {path for path in named if not path.is_file()} == set()
+    assert {path.name for path in named} > {"kai.py", "test_podgroups.py"}
