@@ -10,6 +10,7 @@ from pathlib import Path
 
 from e2e.audit import OURS
 from e2e.client import Client
+from e2e.rights import AUDIT_POLICY
 from local_cluster.cluster import LocalCluster
 from local_cluster.stack import Stack
 
@@ -52,7 +53,7 @@ def open_arena(option: str, directory: Path) -> Iterator[Arena]:
     credentials.mkdir(mode=0o700)
     if option == "local":
         with (
-            LocalCluster(directory / "cluster") as cluster,
+            LocalCluster(directory / "cluster", audit=True, audit_policy=AUDIT_POLICY) as cluster,
             Stack(cluster, directory / "stack", scheduler_names=sorted(OURS)) as stack,
         ):
             yield Arena(Client.of(cluster.kubeconfig, credentials), cluster, stack)

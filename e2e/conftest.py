@@ -15,6 +15,9 @@ from e2e.story import tell
 from local_cluster.stack import Stack
 
 HERE = Path(__file__).parent
+RIGHTS = HERE / "test_rights.py"
+"""Last, since it judges what was asked of the API server in all tests before it."""
+
 TIMEOUT_S = 180
 
 
@@ -37,6 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+    items.sort(key=lambda item: item.path == RIGHTS)
 
 
 @pytest.fixture(scope="session")

@@ -76,6 +76,17 @@ def test_fragments_that_add_up_are_no_room(scene: Scene) -> None:
     assert not {*gang} & scene.bound()
 
 
+def test_a_gang_larger_than_the_cluster_holds_nothing(scene: Scene) -> None:
+    for name in "ab":
+        scene.node(objects.node(name))
+    size = 40
+    gang = scene.create(*(objects.pod(f"w-{rank}", gang=objects.ack("g", size)) for rank in range(size)))
+    for name in gang:
+        scene.event("TopologyUnplaceable", name)
+    scene.runs(scene.create(*(objects.pod(f"s-{rank}", gpus=8, gang=objects.ack("s", 2)) for rank in (0, 1))))
+    assert not {*gang} & scene.bound()
+
+
 def test_new_nodes_let_a_waiting_gang_start(scene: Scene) -> None:
     gang = scene.create(*(objects.pod(f"w-{rank}", gpus=8, gang=objects.ack("g", 2)) for rank in range(2)))
     for name in gang:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from e2e import objects
-from e2e.arena import unary_calls
+from e2e.arena import Arena, unary_calls
 from e2e.scene import Scene
 from local_cluster.stack import Stack
 
@@ -68,6 +70,35 @@ def test_a_cpu_only_pod_costs_no_unary_call(scene: Scene, stack: Stack) -> None:
     scene.runs(scene.create(*(objects.pod(f"cpu-{number}", gpus=0) for number in range(5))))
     assert unary_calls(stack) == before
     assert not [event for event in scene.all_events() if event.reason.startswith("Topology")]
+
+
+def test_a_podgroup_that_comes_after_half_of_its_pods(scene: Scene) -> None:
+    """The halves meet, at once."""
+    scene.node(objects.node("a"))
+    words = objects.Words({}, {"scheduling.run.ai/pod-group": "g"})
+    first = scene.create(*(objects.pod(f"w-{rank}", gang=words) for rank in (0, 1)))
+    scene.runs(scene.create(objects.pod("lone")))
+    assert scene.bound() == {"lone"}
+    group = {"apiVersion": "scheduling.run.ai/v2", "kind": "PodGroup", "metadata": {"name": "g"}}
+    scene.apply(group | {"spec": {"minMember": 4}})
+    scene.event("TopologyWaiting", first[0])
+    scene.runs(first + scene.create(*(objects.pod(f"w-{rank}", gang=words) for rank in (2, 3))))
+
+
+def test_a_replacement_runs_though_its_sibling_has_completed(scene: Scene, arena: Arena) -> None:
+    if arena.fenced:
+        pytest.skip("needs a kwok that ends pods by annotation")
+    scene.node(objects.node("a"))
+    train = objects.job("train", objects.pod("template", gang=objects.ack("g", 2)), completions=2)
+    train["spec"]["backoffLimit"] = 3  # a pod that somebody deletes counts as failed
+    job = scene.create_job(train)
+    scene.until(lambda: len(scene.pods_of_job(job)) == 2, "the job has two pods")
+    done, deleted = scene.pods_of_job(job)
+    scene.runs([done, deleted])
+    scene.end(done)
+    scene.client.delete(f"/api/v1/namespaces/{scene.name}/pods/{deleted}", grace_s=0)
+    scene.until(lambda: {*scene.pods_of_job(job)} - {done, deleted}, "the job replaces the deleted pod")
+    scene.runs({*scene.pods_of_job(job)} - {done, deleted})
 
 
 def test_a_gated_member_is_not_there_yet(scene: Scene) -> None:

@@ -1,7 +1,8 @@
 """Moments in a gang's life between plan and running, and how to be there in time.
 
 They pass within milliseconds, so a process is made to hang that would end them: the scheduler while a plan is
-made, the API server while Bindings are under way. To their peers both look like processes starved of CPU.
+made or its members reserve, the API server while Bindings are under way. To their peers both look like
+processes starved of CPU.
 """
 
 from __future__ import annotations
@@ -10,13 +11,22 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from e2e.chaos.sight import BETWEEN, PERMITTED, RUNNING, Sight, await_phase, look
+from e2e.chaos.sight import (
+    BETWEEN,
+    PERMITTED,
+    RESERVING,
+    RUNNING,
+    Sight,
+    await_phase,
+    look,
+    step_to_reserving,
+)
 from e2e.chaos.submissions import Submission, target
 from e2e.chaos.world import World
 from e2e.record import TooLateError
 
 BINDING = "binding"
-"""The third moment, beside the phases planned and permitted: some members are bound, others not."""
+"""The moment after the phases planned, reserving and permitted: some members are bound, others not."""
 
 PLANS_WITHIN_S = 4.0
 """A scheduler that hangs for 5 s loses its lease."""
@@ -24,8 +34,9 @@ PLANS_WITHIN_S = 4.0
 PERMITS_WITHIN_S = 3.0
 BINDS_WITHIN_S = 10.0
 LASTS_S = (2, 8)
-SMALL, LARGE = (3, 6), (8, 12)
-"""Members of targets: large ones where the time between first and last Binding is to be hit."""
+SIZES = {RESERVING: (6, 9), BINDING: (8, 12)}
+SMALL = (3, 6)
+"""Members of targets: more where the time between the first and the last of them is to be hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +60,7 @@ def aim(world: World, moment: str, number: int, dialects: Sequence[str]) -> Iter
         MissedError: with what the service said of the gang instead.
     """
     chance = world.chance
-    members = chance.randint(*(LARGE if moment == BINDING else SMALL))
+    members = chance.randint(*SIZES.get(moment, SMALL))
     submission = target(chance, number, dialects, members, chance.randint(*LASTS_S))
     if moment == BINDING:
         world.crowd.submit(submission)
@@ -60,6 +71,8 @@ def aim(world: World, moment: str, number: int, dialects: Sequence[str]) -> Iter
     try:
         world.crowd.submit(submission)
         sight = await_phase(world.stack, world.namespace, submission.name, BETWEEN, PLANS_WITHIN_S)
+        if sight is not None and moment == RESERVING:
+            sight = step_to_reserving(world.stack, world.namespace, submission.name)
         if sight is not None and moment == PERMITTED:
             world.hang_api()
             scheduler.resume()

@@ -13,6 +13,7 @@ from typing import Self
 from e2e.chaos.auditor import PODGROUPS
 from e2e.chaos.losses import Losses
 from e2e.chaos.patience import Patient
+from e2e.chaos.strangers import Strangers
 from e2e.chaos.submissions import PODGROUP, Submission, ordinary
 from e2e.facts import FINISHED
 from e2e.record import PODS, Record, TooLateError
@@ -27,10 +28,12 @@ LASTS_S = (40, 140)
 
 @dataclass
 class Counts:
-    """What became of what was submitted, in gangs (single pods are gangs of one) and pods."""
+    """What became of what was submitted, in gangs (single pods are gangs of one) and pods; `slices`: how many
+    of these ask for memory of shared GPUs."""
 
     gangs: int = 0
     pods: int = 0
+    slices: int = 0
     ended: int = 0
     withdrawn: int = 0
     replaced_pods: int = 0
@@ -63,6 +66,7 @@ class Crowd:
         ceiling: float,
         dialects: Sequence[str],
     ) -> None:
+        self.strangers = Strangers(patient, namespace, record, losses, random.Random(chance.random()))
         self.counts = Counts()
         self.dialects = tuple(dialects)
         self._patient = patient
@@ -103,6 +107,7 @@ class Crowd:
         with self._lock:
             self.counts.gangs += 1
             self.counts.pods += submission.members
+            self.counts.slices += submission.members if submission.memory else 0
             opened = self._open[submission.name] = _Open(submission)
             if submission.dialect == PODGROUP:
                 self.create_podgroup(submission)
@@ -165,6 +170,7 @@ class Crowd:
         try:
             while not self._over.is_set():
                 self._tend()
+                self.strangers.tend(keep=self._keeps)
                 if self._keeps and self.demand < self._ceiling:
                     lasts_s = self._chance.randint(*LASTS_S)
                     number = self.counts.gangs

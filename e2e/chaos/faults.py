@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from e2e.chaos.aim import BINDING, Target
-from e2e.chaos.sight import PERMITTED, PLANNED
+from e2e.chaos.sight import PERMITTED, PLANNED, RESERVING
 from e2e.chaos.world import World
 from e2e.record import NODES
 from local_cluster.api import Object
@@ -26,6 +26,9 @@ Heal = Callable[[World, Target], None]
 SHORT_S, LONG_S = 0.5, 5.0
 """How long a process hangs or is away. A Binding has 2 s here and the leader 5 s to renew its lease: the
 longer ones outlast both."""
+
+AWAY_S = (20.0, 60.0)
+"""How long an API server is away that is not back soon: an upgrade, say."""
 
 
 class NothingToBreakError(Exception):
@@ -43,7 +46,7 @@ class Fault:
     name: str
     inject: Deed
     heal: Heal = _nothing
-    moments: tuple[str, ...] = (PLANNED, PERMITTED)
+    moments: tuple[str, ...] = (PLANNED, RESERVING, PERMITTED)
 
     @property
     def asks_api(self) -> bool:
@@ -51,9 +54,9 @@ class Fault:
         return BINDING not in self.moments
 
 
-def _wait(world: World) -> None:
+def _wait(world: World, least_s: float = SHORT_S, most_s: float = LONG_S) -> None:
     """For as long as the fault lasts."""
-    threading.Event().wait(world.chance.uniform(SHORT_S, LONG_S))
+    threading.Event().wait(world.chance.uniform(least_s, most_s))
 
 
 def _now(deed: Callable[[World], None]) -> Deed:
@@ -72,6 +75,11 @@ def _after_a_while(deed: Callable[[World], None]) -> Heal:
         deed(world)
 
     return done
+
+
+def _start_api_late(world: World, _: Target) -> None:
+    _wait(world, *AWAY_S)
+    world.start_api()
 
 
 def _kill_both(world: World) -> None:
@@ -170,7 +178,7 @@ def _patch(world: World, node: str, broken: Object, mended: Object) -> int:
     return int(patched["metadata"]["resourceVersion"])
 
 
-ON_PROCESSES = (PLANNED, PERMITTED, BINDING)
+ON_PROCESSES = (PLANNED, RESERVING, PERMITTED, BINDING)
 FAULTS = (
     Fault("kill-service", _now(lambda world: world.stack.service.kill()), moments=ON_PROCESSES),
     Fault("kill-scheduler", _now(lambda world: world.stack.scheduler.kill()), moments=ON_PROCESSES),
@@ -183,6 +191,7 @@ FAULTS = (
     ),
     Fault("kill-api-server", _now(World.kill_api), _after_a_while(World.start_api), ON_PROCESSES),
     Fault("hang-api-server", _now(World.hang_api), _after_a_while(World.wake_api), ON_PROCESSES),
+    Fault("lose-api-server", _now(World.kill_api), _start_api_late, (PERMITTED, BINDING)),
     Fault("delete-member", _delete_member),
     Fault("withdraw-gang", _withdraw),
     Fault("delete-node", _delete_node),
@@ -190,7 +199,7 @@ FAULTS = (
     Fault("flip-schedule-label", _flip(SCHEDULE, ("disabled", "default", "share"))),
     Fault("cordon", _cordon),
 )
-DELETE_PODGROUP = Fault("delete-podgroup", _delete_podgroup, _create_podgroup, (PLANNED,))
+DELETE_PODGROUP = Fault("delete-podgroup", _delete_podgroup, _create_podgroup, (PLANNED, RESERVING))
 
 
 def deck(chance: random.Random, *, podgroups: bool) -> Iterator[tuple[Fault, str]]:

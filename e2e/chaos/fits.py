@@ -1,9 +1,9 @@
 """Whether a waiting gang would fit: a model of the cluster from API objects, by nobody who plans.
 
-It is simple on purpose: what it claims, it shows, as a node for each member. It knows resources, cordons,
-taints, ACK's node label, node selectors and the scopes rack, zone, node and nvlink-domain, and packs members
-greedily, largest first. Of a gang that only a search could fit, or in words that it does not know, it says
-nothing.
+It is simple on purpose: what it claims, it shows, as a node for each member. It knows resources, memory by
+GPU, cordons, taints, ACK's node label, node selectors and the scopes rack, zone, node and nvlink-domain, and
+packs members greedily, largest first. Of a gang that only a search could fit, or in words that it does not
+know, it says nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from e2e.facts import FINISHED, GPU_RESOURCES, GROUP_RESOURCE, Gang, PodFacts
+from e2e.slices import RESOURCE, memory_of
 from local_cluster.api import Object
 from local_cluster.nodes import RACK, SCHEDULE, ZONE
 
@@ -46,13 +47,15 @@ class Fit:
 @dataclass
 class Room:
     """What is free of one node. `islands` are its free GPUs by NVLink domain; None where pods hold GPUs that
-    nobody can name, and nothing narrower than the node can be promised."""
+    nobody can name, and nothing narrower than the node can be promised. `memory`: GiB that are free of
+    each shared GPU."""
 
     name: str
     labels: Mapping[str, str]
     free: dict[str, Fraction]
     islands: list[set[int]] | None
     gpus_free: int
+    memory: list[int]
 
 
 @dataclass
@@ -103,7 +106,7 @@ def _fit(key: str, needed: int, pods: Sequence[Object], rooms: Sequence[Room], s
         return None
     # of an elastic gang that runs, one more is enough to say that it could grow
     wanted = max(needed - len(bound) - done, 1)
-    chosen = sorted(waiting, key=lambda pod: (-_gpus(pod), _name(pod)))
+    chosen = sorted(waiting, key=lambda pod: (-_gpus(pod), -_requests(pod).get(RESOURCE, 0), _name(pod)))
     chosen = chosen if wanted >= len(chosen) else chosen[-wanted:]
     for part in _parts(scope, rooms, bound):
         placement = _pack(chosen, part)
@@ -136,6 +139,7 @@ def _pack(pods: Sequence[Object], part: Part) -> dict[str, str] | None:
     """A node for each pod, each on the first that has room; None when one has none."""
     free = {room.name: dict(room.free) for room, _ in part.rooms}
     gpus = {room.name: most for room, most in part.rooms}
+    memory = {room.name: list(room.memory) for room, _ in part.rooms}
     placement: dict[str, str] = {}
     for pod in pods:
         asked, count = _requests(pod), _gpus(pod)
@@ -143,7 +147,10 @@ def _pack(pods: Sequence[Object], part: Part) -> dict[str, str] | None:
         for room, _ in part.rooms:
             here = free[room.name]
             enough = all(here.get(resource, 0) >= amount for resource, amount in asked.items())
-            if enough and gpus[room.name] >= count and wanted <= room.labels.items():
+            slices = _slices(pod, memory[room.name])
+            enough = enough and slices is not None and gpus[room.name] >= count
+            if enough and wanted <= room.labels.items():
+                memory[room.name] = slices or []
                 for resource, amount in asked.items():
                     here[resource] -= amount
                 gpus[room.name] -= count
@@ -154,13 +161,27 @@ def _pack(pods: Sequence[Object], part: Part) -> dict[str, str] | None:
     return placement
 
 
+def _slices(pod: Object, free: list[int]) -> list[int] | None:
+    """What the pod's slice leaves of each GPU, the fullest that will do taken; None where it has no room."""
+    asked = PodFacts.of(pod).slice
+    if asked is None:
+        return free
+    share = asked.memory // asked.gpus
+    enough = sorted((units, gpu) for gpu, units in enumerate(free) if units >= share)[: asked.gpus]
+    taken = {gpu for _, gpu in enough}
+    if len(taken) < asked.gpus:
+        return None
+    return [units - share if gpu in taken else units for gpu, units in enumerate(free)]
+
+
 def _room(node: Object, alive: Sequence[Object]) -> Room | None:
     """What is free of a node; None when it takes no pods."""
     meta, spec, status = node["metadata"], node["spec"], node.get("status") or {}
     labels = meta.get("labels") or {}
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
     held_off = any(taint["effect"] != "PreferNoSchedule" for taint in spec.get("taints") or ())
-    serves = labels.get(SCHEDULE, "topology") == "topology"
+    shares = labels.get(SCHEDULE) == "share"
+    serves = shares or labels.get(SCHEDULE, "topology") == "topology"
     if not ready or held_off or spec.get("unschedulable") or meta.get("deletionTimestamp") or not serves:
         return None
     offered = status.get("allocatable") or {}
@@ -168,18 +189,21 @@ def _room(node: Object, alive: Sequence[Object]) -> Room | None:
     here = [pod for pod in alive if pod["spec"].get("nodeName") == meta["name"]]
     taken: set[int] = set()
     named = True
+    memory = list(memory_of(node)) if shares else []
     for pod in here:
         for resource, amount in _requests(pod).items():
             free[resource] = free.get(resource, Fraction(0)) - amount
         facts = PodFacts.of(pod)
         named = named and (facts.allocation is not None or not facts.gpus)
         taken |= set(facts.allocation or ())
-    count = int(_quantity(offered.get(GROUP_RESOURCE, "0")))
+        for gpu, units in (facts.slice.given if facts.slice and memory else {}).items():
+            memory[gpu] -= units
+    count = 0 if shares else int(_quantity(offered.get(GROUP_RESOURCE, "0")))
     islands = [island - taken for island in _islands(node, count)] if named else None
-    gpus_free = max(0, int(free.get(GROUP_RESOURCE, 0)))
+    gpus_free = 0 if shares else max(0, int(free.get(GROUP_RESOURCE, 0)))
     if named:
         gpus_free = min(gpus_free, len(set(range(count)) - taken))
-    return Room(str(meta["name"]), labels, free, islands, gpus_free)
+    return Room(str(meta["name"]), labels, free, islands, gpus_free, memory)
 
 
 def _islands(node: Object, count: int) -> list[set[int]]:

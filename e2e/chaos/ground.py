@@ -1,4 +1,4 @@
-"""The nodes of the chaos: three racks of four with eight GPUs each."""
+"""The nodes of the chaos: three racks of four with eight GPUs each, and two that share their GPUs' memory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from local_cluster.api import Object
 from local_cluster.nodes import shape_nodes
 from local_cluster.shape import NodeGroup, Shape
 
-MESHES, ISLANDS = 8, 4
+MESHES, ISLANDS, SHARED = 8, 4, 2
 GPUS = 8
 TOTAL_GPUS = (MESHES + ISLANDS) * GPUS
+"""Whole ones."""
+
+SHARED_GPUS, GPU_MEMORY = 2, 16
+"""Of a node that shares, and GiB of each."""
 
 
 def nodes(prefix: str) -> dict[str, Object]:
-    """Name → Node object: two racks of cube meshes, told by annotation, one of islands, by labels."""
+    """Name → Node object: two racks of cube meshes, told by annotation, one of islands, by labels, and one of
+    shared GPUs."""
     meshes = NodeGroup(
         name=prefix + "-{index:02}",
         count=4,
@@ -34,5 +39,15 @@ def nodes(prefix: str) -> dict[str, Object]:
         resources=("aliyun.com/gpu",),
         schedule="topology",
     )
-    made = shape_nodes(Shape((meshes, islands)), "the chaos")
+    shared = NodeGroup(
+        name=prefix + "-s{index:02}",
+        count=SHARED,
+        zone="z0",
+        rack="r3",
+        gpus=SHARED_GPUS,
+        gpu_memory_gib=GPU_MEMORY,
+        resources=("aliyun.com/gpu-mem",),
+        schedule="share",
+    )
+    made = shape_nodes(Shape((meshes, islands, shared)), "the chaos")
     return {str(node["metadata"]["name"]): node for node in made}

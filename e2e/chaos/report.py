@@ -35,7 +35,8 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`violations`: rule → texts. `unfinished`: gangs that did not end on the empty cluster."""
+    """`violations`: rule → texts. `strangers_placed`: pods that another scheduler put on the same nodes.
+    `unfinished`: gangs that did not end on the empty cluster."""
 
     seed: int
     seconds: float
@@ -44,6 +45,7 @@ class Report:
     counts: Counts
     load: LoadReport
     binds: int
+    strangers_placed: int
     relisted: int
     pods_gone: int
     evicted: Sequence[str]
@@ -86,6 +88,7 @@ class Report:
                 },
                 "submitted": asdict(self.counts),
                 "binds": self.binds,
+                "pods_placed_by_another_scheduler": self.strangers_placed,
                 "pods_gone": self.pods_gone,
                 "pods_listed_after_the_server_was_away": self.relisted,
                 "evicted": self.evicted,

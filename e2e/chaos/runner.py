@@ -17,6 +17,7 @@ from e2e.chaos.faults import DELETE_PODGROUP, Fault, NothingToBreakError, deck
 from e2e.chaos.patience import NOT_FOUND, Patient
 from e2e.chaos.report import Hit, Report
 from e2e.chaos.sight import BETWEEN, Sight, look
+from e2e.chaos.strangers import StockScheduler
 from e2e.chaos.submissions import ACK, OWN, PODGROUP, Submission, ordinary
 from e2e.chaos.watching import Deadline, Watching
 from e2e.chaos.world import World
@@ -29,7 +30,7 @@ from local_cluster.stack import Stack
 CEILING = 0.8
 """The share of GPUs that the crowd asks for by itself; targets come on top."""
 
-FULL = 0.82
+FULL = 0.75
 """Where so much is bound, the oldest are told to end before the next target is submitted."""
 
 WAVE = 1.3
@@ -61,7 +62,8 @@ class Options:
 
 def run(cluster: LocalCluster, stack: Stack, client: Client, options: Options, say: Say) -> Report:
     """Do it on a cluster whose processes run, and leave it as it was."""
-    return _Run(cluster, stack, client, options, say).run()
+    with StockScheduler(cluster, stack.directory):
+        return _Run(cluster, stack, client, options, say).run()
 
 
 class _Run:
@@ -120,6 +122,7 @@ class _Run:
             counts=self._crowd.counts,
             load=self._auditor.meter.report(),
             binds=self._auditor.binds,
+            strangers_placed=self._crowd.strangers.placed,
             relisted=self._auditor.relisted,
             pods_gone=losses.gone,
             evicted=losses.evicted,

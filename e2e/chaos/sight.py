@@ -15,6 +15,11 @@ BETWEEN = frozenset({PLANNED, RESERVING, PERMITTED})
 """Phases between plan and running."""
 
 LOOKS_EVERY_S = 0.005
+STEPS_FOR_S = 3.0
+STEP_S = 0.0005
+"""So long the scheduler goes on at a time until the first member has reserved: less than one takes."""
+CALLS_LAND_S = 0.05
+"""A call that it made just before it hung is answered by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +63,24 @@ def await_phase(stack: Stack, namespace: str, gang: str, wanted: Set[str], withi
         if sight is not None and sight.phase in wanted:
             return sight
         never.wait(LOOKS_EVERY_S)
+    return None
+
+
+def step_to_reserving(stack: Stack, namespace: str, gang: str) -> Sight | None:
+    """Of a gang that is planned, while the scheduler hangs: have that go on step by step until some members
+    have reserved and others have not. It hangs in the end; None when it went past that, or did not get there.
+    """
+    never = threading.Event()
+    deadline = time.monotonic() + STEPS_FOR_S
+    while time.monotonic() < deadline:
+        stack.scheduler.resume()
+        pause_at = time.perf_counter() + STEP_S
+        while time.perf_counter() < pause_at:  # on a busy machine, who sleeps is woken too late
+            pass
+        stack.scheduler.pause()
+        sight = look(stack, namespace, gang)
+        if sight is None or sight.phase != PLANNED:
+            never.wait(CALLS_LAND_S)
+            sight = look(stack, namespace, gang)
+            return sight if sight is not None and sight.phase == RESERVING else None
     return None

@@ -11,6 +11,7 @@ from e2e.chaos.auditor import POD_GROUP
 from e2e.chaos.fits import SCOPE
 from e2e.objects import Words
 from e2e.scene import COMPLETE
+from e2e.slices import COUNT, RESOURCE
 from local_cluster.api import Object
 
 ACK, OWN, PODGROUP, SINGLE = "ack", "own", "podgroup", ""
@@ -18,13 +19,20 @@ TERMINATE = "local-cluster/terminate-after"
 RETRIES = 1_000
 """Of a Job: each member that the chaos deletes counts as one that failed."""
 
+CPU_A_GPU = 8
+"""A node has 96 for eight GPUs: what others take of it matters."""
+
+SLICES = 0.3
+"""The share of what the crowd submits that asks for memory of shared GPUs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A gang, or a single pod (`dialect` SINGLE). All members ask for the same.
 
     `needed` is less than `members` in an elastic gang. `lasts_s`: how long each runs; None: until it is told
-    to end. `slow_s`: how long a deleted member stays, terminating.
+    to end. `slow_s`: how long a deleted member stays, terminating. `memory`: GiB of shared GPUs that a member
+    asks for, evenly over `gpus` of them; 0: it asks for whole ones.
     """
 
     name: str
@@ -36,11 +44,12 @@ class Submission:
     scope: str
     lasts_s: int | None
     slow_s: int
+    memory: int = 0
 
     @property
     def total(self) -> int:
-        """Its GPUs."""
-        return self.members * self.gpus
+        """Its whole GPUs."""
+        return 0 if self.memory else self.members * self.gpus
 
     def key(self, namespace: str) -> str:
         """The gang as the auditor names it."""
@@ -50,7 +59,12 @@ class Submission:
 
     def pod(self, rank: int) -> Object:
         """One member; of a Job, its template."""
-        pod = objects.pod(f"{self.name}-{rank}", gpus=self.gpus, gang=self._words())
+        pod = objects.pod(f"{self.name}-{rank}", gpus=0 if self.memory else self.gpus, gang=self._words())
+        asked = pod["spec"]["containers"][0]["resources"]
+        asked["requests"]["cpu"] = str(CPU_A_GPU * self.gpus)
+        if self.memory:
+            asked["limits"] = {RESOURCE: str(self.memory)}
+            pod["metadata"]["labels"][COUNT] = str(self.gpus)
         if self.lasts_s is not None:
             pod["metadata"]["annotations"][COMPLETE] = f"{self.lasts_s}s"
         if self.slow_s:
@@ -88,7 +102,9 @@ class Submission:
 
 
 def ordinary(chance: random.Random, number: int, dialects: Sequence[str], lasts_s: int | None) -> Submission:
-    """What fills the cluster: a third single pods, the rest gangs of two to six."""
+    """What fills the cluster: a third single pods, the rest gangs of two to six; slices among both."""
+    if chance.random() < SLICES:
+        return _slices(chance, number, dialects, lasts_s)
     if chance.random() < 0.35:
         gpus = chance.choice((1, 1, 1, 2, 2, 4, 8))
         return Submission(f"single-{number}", SINGLE, False, 1, 1, gpus, "", lasts_s, 0)
@@ -108,6 +124,16 @@ def target(
     scope = chance.choice(("", "", "rack"))
     made = _gang(chance, f"target-{number}", dialects, members, 1, scope, lasts_s)
     return replace(made, needed=members)
+
+
+def _slices(chance: random.Random, number: int, dialects: Sequence[str], lasts_s: int | None) -> Submission:
+    """Memory of one GPU or, evenly, of two; alone or in gangs of two to four."""
+    gpus = chance.choice((1, 1, 1, 2))
+    memory = gpus * chance.randint(1, 6)
+    if chance.random() < 0.5:
+        return Submission(f"slice-{number}", SINGLE, False, 1, 1, gpus, "", lasts_s, 0, memory)
+    made = _gang(chance, f"slices-{number}", dialects, chance.randint(2, 4), gpus, "", lasts_s)
+    return replace(made, memory=memory)
 
 
 def _gang(

@@ -44,12 +44,15 @@ class ClusterError(RuntimeError):
 class LocalCluster:
     """A control plane in a directory. Two objects on one directory see the same cluster.
 
-    With `audit`, the API server writes every change to `audit_log`.
+    With `audit`, the API server writes to `audit_log` what `audit_policy` says: every change by default.
     """
 
-    def __init__(self, directory: Path, *, audit: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, audit: bool = False, audit_policy: str = components.AUDIT_POLICY
+    ) -> None:
         self.directory = directory.absolute()
         self.audit = audit
+        self._audit_policy = audit_policy
         self.layout = Layout(self.directory)
         self._processes: dict[str, Process] = {}
         self._api: Api | None = None
@@ -301,7 +304,8 @@ class LocalCluster:
         state = self._state()
         if not state.get("ports"):
             raise ClusterError(f"there is no cluster in {self.directory}: start it with up()")
-        return Context(self.layout, ClusterKeys.create(self.layout.pki), state["ports"], state["audit"])
+        policy = self._audit_policy if state["audit"] else ""
+        return Context(self.layout, ClusterKeys.create(self.layout.pki), state["ports"], policy)
 
     def _claim_directory(self) -> None:
         """Take an empty directory, or one that is a cluster's; never write among somebody's files."""

@@ -48,12 +48,13 @@ rules:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the command lines are made of. `ports`: name of a port → number."""
+    """What the command lines are made of. `ports`: name of a port → number; `audit`: the API server's audit
+    policy as YAML, "" for none."""
 
     layout: Layout
     keys: ClusterKeys
     ports: dict[str, int]
-    audit: bool
+    audit: str
 
     def url(self, port: str) -> str:
         return f"https://{HOST}:{self.ports[port]}"
@@ -123,7 +124,7 @@ def _api_server(context: Context) -> list[str]:
     ]
     if context.audit:
         policy = layout.config / "audit-policy.yaml"
-        write_private(policy, AUDIT_POLICY.encode())
+        write_private(policy, context.audit.encode())
         flags += [f"--audit-policy-file={policy}", f"--audit-log-path={layout.audit_log}"]
     return flags
 

@@ -16,6 +16,7 @@ Both run under the service account and the RBAC of scheduler-config/, with its K
                                      connected to it
     .service_url                     the service's HTTP endpoint, with /healthz, /readyz, /metrics, …
     .metrics_url                     its Prometheus metrics
+    .scheduler_url                   the scheduler's HTTPS endpoint
     .scheduler_metrics()             those of the scheduler, as text
     .logs(lines)                     the ends of both logs, for failure texts
 
@@ -110,6 +111,11 @@ class Stack:
     @property
     def metrics_url(self) -> str:
         return f"{self.service_url}/metrics"
+
+    @property
+    def scheduler_url(self) -> str:
+        """The scheduler's HTTPS endpoint, with /healthz and /metrics."""
+        return f"https://{HOST}:{self._ports['scheduler']}"
 
     def service_get(self, path: str) -> str:
         """What the service answers; OSError while it can't be reached or answers with an error."""
@@ -282,7 +288,7 @@ class Stack:
 
     def _scheduler_api(self) -> Api:
         keys = ClusterKeys.create(self.cluster.layout.pki)
-        return Api(f"https://{HOST}:{self._ports['scheduler']}", str(keys.ca.pair.certificate), keys.admin)
+        return Api(self.scheduler_url, str(keys.ca.pair.certificate), keys.admin)
 
 
 def scheduler_argv(name: str, configuration: Path, *, kubeconfig: Path, pki: Path, port: int) -> list[str]:

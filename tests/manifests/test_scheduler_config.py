@@ -21,6 +21,8 @@ RIGHTS = {
     "writes conditions": (True, "patch", "pods/status", "team-a", ""),
     "sees nodes": (True, "watch", "nodes", "", ""),
     "writes events": (True, "create", "events.k8s.io/events", "team-a", ""),
+    "tells who leads": (True, "create", "events", "muster-system", ""),
+    "changes events of its own kind alone": (False, "patch", "events", "team-a", ""),
     "provisions volumes": (True, "update", "persistentvolumeclaims", "team-a", ""),
     "allocates claims": (True, "update", "resource.k8s.io/resourceclaims/status", "team-a", ""),
     "leads": (True, "update", "coordination.k8s.io/leases", "muster-system", "muster"),

@@ -1,0 +1,151 @@
+"""The model behind waits-though-fits: which waiting gangs it says there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from e2e import objects
+from e2e.chaos.auditor import POD_GROUP, PODGROUPS, WAITS, ChaosAuditor
+from e2e.forged import NAMESPACE, bound_by_others, gated, greedy, node, own, pod, sharing, slice_pod
+from e2e.objects import Words
+from e2e.record import PODS, Change
+from local_cluster.api import Object
+from local_cluster.nodes import RACK, SCHEDULE
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Pods and nodes at one moment, and the gangs of which the model says that they fit."""
+
+    pods: Sequence[Object]
+    nodes: Sequence[Object]
+    fit: set[str] = field(default_factory=set)
+
+
+def gang(size: int, gpus: int, scope: str = "", needed: int = 0) -> list[Object]:
+    words = own("w", needed or size, scope)
+    return [pod(f"w-{rank}", gpus=gpus, gang=words) for rank in range(size)]
+
+
+def mesh(name: str) -> Object:
+    """A node with the cube mesh of the gputopology document: one domain of eight."""
+    made = node(name)
+    made["metadata"]["annotations"] |= objects.node(name, topology=objects.DOCUMENT_MESH)["metadata"][
+        "annotations"
+    ]
+    return made
+
+
+def islands(name: str) -> Object:
+    return node(name, labels={"gpu.topology/nvlink-domain-size": "4"})
+
+
+W = f"{NAMESPACE}/gpu.topology/group/w"
+FILLER = pod("filler", "a", (0, 1, 2, 3, 4), gpus=5)
+ENDED = FILLER | {"status": {"phase": "Succeeded"}}
+MEMBER = pod("w-0", "a", (0,), gang=own("w", 2, "rack"))
+SLICE = slice_pod("x", 10)
+BESIDE = slice_pod("y", 10, {0: 10})
+
+WAITING = {
+    "an empty cluster": Waiting(gang(2, 4), [node("a")], {W}),
+    "no room": Waiting(gang(2, 4), [node("a", gpus=4)]),
+    "fragments that add up": Waiting(gang(3, 4), [node("a", gpus=6), node("b", gpus=6)]),
+    "several nodes": Waiting(gang(3, 4), [node("a"), node("b", gpus=4)], {W}),
+    "what others hold is taken": Waiting([*gang(1, 4), FILLER], [node("a")]),
+    "what others leave is free": Waiting([*gang(1, 3), FILLER], [node("a")], {W}),
+    "what has ended is free": Waiting([*gang(1, 4), ENDED], [node("a")], {W}),
+    "what terminates is taken": Waiting(
+        [*gang(1, 4), pod("t", "a", (0, 1, 2, 3, 4), gpus=5, deletionTimestamp="now")], [node("a")]
+    ),
+    "a member is missing": Waiting(gang(2, 1, needed=3), [node("a")]),
+    "an elastic gang needs fewer": Waiting(gang(3, 4, needed=2), [node("a")], {W}),
+    "an elastic gang that runs could grow": Waiting(
+        [pod("w-9", "a", (0,), gang=own("w", 1)), *gang(1, 4, needed=1)], [node("a")], {W}
+    ),
+    "a member that goes is none": Waiting(
+        [*gang(1, 1, needed=2), pod("w-1", gang=own("w", 2), deletionTimestamp="now")], [node("a")]
+    ),
+    "a member behind a gate is none": Waiting(
+        [*gang(1, 1, needed=2), gated(pod("w-1", gang=own("w", 2)))], [node("a")]
+    ),
+    "a cordoned node": Waiting(gang(1, 1), [node("a", unschedulable=True)]),
+    "a tainted node": Waiting(gang(1, 1), [node("a", taints=[{"key": "k", "effect": "NoSchedule"}])]),
+    "a node that is not ready": Waiting(
+        gang(1, 1), [node("a") | {"status": {"allocatable": {"aliyun.com/gpu": "8"}}}]
+    ),
+    "a node that serves others": Waiting(gang(1, 1), [node("a", labels={SCHEDULE: "share"})]),
+    "a node that serves by topology": Waiting(gang(1, 1), [node("a", labels={SCHEDULE: "topology"})], {W}),
+    "no cpu is left": Waiting([*gang(1, 1), greedy()], [node("a")]),
+    "a slice on an empty node": Waiting([SLICE], [sharing("s")], {"n/x"}),
+    "a slice where whole GPUs are": Waiting([SLICE], [node("a")]),
+    "a whole GPU where slices are": Waiting(gang(1, 1), [sharing("s")]),
+    "a slice beside others": Waiting([SLICE, BESIDE], [sharing("s")], {"n/x"}),
+    "memory that adds up over GPUs": Waiting([SLICE, BESIDE, slice_pod("z", 7, {1: 7})], [sharing("s")]),
+    "a slice of two GPUs": Waiting([slice_pod("x", 12, gpus=2), BESIDE], [sharing("s")], {"n/x"}),
+    "a slice of two GPUs, one too full": Waiting([slice_pod("x", 14, gpus=2), BESIDE], [sharing("s")]),
+    "a slice of three of two GPUs": Waiting([slice_pod("x", 3, gpus=3)], [sharing("s")]),
+    "another scheduler's pods took the cpu": Waiting(
+        [*gang(1, 1), greedy() | {"spec": greedy()["spec"] | {"schedulerName": "default-scheduler"}}],
+        [node("a")],
+    ),
+    "one rack has room": Waiting(
+        gang(3, 4, "rack"), [node("a", labels={RACK: "r"}), node("b", labels={RACK: "r"})], {W}
+    ),
+    "two racks have room together": Waiting(
+        gang(3, 4, "rack"), [node("a", labels={RACK: "r"}), node("b", labels={RACK: "s"})]
+    ),
+    "a replacement must join its rack, which is full": Waiting(
+        [MEMBER, pod("w-1", gpus=8, gang=own("w", 2, "rack"))],
+        [node("a", labels={RACK: "r"}), node("b", labels={RACK: "s"})],
+    ),
+    "a replacement joins its rack": Waiting(
+        [MEMBER, pod("w-1", gpus=7, gang=own("w", 2, "rack"))],
+        [node("a", labels={RACK: "r"}), node("b", labels={RACK: "s"})],
+        {W},
+    ),
+    "one node has room": Waiting(gang(2, 4, "node"), [node("a"), node("b")], {W}),
+    "no single node has room": Waiting(gang(3, 4, "node"), [node("a"), node("b")]),
+    "a mesh is one domain": Waiting(gang(2, 3, "nvlink-domain"), [mesh("a")], {W}),
+    "an island is one": Waiting(gang(2, 2, "nvlink-domain"), [islands("a")], {W}),
+    "two islands are two": Waiting(gang(2, 3, "nvlink-domain"), [islands("a")]),
+    "an island is half taken": Waiting(
+        [*gang(2, 2, "nvlink-domain"), pod("x", "a", (0, 4), gpus=2)], [islands("a")]
+    ),
+    "nobody knows which GPUs others have": Waiting(
+        [*gang(2, 2, "nvlink-domain"), bound_by_others("o", "a", 1)], [islands("a")]
+    ),
+    "no NVLink, no domain": Waiting(gang(1, 1, "nvlink-domain"), [node("a")]),
+    "words that the model does not know": Waiting(gang(1, 1, "example.com/pod"), [node("a")]),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_waiting_gang_fits_or_not(name: str) -> None:
+    case = WAITING[name]
+    assert {fit.gang for fit in ChaosAuditor(NAMESPACE, 8).fits(case.pods, case.nodes)} == case.fit
+
+
+def test_a_waiting_gang_that_fits_is_reported_with_its_placement() -> None:
+    auditor = ChaosAuditor(NAMESPACE, 8)
+    pods, nodes = gang(2, 4), [node("a")]
+    for body in pods:
+        auditor.see(Change(0, PODS, "ADDED", body))
+    auditor.waits_though_fits("in the end", auditor.fits(pods, nodes))
+    (said,) = auditor.verdict(pods, nodes)[WAITS]
+    assert "n/w-0 on a, n/w-1 on a" in said
+
+
+def test_a_podgroup_says_how_many_and_where() -> None:
+    group: Object = {"metadata": {"namespace": NAMESPACE, "name": "pg"}, "spec": {"minMember": 2}}
+    members = [pod(f"m-{rank}", gpus=4, gang=Words({}, {POD_GROUP: "pg"})) for rank in range(2)]
+    nodes = [node("a", gpus=4, labels={RACK: "r"}), node("b", gpus=4, labels={RACK: "s"})]
+    auditor = ChaosAuditor(NAMESPACE, 8)
+    auditor.see(Change(0, PODGROUPS, "ADDED", group))
+    assert [fit.gang for fit in auditor.fits(members, nodes)] == [f"{NAMESPACE}/{POD_GROUP}/pg"]
+    assert not auditor.fits(members[:1], nodes)
+    group["spec"]["topologyPolicy"] = {"scope": "rack"}
+    assert not auditor.fits(members, nodes)

@@ -1,0 +1,300 @@
+"""The account has the rights that it uses and no others: roles beside the API server's audit log.
+
+The scenes here bring about, one by one, what other tests have no reason to; the last tests compare what all
+of them asked for with what scheduler-config/ grants. Run the whole file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import yaml
+
+from e2e import objects
+from e2e.arena import Arena
+from e2e.record import Record
+from e2e.refusals import refused as refusing
+from e2e.rights import Grant, Request, borrowed, grants, refused, requests, unused
+from e2e.scene import Scene
+from local_cluster.api import Api, Object
+from local_cluster.stack import Stack
+from local_cluster.stack_config import MANIFESTS
+
+EXCEPTIONS = {
+    "get pods": "asked when a Binding met a conflict; the plugin has tests of that (renew_test.go)",
+    "get resourceclaims.resource.k8s.io": "read again only when an update met a conflict",
+    "update pods/finalizers": "asked for by the admission plugin OwnerReferencesPermissionEnforcement alone, "
+    "which is off here: a claim for an extended resource has its pod as owner",
+    "update resourceclaims.resource.k8s.io/binding": "no request of its own: updating /status asks for it",
+    "patch resourceclaims.resource.k8s.io/binding": "and patching it",
+}
+"""Rights that no scene uses → why they are granted all the same."""
+
+EVICTED_WITHIN_S = 60.0
+Create = Callable[[str, Object], str]
+
+# --- the comparison ---------------------------------------------------------------------------------
+
+
+def event(verb: str, resource: str, agent: str = "shim/v1", **other: str) -> str:
+    """A line of an audit log."""
+    group, _, what = resource.rpartition("!")
+    first, _, sub = what.partition("/")
+    about = {"resource": first, "subresource": sub, "apiGroup": group, **other}
+    return json.dumps({"verb": verb, "userAgent": agent, "objectRef": about, "annotations": {}})
+
+
+def forbidden(line: str) -> str:
+    """The same, refused."""
+    return json.dumps(json.loads(line) | {"annotations": {"authorization.k8s.io/decision": "forbid"}})
+
+
+LIVEZ = json.dumps({"verb": "get", "userAgent": "muster", "requestURI": "/livez?verbose"})
+ROLE: Object = {
+    "kind": "Role",
+    "metadata": {"name": "muster-election", "namespace": "home"},
+    "rules": [
+        {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+        {"apiGroups": ["c.io"], "resources": ["leases"], "resourceNames": ["m"], "verbs": ["get", "update"]},
+    ],
+}
+USED = [
+    event("create", "pods/binding", namespace="home"),
+    event("get", "c.io!leases", namespace="home", name="m"),
+    event("update", "c.io!leases", namespace="home", name="m"),
+]
+LEASE = "scheduler: update leases.c.io in home named m"
+LOGS = {
+    "all is used": (USED, []),
+    "a verb is not": (USED[:2], [LEASE]),
+    "it is used on another name": ([*USED[:2], event("update", "c.io!leases", namespace="home")], [LEASE]),
+    "it is used in another namespace": ([*USED[:2], event("update", "c.io!leases", name="m")], [LEASE]),
+    "the other part uses it": (
+        [*USED[:2], event("update", "c.io!leases", "muster", namespace="home", name="m")],
+        [LEASE],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_right_that_nobody_uses_is_found(name: str) -> None:
+    lines, found = LOGS[name]
+    assert unused(grants([ROLE]), requests(lines), {}) == found
+    assert not unused(grants([ROLE]), requests(lines), {"update leases.c.io": "a reason"})
+
+
+def test_who_watches_may_list() -> None:
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    given = grants([ROLE | {"rules": [rule]}])
+    assert not unused(given, requests([event("watch", "pods", namespace="home")]), {})
+    assert unused(given, requests([event("list", "pods", namespace="home")]), {})
+
+
+def test_a_request_without_a_right_is_found() -> None:
+    given = grants([ROLE])
+    assert refused(given, requests([*USED, forbidden(event("list", "secrets"))])) == [
+        "scheduler: list secrets /"
+    ]
+    assert not refused(given, requests(USED))
+
+
+def test_what_is_refused_by_a_server_that_just_started_is_no_missing_right() -> None:
+    given = grants([ROLE])
+    early = [forbidden(line) for line in USED]
+    assert not refused(given, requests([*early, *USED]))
+    assert len(unused(given, requests(early), {})) == len(given)  # but nothing shows that it works
+    assert refused(given, requests([forbidden(LIVEZ)]))
+    assert not refused(given, requests([forbidden(LIVEZ), LIVEZ]))
+
+
+def test_a_request_under_the_other_parts_role_is_found() -> None:
+    assert not borrowed(grants([ROLE]), requests(USED))
+    assert not borrowed(grants([ROLE]), requests([LIVEZ]))
+    stranger = event("create", "pods/binding", "muster", namespace="home")
+    assert borrowed(grants([ROLE]), requests([stranger])) == ["service: create pods/binding home/"]
+
+
+# --- scenes -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def create(scene: Scene) -> Iterator[Create]:
+    """Creates an object in a collection, and deletes it after the test; its name."""
+    with ExitStack() as undo:
+
+        def made(collection: str, body: Object) -> str:
+            name = str(scene.client.post(collection, body)["metadata"]["name"])
+            undo.callback(scene.client.delete, f"{collection}/{name}")
+            return name
+
+        yield made
+        scene.clear()
+
+
+def cpu_pod(name: str, cpu: str, **spec: object) -> Object:
+    pod = objects.pod(name, gpus=0, spec=dict(spec))
+    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
+    return pod
+
+
+def test_preemption_and_an_event_that_repeats(scene: Scene, stack: Stack, create: Create) -> None:
+    for name, value in (("low", 1), ("high", 2)):
+        create(
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            {"metadata": {"name": f"{scene.name}-{name}"}, "value": value},
+        )
+    chosen = {"e2e.muster.dev/chosen": "yes"}
+    scene.node(objects.node("a", labels=chosen))
+    scene.runs(scene.create(cpu_pod("victim", "60", priorityClassName=f"{scene.name}-low")))
+    scene.runs(scene.create(cpu_pod("preemptor", "60", priorityClassName=f"{scene.name}-high")))
+    scene.create(cpu_pod("waits", "60", nodeSelector=chosen))
+    scene.says("waits", "0/1 nodes")
+    scene.node(objects.node("b"))  # with room, so that it is tried again, and without the label
+    scene.says("waits", "0/2 nodes")
+
+
+def test_volumes(scene: Scene, stack: Stack, create: Create) -> None:
+    """One that is there, and one that a provisioner, which there is none, is asked for."""
+    scene.node(objects.node("a"))
+    claims = f"/api/v1/namespaces/{scene.name}/persistentvolumeclaims"
+    terms: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    for name, provisioner in (("there", "kubernetes.io/no-provisioner"), ("asked", "example.com/nobody")):
+        storage: Object = {"metadata": {"name": f"{scene.name}-{name}"}, "provisioner": provisioner}
+        storage |= {"volumeBindingMode": "WaitForFirstConsumer"}
+        of_class = {"storageClassName": create("/apis/storage.k8s.io/v1/storageclasses", storage)}
+        create(claims, {"metadata": {"name": name}, "spec": terms | of_class})
+        if name == "there":
+            volume: Object = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": "/nowhere"}}
+            volume |= {"accessModes": terms["accessModes"], **of_class}
+            create("/api/v1/persistentvolumes", {"metadata": {"name": scene.name}, "spec": volume})
+    for name in ("there", "asked"):
+        claim = {"name": "v", "persistentVolumeClaim": {"claimName": name}}
+        scene.create(cpu_pod(name, "1", volumes=[claim]))
+    scene.runs(["there"])
+    with Record(scene.client, (claims,)) as record:
+        asked = "volume.kubernetes.io/selected-node"
+        record.until(
+            lambda: any(asked in (each["metadata"].get("annotations") or {}) for each in record.live(claims)),
+            "a provisioner is asked",
+            30.0,
+        )
+
+
+def test_devices(scene: Scene, stack: Stack, create: Create) -> None:
+    """A claim of a pod's own, and one that the scheduler makes for an extended resource; the Bindings of both
+    pods are refused at first, and what was allocated is taken back."""
+    node, driver, resource = scene.node(objects.node("a")), f"{scene.name}.example.com", "example.com/thing"
+    group = "/apis/resource.k8s.io/v1"
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    offered = {"selectors": [selector], "extendedResourceName": resource}
+    devices = create(f"{group}/deviceclasses", {"metadata": {"name": scene.name}, "spec": offered})
+    slices = {
+        "driver": driver,
+        "nodeName": node,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "d0"}, {"name": "d1"}],
+    }
+    create(f"{group}/resourceslices", {"metadata": {"name": scene.name}, "spec": slices})
+    asked = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": devices}}]}}
+    claim = {"metadata": {"name": "claim"}, "spec": asked}
+    scene.client.post(f"{group}/namespaces/{scene.name}/resourceclaims", claim)
+    gate = {"schedulingGates": [{"name": "e2e.muster.dev/later"}]}
+    own = cpu_pod("own", "1", resourceClaims=[{"name": "c", "resourceClaimName": "claim"}], **gate)
+    own["spec"]["containers"][0]["resources"]["claims"] = [{"name": "c"}]
+    extended = cpu_pod("extended", "1", **gate)
+    asked_for = extended["spec"]["containers"][0]["resources"]
+    asked_for["requests"][resource] = "1"
+    asked_for["limits"] = {resource: "1"}
+    for name in scene.create(own, extended):
+        with refusing(scene, name):
+            ungated = {"spec": {"schedulingGates": None}}
+            scene.client.patch(f"/api/v1/namespaces/{scene.name}/pods/{name}", ungated)
+            scene.event("FailedScheduling", name)
+        scene.runs([name])
+
+
+def test_who_may_read_the_metrics_is_asked(scene: Scene, stack: Stack) -> None:
+    ca = str(stack.cluster.layout.pki / "ca.crt")
+    stranger = Api(stack.scheduler_url, ca, token=stack.cluster.token_for(f"{scene.name}/default"))
+    assert stranger.send("GET", "/metrics").status == 403
+
+
+def test_other_kinds_of_podgroups(arena: Arena, scene: Scene, stack: Stack) -> None:
+    """Their CRDs come; the service sees them at once when it starts."""
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"}
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    kinds = (
+        ("podgroups", "scheduling.x-k8s.io", "PodGroup", "Namespaced"),
+        ("topologies", "kai.scheduler", "Topology", "Cluster"),
+    )
+    with Record(scene.client, (definitions,)) as record, ExitStack() as undo:
+        for plural, group, kind, scope in kinds:
+            names = {"kind": kind, "plural": plural, "singular": kind.lower()}
+            spec = {"group": group, "scope": scope, "names": names, "versions": [version]}
+            meta = {"name": f"{plural}.{group}", "annotations": approved}
+            scene.client.post(definitions, {"metadata": meta, "spec": spec})
+            undo.callback(scene.client.delete, f"{definitions}/{meta['name']}")
+        ours = {f"{plural}.{group}" for plural, group, _, _ in kinds}
+        record.until(lambda: ours <= served(record.live(definitions)), "the CRDs are served", 30.0)
+        stack.service.kill()
+        stack.start_service()
+
+
+def served(definitions: list[Object]) -> set[str]:
+    """Names of the CRDs that the API server serves."""
+    return {
+        str(body["metadata"]["name"])
+        for body in definitions
+        for condition in (body.get("status") or {}).get("conditions") or ()
+        if condition["type"] == "Established" and condition["status"] == "True"
+    }
+
+
+@pytest.mark.grace(EVICTED_WITHIN_S)
+def test_a_podgroup_that_is_given_up(scene: Scene, stack: Stack) -> None:
+    scene.node(objects.node("a"))
+    group = {"apiVersion": "scheduling.run.ai/v2", "kind": "PodGroup", "metadata": {"name": "g"}}
+    groups = f"/apis/scheduling.run.ai/v2/namespaces/{scene.name}/podgroups"
+    scene.client.post(groups, group | {"spec": {"minMember": 2}})
+    words = objects.Words({}, {"scheduling.run.ai/pod-group": "g"})
+    scene.create(objects.pod("w-0", gang=words))
+    with refusing(scene, "w-0"):
+        scene.create(objects.pod("w-1", gang=words))
+        scene.until(lambda: scene.bound() == {"w-1"}, "one of two is bound")
+        scene.until(lambda: "w-1" not in scene.pods(), "it is evicted", EVICTED_WITHIN_S)
+    scene.delete("w-0")
+
+
+# --- what all of them asked for ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def given() -> set[Grant]:
+    files = sorted(MANIFESTS.glob("rbac-*.yaml"))
+    return grants(role for file in files for role in yaml.safe_load_all(file.read_text()))
+
+
+@pytest.fixture
+def made(arena: Arena) -> set[Request]:
+    if arena.cluster is None:
+        pytest.skip("the audit log of this cluster is somebody else's")
+    return {*requests(arena.cluster.audit_log.read_text().splitlines())}
+
+
+def test_no_right_is_granted_that_is_not_used(given: set[Grant], made: set[Request]) -> None:
+    assert not unused(given, made, EXCEPTIONS)
+
+
+def test_no_right_is_missing(given: set[Grant], made: set[Request]) -> None:
+    assert made
+    assert not refused(given, made)
+    assert not borrowed(given, made)
+
+
+def test_every_exception_is_granted(given: set[Grant]) -> None:
+    assert not EXCEPTIONS.keys() - {f"{grant.verb} {grant.resource}" for grant in given}
