@@ -216,6 +216,19 @@ def test_who_owns_it_and_where_it_stands() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "labels", "owner"),
+    [
+        ("server-5d9", {"pod-template-hash": "5d9"}, "Deployment/server"),
+        ("server-5d9", {}, "set"),  # a ReplicaSet of its own
+        ("server", {"pod-template-hash": "5d9"}, "set"),
+    ],
+)
+def test_a_rollout_goes_on_with_the_gang(name: str, labels: dict[str, str], owner: str) -> None:
+    controller = {"uid": "set", "kind": "ReplicaSet", "name": name, "controller": True}
+    assert read(pod_object(labels=labels, ownerReferences=[controller])).owner == owner
+
+
+@pytest.mark.parametrize(
     ("phase", "states"),
     [
         ("Running", (True, False, False)),

@@ -90,6 +90,39 @@ def test_thousands_that_come_and_go_are_counted_a_few_times(
     assert world.phase() == ("collecting" if of else "invalid")
 
 
+def test_pods_of_thousands_of_owners_are_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where each member is a Job of its own."""
+    world = World(Settings(), auto=False).start(node("a"))
+    counted = counting(world, monkeypatch)
+    for number in range(200):
+        world.see(pod(f"p{number}", of=200, owner=f"o{number}"))
+    assert len(counted) <= 4
+    assert [solve.request.size for solve in world.solves] == [200]
+
+
+def test_an_owner_that_comes_early_and_goes_again_is_not_counted_as_there() -> None:
+    world = World(Settings()).start(node("a"))
+    world.see(pod("p0", of=3, owner="o0"), pod("p1", of=3, owner="o1"))
+    world.gone("p0")
+    world.see(pod("p2", of=3, owner="o2"))
+    assert (world.verdicts, world.phase()) == ([], "collecting")
+    world.see(pod("p3", of=3, owner="o1"))
+    assert {uid for _, uid in world.verdict().members} == {"p1", "p2", "p3"}
+
+
+def test_a_second_run_of_thousands_is_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first is there, as its pods come and as they are bound."""
+    world = World(Settings()).start(*(node(f"n{number}", 8) for number in range(32)))
+    ran = [pod(f"p{number}", of=100, owner="first", created=1.0) for number in range(100)]
+    world.see(*(replace(each, node="n0", started=5.0) for each in ran))
+    counted = counting(world, monkeypatch)
+    world.see(*(pod(f"q{number}", of=100, owner="second", created=9.0) for number in range(100)))
+    assert len(world.verdict().members) == 100
+    world.run()
+    assert [view.phase for view in world.coordinator.summary()] == ["running", "running"]
+    assert len(counted) <= 12
+
+
 # --- a gang whose number is open ------------------------------------------------------------------------
 
 

@@ -299,6 +299,22 @@ def test_what_is_more_urgent_and_comes_while_the_shim_is_busy_goes_first() -> No
     assert (world.phase("i"), world.phase("h")) == ("planned", "planning")
 
 
+def test_half_a_gang_does_not_wait_for_the_shim() -> None:
+    """What stands at its door may stand there for longer than the grace of half a gang."""
+    world = World(Settings(settle_s=0, ahead=2)).start(node("a"), node("b"))
+    world.see(*PAIR)
+    world.reserve()
+    answer = world.permit()
+    world.see(*(pod(f"{name}{number}", name) for name in "hi" for number in (0, 1)))
+    world.bind(answer, members=(0,))
+    world.unreserve(1, BindingFate.REFUSED)
+    world.wait(1)
+    assert (world.planned(), world.phase("h"), world.phase("i")) == (True, "planned", "planning")
+    world.run()
+    world.wait(30)
+    assert (world.phase(), world.evictions) == ("running", [])
+
+
 def test_a_gang_larger_than_the_shims_door_is_planned_alone() -> None:
     world = World(Settings(settle_s=0, ahead=1)).start(node("a"))
     world.see(*PAIR)

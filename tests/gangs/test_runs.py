@@ -138,6 +138,22 @@ def test_what_is_left_of_a_whole_run_is_not_evicted_with_the_next_one() -> None:
     assert world.evictions == []
 
 
+def test_what_is_left_of_half_a_run_is_evicted_also_where_the_next_one_has_come() -> None:
+    """What is left looks like a member of the next run, which is one too many with it."""
+    world = World(Settings(settle_s=0)).start(node("a", 2))
+    world.see(first("p0", ""), first("p1", ""))
+    assert world.reserve().claimed
+    world.bind(world.permit(), members=(0,))
+    world.see(*(replace(first(f"q{i}", "B"), created=2.0) for i in (0, 1)))
+    world.gone("p1")
+    assert world.phase() == "invalid"
+    world.wait(30)
+    assert [eviction.pods for eviction in world.evictions] == [(("p0", "p0"),)]
+    world.gone("p0")
+    world.run()
+    assert gangs(world) == {"B": 2}
+
+
 def test_what_another_owner_sends_for_a_lost_pod_is_planned_when_no_more_has_come() -> None:
     world = World(Settings()).start(node("a", 8))
     world.see(runs("m", "A1"), later("w", "A2"))

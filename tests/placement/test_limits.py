@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.reasons import NodesExcluded, NotDecided
+from muster.placement import place as planner
 from muster.placement.place import Limits, place
+from muster.placement.search.search import Found, search
 from tests.placement.drawings import cluster, gang
 
 CLUSTER = """
@@ -31,6 +35,23 @@ def test_wall_clock_says_truncated() -> None:
     assert isinstance(decision, Placed)
     assert decision.truncated
     assert not decision.optimal
+
+
+def test_once_the_wall_clock_is_spent_no_fewer_members_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In segments each way to leave members out is a search of its own, and here none of them finds a plan.
+    snapshot = cluster("rack r1: a[2]\n rack r2: b[2]")
+    request = gang("8 x 1 GPU by 4 rack + 4 x 1 GPU, min 5")
+    searched: list[int] = []
+
+    def counted(*args: object) -> Found:
+        searched.append(1)
+        return search(*args)  # type: ignore[arg-type]  # passed on as it comes
+
+    monkeypatch.setattr(planner, "search", counted)
+    assert isinstance(place(snapshot, request), Unplaceable)
+    in_time = len(searched)
+    assert isinstance(place(snapshot, request, Limits(seconds_left=lambda: 0.0)), Unplaceable)
+    assert len(searched) - in_time <= 1 < in_time
 
 
 def test_no_plan_and_no_proof_is_not_called_unplaceable_for_a_made_up_cause() -> None:

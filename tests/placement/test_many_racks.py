@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import product
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from muster.domain.decision import Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import Limits, place
-from muster.placement.search import finish, manyracks
+from muster.placement.search import finish, manyracks, onerack
 from muster.placement.search.onerack import NEVER
 from muster.placement.search.rackchoice import RackChoice
 from tests.placement import naive
@@ -72,12 +73,15 @@ def test_the_tables_are_as_good_as_the_solver(tabled: list[bool], monkeypatch: p
             )
 
 
-def test_too_many_racks_are_left_to_the_solver(tabled: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("table", [onerack, manyracks], ids=["nodes of a rack", "racks"])
+def test_what_is_too_large_is_left_to_the_solver(
+    table: ModuleType, tabled: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     snapshot, request = drawn(random.Random(1))
     best = place(snapshot, request)
     assert any(tabled)
     tabled.clear()
-    monkeypatch.setattr(manyracks, "MAX_STEPS", 0)
+    monkeypatch.setattr(table, "MAX_STEPS", 0)
     solved = place(snapshot, request)
     assert tabled
     assert not any(tabled)

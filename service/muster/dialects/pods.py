@@ -47,7 +47,7 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
         rules=_rules(spec),
         claim=claim,
         rank=ranks.read(meta) if said.rank is None else said.rank,
-        owner=next((owner.uid for owner in meta.owner_references or () if owner.controller), ""),
+        owner=_owner(meta),
         priority=spec.priority or 0,
         created=_seconds(meta.creation_timestamp),
         started=_seconds(obj.status.start_time),
@@ -66,6 +66,18 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
     if not (pod.gpus or pod.slice):
         return replace(pod, batch=batch)
     return replace(pod, allocation=allocation.read(said_of_it, pod), batch=batch)
+
+
+def _owner(meta: Metadata) -> str:
+    """Its controller; for a Deployment's pod the Deployment, whose next ReplicaSet goes on with the
+    gang of the last one."""
+    owner = next((owner for owner in meta.owner_references or () if owner.controller), None)
+    if owner is None:
+        return ""
+    template = (meta.labels or {}).get("pod-template-hash")
+    if owner.kind == "ReplicaSet" and template and owner.name.endswith(f"-{template}"):
+        return f"Deployment/{owner.name.removesuffix(f'-{template}')}"
+    return owner.uid
 
 
 def _claim(

@@ -80,7 +80,7 @@ class Pod:
     claim: GangClaim | None = None
     rank: int | None = None
     owner: str = ""
-    """UID of the controller that owns the pod, "" for a bare pod."""
+    """UID of its controller; "Deployment/<name>" for a Deployment's, "" for a bare pod."""
     priority: int = 0
     created: float = 0.0
     started: float = 0.0

@@ -56,9 +56,9 @@ class Backlog:
         self.leave(gang)
         self._queue.forget(gang.key)
 
-    def next(self) -> str | None:
-        """The gang to be planned now, taken out of the queue."""
-        return self._queue.pop()
+    def next(self, only_first: bool = False) -> str | None:
+        """The gang to be planned now, taken out of the queue; `only_first`: none but those `first`."""
+        return self._queue.pop(only_first)
 
     def next_to_update(self) -> str | None:
         """A gang to be asked about for the numbers alone, if it is still refused."""

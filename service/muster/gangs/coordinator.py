@@ -205,17 +205,16 @@ class Coordinator:
 
     def _quiet(self, names: set[NameKey], before: Pod | None, pod: Pod | None, now: float) -> bool:
         """Whether this change of one pod leaves its gang where it is, so that it need not be counted now."""
-        keys = {key for name in names for key in self._names.get(name, ())}
-        if len(names) != 1 or len(keys) != 1 or not self.lives.synced:
-            return False
-        gang = self.lives.gangs[next(iter(keys))]
         roster = self.lives.roster
         owner = next((known.owner for known in (before, pod) if known is not None), "")
+        gang = self._gang_touched(names, owner, stays=pod is not None and pod.present)
+        if gang is None or not self.lives.synced:
+            return False
         if len(gang.group.gang.owners) > 1 and not roster.size(gang.name, owner):
             return False  # the last one of an owner: the gang has another identity now
         if gang.group.doubtful and gang.phase is Phase.PLANNING:
             return False  # it may be two
-        change = Change(before, pod, roster.size(gang.name))
+        change = Change(before, pod, self._there(gang))
         if change.is_one_of_many(gang):
             self.lives.in_motion(gang, change, now)
             return True
@@ -225,6 +224,22 @@ class Coordinator:
         quiet = change.leaves_in_place(gang)
         gang.stale |= quiet
         return quiet
+
+    def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:
+        """The one gang that a pod of this owner bears on; None where it may bear on several."""
+        runs = [self.lives.gangs[key] for name in names for key in self._names.get(name, ())]
+        if len(runs) > 1:
+            if not stays or any(gang.group.doubtful for gang in runs):
+                return None  # where one goes, or comes to a run that may be two, others are dealt anew
+            runs = [gang for gang in runs if owner in gang.group.gang.owners]
+        return runs[0] if len(names) == 1 and len(runs) == 1 else None
+
+    def _there(self, gang: Gang) -> int:
+        """How many present pods bear its name, and its owners where others bear it too."""
+        size = self.lives.roster.size
+        if len(self._names[gang.name]) == 1:
+            return size(gang.name)
+        return sum(size(gang.name, owner) for owner in gang.group.gang.owners)
 
     def _look(self, names: set[NameKey], now: float) -> None:
         """Group the pods of these names again; before all is known, only note that it must be done."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from muster.domain.sentences import sentence
 from muster.gangs.gang import Alarm, Gang
@@ -130,11 +130,7 @@ class Lives(GivingUp):
             for before in ended
             if begun & {pod.uid for pod in (*before.group.bound, *before.group.unbound)}
         ]
-        if forerunners:
-            gang.whole = any(before.whole for before in forerunners)
-        for before in forerunners:
-            if not gang.whole and Alarm.HALF in before.alarms:
-                self.alarms.set(gang, before.alarms[Alarm.HALF], Alarm.HALF)
+        self._goes_on_as(gang, forerunners)
         self.arrived(gang, now)
         self.settle(gang, now)
         if forerunners:
@@ -144,11 +140,21 @@ class Lives(GivingUp):
             gang.missed &= missed or any(before.missed for before in forerunners)
 
     def joined(self, gang: Gang, group: Group, ended: Iterable[Gang]) -> None:
-        """What is left of others of its name may be its own now: of what ran whole nobody is evicted."""
+        """What is left of others of its name may be its own now: of what ran whole nobody is evicted, and
+        what was half still is."""
         bound = {pod.uid for pod in group.bound}
-        gang.whole |= any(
-            before.whole and not bound.isdisjoint(pod.uid for pod in before.group.bound) for before in ended
-        )
+        forerunners = [before for before in ended if not bound.isdisjoint(p.uid for p in before.group.bound)]
+        if not gang.group.bound:
+            self._goes_on_as(gang, forerunners)
+        gang.whole |= any(before.whole for before in forerunners)
+
+    def _goes_on_as(self, gang: Gang, forerunners: Collection[Gang]) -> None:
+        """Of a gang of which nothing was bound but what these had: what they were, and their grace."""
+        if forerunners:
+            gang.whole = any(before.whole for before in forerunners)
+        for before in forerunners:
+            if not gang.whole and Alarm.HALF in before.alarms:
+                self.alarms.set(gang, before.alarms[Alarm.HALF], Alarm.HALF)
 
     def arrived(self, gang: Gang, now: float) -> None:
         """A pod of it came or went of which no plan that was asked for knows."""

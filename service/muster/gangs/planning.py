@@ -121,13 +121,12 @@ class Planning:
     def _pump(self) -> None:
         """Ask for the next plan, one at a time: its snapshot must hold what the one before took. And not far
         ahead of the shim: what waits there for its turn was planned on old facts, its time runs, and what is
-        more urgent comes after it."""
+        more urgent comes after it. Half gangs do not wait for that: their grace may be over before."""
         if self.solving is not None or not self.active or self.silent:
             return
-        if sum(self.ahead.values()) >= self.settings.ahead:
-            return
-        key = self.backlog.next()
-        while key is None and (old := self.backlog.next_to_update()) is not None:
+        far_ahead = sum(self.ahead.values()) >= self.settings.ahead
+        key = self.backlog.next(only_first=far_ahead)
+        while key is None and not far_ahead and (old := self.backlog.next_to_update()) is not None:
             gang = self.gangs.get(old)
             if gang is not None and gang.phase is Phase.UNPLACEABLE and Alarm.COUNT not in gang.alarms:
                 self.again(gang, Trigger.FREED)

@@ -50,8 +50,10 @@ class Queue:
         self.drop(key)
         self._last_turn.pop(key, None)
 
-    def pop(self) -> str | None:
-        """The next gang, taken out; None when none waits."""
+    def pop(self, only_first: bool = False) -> str | None:
+        """The next gang, taken out; None when none waits. `only_first`: of those that go before all."""
+        if only_first and not self._any_first():
+            return None
         self._turn += 1
         key = self._first(self._by_last_turn if self._turn % FAIR_TURN == 0 else self._by_priority)
         if key is None:
@@ -67,6 +69,12 @@ class Queue:
             if len(heap) > 2 * len(self._entries) + FAIR_TURN:
                 heap[:] = [entry for entry in heap if self._stands(entry)]
                 heapq.heapify(heap)
+
+    def _any_first(self) -> bool:
+        heap = self._by_priority
+        while heap and not self._stands(heap[0]):
+            heapq.heappop(heap)
+        return bool(heap) and not heap[0][0]
 
     def _first(self, heap: list[_Entry]) -> str | None:
         while heap:

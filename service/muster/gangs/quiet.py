@@ -17,7 +17,7 @@ _MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE
 @dataclass(frozen=True, slots=True)
 class Change:
     """One pod's: as it was known and as it is, None where it was not known or is gone. `there`: how many
-    present pods bear its gang's name now."""
+    present pods bear its gang's name now, and its owners where others bear it too."""
 
     before: Pod | None
     after: Pod | None
@@ -27,7 +27,12 @@ class Change:
         """Whether the gang is where it was, though not all that is known of its members holds any more."""
         match gang.phase:
             case Phase.COLLECTING if gang.group.waits_for is not None:
-                return 0 < self.there < gang.group.needed and (self.after is None or self.comes_alike(gang))
+                if not 0 < self.there < gang.group.needed:
+                    return False
+                if self.after is None:
+                    return True
+                # Of whichever owner, while nothing runs: whose it is is counted when enough are there.
+                return self.comes_alike(gang) if gang.group.bound else self._alike(gang)
             case Phase.RUNNING if not gang.group.unbound:
                 return self.there > 0 and (self.after is None or bool(self.after.node))
             case _:
@@ -54,9 +59,13 @@ class Change:
 
     def comes_alike(self, gang: Gang) -> bool:
         """Whether the pod says of its gang what one of the others says."""
+        return self._comes(gang) and self._alike(gang)
+
+    def _alike(self, gang: Gang) -> bool:
         return (
-            self._comes(gang)
-            and self.after is not None
+            self.after is not None
+            and self.after.present
+            and not self.after.node
             and not self.after.causes
             and self.after.claim in gang.group.claims
         )

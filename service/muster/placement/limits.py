@@ -80,13 +80,16 @@ class Budget:
         return None if self._seconds_left is None else max(0.0, self._seconds_left())
 
     @property
+    def late(self) -> bool:
+        """Whether no wall clock is left; notes it if so."""
+        late = self.seconds() == 0
+        self.truncated |= late
+        return late
+
+    @property
     def spent(self) -> bool:
         """Whether nothing is left; notes when it was the wall clock."""
-        seconds = self.seconds()
-        if seconds is not None and seconds <= 0:
-            self.truncated = True
-            return True
-        return self._deterministic <= self._kept
+        return self.late or self._deterministic <= self._kept
 
     def spend(self, deterministic_time: float) -> None:
         """Take what a solve has used."""

@@ -121,7 +121,7 @@ def _fewer(site: Site, required: tuple[str, ...], budget: Budget, whole: Found) 
     else:
         best = None
         for counts in _counts_down(sizes, site.request.min_member):
-            if len(tried) == MAX_TRIES:
+            if len(tried) == MAX_TRIES or budget.late:
                 gap = Gap(MEMBERS)
                 break
             if attempt(counts).shares:

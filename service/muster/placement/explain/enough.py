@@ -106,7 +106,7 @@ class Oracle:
         roles = world.request.roles
         nobody = Fit(0, "", True)
         for tries, counts in enumerate(_shared_out(total, [len(role.members) for role in roles])):
-            if tries == MAX_TRIES:
+            if tries == MAX_TRIES or self.budget.late:
                 return replace(nobody, proven=False)
             all_of_them = total == world.request.size
             kept = {role.name: n for role, n in zip(roles, counts, strict=True)}

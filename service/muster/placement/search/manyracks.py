@@ -15,6 +15,7 @@ from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.site import Site
 from muster.placement.model.objective import NODES, WIDE
 from muster.placement.model.problem import FREE
+from muster.placement.search import onerack
 from muster.placement.search.counting import Counted
 from muster.placement.search.onenode import Share
 from muster.placement.search.onerack import NEVER
@@ -23,7 +24,8 @@ from muster.placement.search.rackchoice import RackChoice
 from muster.placement.search.runs import place_in_run
 
 MAX_STEPS = 6_000_000
-"""Elements that the second table may visit in all; more is left to the solver."""
+"""Elements that the second table may visit in all; more is left to the solver. The first may visit as many
+as that of one rack."""
 
 EPSILON = 1e-6
 
@@ -39,7 +41,7 @@ def in_many_racks(site: Site, counted: Counted) -> tuple[Value, tuple[Share, ...
         return None
     role = active[0]
     racks = Racks.of(counted, site.levels[-1], role)
-    if racks.steps > MAX_STEPS:
+    if racks.filling > onerack.MAX_STEPS or racks.steps > MAX_STEPS:
         return None
     hopeful = racks.hopeful
     plan = best_plan(site, role, hopeful, fields_of(site, role, hopeful), racks.need, racks.cheapest)
@@ -100,13 +102,22 @@ class Racks:
     @property
     def lost(self) -> Ints:
         """[rack, members]: how many more the roomiest nodes could hold."""
-        every = np.arange(len(self.cap))[:, None]
-        nodes = np.minimum(self.fewest, self.cap.shape[1])
-        return np.asarray(self.held[every, nodes] - np.arange(self.open.shape[1]))
+        return np.asarray(self.held[self._at_fewest] - np.arange(self.open.shape[1]))
+
+    @property
+    def _at_fewest(self) -> tuple[Ints, Ints]:
+        """[rack, members]: where tables by [rack, nodes] have the fewest nodes that hold so many."""
+        return np.arange(len(self.cap))[:, None], np.minimum(self.fewest, self.cap.shape[1])
 
     @property
     def most_lost(self) -> int:
         return int(self.lost[self.open].max(initial=0))
+
+    @property
+    def filling(self) -> int:
+        """The work of the first table, in elements."""
+        (racks, width), lost = self.cap.shape, self.most_lost + 1
+        return int(racks * width * (width + 1) // 2 * lost * lost)
 
     @property
     def steps(self) -> int:
@@ -126,9 +137,8 @@ class Racks:
         if node * (self.nodes + 1) >= NEVER:
             raise TooLargeError
         table, history = self._filled(cost)
-        every = np.arange(len(self.cap))[:, None]
-        nodes = np.minimum(self.fewest, self.cap.shape[1])
-        total = table[every, nodes, np.clip(self.lost, 0, table.shape[2] - 1)]
+        rack_of, nodes = self._at_fewest
+        total = table[rack_of, nodes, np.clip(self.lost, 0, table.shape[2] - 1)]
         chosen = self._choice(np.where(self.open & (total < NEVER), total + node * nodes, NEVER)).best()
         if chosen is None:
             return None
