@@ -30,7 +30,7 @@ from local_cluster.stack import Stack, StackError
 VIOLATED, FAILED, INTERRUPTED = 1, 2, 130
 FAILURES = (ApiError, ApiUnreachable, BuildError, ClusterError, ProcessError, StackError, TooLateError)
 EXAMPLES = """examples:
-  python -m e2e.chaos                            60 faults that hit, about ten minutes
+  python -m e2e.chaos                            60 faults that hit, a quarter of an hour
   python -m e2e.chaos --seed 7 --faults 6        a short run
   python -m e2e.chaos --minutes 30 --report chaos.json
   make chaos SEED=7 MINUTES=30

@@ -128,6 +128,10 @@ class Gangs(_Section):
     )
     plan_s: Seconds = Field(default=60.0, description="From a plan to its Permit, at most.")
     bind_s: Seconds = Field(default=20.0, description="From Permit to each member seen bound, at most.")
+    session_s: Seconds = Field(
+        default=10.0,
+        description="The same for a Binding of unknown fate, or one that a new session's shim does not know.",
+    )
     partial_s: Seconds = Field(default=30.0, description="How long a gang may be bound in part, at most.")
     partial: Literal["evict", "keep"] = Field(
         default="evict", description="What is done then with its bound members; `keep`: the rest waits."
@@ -135,7 +139,7 @@ class Gangs(_Section):
     member_s: float = Field(
         default=0.02,
         ge=0,
-        description="plan_s, bind_s and partial_s are at least so long for each member of the gang.",
+        description="plan_s and bind_s are at least so long for each member, partial_s as much longer.",
     )
     settle_s: float = Field(
         default=0.5,
@@ -152,10 +156,6 @@ class Gangs(_Section):
         description="After how long what comes free in the best domain is kept for the oldest waiting gang.",
     )
     earmark_s: Seconds = Field(default=600.0, description="How long it is kept, at most.")
-    session_s: Seconds = Field(
-        default=10.0,
-        description="The same for a Binding of unknown fate, or one that a new session's shim does not know.",
-    )
     exclusion_first_s: Seconds = Field(
         default=1.0,
         description="How long a node that an in-tree plugin refused is left out; 4 times as long each time.",
@@ -179,7 +179,7 @@ class Gangs(_Section):
     ahead: int = Field(
         default=768,
         ge=1,
-        description="Members planned and not yet permitted, with which no more gangs are planned.",
+        description="Members planned and not yet permitted, with which only half gangs are still planned.",
     )
     alternates: int = Field(
         default=8, ge=0, description="Nodes of which each member is told beside its planned one."

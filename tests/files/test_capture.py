@@ -162,6 +162,7 @@ async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient
         kai.SUBGROUP,
         *coscheduling.GANG_KEYS,
         *ranks.KEYS,
+        pods.TEMPLATE_HASH,
         DEFAULTS.matrix,
         DEFAULTS.machine,
         DEFAULTS.ack_name,

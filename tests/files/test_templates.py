@@ -109,6 +109,17 @@ def test_a_deployments_replica_set_speaks_for_it(tmp_path: Path) -> None:
     assert [m["pod"] for g in said["gangs"] for m in g["members"]] == ["d-5f-bbbbb", "d-5f-bbbbc"]
 
 
+def test_a_deployments_pods_speak_for_it(tmp_path: Path) -> None:
+    made = controller("Deployment", "apps/v1", "d", replicas=2, template=T)
+    rs = {"kind": "ReplicaSet", "name": "d-5f", "uid": "u", "controller": True}
+    live = [pod(name, "g", 2) for name in ("d-5f-x", "d-5f-y")]
+    for one in live:
+        one["metadata"]["labels"]["pod-template-hash"] = "5f"
+        one["metadata"]["ownerReferences"] = [rs]
+    said = decisions(write(tmp_path, node("a"), made, *live))
+    assert [m["pod"] for g in said["gangs"] for m in g["members"]] == ["d-5f-x", "d-5f-y"]
+
+
 def test_two_runs_under_one_name_are_two_gangs(tmp_path: Path) -> None:
     """As in the service: the owners tell them apart."""
     jobs = [{**job(parallelism=2), "metadata": {"name": name}} for name in ("first", "second")]

@@ -16,6 +16,8 @@ from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.reasons import BadValue, Cause, DialectsDisagree, ForgedAllocation
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
+TEMPLATE_HASH = "pod-template-hash"
+"""The label by which a Deployment tells the pods of its ReplicaSets apart."""
 GANG_DIALECTS = (kai.claim, coscheduling.claim, ack.claim)
 """Each reads (where, metadata, settings) → Reading. A pod may speak several that agree, and those with a
 PodGroup come first: it is asked for by the dialect of the first. `own` comes on top of each."""
@@ -71,13 +73,20 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
 def _owner(meta: Metadata) -> str:
     """Its controller; for a Deployment's pod the Deployment, whose next ReplicaSet goes on with the
     gang of the last one."""
-    owner = next((owner for owner in meta.owner_references or () if owner.controller), None)
-    if owner is None:
-        return ""
-    template = (meta.labels or {}).get("pod-template-hash")
-    if owner.kind == "ReplicaSet" and template and owner.name.endswith(f"-{template}"):
-        return f"Deployment/{owner.name.removesuffix(f'-{template}')}"
-    return owner.uid
+    if deployment := deployment_of(meta):
+        return f"Deployment/{deployment}"
+    return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
+
+
+def deployment_of(meta: Metadata) -> str:
+    """The name of the Deployment that made a pod's ReplicaSet, "" if none did. The ReplicaSet's name is that
+    and the hash of the template (kubernetes pkg/controller/deployment/sync.go, getNewReplicaSet)."""
+    template = (meta.labels or {}).get(TEMPLATE_HASH)
+    for owner in meta.owner_references or ():
+        if owner.controller and owner.kind == "ReplicaSet" and template:
+            name = owner.name.removesuffix(f"-{template}")
+            return name if name != owner.name else ""
+    return ""
 
 
 def _claim(

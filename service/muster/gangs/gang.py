@@ -1,4 +1,4 @@
-"""The record of one gang: its phase, its plan and what it waits for. Only `lives` writes it."""
+"""The record of one gang: its phase, its plan and what it waits for. `lives` and `planning` write it."""
 
 from __future__ import annotations
 

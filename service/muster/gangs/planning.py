@@ -1,6 +1,7 @@
 """From the queue to a plan or a refusal: the part of the gangs' lives in which the planner is asked.
 
-One rule keeps capacity honest: reservations begin in `plan_made` and in `Lives.in_flight`, and end only in
+One rule keeps capacity honest: reservations begin in `plan_made`, with what a session has
+in flight and where a member moves, and end only in
 `Kept.let_go`, with an orphan, or where the ledger sees a pod bound.
 """
 

@@ -20,6 +20,7 @@ from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
 from muster.dialects import configmaps, coscheduling, kai, ranks
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NodeObject, PodObject
+from muster.dialects.pods import TEMPLATE_HASH
 from muster.dialects.settings import DEFAULTS, Settings
 
 PAGE_SIZE = 500
@@ -41,6 +42,7 @@ KEPT_PREFIXES = (
     kai.SUBGROUP,
     *coscheduling.GANG_KEYS,
     *ranks.KEYS,
+    TEMPLATE_HASH,
 )
 """Labels and annotations of pods, and annotations of nodes, that dialects read. Others may hold anything:
 kubectl's last-applied-configuration holds the whole manifest."""

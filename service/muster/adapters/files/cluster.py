@@ -183,6 +183,10 @@ def _expand(found: _Found) -> list[Malformed]:
         for owner in item.metadata.owner_references or ()
         if owner.controller
     }
+    owners |= {
+        (pod.metadata.namespace or "default", "Deployment", pods.deployment_of(pod.metadata))
+        for _, pod in found.pods
+    }
     there = Counter((document.kind, meta.namespace, meta.name) for document, meta, _ in found.makers)
     problems, count = [], 0
     for document, meta, made in found.makers:

@@ -18,6 +18,7 @@ from muster.adapters.files import shapes
 from muster.adapters.files.shapes import Condition, Job, PodManifest, Template, TrainingJob, Workload
 from muster.adapters.files.sources import Document
 from muster.dialects.objects import Metadata, OwnerReference
+from muster.dialects.pods import TEMPLATE_HASH
 
 MAX_PODS = 200_000
 """Pods that one object may stand for; the largest cluster that Kubernetes supports has 150,000."""
@@ -101,13 +102,16 @@ def _replicas(document: Document) -> Made:
     workload, count = _workload(document)
     stem = workload.metadata.name
     owner = _owner(document, workload.metadata)
+    labels: dict[str, str] = {}
     if document.kind == "Deployment":
         # Its pods' owner is a ReplicaSet, named by a hash of the template.
         digest = hashlib.sha256(repr(workload.spec.template).encode()).digest()
-        stem = f"{stem}-{letters(int.from_bytes(digest[:8]), 9)}"
+        labels[TEMPLATE_HASH] = letters(int.from_bytes(digest[:8]), 9)
+        stem = f"{stem}-{labels[TEMPLATE_HASH]}"
         owner = _Owner("ReplicaSet", stem, owner.namespace, uid_of("ReplicaSet", owner.namespace, stem))
-    pods = (_pod(f"{stem}-{letters(i)}", workload.spec.template, owner) for i in range(count))
-    return Made(tuple(pods))
+    return Made(
+        tuple(_pod(f"{stem}-{letters(i)}", workload.spec.template, owner, labels) for i in range(count))
+    )
 
 
 def _stateful_set(document: Document) -> Made:

@@ -1,4 +1,4 @@
-"""What is to be written to the API server and may wait: the one queue of events, evictions and statuses.
+"""What is to be written to the API server and may wait: a bounded queue each for events, evictions, statuses.
 
 `_put` never waits; one task, `run`, sends one item after another. A refusal is of one item, and only that one
 waits, longer each time, while the others go on. Where nobody answers, all wait, and no item is given up.

@@ -1,6 +1,7 @@
 """The best plan for exact counts of members within the parts of some scopes.
 
-On one node it is read off; one role inside one rack is a table (onerack). Everything else: zones, racks and
+On one node it is read off; one role inside one rack is a table (onerack), over several racks two
+(manyracks). Everything else: zones, racks and
 nodes are counted on the coarse problem, then the levels below are decided on the fine one, by bounds and a
 small exact core (model/).
 """
