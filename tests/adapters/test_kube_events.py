@@ -13,6 +13,7 @@ from muster.adapters.kube.events import MESSAGE_LIMIT, EventPoster, EventSetting
 from muster.adapters.kube.outbox import Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.instructions import EmitEvent, EventReason
+from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import DEADLINE_S, FakeApi
 
 
@@ -36,12 +37,8 @@ async def posting(
 ) -> AsyncIterator[tuple[EventPoster, Metrics]]:
     metrics = Metrics()
     poster = EventPoster(client, metrics, "host-1", settings, Retry(first_s=0.001, limit_s=0.002))
-    task = asyncio.create_task(poster.run())
-    try:
+    async with at_work(poster):
         yield poster, metrics
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def drained(poster: EventPoster) -> None:

@@ -13,6 +13,7 @@ from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.outbox import Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.instructions import Evict
+from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import DEADLINE_S, FakeApi
 
 RETRY = Retry(tries=3, first_s=0.001, limit_s=0.002)
@@ -25,13 +26,8 @@ async def evicting(
 ) -> AsyncIterator[tuple[Evictor, Metrics]]:
     metrics = Metrics()
     evictor = Evictor(client, metrics, evicts, RETRY)
-    task = asyncio.create_task(evictor.run())
-    try:
+    async with at_work(evictor):
         yield evictor, metrics
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def drained(evictor: Evictor) -> None:

@@ -12,6 +12,7 @@ from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.decode import Resource
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
+from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import DEADLINE_S, FakeApi, config_map, custom
 from tests.adapters.test_kube_watch import QUICK, Sink
 
@@ -28,13 +29,8 @@ async def watching(
 ) -> AsyncIterator[tuple[Sink, Watcher[Any], Metrics]]:
     sink, metrics = Sink(), Metrics()
     watcher = Watcher(client, resource, sink, metrics, QUICK)
-    task = asyncio.create_task(watcher.run())
-    try:
+    async with at_work(watcher):
         yield sink, watcher, metrics
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def synced(watcher: Watcher[Any]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from muster.adapters.kube.client import ApiError, KubeError, Unreachable
 from muster.adapters.kube.outbox import PASSING, Outbox, Retry
+from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import DEADLINE_S
 
 QUICK = Retry(tries=3, first_s=0.001, limit_s=0.002)
@@ -56,20 +56,9 @@ class Box(Outbox[str]):
         self.ended.append((item, refusal.status if refusal else 200))
 
 
-@asynccontextmanager
-async def running(box: Box) -> AsyncIterator[None]:
-    task = asyncio.create_task(box.run())
-    try:
-        yield
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 async def all_of(box: Box, *items: str) -> list[tuple[str, int]]:
     box.put(*items)
-    async with running(box):
+    async with at_work(box):
         await asyncio.wait_for(box.drained(), DEADLINE_S)
     return box.ended
 
@@ -117,7 +106,7 @@ async def test_a_newer_item_replaces_the_one_that_is_refused_meanwhile() -> None
     box = Box({"a/1": [503]})
     box.may_send.clear()
     box.put("a/1")
-    async with running(box):
+    async with at_work(box):
         await asyncio.wait_for(box.sending.wait(), DEADLINE_S)
         box.put("a/2")
         box.may_send.set()

@@ -11,6 +11,7 @@ from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import PodGroupStatus
 from muster.gangs.instructions import WriteStatus
+from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import DEADLINE_S, FakeApi
 
 PATH = "/apis/scheduling.run.ai/v2/namespaces/ns/podgroups/train/status"
@@ -25,13 +26,8 @@ def running(count: int) -> WriteStatus:
 async def writing(client: KubeClient) -> AsyncIterator[tuple[StatusWriter, Metrics]]:
     metrics = Metrics()
     writer = StatusWriter(client, metrics)
-    task = asyncio.create_task(writer.run())
-    try:
+    async with at_work(writer):
         yield writer, metrics
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def until(metrics: Metrics, result: str) -> None:

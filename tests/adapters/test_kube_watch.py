@@ -15,6 +15,7 @@ from muster.adapters.kube.backoff import Backoff
 from muster.adapters.kube.client import ApiError, ConfigError, KubeClient, Unreachable
 from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
+from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import DEADLINE_S, FakeApi, kubeconfig, pod
 
 QUICK = WatchSettings(page_size=2, backoff_first_s=0.01, backoff_limit_s=0.05)
@@ -68,13 +69,8 @@ async def watching(
 ) -> AsyncIterator[Bench]:
     sink, metrics = Sink(), Metrics()
     watcher = Watcher(client, decode.pods(), sink, metrics, settings, on_silence)
-    task = asyncio.create_task(watcher.run())
-    try:
+    async with at_work(watcher):
         yield Bench(watcher, sink, metrics)
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_lists_all_pages_then_is_synced_then_watches_from_the_lists_version(

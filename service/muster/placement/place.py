@@ -15,6 +15,7 @@ from muster.placement.evaluate import objective
 from muster.placement.explain.causes import explained
 from muster.placement.explain.enough import too_small
 from muster.placement.explain.unsupported import unsupported
+from muster.placement.gang.fewer import MAX_TRIES, shared_out
 from muster.placement.gang.site import Counts, Site, site_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.naming import named
@@ -91,10 +92,6 @@ def _partial(site: Site, required: tuple[str, ...], budget: Budget, whole: Found
     return site, Found(found.shares, doubt or found.gap)
 
 
-MAX_TRIES = 64
-"""Ways to leave members out that are tried where segments make each a problem of its own."""
-
-
 def _fewer(site: Site, required: tuple[str, ...], budget: Budget, whole: Found) -> tuple[Site, Found]:
     """Where members come in segments: who is left out changes what the rest may do, so each count is tried.
     What fits of one role fits with fewer too, so these are halved; several are tried one after another."""
@@ -136,18 +133,7 @@ def _fewer(site: Site, required: tuple[str, ...], budget: Budget, whole: Found) 
 def _counts_down(sizes: Counts, least: int) -> Iterator[Counts]:
     """Fewer members than all: most of all first, then most of the earlier roles."""
     for total in range(sum(sizes) - 1, least - 1, -1):
-        yield from _sharing(sizes, total)
-
-
-def _sharing(sizes: Counts, total: int) -> Iterator[Counts]:
-    if not sizes:
-        if not total:
-            yield ()
-        return
-    for first in range(min(sizes[0], total), -1, -1):
-        if total - first <= sum(sizes[1:]):
-            for rest in _sharing(sizes[1:], total - first):
-                yield (first, *rest)
+        yield from shared_out(total, sizes)
 
 
 def _checked(site: Site, snapshot: Snapshot, found: Found, budget: Budget) -> Placed:

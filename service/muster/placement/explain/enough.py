@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +12,11 @@ from muster.placement.cluster.fabric import INSIDE
 from muster.placement.explain.assumptions import World
 from muster.placement.explain.bounds import by_sums
 from muster.placement.explain.joint import Fit, most_together
+from muster.placement.gang.fewer import MAX_TRIES, shared_out
 from muster.placement.gang.site import Site
 from muster.placement.limits import Budget
 from muster.placement.search.most import most
 from muster.placement.search.regions import regions
-
-MAX_TRIES = 64
-"""Ways to leave members out that are tried where segments make each a problem of its own."""
 
 MAX_COUNTED = 64
 """Members up to which it is counted how many fit in segments: each count tried is a solve."""
@@ -105,7 +102,7 @@ class Oracle:
         """So many members, whoever they are; the first of their roles by rank."""
         roles = world.request.roles
         nobody = Fit(0, "", True)
-        for tries, counts in enumerate(_shared_out(total, [len(role.members) for role in roles])):
+        for tries, counts in enumerate(shared_out(total, tuple(len(role.members) for role in roles))):
             if tries == MAX_TRIES or self.budget.late:
                 return replace(nobody, proven=False)
             all_of_them = total == world.request.size
@@ -115,17 +112,6 @@ class Oracle:
                 return found
             nobody = replace(nobody, proven=nobody.proven and found.proven)
         return nobody
-
-
-def _shared_out(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """So many members shared out to roles of these sizes, most of the earlier roles first."""
-    if not sizes:
-        yield ()
-        return
-    first, *others = sizes
-    for count in range(min(first, total), max(0, total - sum(others)) - 1, -1):
-        for rest in _shared_out(total - count, others):
-            yield (count, *rest)
 
 
 def too_small(site: Site, scope: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -197,18 +197,13 @@ def ruled_patterns(
 def _left_over(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[Ints]:
     """The best-fit cost of each mix, by row."""
     view = site.columns
-    found: list[Ints] = [np.zeros(0, np.int64)] * len(rows)
-    for m, mix in enumerate(mixes):
-        here = np.flatnonzero(index == m)
-        if not len(here):
-            continue
-        counts = np.array(mix.all, np.int64).reshape(len(mix.all), len(site.roles))
-        at = rows[here][:, None]
-        total, free = site.gpu_shares(rows[here], counts)
-        steps = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(counts))
-        for i, row in zip(here.tolist(), steps, strict=True):
-            found[i] = row
-    return found
+
+    def steps(rows: Ints, counts: Ints) -> Ints:
+        at = rows[:, None]
+        total, free = site.gpu_shares(rows, counts)
+        return left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(counts))
+
+    return _by_mix(site, rows, index, mixes, steps)
 
 
 def _priced(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[Ints]:
@@ -216,12 +211,22 @@ def _priced(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[Int
     prices = site.prices
     if prices is None:
         return []
+
+    def damage(rows: Ints, counts: Ints) -> Ints:
+        return prices.of_whole(rows, site.gpus(counts), site.cpu(counts))
+
+    return _by_mix(site, rows, index, mixes, damage)
+
+
+def _by_mix(
+    site: Site, rows: Ints, index: Ints, mixes: list[Mixes], cost: Callable[[Ints, Ints], Ints]
+) -> list[Ints]:
+    """What a cost of (rows, counts of mixes × roles), rows × mixes, is for each row's own mixes."""
     found: list[Ints] = [np.zeros(0, np.int64)] * len(rows)
     for m in np.unique(index).tolist():
         here = np.flatnonzero(index == m)
         counts = np.array(mixes[m].all, np.int64).reshape(len(mixes[m].all), len(site.roles))
-        damage = prices.of_whole(rows[here], site.gpus(counts), site.cpu(counts))
-        for i, row in zip(here.tolist(), damage, strict=True):
+        for i, row in zip(here.tolist(), cost(rows[here], counts), strict=True):
             found[i] = row
     return found
 
