@@ -49,7 +49,9 @@ type Gang struct {
 	barred   bool   // withdrawn or lost after Permit: closed to members not yet allowed
 	known    bool   // the service voided it: it need not hear of members that send no Binding
 	answer   *Answer
-	claimed  bool
+	claimed  bool // the service has been asked
+	claims   int  // that the service has not answered
+	asked    bool // for Permit: no member may land elsewhere any more
 	members  []member
 	quorum   []int // members that were waiting when Permit allowed
 	values   [][]string

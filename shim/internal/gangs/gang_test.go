@@ -15,16 +15,48 @@ func TestClaims(t *testing.T) {
 	for _, step := range []struct {
 		member int
 		node   string
-		ask    bool
+		claim  bool
 	}{{0, "n0", true}, {1, "n1", false}, {2, "spare", true}} {
-		ask, err := g.NeedsClaim(step.member, step.node)
-		if err != nil || ask != step.ask {
-			t.Errorf("member %d on %s: ask %v, %v; want %v", step.member, step.node, ask, err, step.ask)
-		}
-		if err := g.Reserve(step.member, step.node); err != nil {
-			t.Fatal(err)
+		claim, err := g.Reserve(step.member, step.node)
+		if err != nil || claim != step.claim {
+			t.Errorf("member %d on %s: claim %v, %v; want %v", step.member, step.node, claim, err, step.claim)
 		}
 	}
+}
+
+func TestPermitIsAskedOnceWhenAllAreHereAndClaimed(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 4, 2)
+	for i, node := range []string{"n0", "spare"} {
+		if claim, err := g.Reserve(i, node); err != nil || !claim {
+			t.Fatalf("member %d: %v, %v", i, claim, err)
+		}
+	}
+	wait := func(i int) {
+		t.Helper()
+		if got, err := g.Arrive(i, "1"); err != nil || got != Wait {
+			t.Fatalf("member %d: Arrive = %v, %v", i, got, err)
+		}
+	}
+	wait(0)
+	wait(1)
+	if g.Claimed() {
+		t.Error("asked with a claim that is not answered")
+	}
+	if !g.Claimed() {
+		t.Error("not asked with the last claim")
+	}
+	if _, err := g.Reserve(2, "spare"); !errors.Is(err, errElsewhere) {
+		t.Errorf("elsewhere, once Permit was asked: %v", err)
+	}
+	if a, _ := s.Admit("u2"); len(a.Scores) != 1 || a.Scores["n2"] != 100 {
+		t.Errorf("late: %v", a.Scores)
+	}
+	arrive(t, s, g, 2, Wait) // until the answer is there
+	if release := permit(t, g); len(release) != 3 {
+		t.Errorf("released %v", release)
+	}
+	arrive(t, s, g, 3, Pass)
 }
 
 func TestCommitBarrier(t *testing.T) {

@@ -1,6 +1,7 @@
 package gangs
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,26 +10,33 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// NeedsClaim says whether the service must be asked before member i may take the node: for the
-// first member of the gang, and for each that lands on another node than the planned one.
-func (g *Gang) NeedsClaim(i int, node string) (bool, error) {
+var errElsewhere = errors.New("not on the planned node, though Permit was asked for the gang as it stood")
+
+// Reserve records that member i holds the node. True: the service must claim it, for the first member of the
+// gang and for each that lands on another node than the planned one. Permit is not asked before it has.
+func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 	defer g.lock()()
 	if err := g.admits(); err != nil {
 		return false, err
 	}
-	return !g.claimed || g.answer.Planned(i) != node, nil
-}
-
-// Reserve records that member i holds the node.
-func (g *Gang) Reserve(i int, node string) error {
-	defer g.lock()()
-	if err := g.admits(); err != nil {
-		return err
+	elsewhere := g.answer.Planned(i) != node
+	if elsewhere && g.asked {
+		return false, errElsewhere
 	}
-	g.claimed = true
+	if claim = elsewhere || !g.claimed; claim {
+		g.claimed = true
+		g.claims++
+	}
 	g.members[i].state, g.members[i].node = reserved, node
 	g.progress++
-	return nil
+	return claim, nil
+}
+
+// Claimed records that the service has claimed what Reserve asked for. True: Permit is to be asked now.
+func (g *Gang) Claimed() (ask bool) {
+	defer g.lock()()
+	g.claims--
+	return g.complete()
 }
 
 // Arrival is Permit's answer to one member.
@@ -37,7 +45,7 @@ type Arrival int
 const (
 	// Wait for the others.
 	Wait Arrival = iota
-	// Ask the service: the last required member is here.
+	// Ask the service, and wait: the last required member is here.
 	Ask
 	// Pass: the gang was allowed before.
 	Pass
@@ -55,16 +63,25 @@ func (g *Gang) Arrive(i int, version string) (Arrival, error) {
 		return Pass, nil
 	}
 	g.members[i].state = waiting
+	if g.complete() {
+		return Ask, nil
+	}
+	return Wait, nil
+}
+
+// complete is true once, when all that are required wait and their nodes are claimed. The lock is held.
+func (g *Gang) complete() bool {
+	if g.phase != Open || g.asked || g.claims > 0 {
+		return false
+	}
 	here := 0
 	for at := range g.members {
 		if g.members[at].state == waiting {
 			here++
 		}
 	}
-	if here < g.required {
-		return Wait, nil
-	}
-	return Ask, nil
+	g.asked = here >= g.required
+	return g.asked
 }
 
 // Allow stores what each Binding must carry and returns who waits. The versions, one a member, are

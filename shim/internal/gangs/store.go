@@ -158,7 +158,7 @@ type Admission struct {
 // it was popped out of the back-off queue, where PreEnqueue is not asked (scheduling_queue.go,
 // moveToActiveQ), or the verdict went while it was queued.
 func (s *Store) Admit(uid types.UID) (Admission, bool) {
-	at, answer := s.meet(uid)
+	at, answer, late := s.meet(uid)
 	if answer == nil {
 		return Admission{}, false
 	}
@@ -169,23 +169,28 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 	}
 	// An answer never changes: what takes time is done without the lock that PreEnqueue needs.
 	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index)
+	if late {
+		a.Scores = map[string]int64{a.Planned: a.Scores[a.Planned]}
+	}
 	return a, true
 }
 
-func (s *Store) meet(uid types.UID) (slot, *Answer) {
+// meet marks a member as seen. It is late where Permit was asked before: then it may go to its planned node
+// alone.
+func (s *Store) meet(uid types.UID) (at slot, answer *Answer, late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, found := s.byUID[uid]
 	if !found {
-		return slot{}, nil
+		return slot{}, nil, false
 	}
 	g, m := at.gang, &at.gang.members[at.index]
 	if g.phase == Pending || g.phase == Closed || g.barred || m.state == failed {
-		return slot{}, nil
+		return slot{}, nil, false
 	}
 	m.seen = true
 	g.progress++
-	return at, g.answer
+	return at, g.answer, g.asked
 }
 
 // Forget drops a deleted pod, and its gang with the last one.

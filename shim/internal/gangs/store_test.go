@@ -59,8 +59,12 @@ func arrive(t *testing.T, s *Store, g *Gang, i int, want Arrival) {
 	if _, found := s.Admit(g.UIDs[i]); !found {
 		t.Fatalf("member %d not admitted", i)
 	}
-	if err := g.Reserve(i, fmt.Sprintf("n%d", i)); err != nil {
+	claim, err := g.Reserve(i, fmt.Sprintf("n%d", i))
+	if err != nil {
 		t.Fatal(err)
+	}
+	if claim {
+		g.Claimed()
 	}
 	if got, err := g.Arrive(i, "1"); err != nil || got != want {
 		t.Fatalf("member %d: Arrive = %v, %v; want %v", i, got, err, want)
@@ -217,7 +221,9 @@ func TestRace(t *testing.T) {
 				}
 				for i := range 2 {
 					s.Admit(g.UIDs[i])
-					_ = g.Reserve(i, "n0")
+					if claim, _ := g.Reserve(i, "n0"); claim {
+						g.Claimed()
+					}
 					if at, err := g.Arrive(i, "1"); err == nil && at == Ask {
 						_, _ = g.Allow(&musterv1.PermitResponse{}, make([]string, 2), time.Now().Add(time.Minute))
 					}

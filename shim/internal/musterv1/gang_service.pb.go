@@ -2,8 +2,8 @@
 //
 // A gang is decided as a whole before any of its pods is scheduled. The service pushes a Verdict
 // for it over Watch; the shim then makes at most four unary calls for the whole gang and remembers
-// the answers for its members. Filter and Score are fetched before the gang is activated, off the
-// scheduling thread; Reserve is asked by the first member, Permit by the last.
+// the answers for its members. Filter and Score are fetched before the gang is activated; Reserve is
+// asked when the first member reserves, Permit when the last is there. None holds the scheduling thread.
 //
 // Members are named once, in the Verdict, and afterwards by their index in it: lists of members and
 // nodes travel as packed integers, never as one message each.

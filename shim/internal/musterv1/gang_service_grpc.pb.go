@@ -2,8 +2,8 @@
 //
 // A gang is decided as a whole before any of its pods is scheduled. The service pushes a Verdict
 // for it over Watch; the shim then makes at most four unary calls for the whole gang and remembers
-// the answers for its members. Filter and Score are fetched before the gang is activated, off the
-// scheduling thread; Reserve is asked by the first member, Permit by the last.
+// the answers for its members. Filter and Score are fetched before the gang is activated; Reserve is
+// asked when the first member reserves, Permit when the last is there. None holds the scheduling thread.
 //
 // Members are named once, in the Verdict, and afterwards by their index in it: lists of members and
 // nodes travel as packed integers, never as one message each.
@@ -51,8 +51,8 @@ type GangServiceClient interface {
 	// Reserve claims the plan. It is asked once for a gang, and once more for each member that lands
 	// on another node than the planned one.
 	Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveResponse, error)
-	// Permit is asked when the last required member has reserved. It answers at once, with what each
-	// Binding must carry, or denies.
+	// Permit is asked when the last required member has reserved and every Reserve is answered. It answers at
+	// once, with what each Binding must carry, or denies.
 	Permit(ctx context.Context, in *PermitRequest, opts ...grpc.CallOption) (*PermitResponse, error)
 	// Unreserve reports that a member will not go where it was planned, with what is known of its
 	// Binding. It is idempotent and may come without a Reserve.
@@ -150,8 +150,8 @@ type GangServiceServer interface {
 	// Reserve claims the plan. It is asked once for a gang, and once more for each member that lands
 	// on another node than the planned one.
 	Reserve(context.Context, *ReserveRequest) (*ReserveResponse, error)
-	// Permit is asked when the last required member has reserved. It answers at once, with what each
-	// Binding must carry, or denies.
+	// Permit is asked when the last required member has reserved and every Reserve is answered. It answers at
+	// once, with what each Binding must carry, or denies.
 	Permit(context.Context, *PermitRequest) (*PermitResponse, error)
 	// Unreserve reports that a member will not go where it was planned, with what is known of its
 	// Binding. It is idempotent and may come without a Reserve.

@@ -25,12 +25,8 @@ type Args struct {
 	// prefix: a pod with a slip in its key, or with the key in the wrong place, would start without its gang.
 	GangKeys []string `json:"gangKeys,omitempty"`
 
-	// FetchTimeout bounds one Filter, Score or Unreserve, off the scheduling thread.
-	FetchTimeout metav1.Duration `json:"fetchTimeout,omitempty"`
-	// HookTimeout bounds one Reserve or Permit: the scheduling thread stands still meanwhile.
-	HookTimeout metav1.Duration `json:"hookTimeout,omitempty"`
-	// HookMisses deadlines in a row open the circuit breaker.
-	HookMisses int `json:"hookMisses,omitempty"`
+	// CallTimeout bounds one unary call to the service. None is made on the scheduling thread.
+	CallTimeout metav1.Duration `json:"callTimeout,omitempty"`
 	// PermitTimeout is how long a gang's members wait while none of the others moves.
 	PermitTimeout metav1.Duration `json:"permitTimeout,omitempty"`
 	// CommitTimeout is the longest time from Permit to the last Binding sent, in which siblings'
@@ -55,9 +51,7 @@ func defaultArgs() Args {
 			"gpu.topology/", "gpu-topology", "gpu-topology-replica", "scheduling.run.ai/pod-group", "pod-group-name",
 			"scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io",
 		},
-		FetchTimeout:  metav1.Duration{Duration: 5 * time.Second},
-		HookTimeout:   metav1.Duration{Duration: 500 * time.Millisecond},
-		HookMisses:    3,
+		CallTimeout:   metav1.Duration{Duration: 5 * time.Second},
 		PermitTimeout: metav1.Duration{Duration: 30 * time.Second},
 		CommitTimeout: metav1.Duration{Duration: 60 * time.Second},
 		BindTimeout:   metav1.Duration{Duration: 4 * time.Second},
@@ -97,15 +91,12 @@ func (a *Args) validate() error {
 	}
 	var wrong []string
 	for name, d := range map[string]metav1.Duration{
-		"fetchTimeout": a.FetchTimeout, "hookTimeout": a.HookTimeout, "permitTimeout": a.PermitTimeout,
+		"callTimeout": a.CallTimeout, "permitTimeout": a.PermitTimeout,
 		"commitTimeout": a.CommitTimeout, "bindTimeout": a.BindTimeout,
 	} {
 		if d.Duration <= 0 {
 			wrong = append(wrong, name)
 		}
-	}
-	if a.HookMisses <= 0 {
-		wrong = append(wrong, "hookMisses")
 	}
 	if a.PermitTimeout.Duration >= permitBackstop {
 		wrong = append(wrong, fmt.Sprintf("permitTimeout (must be under %v)", permitBackstop))

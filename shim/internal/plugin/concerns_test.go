@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
 )
 
 func TestConcerns(t *testing.T) {
@@ -72,7 +73,7 @@ func TestArgs(t *testing.T) {
 		"misspelt":        {`{"permitTimeOut":"10s","nope":1}`, false},
 		"another kind":    {`{"kind":"CoschedulingArgs"}`, false},
 		"no time":         {`{"bindTimeout":"0s"}`, false},
-		"no misses":       {`{"hookMisses":-1}`, false},
+		"negative":        {`{"callTimeout":"-1s"}`, false},
 		"beyond backstop": {`{"permitTimeout":"20m"}`, false},
 	}
 	for name, c := range cases {
@@ -81,9 +82,21 @@ func TestArgs(t *testing.T) {
 			if (err == nil) != c.want {
 				t.Errorf("%v", err)
 			}
-			if err == nil && args.HookTimeout.Duration == 0 {
+			if err == nil && args.CallTimeout.Duration == 0 {
 				t.Error("a default was lost")
 			}
 		})
+	}
+}
+
+func TestOnlyPodsThatAreNotOursAreSigned(t *testing.T) {
+	p := &Plugin{core: &core{args: defaultArgs()}}
+	foreign := &v1.Pod{}
+	if fragments, status := p.SignPod(t.Context(), foreign); len(fragments) != 0 || !status.IsSuccess() {
+		t.Errorf("a foreign pod: %v, %v", fragments, status)
+	}
+	ours := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"gpu-topology": "job"}}}
+	if _, status := p.SignPod(t.Context(), ours); status.Code() != fwk.Unschedulable {
+		t.Errorf("ours: %v", status)
 	}
 }

@@ -52,9 +52,7 @@ type core struct {
 }
 
 func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*core, error) {
-	client, err := service.Dial(ctx, args.ServiceAddress, service.Deadlines{
-		Fetch: args.FetchTimeout.Duration, Hook: args.HookTimeout.Duration, Misses: args.HookMisses,
-	})
+	client, err := service.Dial(args.ServiceAddress, args.CallTimeout.Duration)
 	if err != nil {
 		return nil, err
 	}

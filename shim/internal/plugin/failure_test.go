@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -140,19 +139,40 @@ func TestUnknownFateIsReportedAndInFlight(t *testing.T) {
 func TestHungServiceStallsNoForeignPod(t *testing.T) {
 	h := newHarness(t, node("n", "16"))
 	h.service.plan(spread(1, "n")...)
+	asked := make(chan struct{})
 	h.service.reserve = func(ctx context.Context, _ *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
+		close(asked)
 		<-ctx.Done()
 		return nil, errors.New("late")
 	}
-	h.run("hookTimeout: 100ms\nhookMisses: 1")
+	h.run("callTimeout: 5s")
 	h.pods("1", "m0")
 	h.service.push(verdict(plannedOutcome, 1, "m0"))
-	next(t, "report", h.service.reports)
-	start := time.Now()
+	next(t, "Reserve", asked)
 	h.pods("", "foreign")
 	h.until("the foreign pod is bound", h.foreignBound)
-	if took := time.Since(start); took > 3*time.Second {
-		t.Errorf("took %v", took)
+	if h.waiting() != 1 {
+		t.Error("the member does not wait: its call had ended before")
+	}
+	next(t, "report", h.service.reports)
+	h.until("released and gated", func() bool { return h.waiting() == 0 && h.gated("m0") })
+}
+
+func TestDeniedClaimReleasesAll(t *testing.T) {
+	h := newHarness(t, node("n", "16"))
+	h.service.plan(spread(2, "n")...)
+	h.service.reserve = func(context.Context, *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
+		return &musterv1.ReserveResponse{Reason: "its GPUs are taken"}, nil
+	}
+	h.run("")
+	h.pods("1", "m0", "m1")
+	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	if report := next(t, "report", h.service.reports); report.Fate != fateNeverSent || !strings.Contains(report.Message, "its GPUs are taken") {
+		t.Errorf("report: %v", report)
+	}
+	h.until("released and gated", func() bool { return h.waiting() == 0 && h.gated("m0", "m1") })
+	if got := h.service.called(); got != "Filter 1 Score 1 Reserve 1 Permit 0" {
+		t.Errorf("calls: %s", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -21,9 +22,11 @@ import (
 // first: it runs from the gang's last progress.
 const permitBackstop = 10 * time.Minute
 
-// Permit holds the members until the last required one is here; that one asks the service and lets
-// the others go. Its Allow finds them all in the waiting map, since the scheduling thread has put
-// them there; what was taken out of it meanwhile is found out at the commit barrier.
+// allowInterval: the scheduling thread puts a pod into the waiting map right after its Permit.
+const allowInterval = 5 * time.Millisecond
+
+// Permit holds the members until the service has let the gang go. It is asked when the last required one is
+// here, which waits like the others: the scheduling thread, and so every other pod, stands still for no call.
 func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.Status, time.Duration) {
 	c := cycleOf(state)
 	if c == nil {
@@ -34,42 +37,49 @@ func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 		return fwk.AsStatus(err), 0
 	}
 	switch arrival {
-	case gangs.Wait:
-		return fwk.NewStatus(fwk.Wait), permitBackstop
-	case gangs.Ask:
-		if err := p.ask(ctx, c); err != nil {
-			p.carryOut(ctx, c.Gang.Abort(err.Error()))
-			return fwk.AsStatus(err), 0
-		}
 	case gangs.Pass:
 		annotations, _ := c.Gang.Binding(c.Member)
 		if err := checkAnnotations(pod, annotations); err != nil {
 			return fwk.AsStatus(err), 0
 		}
+		return nil, 0
+	case gangs.Ask:
+		go p.permit(context.WithoutCancel(ctx), c.Gang) // the context ends with the cycle
 	}
-	return nil, 0
+	return fwk.NewStatus(fwk.Wait), permitBackstop
 }
 
-func (p *Plugin) ask(ctx context.Context, c *cycle) error {
-	g := c.Gang
+// permit asks the service for the gang, and lets its members go or sends them back.
+func (p *Plugin) permit(ctx context.Context, g *gangs.Gang) {
+	release, err := p.ask(ctx, g)
+	if err != nil {
+		p.carryOut(ctx, g.Abort(err.Error()))
+		return
+	}
+	metrics.Gang("permitted")
+	klog.FromContext(ctx).V(2).Info("Gang permitted", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "members", len(release))
+	p.allow(g, release)
+}
+
+func (p *Plugin) ask(ctx context.Context, g *gangs.Gang) (release []types.UID, err error) {
 	asked := time.Now()
 	answer, err := p.client.Permit(ctx, &musterv1.PermitRequest{Plan: g.Plan})
 	if service.IsStale(err) {
 		p.carryOut(ctx, g.Stale())
 	}
 	if err != nil {
-		return fmt.Errorf("permit for gang %s: %w", g.Plan.Gang, err)
+		return nil, fmt.Errorf("permit for gang %s: %w", g.Plan.Gang, err)
 	}
 	if !answer.Allowed {
 		metrics.Gang("denied")
-		return fmt.Errorf("gang %s denied: %s", g.Plan.Gang, answer.Reason)
+		return nil, fmt.Errorf("gang %s denied: %s", g.Plan.Gang, answer.Reason)
 	}
 	if err := p.checkGang(g, answer); err != nil {
-		return fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
+		return nil, fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
 	}
 	sendBy, err := p.sendBy(asked, answer)
 	if err != nil {
-		return fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
+		return nil, fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
 	}
 	versions := make([]string, len(g.UIDs))
 	for i := range g.UIDs {
@@ -77,14 +87,7 @@ func (p *Plugin) ask(ctx context.Context, c *cycle) error {
 			versions[i] = pod.ResourceVersion
 		}
 	}
-	release, err := g.Allow(answer, versions, sendBy)
-	if err != nil {
-		return err
-	}
-	metrics.Gang("permitted")
-	klog.FromContext(ctx).V(2).Info("Gang permitted", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "members", len(release))
-	p.allow(release)
-	return nil
+	return g.Allow(answer, versions, sendBy)
 }
 
 // sendBy is when the last Binding may be sent: within commitTimeout, and so early that the service
@@ -101,10 +104,30 @@ func (p *Plugin) sendBy(asked time.Time, answer *musterv1.PermitResponse) (time.
 	return asked.Add(min(commit, within-bind)), nil
 }
 
-func (p *Plugin) allow(uids []types.UID) {
-	for _, uid := range uids {
-		if waiter := p.handle.GetWaitingPod(uid); waiter != nil {
-			waiter.Allow(Name)
+// allow lets members go. The last one may still be between Permit and the waiting map: it is tried again, until
+// the gang stands at Bind or is closed, as it is when a member was taken out of that map.
+func (p *Plugin) allow(g *gangs.Gang, uids []types.UID) {
+	tick := time.NewTicker(allowInterval)
+	defer tick.Stop()
+	for {
+		uids = slices.DeleteFunc(uids, func(uid types.UID) bool {
+			waiter := p.handle.GetWaitingPod(uid)
+			if waiter != nil {
+				waiter.Allow(Name)
+			}
+			return waiter != nil
+		})
+		if len(uids) == 0 {
+			return
+		}
+		select {
+		case <-g.Committed():
+			return
+		case <-g.Closed():
+			return
+		case <-p.stop:
+			return
+		case <-tick.C:
 		}
 	}
 }

@@ -19,42 +19,38 @@ type fate struct {
 }
 
 // Reserve claims the plan: one call for the gang, made by its first member, and one more for each
-// that lands elsewhere. What fails here is an Error, not Unschedulable: the pod goes to the back-off
-// queue, whose entrance gates it again, and the autoscaler takes no note.
+// that lands elsewhere. The scheduling thread does not wait for the answer, Permit does. What fails here is
+// an Error, not Unschedulable: the pod goes to the back-off queue, whose entrance gates it again, and the
+// autoscaler takes no note.
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
 		return p.mustNotBeOurs(pod)
 	}
-	ask, err := c.Gang.NeedsClaim(c.Member, node)
+	claim, err := c.Gang.Reserve(c.Member, node)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	if ask {
-		if err := p.claim(ctx, c, node); err != nil {
-			return fwk.AsStatus(err)
-		}
-	}
-	if err := c.Gang.Reserve(c.Member, node); err != nil {
-		return fwk.AsStatus(err)
+	if claim {
+		go p.claim(context.WithoutCancel(ctx), c, node) // the context ends with the cycle
 	}
 	return nil
 }
 
-func (p *Plugin) claim(ctx context.Context, c *cycle, node string) error {
-	answer, err := p.client.Reserve(ctx, &musterv1.ReserveRequest{
-		Plan: c.Gang.Plan, Member: uint32(c.Member), Node: node,
-	})
-	if service.IsStale(err) {
-		p.carryOut(ctx, c.Gang.Stale())
+// claim asks the service for a member's node, and for Permit if that was all it took.
+func (p *Plugin) claim(ctx context.Context, c *cycle, node string) {
+	g := c.Gang
+	answer, err := p.client.Reserve(ctx, &musterv1.ReserveRequest{Plan: g.Plan, Member: uint32(c.Member), Node: node})
+	switch {
+	case service.IsStale(err):
+		p.carryOut(ctx, g.Stale())
+	case err != nil:
+		p.carryOut(ctx, g.Abort(fmt.Sprintf("reserving for gang %s: %v", g.Plan.Gang, err)))
+	case !answer.Claimed:
+		p.carryOut(ctx, g.Abort(fmt.Sprintf("gang %s not reserved on %s: %s", g.Plan.Gang, node, answer.Reason)))
+	case g.Claimed():
+		p.permit(ctx, g)
 	}
-	if err != nil {
-		return fmt.Errorf("reserving for gang %s: %w", c.Gang.Plan.Gang, err)
-	}
-	if !answer.Claimed {
-		return fmt.Errorf("gang %s not reserved on %s: %s", c.Gang.Plan.Gang, node, answer.Reason)
-	}
-	return nil
 }
 
 // mustNotBeOurs: every cycle of a pod of ours begins with a verdict in PreFilter. Without one it may

@@ -1,9 +1,9 @@
-// Package service is the shim's line to the brain: the connection, deadlines, the circuit breaker.
+// Package service is the shim's line to the brain: the connection and its deadlines. No call is made on the
+// scheduling thread.
 package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"muster.dev/shim/internal/metrics"
@@ -28,27 +27,16 @@ var reconnect = grpc.ConnectParams{
 	MinConnectTimeout: time.Second,
 }
 
-// Deadlines of the unary calls.
-type Deadlines struct {
-	// Fetch is for calls off the scheduling thread: Filter, Score, Unreserve.
-	Fetch time.Duration
-	// Hook is for Reserve and Permit, which hold the scheduling thread.
-	Hook time.Duration
-	// Misses in a row of the Hook deadline after which those calls fail at once.
-	Misses int
-}
-
 // Client speaks to the service.
 type Client struct {
-	conn      *grpc.ClientConn
-	gangs     musterv1.GangServiceClient
-	deadlines Deadlines
-	breaker   *breaker
+	conn    *grpc.ClientConn
+	gangs   musterv1.GangServiceClient
+	timeout time.Duration
 }
 
-// Dial prepares the connection; it is made when first used. The transport is not encrypted, so only
+// Dial prepares the connection; it is made when first used. The timeout bounds each unary call. The transport is not encrypted, so only
 // a Unix socket is taken, which the file system's permissions guard.
-func Dial(ctx context.Context, address string, deadlines Deadlines) (*Client, error) {
+func Dial(address string, timeout time.Duration) (*Client, error) {
 	if !strings.HasPrefix(address, "unix:") {
 		return nil, fmt.Errorf("serviceAddress %q: only a Unix socket is supported (unix:///run/muster/muster.sock), since the connection is neither encrypted nor authenticated", address)
 	}
@@ -60,17 +48,7 @@ func Dial(ctx context.Context, address string, deadlines Deadlines) (*Client, er
 	if err != nil {
 		return nil, fmt.Errorf("serviceAddress %q: %w", address, err)
 	}
-	health := healthv1.NewHealthClient(conn)
-	probe := func(ctx context.Context) error {
-		_, err := health.Check(ctx, &healthv1.HealthCheckRequest{})
-		return err
-	}
-	return &Client{
-		conn:      conn,
-		gangs:     musterv1.NewGangServiceClient(conn),
-		deadlines: deadlines,
-		breaker:   newBreaker(ctx, deadlines.Misses, probe),
-	}, nil
+	return &Client{conn: conn, gangs: musterv1.NewGangServiceClient(conn), timeout: timeout}, nil
 }
 
 // Close ends the connection.
@@ -81,55 +59,42 @@ func (c *Client) Watch(ctx context.Context, request *musterv1.WatchRequest) (mus
 	return c.gangs.Watch(ctx, request, grpc.WaitForReady(true))
 }
 
-// Filter, off the scheduling thread.
+// Filter says where a gang's members may go.
 func (c *Client) Filter(ctx context.Context, plan *musterv1.PlanRef) (*musterv1.FilterResponse, error) {
-	return call(ctx, "Filter", c.deadlines.Fetch, &musterv1.FilterRequest{Plan: plan}, c.gangs.Filter)
+	return call(ctx, c, "Filter", &musterv1.FilterRequest{Plan: plan}, c.gangs.Filter)
 }
 
-// Score, off the scheduling thread.
+// Score ranks what Filter said.
 func (c *Client) Score(ctx context.Context, plan *musterv1.PlanRef) (*musterv1.ScoreResponse, error) {
-	return call(ctx, "Score", c.deadlines.Fetch, &musterv1.ScoreRequest{Plan: plan}, c.gangs.Score)
+	return call(ctx, c, "Score", &musterv1.ScoreRequest{Plan: plan}, c.gangs.Score)
 }
 
-// Unreserve, off the scheduling thread.
-func (c *Client) Unreserve(ctx context.Context, request *musterv1.UnreserveRequest) error {
-	_, err := call(ctx, "Unreserve", c.deadlines.Fetch, request, c.gangs.Unreserve)
-	return err
-}
-
-// Reserve holds the scheduling thread: short deadline, circuit breaker.
+// Reserve claims a member's node.
 func (c *Client) Reserve(ctx context.Context, request *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
-	return guarded(ctx, c, "Reserve", request, c.gangs.Reserve)
+	return call(ctx, c, "Reserve", request, c.gangs.Reserve)
 }
 
-// Permit holds the scheduling thread: short deadline, circuit breaker.
+// Permit asks whether the gang may bind.
 func (c *Client) Permit(ctx context.Context, request *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
-	return guarded(ctx, c, "Permit", request, c.gangs.Permit)
+	return call(ctx, c, "Permit", request, c.gangs.Permit)
+}
+
+// Unreserve reports what became of a member.
+func (c *Client) Unreserve(ctx context.Context, request *musterv1.UnreserveRequest) error {
+	_, err := call(ctx, c, "Unreserve", request, c.gangs.Unreserve)
+	return err
 }
 
 // IsStale: the service has moved on to another epoch or generation.
 func IsStale(err error) bool { return status.Code(err) == codes.FailedPrecondition }
 
-// ErrOpen is the answer while the breaker is open.
-var ErrOpen = errors.New("the service misses its deadlines: not asked until it answers a health check")
-
 type unary[Request, Response any] func(context.Context, Request, ...grpc.CallOption) (Response, error)
 
-func call[Request, Response any](ctx context.Context, method string, deadline time.Duration, request Request, do unary[Request, Response]) (Response, error) {
-	ctx, cancel := context.WithTimeout(ctx, deadline)
+func call[Request, Response any](ctx context.Context, c *Client, method string, request Request, do unary[Request, Response]) (Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	start := time.Now()
 	response, err := do(ctx, request)
 	metrics.Unary(method, status.Code(err).String(), time.Since(start))
-	return response, err
-}
-
-func guarded[Request, Response any](ctx context.Context, c *Client, method string, request Request, do unary[Request, Response]) (Response, error) {
-	if c.breaker.isOpen() {
-		var none Response
-		return none, ErrOpen
-	}
-	response, err := call(ctx, method, c.deadlines.Hook, request, do)
-	c.breaker.saw(err)
 	return response, err
 }
