@@ -158,6 +158,14 @@ def test_a_gang_that_was_withdrawn_is_not_missed() -> None:
     assert not auditor.verdict([], [])[LOST]
 
 
+def test_a_single_pods_replacement_is_withdrawn_with_it() -> None:
+    auditor = ChaosAuditor(NAMESPACE, 8)
+    auditor.losses.submitted("l-1", f"{NAMESPACE}/l-1", f"{NAMESPACE}/l")
+    auditor.losses.excuse([f"{NAMESPACE}/l"])
+    auditor.see(Change(1, PODS, "DELETED", pod("l-1")))
+    assert not auditor.verdict([], [])[LOST]
+
+
 def test_the_grace_stands_still_while_the_system_is_down() -> None:
     auditor = ChaosAuditor(NAMESPACE, 8, grace_s=GRACE_S)
     for at, body in ((0, P), (0, Q), (1, P_BOUND)):

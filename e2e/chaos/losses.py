@@ -68,10 +68,11 @@ class Losses:
     def went(self, at: float, pod: Object, gang: str, half: bool) -> None:
         """A pod went. `gang`: the key of its gang; `half`: whether that was half bound."""
         uid = str(pod["metadata"]["uid"])
-        self._submitted.pop(uid, None)
+        submitted = self._submitted.pop(uid, None)
+        of = submitted.gang if submitted else gang  # a single pod's replacement is a gang of another name
         self.gone += 1
         node = str(pod["spec"].get("nodeName", ""))
-        if {uid, gang} & self._excused or any(a.explains(at) for a in self._absences.get(node, ())):
+        if {uid, of} & self._excused or any(a.explains(at) for a in self._absences.get(node, ())):
             return
         (self.evicted if half and _evicted(pod) else self.lost).append(_name(pod))
 

@@ -27,10 +27,10 @@ from local_cluster.api import ApiError
 from local_cluster.cluster import LocalCluster
 from local_cluster.stack import Stack
 
-CEILING = 0.8
+CEILING = 0.7
 """The share of GPUs that the crowd asks for by itself; targets come on top."""
 
-FULL = 0.75
+FULL = 0.65
 """Where so much is bound, the oldest are told to end before the next target is submitted."""
 
 WAVE = 1.3
@@ -321,13 +321,17 @@ class _Run:
         return self._watching.settle(f"round {self._rounds} after the faults", deadline)
 
     def _end_some(self) -> None:
-        """A third of what is open, oldest first; at least three."""
-        before = self._crowd.open()
-        ending = before[: max(3, len(before) // 3)]
+        """Half of what runs, oldest first; at least three."""
+
+        def running() -> list[Submission]:
+            return [submission for submission in self._crowd.open() if self._world.running(submission)]
+
+        self._wait(lambda: bool(running()), "some run", ENDS_WITHIN_S)
+        ending = running()
+        ending = ending[: max(3, len(ending) // 2)]
         self._crowd.end(ending)
         names = {submission.name for submission in ending}
 
-        # what waits can't end: the next round sees to it
         self._wait(
             lambda: not any(submission.name in names for submission in self._crowd.open()),
             "some have ended",
