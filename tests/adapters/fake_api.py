@@ -110,7 +110,7 @@ class FakeApi:
         self.served: dict[str, list[dict[str, Any]]] = {}
         """Other lists, by path. What is not here is 404, but for ConfigMaps, of which there are none."""
         self.frozen = False
-        """Whether it says nothing more, though its connections stand."""
+        """Whether it says nothing more, though its connections stand. What it is told lands all the same."""
         self.asked_for_health = asyncio.Queue[None]()
         self.held: set[str] = set()
         """Of these, those that are refused for now."""
@@ -198,6 +198,8 @@ class FakeApi:
         assert request.content_type == "application/merge-patch+json"
         body = await request.json()
         self.patched.put_nowait((request.path, body))
+        if self.frozen:
+            await asyncio.sleep(DEADLINE_S)
         return web.json_response(body)
 
     async def _watch(
@@ -218,6 +220,8 @@ class FakeApi:
         if self.failing:
             return _status(self.failing.pop(0))
         self.posted.put_nowait(body)
+        if self.frozen:
+            await asyncio.sleep(DEADLINE_S)
         if self.answerless:
             self.answerless -= 1
             assert request.transport is not None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.events import MESSAGE_LIMIT, EventPoster, EventSettings
 from muster.adapters.kube.outbox import Retry
@@ -45,6 +47,10 @@ async def drained(poster: EventPoster) -> None:
     await asyncio.wait_for(poster.drained(), DEADLINE_S)
 
 
+def _name(body: dict[str, Any]) -> str:
+    return str(body["involvedObject"]["name"])
+
+
 def results(metrics: Metrics) -> dict[str, float]:
     names = ("posted", "dropped", "failed", "repeated")
     return {name: metrics.value("muster_events_total", result=name) for name in names}
@@ -53,7 +59,7 @@ def results(metrics: Metrics) -> dict[str, float]:
 async def test_one_event_on_each_pod_with_all_that_kubectl_shows(api: FakeApi, client: KubeClient) -> None:
     async with posting(client) as (poster, _):
         poster.emit(waiting("a", "b"))
-        first, second = await api.event(), await api.event()
+        first, second = sorted([await api.event(), await api.event()], key=_name)
     assert [body["involvedObject"]["name"] for body in (first, second)] == ["a", "b"]
     assert first["involvedObject"] == {
         "apiVersion": "v1",
@@ -92,6 +98,16 @@ async def test_a_full_queue_drops_and_counts(client: KubeClient) -> None:
     assert results(metrics)["dropped"] == 7
 
 
+async def test_what_was_dropped_is_said_when_it_comes_again(api: FakeApi, client: KubeClient) -> None:
+    async with posting(client, EventSettings(queue=1)) as (poster, metrics):
+        poster.emit(waiting("a", "b"))
+        await drained(poster)
+        poster.emit(waiting("b"))
+        await drained(poster)
+    assert [_name(api.posted.get_nowait()) for _ in range(2)] == ["a", "b"]
+    assert results(metrics) == {"posted": 2, "dropped": 1, "failed": 0, "repeated": 0}
+
+
 async def test_the_rate_is_limited(api: FakeApi, client: KubeClient) -> None:
     loop = asyncio.get_running_loop()
     async with posting(client, EventSettings(per_s=100, burst=1)) as (poster, _):
@@ -128,14 +144,30 @@ async def test_a_try_whose_answer_was_lost_is_no_second_event(api: FakeApi, clie
     assert results(metrics)["posted"] == 1
 
 
+async def test_a_frozen_server_is_asked_again_soon_and_has_one_event(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube, "WRITE_TIMEOUT_S", 0.05)
+    api.frozen = True
+    async with posting(client) as (poster, metrics):
+        poster.emit(waiting("a"))
+        first, again = await api.event(), await api.event()
+        assert results(metrics)["posted"] == 0
+        api.frozen = False
+        api.failing = [409]
+        await drained(poster)
+    assert first["metadata"]["name"] == again["metadata"]["name"]
+    assert results(metrics)["posted"] == 1
+
+
 @pytest.mark.parametrize("code", [404, 422])
 async def test_a_lasting_refusal_loses_that_event_alone(api: FakeApi, client: KubeClient, code: int) -> None:
     api.failing = [code]
     async with posting(client) as (poster, metrics):
         poster.emit(waiting("a", "b"))
-        assert (await api.event())["involvedObject"]["name"] == "b"
         await drained(poster)
-    assert results(metrics)["failed"] == 1
+    assert api.posted.qsize() == 1
+    assert results(metrics) == {"posted": 1, "dropped": 0, "failed": 1, "repeated": 0}
 
 
 async def test_a_long_message_is_cut_to_what_the_api_takes(api: FakeApi, client: KubeClient) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.outbox import Retry
@@ -34,6 +36,10 @@ async def drained(evictor: Evictor) -> None:
     await asyncio.wait_for(evictor.drained(), DEADLINE_S)
 
 
+def _name(body: dict[str, Any]) -> str:
+    return str(body["metadata"]["name"])
+
+
 def results(metrics: Metrics) -> dict[str, float]:
     counts = {
         result: metrics.value("muster_evictions_total", result=result)
@@ -48,25 +54,52 @@ async def test_each_pod_is_evicted_by_its_uid(api: FakeApi, client: KubeClient) 
         evictor.evict(HALF)  # it waits already
         await drained(evictor)
     assert results(metrics) == {"evicted": 2}
-    assert await api.event() == {
+    first, second = sorted([await api.event(), await api.event()], key=_name)
+    assert first == {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": "p0", "namespace": "ns"},
         "deleteOptions": {"preconditions": {"uid": "u0"}},
     }
-    assert (await api.event())["metadata"]["name"] == "p1"
+    assert _name(second) == "p1"
     assert api.posted.empty()
 
 
-async def test_what_a_budget_refuses_for_now_is_tried_again_after_the_others(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_what_a_budget_refuses_for_now_is_tried_again(api: FakeApi, client: KubeClient) -> None:
     api.failing = [429]
     async with evicting(client) as (evictor, metrics):
         evictor.evict(HALF)
         await drained(evictor)
-    assert [(await api.event())["metadata"]["name"] for _ in HALF.pods] == ["p1", "p0"]
+    assert sorted([_name(await api.event()) for _ in HALF.pods]) == ["p0", "p1"]
     assert results(metrics) == {"evicted": 2}
+
+
+@pytest.mark.parametrize(
+    ("landed", "result"), [(404, "gone"), (None, "evicted")], ids=["it is gone", "it terminates"]
+)
+async def test_an_eviction_that_nobody_answered_is_sent_again_soon(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch, landed: int | None, result: str
+) -> None:
+    monkeypatch.setattr(kube, "WRITE_TIMEOUT_S", 0.05)
+    api.frozen = True
+    async with evicting(client) as (evictor, metrics):
+        evictor.evict(Evict("ns", HALF.pods[:1], HALF.why))
+        assert _name(await api.event()) == "p0"
+        api.frozen, api.failing = False, [landed] if landed else []
+        await drained(evictor)
+    assert results(metrics) == {result: 1}
+
+
+async def test_an_eviction_that_nobody_answered_is_left_out_once_its_gang_is_whole(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube, "WRITE_TIMEOUT_S", 0.05)
+    api.frozen = True
+    async with evicting(client, lambda _: api.posted.empty()) as (evictor, metrics):
+        evictor.evict(Evict("ns", HALF.pods[:1], HALF.why))
+        await drained(evictor)
+    assert results(metrics) == {"withdrawn": 1}
+    assert api.posted.qsize() == 1
 
 
 @pytest.mark.parametrize(
@@ -95,16 +128,19 @@ async def test_what_can_not_be_evicted_is_given_up_and_may_be_asked_again(
 
 
 async def test_a_pod_whose_gang_is_whole_when_its_turn_comes_stays(api: FakeApi, client: KubeClient) -> None:
-    given_up = {"u0", "u1"}
+    asked: list[str] = []
 
     def evicts(uid: str) -> bool:
         """u0 is made whole between its first try, which a budget refuses, and its second."""
-        return uid in given_up and not (uid == "u0" and not api.failing and not api.posted.empty())
+        asked.append(uid)
+        return asked.count(uid) < 2
 
     api.failing = [429]
     async with evicting(client, evicts) as (evictor, metrics):
-        evictor.evict(HALF)
+        evictor.evict(Evict("ns", HALF.pods[:1], HALF.why))
+        await drained(evictor)
+        evictor.evict(Evict("ns", HALF.pods[1:], HALF.why))
         await drained(evictor)
     assert results(metrics) == {"withdrawn": 1, "evicted": 1}
-    assert (await api.event())["metadata"]["name"] == "p1"
+    assert _name(await api.event()) == "p1"
     assert api.posted.empty()

@@ -32,8 +32,9 @@ class Box(Outbox[str]):
         answers: Mapping[str, Sequence[int]] = MappingProxyType({}),
         limit: int = 100,
         retry: Retry = QUICK,
+        lanes: int = 1,
     ) -> None:
-        super().__init__(limit, retry)
+        super().__init__(limit, retry, lanes)
         self.answers = {item: list(statuses) for item, statuses in answers.items()}
         self.sent: list[str] = []
         self.ended: list[tuple[str, int]] = []
@@ -41,14 +42,22 @@ class Box(Outbox[str]):
         self.may_send = asyncio.Event()
         self.may_send.set()
         self.retry_after: float | None = None
+        self.slow: set[str] = set()
+        """Items that nobody answers before the test ends."""
 
     def put(self, *items: str) -> list[bool]:
         return [self._put(item.partition("/")[0], item) for item in items]
+
+    def put_of(self, of: str, *items: str) -> None:
+        for item in items:
+            self._put(item, item, of)
 
     async def _send(self, item: str) -> None:
         self.sending.set()
         await self.may_send.wait()
         self.sent.append(item)
+        if item in self.slow:
+            await asyncio.sleep(DEADLINE_S)
         if statuses := self.answers.get(item):
             raise failure(statuses.pop(0), self.retry_after)
 
@@ -133,3 +142,27 @@ async def test_a_server_says_how_long_to_wait_up_to_the_limit(monkeypatch: pytes
     box.retry_after = 3600.0
     await all_of(box, "a")
     assert [wait for wait in waits if wait != DEADLINE_S] == [0.05, 0.05]
+
+
+async def test_a_slow_request_holds_up_those_of_its_object_and_few_others() -> None:
+    box = Box(lanes=4)
+    box.slow = {"slow"}
+    box.put_of("x", "slow", "after it")
+    others = [str(number) for number in range(40)]
+    box.put(*others)
+    async with at_work(box), asyncio.timeout(DEADLINE_S / 2):
+        while len(box.ended) < 8:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+    assert "after it" not in box.sent
+
+
+async def test_what_is_said_of_an_object_is_sent_in_its_order() -> None:
+    box = Box(lanes=4)
+    items = {of: [f"{of}{number}" for number in range(5)] for of in "abcdef"}
+    for number in range(5):
+        for of, mine in items.items():
+            box.put_of(of, mine[number])
+    async with at_work(box):
+        await asyncio.wait_for(box.drained(), DEADLINE_S)
+    for of, mine in items.items():
+        assert [item for item in box.sent if item[0] == of] == mine

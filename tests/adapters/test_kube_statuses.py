@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
@@ -71,6 +74,20 @@ async def test_what_comes_during_an_outage_replaces_what_waits(api: FakeApi, cli
         _, body = await api.patch()
         assert body["status"]["running"] == 2
         assert api.patched.empty()
+
+
+async def test_a_frozen_server_does_not_keep_the_next_status_waiting_for_long(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube, "WRITE_TIMEOUT_S", 0.05)
+    api.frozen = True
+    async with writing(client) as (writer, _):
+        writer.write(running(0))
+        await api.patch()
+        api.frozen = False
+        writer.write(running(1))
+        _, body = await api.patch()
+    assert body["status"]["running"] == 1
 
 
 async def test_a_refusal_for_good_is_let_go(api: FakeApi, client: KubeClient) -> None:

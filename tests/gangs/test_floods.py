@@ -123,6 +123,28 @@ def test_a_second_run_of_thousands_is_counted_a_few_times(monkeypatch: pytest.Mo
     assert len(counted) <= 12
 
 
+@pytest.mark.parametrize("phase", ["planned", "running"])
+def test_a_first_run_of_thousands_that_goes_beside_a_second_is_counted_a_few_times(
+    phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(Settings()).start(*(node(f"n{number}", 8) for number in range(32)))
+    ran = [pod(f"p{number}", of=100, owner="first", created=1.0) for number in range(100)]
+    world.see(*(replace(each, node="n0", started=5.0) for each in ran))
+    world.see(*(pod(f"q{number}", of=100, owner="second", created=9.0) for number in range(100)))
+    if phase == "running":
+        world.run()
+    counted = counting(world, monkeypatch)
+    for each in ran:
+        world.see(replace(world.pods[each.uid], terminating=True))
+        world.wait(0.01)
+    for each in ran:
+        world.gone(each.uid)
+        world.wait(0.01)
+    assert len(counted) <= 8
+    (left,) = world.coordinator.summary()
+    assert (left.key, left.phase, left.present) == ("ns/ack/g/second", phase, 100)
+
+
 # --- a gang whose number is open ------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from muster.domain.pod import Pod
+from muster.gangs import events
 from muster.gangs.calls import PlanRef
 from muster.gangs.settings import Settings
 from tests.gangs.world import World, bound, node, pod, wishing
@@ -154,12 +155,70 @@ def test_what_is_left_of_half_a_run_is_evicted_also_where_the_next_one_has_come(
     assert gangs(world) == {"B": 2}
 
 
+def test_a_run_that_is_whole_stays_when_the_one_before_it_is_given_up() -> None:
+    """With the first pod that is evicted, those of the next run, bare ones, look like its replacements."""
+    world = World(Settings(settle_s=0)).start(node("a", 2))
+    world.see(first("p0", "A"), first("p1", "A"))
+    assert world.reserve().claimed
+    world.bind(world.permit(), members=(0,))
+    world.see(pod("f", gang="", claim=None, node="a"))
+    world.wait(60)
+    assert [set(eviction.pods) for eviction in world.evictions] == [{("p0", "p0")}] * 2
+    world.send(events.NodeSeen(world.now, node("b", 2)))
+    world.see(*(replace(first(f"q{i}", ""), created=2.0, node="b") for i in (0, 1)))
+    world.see(replace(world.pods["p0"], terminating=True))
+    world.wait(100)
+    assert {uid for eviction in world.evictions for _, uid in eviction.pods} == {"p0"}
+
+
 def test_what_another_owner_sends_for_a_lost_pod_is_planned_when_no_more_has_come() -> None:
     world = World(Settings()).start(node("a", 8))
     world.see(runs("m", "A1"), later("w", "A2"))
     assert world.verdicts == []
     world.wait(0.5)
     assert world.verdict().members == (("w", "w"),)
+
+
+def test_the_pods_of_the_next_run_replace_what_the_first_has_lost_a_moment_later() -> None:
+    """None of them has begun to run, so that they may be one."""
+    world = World(Settings()).start(node("a", 8))
+    world.see(replace(first("p0", "A", of=3), node="a"), replace(first("p1", "A", of=3), node="a"))
+    world.see(replace(first("p2", "A", of=3), node="a"))
+    world.see(replace(first("q0", "B", of=3), created=2.0))
+    assert gangs(world) == {"A": 3, "B": 1}
+    world.gone("p2")
+    world.wait(0.5)
+    assert gangs(world) == {"A/B": 3}
+
+
+def test_a_gang_of_many_owners_has_a_short_key_that_is_theirs_alone() -> None:
+    def key(owners: list[str]) -> str:
+        world = World(Settings(settle_s=0)).start(node("a", 8))
+        world.see(*(pod(f"p-{owner}", of=len(owners), owner=owner) for owner in owners))
+        (view,) = world.coordinator.summary()
+        assert view.present == len(owners)
+        return view.key
+
+    assert key(["o0", "o1", "o2", "o3"]) == "ns/ack/g/o0/o1/o2/o3"
+    owners = [f"o{number}" for number in range(8)]
+    assert key(owners) == key(owners[::-1]) == "ns/ack/g/8-owners/d07fadd2be3fc216ebcef42d5077ecdd"
+    assert len({key([*owners[:7], other]) for other in ("o7", "o8", "o9")}) == 3
+
+
+def test_what_many_owners_send_is_of_their_gang() -> None:
+    """Beside another run, in place of a pod that went, and with the last pod of an owner another gang."""
+    world = World(Settings(settle_s=0)).start(node("a", 8))
+    world.see(*(runs(f"p{number}", f"o{number}", of=6) for number in range(6)))
+    world.see(runs("p6", "o5", of=6))
+    world.see(*(later(f"q{number}", "B", of=6) for number in range(6)))
+    first_run = next(view.key for view in world.coordinator.summary() if "6-owners" in view.key)
+    world.gone("p6")
+    assert {view.key: view.present for view in world.coordinator.summary()} == {
+        first_run: 6,
+        "ns/ack/g/B": 6,
+    }
+    world.gone("p5")
+    assert first_run not in {view.key for view in world.coordinator.summary()}
 
 
 def test_an_owner_all_of_whose_pods_were_replaced_stays_in_its_gang() -> None:

@@ -20,7 +20,8 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GangId:
-    """Identity of a gang. A name used again by other owners is a new gang, hence `owners` (their UIDs)."""
+    """Identity of a gang. A name used again by other owners is a new gang, hence `owners`: their UIDs, or of
+    many their number and a digest (`gangs.roster`)."""
 
     namespace: str
     dialect: str

@@ -41,7 +41,7 @@ def filter_(lives: Lives, ref: PlanRef) -> FilterAnswer:
         )
         nodes = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
         plan.filter_answer = FilterAnswer(tuple(nodes[uid] for uid in plan.order))
-        plan.annotations = _annotations(lives, plan)  # now: Permit is asked on the scheduling thread
+        plan.annotations = _annotations(lives, plan)  # now: at Permit the whole gang waits
     return plan.filter_answer
 
 

@@ -89,6 +89,7 @@ class Coordinator:
                 self._nodes.changed(event)
             case events.PodGroupSeen(now, group):
                 self._look(self.lives.roster.see_pod_group(group.key, group), now)
+                self._statuses.shows(group, now)
             case events.PodGroupGone(now, key):
                 self._look(self.lives.roster.see_pod_group(key, None), now)
             case events.PoliciesSeen(now, policies):
@@ -210,7 +211,7 @@ class Coordinator:
         gang = self._gang_touched(names, owner, stays=pod is not None and pod.present)
         if gang is None or not self.lives.synced:
             return False
-        if len(gang.group.gang.owners) > 1 and not roster.size(gang.name, owner):
+        if len(gang.group.owners) > 1 and not roster.size(gang.name, owner):
             return False  # the last one of an owner: the gang has another identity now
         if gang.group.doubtful and gang.phase is Phase.PLANNING:
             return False  # it may be two
@@ -223,15 +224,19 @@ class Coordinator:
             return True
         quiet = change.leaves_in_place(gang)
         gang.stale |= quiet
+        if quiet and not (pod is not None and pod.present) and len(self._names[gang.name]) > 1:
+            self.lives.count_soon(gang, now)  # other owners may be dealt to it now
         return quiet
 
     def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:
-        """The one gang that a pod of this owner bears on; None where it may bear on several."""
+        """The one gang that a pod of this owner bears on; None where it may bear on several at once."""
         runs = [self.lives.gangs[key] for name in names for key in self._names.get(name, ())]
         if len(runs) > 1:
-            if not stays or any(gang.group.doubtful for gang in runs):
+            if any(gang.group.doubtful for gang in runs):
                 return None  # where one goes, or comes to a run that may be two, others are dealt anew
-            runs = [gang for gang in runs if owner in gang.group.gang.owners]
+            runs = [gang for gang in runs if owner in gang.group.owners]
+            if not stays and any(gang.phase is not Phase.RUNNING for gang in runs):
+                return None
         return runs[0] if len(names) == 1 and len(runs) == 1 else None
 
     def _there(self, gang: Gang) -> int:
@@ -239,7 +244,7 @@ class Coordinator:
         size = self.lives.roster.size
         if len(self._names[gang.name]) == 1:
             return size(gang.name)
-        return sum(size(gang.name, owner) for owner in gang.group.gang.owners)
+        return sum(size(gang.name, owner) for owner in gang.group.owners)
 
     def _look(self, names: set[NameKey], now: float) -> None:
         """Group the pods of these names again; before all is known, only note that it must be done."""

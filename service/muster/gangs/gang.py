@@ -97,8 +97,9 @@ class Gang:
     `arrived`: when the first and the last pod came that no plan has been asked for.
 
     `whole`: all that it needs have been bound at some time; what dies then is replaced, and nobody evicted
-    for it. `missed`: not all of the awaited were bound. `kept` are UIDs whose places are kept for the next
-    plan of half a gang, `evicting` those that it has asked to be evicted.
+    for it. `missed`: not all of the awaited were bound; `late` are those that were given up, and may be bound
+    yet. `kept` are UIDs whose places are kept for the next plan of half a gang, `evicting` those that it has
+    asked to be evicted: none where it has become part of what ran whole.
 
     `kinds` and `said_at`: what kinds of reasons its last refusal had, and when it was told. `needs`: what it
     can't do without, of the last Solve. `waits_since`: when it was refused first, if it has waited since.
@@ -118,6 +119,7 @@ class Gang:
     alarms: dict[Alarm, float] = field(default_factory=dict)
     awaited: dict[str, float] = field(default_factory=dict)
     missed: bool = True
+    late: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
     whole: bool = False
     evicting: frozenset[str] = frozenset()

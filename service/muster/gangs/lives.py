@@ -34,6 +34,7 @@ class Lives(GivingUp):
         if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
             self.arrived(gang, now)
         gang.group, gang.stale, gang.landed = group, False, 0
+        self._landed_late(gang)
         self.note_half(gang, now)
         self._review_kept(gang)
         if gang.phase is Phase.PERMITTED:
@@ -47,6 +48,14 @@ class Lives(GivingUp):
         else:
             gang.attempts = 0
             self.settle(gang, now)
+
+    def _landed_late(self, gang: Gang) -> None:
+        """Whoever was given up and is bound after all was none that is missed."""
+        if gang.late and not gang.awaited:
+            gang.late = {
+                uid for uid in gang.late if (pod := self.roster.pods.get(uid)) is None or not pod.node
+            }
+            gang.whole |= not (gang.missed or gang.late)
 
     def _review_kept(self, gang: Gang) -> None:
         """No place is kept for a pod that is bound after all, or that is another gang's now."""
@@ -75,7 +84,7 @@ class Lives(GivingUp):
         """Go where the members alone say, once no Binding of theirs is under way."""
         group = self.fresh(gang)
         self.note_half(gang, now)
-        if gang.phase is Phase.GIVEN_UP and group.bound:
+        if gang.phase is Phase.GIVEN_UP and group.bound and gang.evicting:
             self.evict(gang, now)
         else:
             self._as_members_say(gang, group, now)
@@ -137,16 +146,17 @@ class Lives(GivingUp):
             theirs = {uid for before in forerunners for uid in before.awaited}
             theirs -= {pod.uid for pod in (*gang.group.bound, *gang.group.unbound)}
             missed = any((pod := self.roster.pods.get(uid)) is None or not pod.node for uid in theirs)
-            gang.missed &= missed or any(before.missed for before in forerunners)
+            gang.missed &= missed or any(before.missed or before.late for before in forerunners)
 
     def joined(self, gang: Gang, group: Group, ended: Iterable[Gang]) -> None:
-        """What is left of others of its name may be its own now: of what ran whole nobody is evicted, and
-        what was half still is."""
+        """What is left of others of its name may be its own now: of what ran whole nobody is evicted, also
+        where this one was given up, and what was half still is."""
         bound = {pod.uid for pod in group.bound}
         forerunners = [before for before in ended if not bound.isdisjoint(p.uid for p in before.group.bound)]
         if not gang.group.bound:
             self._goes_on_as(gang, forerunners)
-        gang.whole |= any(before.whole for before in forerunners)
+        if any(before.whole for before in forerunners):
+            gang.whole, gang.evicting = True, frozenset()
 
     def _goes_on_as(self, gang: Gang, forerunners: Collection[Gang]) -> None:
         """Of a gang of which nothing was bound but what these had: what they were, and their grace."""
@@ -169,6 +179,11 @@ class Lives(GivingUp):
         if gang.phase in _COUNTED_LATER:
             assert gang.arrived is not None
             self.alarms.set(gang, self.settings.settled(gang.arrived), Alarm.COUNT)
+
+    def count_soon(self, gang: Gang, now: float) -> None:
+        """Pods of it go one after another: what that means for others of its name has a moment's time."""
+        if Alarm.COUNT not in gang.alarms:
+            self.alarms.set(gang, now + self.settings.settle_s, Alarm.COUNT)
 
     def count(self, gang: Gang, now: float) -> None:
         """The pods that came or went one after another have done so."""
@@ -216,7 +231,7 @@ class Lives(GivingUp):
         plan = gang.plan
         assert plan is not None
         self.go(gang, Trigger.PERMITTED)
-        gang.lost, gang.missed = "", False
+        gang.lost, gang.missed, gang.late = "", False, set()
         gang.whole &= bool(gang.group.bound)
         until = now + self.settings.bind_for(len(plan.order))
         gang.awaited = dict.fromkeys(plan.order, until)
@@ -233,7 +248,7 @@ class Lives(GivingUp):
         """This member's Binding may be under way, though not by the gang's present plan."""
         if gang.phase is not Phase.PERMITTED:
             self.go(gang, Trigger.IN_FLIGHT)
-            gang.plan, gang.lost = None, ""
+            gang.plan, gang.lost, gang.late = None, "", set()
             gang.whole &= bool(gang.group.bound)
         gang.missed |= uid not in gang.awaited
         gang.kept.discard(uid)
@@ -257,9 +272,11 @@ class Lives(GivingUp):
             until, pod = gang.awaited.pop(uid), self.roster.pods.get(uid)
             if pod is not None and pod.node:
                 continue
-            gang.missed = True
             if uid in unbound and pod is not None:
                 gang.lost = f"pod {pod.name} was not seen bound in time"
+                gang.late.add(uid)
+            else:
+                gang.missed = True
             if uid not in unbound and pod is not None and pod.present:
                 self.orphans[uid] = until  # its labels changed: it is another gang's now
             else:
@@ -267,7 +284,7 @@ class Lives(GivingUp):
         if gang.awaited:
             self.alarms.set(gang, min(gang.awaited.values()))
             return
-        gang.whole |= not gang.missed
+        gang.whole |= not (gang.missed or gang.late)
         self.note_half(gang, now)
         if gang.lost and gang.group.unbound:
             trigger = Trigger.TOO_LATE if late else Trigger.GIVEN_BACK

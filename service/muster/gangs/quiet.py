@@ -76,7 +76,7 @@ class Change:
         return self._comes(gang) if gang.phase is Phase.INVALID else self.comes_alike(gang)
 
     def _comes(self, gang: Gang) -> bool:
-        owners = gang.group.gang.owners
+        owners = gang.group.owners
         return (
             self.after is not None
             and self.after.present

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from muster.gangs.runs import Run, deal, is_doubtful
 NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID where it is a gang of one."""
 
+FEW_OWNERS = 4
+"""So many are named in a gang's key: master and workers are two. A digest stands for more."""
 MAX_CAUSES = 8
 """Of the members' own causes: a gang of thousands with the same slip in each says it a few times only."""
 
@@ -34,6 +37,8 @@ class Group:
     needed: int
     causes: tuple[Cause, ...] = ()
     claims: frozenset[GangClaim] = frozenset()
+    owners: frozenset[str] = frozenset()
+    """Of all its pods, by UID, or the UID of a gang of one: `gang` has a digest of many."""
     pod_group: PodGroup | None = None
     role_needed: Mapping[str, int] = field(default_factory=dict)
     """How many of a role must be there, where its PodGroup says so, those that succeeded not counted."""
@@ -178,7 +183,9 @@ class Roster:
 
     def drop(self, uid: str) -> set[NameKey]:
         """Forget a pod; the names whose groups may have changed."""
-        return self._swept(self._drop(uid))
+        pod = self.pods.get(uid)
+        names = self._swept(self._drop(uid))
+        return names if pod is not None and _counts(pod) else set()
 
     def _swept(self, names: set[NameKey]) -> set[NameKey]:
         """The names, of which those are forgotten that no pod bears any more."""
@@ -216,7 +223,7 @@ class Roster:
         """The gangs of one name, by the age of their owners."""
         by_owner: dict[str, list[Pod]] = {}
         for pod in self._named.get(key, {}).values():
-            if pod.present or (pod.succeeded and pod.owner):
+            if _counts(pod):
                 by_owner.setdefault(pod.owner, []).append(pod)
         born = self._born.get(key, {})
         of_object = self._pod_groups.get(key[:3])
@@ -225,6 +232,11 @@ class Roster:
             for run in deal(by_owner, born)
             if any(pod.present for pods in run.values() for pod in pods)
         ]
+
+
+def _counts(pod: Pod) -> bool:
+    """Whether a gang is what it is by this pod too."""
+    return pod.present or (pod.succeeded and bool(pod.owner))
 
 
 def _standing(pod: Pod) -> tuple[object, ...]:
@@ -251,7 +263,7 @@ def _group(
     key: NameKey, by_owner: Run, policies: Policies, of_object: PodGroup | None, doubtful: bool
 ) -> Group:
     namespace, dialect, name, lone = key
-    owners = (lone,) if lone else tuple(sorted(owner for owner in by_owner if owner))
+    owners = frozenset((lone,) if lone else filter(None, by_owner))
     pods = [pod for of_owner in by_owner.values() for pod in of_owner]
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
@@ -259,16 +271,26 @@ def _group(
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
     return Group(
-        GangId(namespace, dialect, name, owners),
+        GangId(namespace, dialect, name, _as_identity(owners)),
         bound,
         unbound,
         needed=max(0, max(counts) - succeeded),
         causes=_causes(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
         claims=claims,
+        owners=owners,
         pod_group=of_object,
         role_needed=_role_needed(of_object, pods) if of_object is not None and of_object.role_min else {},
         doubtful=doubtful,
     )
+
+
+def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
+    """These owners, and no others, in a few words that every process says alike."""
+    ordered = sorted(owners)
+    if len(ordered) <= FEW_OWNERS:
+        return tuple(ordered)
+    digest = hashlib.blake2b("\n".join(ordered).encode(), digest_size=16, usedforsecurity=False)
+    return (f"{len(ordered)}-owners", digest.hexdigest())
 
 
 def _role_needed(of_object: PodGroup, pods: Iterable[Pod]) -> Mapping[str, int]:

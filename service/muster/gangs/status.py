@@ -3,7 +3,9 @@
 A PodGroup is noted when anything of its gang may have changed, looked at `status_s` later, and written if its
 status is another one then: so at most once in that time, however many pods came or were bound. A sentence
 whose numbers changed is no new state: it alone is written at the rate of `numbers_s`. Plans that are made and
-withdrawn again, before anything is bound, are one phase here (Planning).
+withdrawn again, before anything is bound, are one phase here (Planning). Where the object shows another
+status than was written last (an older write has landed after it, somebody has edited it), it is written
+again.
 """
 
 from __future__ import annotations
@@ -35,10 +37,12 @@ _BEGUN = frozenset(map(shown, (Phase.PERMITTED, Phase.RUNNING, Phase.GIVEN_UP, P
 
 @dataclass(slots=True)
 class _Written:
-    """What a PodGroup object shows, and since when on the events' clock."""
+    """What was written last of a PodGroup object, and when on the events' clock; and what the object shows,
+    as far as is known."""
 
     uid: str
     status: PodGroupStatus | None
+    shown: PodGroupStatus | None
     at: float
 
 
@@ -70,6 +74,13 @@ class Statuses:
         found = (self._look(key, now) for key in [key for key, when in self._due.items() if when <= now])
         return [write for write in found if write is not None]
 
+    def shows(self, group: PodGroup, now: float) -> None:
+        """What the object shows now. It may be an older write of ours: the next one is seen soon then."""
+        last = self._written.get(group.key)
+        if last is not None and last.uid == group.uid and last.shown != group.status:
+            last.shown = group.status
+            self._note(group.key, now)
+
     def next_deadline(self) -> float | None:
         """When something is to be written though nothing happens."""
         return min(self._due.values(), default=None)
@@ -89,21 +100,19 @@ class Statuses:
             return None
         last = self._written.get(key)
         if last is None or last.uid != group.uid:
-            last = self._written[key] = _Written(group.uid, group.status, now - self._settings.numbers_s)
+            last = self._written[key] = _Written(
+                group.uid, group.status, group.status, now - self._settings.numbers_s
+            )
         name = (*key, "")
         gangs = sorted(self._gangs_of(name), key=lambda gang: (requests.created(gang.group), gang.key))
         status = status_of(group, self._roster.named(name), gangs, last.status)
-        if status == last.status:
+        if status == last.shown:
             return None
         soon = last.at + self._settings.numbers_s
-        if (
-            last.status is not None
-            and now < soon
-            and replace(status, reason=last.status.reason) == last.status
-        ):
+        if last.shown is not None and now < soon and replace(status, reason=last.shown.reason) == last.shown:
             self._due[key] = soon
             return None
-        last.status, last.at = status, now
+        last.status, last.shown, last.at = status, status, now
         return WriteStatus(group.namespace, group.name, group.uid, status)
 
 

@@ -1,9 +1,8 @@
 """The long messages, serialized by hand where betterproto2 is too slow.
 
 It encodes repeated fields item by item in Python, and meanwhile the event loop stands still: for a gang of
-2,048 with eight nodes a member 30 ms for Filter's answer, and more for the strings of Permit's, which is
-asked on the scheduling thread with a deadline of half a second. Here 2 and 12 ms. The bytes say the same, in
-another order of fields at most.
+2,048 with eight nodes a member 30 ms for Filter's answer, and more for the strings of Permit's, for which a
+whole gang waits. Here 2 and 12 ms. The bytes say the same, in another order of fields at most.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
+WRITE_TIMEOUT_S = 10.0
+"""Of a POST or PATCH: what an admission webhook has by default (`timeoutSeconds`)."""
 OPEN_TIMEOUT_S = 30.0
 """Until a watch stands; a server may let it queue for a while."""
 DEAD_PEER_S = 9
@@ -173,8 +175,9 @@ class KubeClient:
 
         if self._rest is None:
             raise Unreachable(f"{verb} {what}: the client is closed")
+        total_s = REQUEST_TIMEOUT_S if verb == "GET" else WRITE_TIMEOUT_S
         timeout = aiohttp.ClientTimeout(
-            total=REQUEST_TIMEOUT_S if read_deadline_s is None else None,
+            total=total_s if read_deadline_s is None else None,
             sock_connect=CONNECT_TIMEOUT_S,
             sock_read=read_deadline_s,
         )

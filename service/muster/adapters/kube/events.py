@@ -94,7 +94,8 @@ class EventPoster(Outbox[_Post]):
             )
             if self._repeated(uid, instruction.reason, message):
                 self._metrics.event("repeated")
-            elif not self._put(post.id, post):
+            elif not self._put(post.id, post, of=uid):
+                del self._last[uid]  # it was not said
                 self._metrics.event("dropped")
 
     def _repeated(self, uid: str, reason: EventReason, message: str) -> bool:

@@ -2,7 +2,8 @@
 
 What is refused for long is given up, and asked for again by the gangs, as long as the pod is there. The UID
 is a precondition: a later pod of the same name is left alone. So is one whose gang is given up no longer when
-its turn comes: what waits here for a budget, or for an API server, may meanwhile have been made whole.
+its turn comes: what waits here for a budget, or for an API server, may meanwhile have been made whole. Where
+nobody answered, and the eviction had landed, it is sent once more: to a pod that terminates it means nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Pod:
 
 
 class Evictor(Outbox[_Pod]):
-    """Evicts pods, one after another. `evicts`: whether the pod of a UID is still to be evicted."""
+    """Evicts pods. `evicts`: whether the pod of a UID is still to be evicted."""
 
     def __init__(
         self,

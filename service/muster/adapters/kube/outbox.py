@@ -1,14 +1,15 @@
 """What is to be written to the API server and may wait: a bounded queue each for events, evictions, statuses.
 
-`_put` never waits; one task, `run`, sends one item after another. A refusal is of one item, and only that one
-waits, longer each time, while the others go on. Where nobody answers, all wait, and no item is given up.
+`_put` never waits; `run` sends in a few lanes, in each one item after another, and all that concerns an
+object in the same one: a slow request holds up its lane alone. A refusal is of one item, and only that one
+waits, longer each time, while the others go on. Where nobody answers the lane waits too, and no item is given
+up. It may have landed, or land yet: what is sent again, or after it, must bear that.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -16,6 +17,8 @@ from typing import Generic, TypeVar
 from muster.adapters.kube.backoff import Backoff
 from muster.adapters.kube.client import ApiError, KubeError
 
+LANES = 4
+"""Requests under way at a time, of each queue."""
 PASSING = frozenset({401, 403, 429, 500, 502, 503, 504})
 """Refusals that may be none the next time. 401: the client reads its credentials again. 403: an API server
 that has just started does not know all rights yet. 429: a disruption budget, or a busy server."""
@@ -38,6 +41,7 @@ class Retry:
 @dataclass(slots=True)
 class _Waiting(Generic[T]):
     item: T
+    lane: asyncio.Queue[Hashable]
     backoff: Backoff
     tries: int = 0
 
@@ -45,14 +49,13 @@ class _Waiting(Generic[T]):
 class Outbox(ABC, Generic[T]):
     """At most `limit` items wait. `run` ends only by cancellation."""
 
-    def __init__(self, limit: int, retry: Retry | None = None) -> None:
+    def __init__(self, limit: int, retry: Retry | None = None, lanes: int = LANES) -> None:
         self._limit = limit
         self._retry = retry or Retry()
         self._waiting: dict[Hashable, _Waiting[T]] = {}
-        self._due: deque[Hashable] = deque()
+        self._lanes = [asyncio.Queue[Hashable]() for _ in range(lanes)]
         """Keys of those that may be sent now, in order."""
-        self._pause = self._retry.backoff()
-        self._arrived = asyncio.Event()
+        self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -68,50 +71,62 @@ class Outbox(ABC, Generic[T]):
         """Whether it is still to be sent, now that its turn has come: else it is left out."""
         return True
 
-    def _put(self, key: Hashable, item: T) -> bool:
-        """Queue an item, in the place of one of this key that waits. False: there is no room."""
+    def _put(self, key: Hashable, item: T, of: Hashable = None) -> bool:
+        """Queue an item, in the place of one of this key that waits. `of`: the object that it concerns, where
+        the key is not that. False: there is no room."""
         if (waiting := self._waiting.get(key)) is not None:
             waiting.item = item
             return True
         if len(self._waiting) >= self._limit:
             return False
-        self._waiting[key] = _Waiting(item, self._retry.backoff())
+        lane = self._lanes[hash(of or key) % len(self._lanes)]
+        self._waiting[key] = _Waiting(item, lane, self._retry.backoff())
         self._idle.clear()
-        self._is_due(key)
+        lane.put_nowait(key)
         return True
 
     async def run(self) -> None:
-        while True:
-            while self._due:
-                await self._next(self._due.popleft())
-            if not self._waiting:
-                self._idle.set()
-            self._arrived.clear()
-            await self._arrived.wait()
+        async with asyncio.TaskGroup() as group:
+            for lane in self._lanes:
+                group.create_task(self._work(lane))
 
     async def drained(self) -> None:
         """Returns when nothing waits any more: for a clean shutdown (give it a deadline) and tests."""
         await self._idle.wait()
 
-    async def _next(self, key: Hashable) -> None:
+    async def _work(self, lane: asyncio.Queue[Hashable]) -> None:
+        pause = self._retry.backoff()
+        while True:
+            key = await lane.get()
+            self._under_way += 1
+            answered = await self._next(key)
+            self._under_way -= 1
+            if not (self._waiting or self._under_way):
+                self._idle.set()
+            if answered:
+                pause.reset()
+            else:
+                await asyncio.sleep(pause.delay())
+
+    async def _next(self, key: Hashable) -> bool:
+        """Send an item. False: nobody answered."""
         waiting = self._waiting.pop(key)
         if not self._wanted(waiting.item):
-            return
+            return True
         try:
             await self._send(waiting.item)
         except ApiError as refusal:
-            self._pause.reset()
             waiting.tries += 1
             if refusal.status not in PASSING or waiting.tries == self._retry.tries:
                 self._ended(waiting.item, refusal)
             else:
                 self._again(key, waiting, self._delay(waiting, refusal))
-        except KubeError:  # nobody answered: the watches log that
-            self._again(key, waiting, 0.0)
-            await asyncio.sleep(self._pause.delay())
+        except KubeError:  # the watches log that
+            self._again(key, waiting, waiting.backoff.delay())
+            return False
         else:
-            self._pause.reset()
             self._ended(waiting.item, None)
+        return True
 
     def _delay(self, waiting: _Waiting[T], refusal: ApiError) -> float:
         return max(waiting.backoff.delay(), min(refusal.retry_after or 0.0, self._retry.limit_s))
@@ -119,8 +134,4 @@ class Outbox(ABC, Generic[T]):
     def _again(self, key: Hashable, waiting: _Waiting[T], delay: float) -> None:
         if key not in self._waiting:  # else a newer item of the key has come meanwhile, and is due
             self._waiting[key] = waiting
-            asyncio.get_running_loop().call_later(delay, self._is_due, key)
-
-    def _is_due(self, key: Hashable) -> None:
-        self._due.append(key)
-        self._arrived.set()
+            asyncio.get_running_loop().call_later(delay, waiting.lane.put_nowait, key)

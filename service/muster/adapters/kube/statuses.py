@@ -1,7 +1,9 @@
 """The status of PodGroup objects, written by merge patch of the status subresource.
 
 What came while the API server did not answer replaces what waited, so that an outage costs one write an
-object and not one a change. Only PodGroups of our own API are written: gangs ask for no others.
+object and not one a change. A patch that nobody answered may land after the next one: the watch shows it
+then, and the gangs ask for the status again. Only PodGroups of our own API are written: gangs ask for no
+others.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class StatusWriter(Outbox[WriteStatus]):
-    """Writes statuses, one after another."""
+    """Writes statuses."""
 
     def __init__(self, client: KubeClient, metrics: Metrics, retry: Retry | None = None) -> None:
         super().__init__(WAITING_LIMIT, retry or LASTING)
