@@ -173,6 +173,13 @@ def test_what_the_pod_as_a_whole_asks_for_stands_for_the_sum_of_its_containers()
     assert (pod.resources, pod.gpus) == (Resources(32_000, 8 << 30, 1), 1)
 
 
+def test_each_pod_of_a_template_is_named_in_what_is_wrong_with_it() -> None:
+    for name in ("a", "b"):
+        (cause,) = read(pod_object(name=name, limits={"aliyun.com/gpu": "half"})).causes
+        assert isinstance(cause, BadValue)
+        assert cause.where == f"pod/ns/{name}"
+
+
 def test_which_nodes_admit_it() -> None:
     zone = {"key": "zone", "operator": "In", "values": ["a", "b"]}
     by_name = {"key": "metadata.name", "operator": "In", "values": ["n1"]}

@@ -9,8 +9,11 @@ for its sum. The pod's overhead comes on top.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
+
+import msgspec
 
 from muster.dialects import quantities
 from muster.dialects.objects import Container, PodSpec
@@ -20,6 +23,8 @@ from muster.domain.node import Resources
 from muster.domain.reasons import BadValue
 
 Amounts = dict[str, Fraction]
+
+_encoder = msgspec.json.Encoder()
 
 MAX_OF_A_POD = 1 << 20
 """GPUs, or GiB of their memory. More is no request but a slip (bytes for GiB); far above any node."""
@@ -43,8 +48,27 @@ class Asked:
     causes: tuple[BadValue, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What is summed up of a pod. Pods of one template are alike in it: `encoded` says so."""
+
+    encoded: bytes
+    spec: PodSpec = field(compare=False)
+
+
 def read(where: str, spec: PodSpec, settings: Settings) -> Asked:
     """Sum up one pod. `where` is the pod, as kind/namespace/name."""
+    parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
+    asked = _asked(_Parts(_encoder.encode(parts), spec), settings)
+    return _sum(where, spec, settings) if asked.causes else asked
+
+
+@lru_cache(maxsize=1024)
+def _asked(parts: _Parts, settings: Settings) -> Asked:
+    return _sum("", parts.spec, settings)
+
+
+def _sum(where: str, spec: PodSpec, settings: Settings) -> Asked:
     reader = _Reader(where, settings)
     containers = [(c.name, reader.requests(c)) for c in spec.containers or ()]
     inits = [(c.name, reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
