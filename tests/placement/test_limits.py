@@ -18,7 +18,7 @@ rack r2: c[v100-8x-gputopology-document, free 0110 0010] d[v100-8x-gputopology-d
 
 
 def test_without_time_the_greedy_plan_is_given_and_not_called_optimal() -> None:
-    snapshot, request = cluster(CLUSTER), gang("7 x 1 GPU + 1 x 2 GPU")
+    snapshot, request = cluster(CLUSTER), gang("7 x 1 GPU + 1 x 2 GPU 1 cpu")
     proven, greedy = place(snapshot, request), place(snapshot, request, Limits(deterministic_time=0))
     assert isinstance(proven, Placed)
     assert isinstance(greedy, Placed)
@@ -31,7 +31,7 @@ def test_without_time_the_greedy_plan_is_given_and_not_called_optimal() -> None:
 
 
 def test_wall_clock_says_truncated() -> None:
-    decision = place(cluster(CLUSTER), gang("7 x 1 GPU + 1 x 2 GPU"), Limits(seconds_left=lambda: 0.0))
+    decision = place(cluster(CLUSTER), gang("7 x 1 GPU + 1 x 2 GPU 1 cpu"), Limits(seconds_left=lambda: 0.0))
     assert isinstance(decision, Placed)
     assert decision.truncated
     assert not decision.optimal

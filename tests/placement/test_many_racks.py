@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import product
 from types import ModuleType
 
@@ -13,7 +14,7 @@ from muster.domain.decision import Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import Limits, place
-from muster.placement.search import finish, manyracks, onerack
+from muster.placement.search import finish, manyracks, onerack, search
 from muster.placement.search.onerack import NEVER
 from muster.placement.search.rackchoice import RackChoice
 from tests.placement import naive
@@ -41,25 +42,36 @@ def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
 
 @pytest.fixture
 def tabled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each region that was finished, whether the tables did it."""
+    """For each time that the tables were asked, whether they found a plan."""
     found: list[bool] = []
 
-    def noted(*args: object) -> object:
-        plan = manyracks.in_many_racks(*args)  # type: ignore[arg-type]  # passed on as it comes
-        found.append(plan is not None)
-        return plan
+    def noting(tables: Callable[..., object]) -> Callable[..., object]:
+        def noted(*args: object) -> object:
+            plan = tables(*args)
+            found.append(plan is not None)
+            return plan
 
-    monkeypatch.setattr(finish, "in_many_racks", noted)
+        return noted
+
+    monkeypatch.setattr(search, "over_racks", noting(manyracks.over_racks))
+    monkeypatch.setattr(finish, "in_many_racks", noting(manyracks.in_many_racks))
     return found
 
 
-def test_the_tables_are_as_good_as_the_solver(tabled: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("counted", [False, True], ids=["by the tables", "by the solver"])
+def test_the_tables_are_as_good_as_the_solver(
+    counted: bool, tabled: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Racks and nodes are counted by the tables too, or by the solver before."""
+    if counted:
+        monkeypatch.setattr(search, "over_racks", lambda *_: None)
     rng, worlds = random.Random(4), []
     for _ in range(RUNS):
         snapshot, request = drawn(rng)
         decision = place(snapshot, request, Limits(deterministic_time=60))
         worlds.append((snapshot, request, decision))
     assert sum(tabled) > RUNS // 2
+    monkeypatch.setattr(search, "over_racks", lambda *_: None)
     monkeypatch.setattr(finish, "in_many_racks", lambda *_: None)
     for snapshot, request, decision in worlds:
         solved = place(snapshot, request, Limits(deterministic_time=60))
@@ -110,3 +122,37 @@ def test_racks_are_chosen_as_by_trying_everything(seed: int) -> None:
         assert not worth
     else:
         assert worth[tuple(best.tolist())] == min(worth.values())
+
+
+FASTER_ON_MORE_NODES = {
+    "18 x 1 GPU": (
+        4,
+        """
+rack r0: n00[8, free 00011010]  n01[8 = 4+4, free 01111001]  n02[8, free 11100111]
+rack r1: n10[8, free 01001111]  n11[8, free 00011001]  n12[8 = 4+4, free 01100110]  n13[8, free 00001000]
+rack r2: n20[8 = 4+4, free 01101010]  n21[8, free 10101010]  n22[8, free 10000001]
+rack r3: n30[8 = 4+4, free 10000000]  n31[8, free 00110100]  n32[8, free 00111100]
+rack r3: n33[8 = 4+4, free 11110110]  n34[8, free 00100110]
+""",
+    ),
+    "38 x 1 GPU by 2 rack": (
+        8,
+        """
+rack r0: n00[8, free 10101111]  n01[8 = 4+4, free 10101111]  n02[8 = 4+4, free 00001010]
+rack r1: n10[8 = 4+4, free 00000011]  n11[8, free 00100100]  n12[8, free 01000000]  n13[8, free 10010001]
+rack r2: n20[8, free 01000000]  n21[8, free 11000011]  n22[8, free 00000110]
+rack r3: n30[8 = 4+4, free 10001001]  n31[8, free 11010111]  n32[8 = 4+4, free 00100111]
+rack r3: n33[8, free 01011011]  n34[8 = 4+4, free 11011000]
+rack r4: n40[8, free 10111011]  n41[8 = 4+4, free 10001010]  n42[8, free 10101010]
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", FASTER_ON_MORE_NODES)
+def test_nodes_come_before_links(text: str) -> None:
+    nodes, drawn = FASTER_ON_MORE_NODES[text]
+    decision = place(cluster(drawn), gang(text))
+    assert isinstance(decision, Placed)
+    assert decision.optimal
+    assert dict(decision.objective.crossings)["node"] == nodes

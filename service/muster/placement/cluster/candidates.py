@@ -16,7 +16,8 @@ import numpy as np
 from muster.domain.node import Node, Taint, TaintEffect
 from muster.domain.request import Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.columns import Bools, Codes, Columns, Profile, columns
+from muster.placement.cluster.arrays import Codes
+from muster.placement.cluster.columns import Bools, Columns, Profile, columns
 
 NODE_NAME = "metadata.name"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")

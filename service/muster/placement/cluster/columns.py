@@ -7,12 +7,10 @@ the views. A view does not tell how it was come by: codes follow the rows or the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, compress, count, repeat
-from operator import is_not
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +18,12 @@ from numpy.typing import NDArray
 from muster.domain.levels import Level, part_of
 from muster.domain.node import Node, Taint
 from muster.domain.snapshot import NodeState, Snapshot
+from muster.placement.cluster.arrays import Codes, Source, coded, fixed, with_rows
+from muster.placement.cluster.changes import Changes, Order, changes
 from muster.placement.cluster.fabric import Place, Shape, natural, place_of
 
 Ints = NDArray[np.int64]
-Codes = NDArray[np.int32]
 Bools = NDArray[np.bool_]
-T = TypeVar("T")
 
 MASK_GPUS = 62
 """GPUs of one node that a mask in a column can show. Nodes have 16 at most today (HGX-2, p2.16xlarge); of a
@@ -106,10 +104,7 @@ class Columns:
     gpu_memory: Ints
     """[GPU, row]: units that slices can be given, `NodeState.free_memory`; as many lines as any node has GPUs
     that serve slices, none where no node does."""
-    _chunks: list[list[NodeState]]
-    """The states in the snapshot's own order, as they were compared."""
-    _rows: list[int]
-    """The row of each of these."""
+    _order: Order
     _readings: dict[tuple[bool, str], Parts]
     """What `part` (True) and `label` (False) gave; views share the memo as long as all their nodes agree."""
     _places: dict[str, Place]
@@ -197,7 +192,7 @@ class Columns:
             rows = list(range(len(self.states)))
             values = [_reading(state.node, scope, key, self.levels) for state in self.states]
             blank = np.full(len(rows), -1, np.int32)
-            parts = self._readings[scope, key] = Parts(*_coded(blank, (), None, rows, values, natural))
+            parts = self._readings[scope, key] = Parts(*coded(blank, (), None, rows, values, natural))
         return parts
 
 
@@ -214,24 +209,27 @@ def columns(snapshot: Snapshot) -> Columns:
 
 def following(last: Columns, snapshot: Snapshot) -> Columns:
     """The columns of `snapshot`, made from those of any other one."""
-    step = _step(last, snapshot)
-    source, states, levels = step.source, step.states, snapshot.levels
-    free = _with(last.amounts, source, step.rows, [amounts_of(states[row]) for row in step.rows])
+    step = changes(last._order, snapshot, CHUNK)
+    source, order, states, levels = step.source, step.order, step.order.states, snapshot.levels
+    nodes = last.nodes
+    if source is not None:
+        nodes = Parts(fixed(np.arange(len(order.names), dtype=np.int32)), order.names)
+    free = with_rows(last.amounts, source, step.rows, [amounts_of(states[row]) for row in step.rows])
 
     new_nodes = [states[row].node for row in step.renewed]
-    totals = _with(last.totals, source, step.renewed, [_totals(node) for node in new_nodes])
+    totals = with_rows(last.totals, source, step.renewed, [_totals(node) for node in new_nodes])
     admission = [
         Profile(n.gpu_resources, n.ready, n.unschedulable, n.taints, bool(n.gpu_memory)) for n in new_nodes
     ]
-    profile, profiles = _coded(last.profile, last.profiles, source, step.renewed, admission, None)
+    profile, profiles = coded(last.profile, last.profiles, source, step.renewed, admission, None)
 
     new = [place_of(states[row], levels) for row in step.reshaped]
-    promised = _with(last.promised, source, step.reshaped, [place.promised for place in new])
-    shape, shapes = _coded(
+    promised = with_rows(last.promised, source, step.reshaped, [place.promised for place in new])
+    shape, shapes = coded(
         last.shape, last.shapes, source, step.reshaped, [place.shape for place in new], None
     )
     gpu_memory = _memory_with(last.gpu_memory, source, step.rows, states, shapes)
-    wide, wide_names = _coded(
+    wide, wide_names = coded(
         last.wide, last.wide_names, source, step.reshaped, [place.wide or None for place in new], natural
     )
 
@@ -244,11 +242,11 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
             for key, parts in readings.copy().items()
         }
     if source is not None:
-        places = {name: place for name, place in places.copy().items() if name in step.nodes.index}
+        places = {name: place for name, place in places.copy().items() if name in nodes.index}
 
     return Columns(
         snapshot=snapshot,
-        nodes=step.nodes,
+        nodes=nodes,
         states=states,
         promised=promised,
         shape=shape,
@@ -260,81 +258,10 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         amounts=free,
         totals=totals,
         gpu_memory=gpu_memory,
-        _chunks=step.chunks,
-        _rows=step.position_rows,
+        _order=order,
         _readings=readings,
         _places=places,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What differs between two views.
-
-    `source[row]` is the row of that node in the view before, -1 for a new node; None where rows are the same.
-    `rows` have another state; of these, `reshaped` have another Node or another number of unindexed GPUs,
-    `renewed` another Node. `chunks`, `position_rows`: `_chunks`, `_rows` of the view to come.
-    """
-
-    source: NDArray[np.intp] | None
-    nodes: Parts
-    states: list[NodeState]
-    chunks: list[list[NodeState]]
-    position_rows: list[int]
-    rows: list[int]
-    reshaped: list[int]
-    renewed: list[int]
-
-
-def _step(last: Columns, snapshot: Snapshot) -> _Step:
-    in_order = list(snapshot.nodes.values())
-    chunks, positions = _compared(last._chunks, in_order)
-    source = None
-    if positions is not None:
-        nodes, states, position_rows = last.nodes, list(last.states), last._rows
-        rows = [position_rows[position] for position in positions]
-        for position, row in zip(positions, rows, strict=True):
-            states[row] = in_order[position]
-        before: list[NodeState | None] = [last.states[row] for row in rows]
-    else:  # nodes came, went, or are in another order
-        known = [name for name in last.names if name in snapshot.nodes]  # sorted: few comparisons are left
-        added = [name for name in snapshot.nodes if name not in last.row]
-        names = tuple(sorted(known + added, key=natural))
-        nodes = Parts(_fixed(np.arange(len(names), dtype=np.int32)), names)
-        states = [snapshot.nodes[name] for name in names]
-        position_rows = [nodes.index[name] for name in snapshot.nodes]
-        source = np.array([last.row.get(name, -1) for name in names], np.intp)
-        olds = [last.states[row] if row >= 0 else None for row in source.tolist()]
-        rows = list(compress(count(), map(is_not, states, olds)))
-        before = [olds[row] for row in rows]
-    pairs = [(row, old, states[row]) for row, old in zip(rows, before, strict=True)]
-    renewed = [row for row, old, new in pairs if not old or old.node is not new.node]
-    reshaped = [
-        row
-        for row, old, new in pairs
-        if not old or old.node is not new.node or old.unindexed_gpus != new.unindexed_gpus
-    ]
-    return _Step(source, nodes, states, chunks, position_rows, rows, reshaped, renewed)
-
-
-def _compared(
-    before: list[list[NodeState]], now: list[NodeState]
-) -> tuple[list[list[NodeState]], list[int] | None]:
-    """`now` in chunks, and the positions of other states than before; None if these are of other nodes.
-
-    Lists compare by identity first, at a few ns a state: only a chunk that differs costs more.
-    """
-    chunks: list[list[NodeState]] = []
-    found: list[tuple[int, NodeState, NodeState]] = []
-    for start, old in zip(range(0, len(now), CHUNK), chain(before, repeat([])), strict=False):
-        new = now[start : start + CHUNK]
-        if old == new:
-            chunks.append(old)
-            continue
-        chunks.append(new)
-        found.extend(compress(zip(count(start), old, new, strict=False), map(is_not, old, new)))
-    same = sum(map(len, before)) == len(now) and all(old.node.name == new.node.name for _, old, new in found)
-    return chunks, [position for position, _, _ in found] if same else None
 
 
 def amounts_of(state: NodeState) -> tuple[int, ...]:
@@ -358,31 +285,14 @@ def _reading(node: Node, scope: bool, key: str, levels: tuple[Level, ...]) -> st
     return part_of(node, key, levels) or None if scope else node.labels.get(key)
 
 
-def _reread(parts: Parts, step: _Step, values: list[str | None]) -> Parts:
-    codes, names = _coded(parts.codes, parts.names, step.source, step.renewed, values, natural)
+def _reread(parts: Parts, step: Changes, values: list[str | None]) -> Parts:
+    codes, names = coded(parts.codes, parts.names, step.source, step.renewed, values, natural)
     return parts if codes is parts.codes else Parts(codes, names)
-
-
-def _with(
-    old: NDArray[Any], source: NDArray[np.intp] | None, rows: Sequence[int], values: Sequence[object]
-) -> NDArray[Any]:
-    """The array (last axis: rows) with these rows set; rows of new nodes are to be among them."""
-    if source is None:
-        if not rows:
-            return old
-        new = old.copy()
-    else:
-        new = np.zeros((*old.shape[:-1], len(source)), old.dtype)
-        kept = source >= 0
-        new[..., kept] = old[..., source[kept]]
-    if rows:
-        new[..., rows] = np.array(values, old.dtype).T
-    return _fixed(new)
 
 
 def _memory_with(
     old: Ints,
-    source: NDArray[np.intp] | None,
+    source: Source,
     rows: Sequence[int],
     states: Sequence[NodeState],
     shapes: Sequence[Shape],
@@ -392,10 +302,10 @@ def _memory_with(
     if lines != len(old):
         kept = np.zeros((lines, old.shape[1]), np.int64)
         kept[: min(len(old), lines)] = old[:lines]
-        old = _fixed(kept)
+        old = fixed(kept)
     if not lines:
         rows = ()
-    return _with(old, source, rows, [memory_of(states[row], lines) for row in rows])
+    return with_rows(old, source, rows, [memory_of(states[row], lines) for row in rows])
 
 
 def memory_of(state: NodeState, lines: int) -> tuple[int, ...]:
@@ -404,57 +314,24 @@ def memory_of(state: NodeState, lines: int) -> tuple[int, ...]:
     return (*left, *(0,) * (lines - len(left)))
 
 
-def _coded(
-    codes: Codes,
-    values: tuple[T, ...],
-    source: NDArray[np.intp] | None,
-    rows: Sequence[int],
-    new: Sequence[T | None],  # a list, to be compared with one
-    order: Callable[[T], Any] | None,
-) -> tuple[Codes, tuple[T, ...]]:
-    """Codes, and what they stand for, with these rows set; in `order`, or by the first row that has each.
-
-    The very same codes come back where nothing has changed.
-    """
-    if source is None and (not rows or [values[c] if c >= 0 else None for c in codes[rows].tolist()] == new):
-        return codes, values
-    known = {value: code for code, value in enumerate(values)}
-    given = [-1 if value is None else known.setdefault(value, len(known)) for value in new]
-    codes, values = _with(codes, source, rows, given), tuple(known)
-    # The last assignment wins: going backwards leaves the first row of each. The last slot is that of -1.
-    first = np.full(len(values) + 1, len(codes))
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    used = np.flatnonzero(first[:-1] < len(codes)).tolist()
-    used.sort(key=lambda code: order(values[code]) if order else first[code])
-    rank = np.full(len(values) + 1, -1, np.int32)
-    rank[used] = np.arange(len(used))
-    return _fixed(rank[codes]), tuple(values[code] for code in used)
-
-
-def _fixed(array: NDArray[Any]) -> NDArray[Any]:
-    array.setflags(write=False)
-    return array
-
-
 def _nothing() -> Columns:
     """The columns of no node at all, from which any others follow."""
-    no_code = _fixed(np.zeros(0, np.int32))
+    no_code = fixed(np.zeros(0, np.int32))
     return Columns(
         snapshot=Snapshot({}),
         nodes=Parts(no_code, ()),
         states=(),
-        promised=_fixed(np.zeros(0, np.bool_)),
+        promised=fixed(np.zeros(0, np.bool_)),
         shape=no_code,
         shapes=(),
         wide=no_code,
         wide_names=(),
         profile=no_code,
         profiles=(),
-        amounts=_fixed(np.zeros((6, 0), np.int64)),
-        totals=_fixed(np.zeros((7, 0), np.int64)),
-        gpu_memory=_fixed(np.zeros((0, 0), np.int64)),
-        _chunks=[],
-        _rows=[],
+        amounts=fixed(np.zeros((6, 0), np.int64)),
+        totals=fixed(np.zeros((7, 0), np.int64)),
+        gpu_memory=fixed(np.zeros((0, 0), np.int64)),
+        _order=Order((), (), [], []),
         _readings={},
         _places={},
     )

@@ -12,14 +12,8 @@ from muster.domain.node import Usage
 from muster.domain.reasons import GPU_MEMORY
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState
-from muster.placement.cluster.columns import (
-    Bools,
-    Codes,
-    Columns,
-    Ints,
-    amounts_of,
-    memory_of,
-)
+from muster.placement.cluster.arrays import Codes
+from muster.placement.cluster.columns import Bools, Columns, Ints, amounts_of, memory_of
 from muster.placement.cluster.fabric import Shape, place_of
 
 GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
+from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.site import Site
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpu_tables import sets_of
@@ -20,6 +22,7 @@ from muster.placement.search.onenode import Share, share_of
 from muster.placement.search.runs import place_in_run
 
 DOMAINS = "domains"
+FIELDS = (DOMAINS, "weakest", "ring", "damage", "valid")
 
 
 class TooLargeError(Exception):
@@ -99,12 +102,18 @@ class Plan:
     value: Value
 
     def shares(self, site: Site, role: int, hopeful: Hopeful) -> tuple[Share, ...]:
-        """The plan, node by node."""
-        shares = []
-        for i in np.flatnonzero(self.taken).tolist():
-            members = int(self.taken[i])
-            counts = tuple(members if other == role else 0 for other in range(len(site.roles)))
-            shares.append(share_of(site, int(hopeful.rows[i]), counts, int(self.choice[i, members])))
+        """The plan, node by node; the GPUs are looked for once for nodes that are alike."""
+        here = np.flatnonzero(self.taken)
+        rows, taken = hopeful.rows[here], self.taken[here]
+        kinds = np.stack([*site.kinds_of(rows), self.choice[here, taken], taken], axis=1)
+        like, shares = dict[tuple[int, ...], Share](), list[Share]()
+        for row, kind in zip(rows.tolist(), map(tuple, kinds.tolist()), strict=True):
+            if kind not in like:
+                *_, choice, members = kind
+                counts = tuple(members if other == role else 0 for other in range(len(site.roles)))
+                like[kind] = share_of(site, row, counts, choice)
+            alike = like[kind]
+            shares.append(Share(row, alike.counts, alike.gpus, alike.spread, alike.shared))
         return tuple(shares)
 
 
@@ -231,23 +240,28 @@ def fields_of(site: Site, role: int, hopeful: Hopeful) -> Fields:
 def _tables(site: Site, rows: Ints, sizes: Ints) -> Fields:
     """The values of the GPU sets of these sizes."""
     view = site.columns
-    alike, index = np.unique(
-        np.stack([view.shape[rows].astype(np.int64), view.free_gpus[rows]]), axis=1, return_inverse=True
+    masks, mask = np.unique(view.free_gpus[rows], return_inverse=True)
+    alike, index = np.unique(mask * len(view.shapes) + view.shape[rows], return_inverse=True)
+    mask, shape = np.divmod(alike, len(view.shapes))
+    tables = [
+        _table(view.shapes[s], free) for s, free in zip(shape.tolist(), masks[mask].tolist(), strict=True)
+    ]
+    found = np.zeros(
+        (len(FIELDS), len(tables), len(sizes), max(table.shape[2] for table in tables)), np.int64
     )
-    tables = [sets_of(view.shapes[shape], free) for shape, free in alike.T.tolist()]
-    width = max(table.masks.shape[1] for table in tables)
-    found = {
-        name: np.zeros((len(tables), len(sizes), width), np.int64)
-        for name in (DOMAINS, "weakest", "ring", "damage")
-    }
-    valid = np.zeros((len(tables), len(sizes), width), bool)
     for i, table in enumerate(tables):
-        some = sizes[sizes < len(table.choices)]
-        wide = table.masks.shape[1]
-        for name, values in found.items():
-            values[i, : len(some), :wide] = getattr(table, name)[some]
-        valid[i, : len(some), :wide] = np.arange(wide) < table.choices[some][:, None]
-    return {**{name: values[index] for name, values in found.items()}, "valid": valid[index]}
+        some = sizes[sizes < table.shape[1]]
+        found[:, i, : len(some), : table.shape[2]] = table[:, some]
+    fields = dict(zip(FIELDS, found[:, index], strict=True))
+    return {**fields, "valid": fields["valid"] > 0}
+
+
+@lru_cache(maxsize=1 << 14)
+def _table(shape: Shape, free: int) -> Ints:
+    """The values of a node's GPU sets, [field, size, choice]."""
+    sets = sets_of(shape, free)
+    valid = np.arange(sets.masks.shape[1]) < sets.choices[:, None]
+    return np.stack([getattr(sets, name) for name in FIELDS[:-1]] + [valid.astype(np.int64)])
 
 
 def _could_hold(region: Ints, cap: Ints, nodes: int, need: int) -> bool:
@@ -272,14 +286,14 @@ def _fewest_nodes(found: Regions, need: int) -> tuple[int, Ints, Ints, Ints]:
 
 
 def _that_hold(rows: Ints, region: Ints, cap: Ints, need: int) -> Regions:
-    """The regions whose nodes hold the members, all together."""
-    if not len(rows):
-        return Regions(rows, region, cap, ())
-    names, region = np.unique(region, return_inverse=True)
-    holds = np.bincount(region, cap, len(names)) >= need
+    """The regions whose nodes hold the members, all together; counted from 0."""
+    holds = np.bincount(region, cap) >= need
     kept = holds[region]
     return Regions(rows[kept], (np.cumsum(holds) - 1)[region[kept]], cap[kept], ())
 
 
 def _pairs(region: Ints, part: Ints) -> Ints:
-    return region * (int(part.max(initial=0)) + 1) + part
+    """A code for each region and part that there is."""
+    if not region.any():
+        return part
+    return np.asarray(np.unique(region * (int(part.max(initial=0)) + 1) + part, return_inverse=True)[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,6 +27,11 @@ class RackChoice:
         return self.limit - int(self.always.sum())
 
     @property
+    def skips(self) -> int:
+        """Racks that are not."""
+        return len(self.always) - self.limit
+
+    @property
     def base(self) -> Ints:
         """[rack] What the rack takes at least; of those still to be chosen what any of them does."""
         width, can = self.cost.shape[1], self.cost < NEVER
@@ -35,48 +41,56 @@ class RackChoice:
     @property
     def extra(self) -> int:
         """Members beyond what all racks of a plan take at least."""
-        base, slots = self.base, self.slots
-        return self.need - int(base[self.always].sum() + (slots and slots * base[~self.always].min()))
+        base, width = self.base, self.cost.shape[1]
+        return self.need - int(base[self.always].sum() + self.slots * base[~self.always].min(initial=width))
 
     @property
     def steps(self) -> int:
         """The work of `best`, in elements."""
-        return int((self.cost < NEVER).sum()) * (self.slots + 1) * max(0, self.extra + 1)
+        lines = min(self.slots, self.skips) + 1
+        return int((self.cost < NEVER).sum()) * max(0, lines) * max(0, self.extra + 1)
 
     def best(self) -> Ints | None:
         """The members of each rack in the cheapest plan, the first between equals; None where there is none.
 
-        Rack after rack: the least cost of the racks so far [racks chosen, members beyond their base].
+        Rack after rack: the least cost of the racks so far [racks chosen, members beyond their base], or by
+        racks left out, where these are fewer.
         """
-        if self.slots < 0 or self.extra < 0:
+        slots, skips, base, extra = self.slots, self.skips, self.base, self.extra
+        if slots < 0 or skips < 0 or extra < 0:
             return None
-        width, base, extra = self.cost.shape[1], self.base, self.extra
-        table = np.full((self.slots + 1, extra + 1), NEVER)
+        take, skip = (1, 0) if slots <= skips else (0, 1)
+        table = np.full((min(slots, skips) + 1, extra + 1), NEVER)
         table[0, 0] = 0
-        order = np.flatnonzero(self.always).tolist()
-        order += np.flatnonzero(~self.always).tolist() if self.slots else []
-        history: list[Ints] = []
+        order = [*np.flatnonzero(self.always).tolist(), *np.flatnonzero(~self.always).tolist()]
+        tables = [table]
         for rack in order:
-            first = 0 if self.always[rack] else 1
-            before = table[: len(table) - first]
-            padded = np.concatenate([np.full((len(before), width), NEVER), before], axis=1)
-            grown = np.full_like(table, NEVER) if self.always[rack] else table.copy()
-            taken = np.zeros_like(table)
-            for members in np.flatnonzero(self.cost[rack] < NEVER).tolist():
-                at = width - (members - int(base[rack]))
-                reached = padded[:, at : at + extra + 1] + self.cost[rack, members]
-                better = reached < grown[first:]
-                np.copyto(grown[first:], reached, where=better)
-                np.copyto(taken[first:], members, where=better)
-            table = grown
-            history.append(taken)
-        slots = self.slots
-        if table[slots, extra] >= NEVER:
+            before, table = table, np.full_like(table, NEVER)
+            step = 0 if self.always[rack] else take
+            if not self.always[rack]:
+                table[skip:] = before[: len(table) - skip]
+            for members, more in _offered(self.cost[rack], int(base[rack]), extra):
+                reached = before[: len(table) - step, : extra + 1 - more] + self.cost[rack, members]
+                np.minimum(table[step:, more:], reached, out=table[step:, more:])
+            tables.append(table)
+        line = slots if take else skips
+        if table[line, extra] >= NEVER:
             return None
         chosen = np.zeros(len(self.cost), np.int64)
-        for rack, taken in zip(order[::-1], history[::-1], strict=True):
-            chosen[rack] = taken[slots, extra]
-            if chosen[rack]:
-                slots -= int(not self.always[rack])
-                extra -= int(chosen[rack] - base[rack])
+        for rack, (before, after) in zip(order[::-1], [*pairwise(tables)][::-1], strict=True):
+            value = after[line, extra]
+            if not self.always[rack] and line >= skip and before[line - skip, extra] == value:
+                line -= skip
+                continue
+            line -= 0 if self.always[rack] else take
+            for members, more in _offered(self.cost[rack], int(base[rack]), extra):
+                if before[line, extra - more] + self.cost[rack, members] == value:
+                    chosen[rack], extra = members, extra - more
+                    break
         return chosen
+
+
+def _offered(cost: Ints, base: int, extra: int) -> list[tuple[int, int]]:
+    """What a rack may take, and how many beyond its base that is, no more than `extra`."""
+    members = np.flatnonzero(cost < NEVER).tolist()
+    return [(count, count - base) for count in members if count - base <= extra]

@@ -183,7 +183,9 @@ class RackPlans:
             return None
         taken = counts[rack, pattern] == step * chosen[rack]
         at = (rack[taken], pattern[taken])
-        domains, ring, damage, fit = (int(level[at].sum()) for level in levels[1:])
+        nodes, domains, ring, damage, fit = (int(level[at].sum()) for level in levels)
+        if nodes > problem.at_most[NODES.name]:
+            return None  # so fast links are to be had on more nodes alone
         value = (domains, -int(patterns.weakest[kind][at].min()), ring, damage, fit)
         return value, {(int(r), int(p)): 1 for r, p in zip(*at, strict=True)}
 

@@ -1,9 +1,9 @@
 """The best plan for exact counts of members within the parts of some scopes.
 
-On one node it is read off; one role inside one rack is a table (onerack), over several racks two
-(manyracks). Everything else: zones, racks and
-nodes are counted on the coarse problem, then the levels below are decided on the fine one, by bounds and a
-small exact core (model/).
+On one node it is read off; one role inside one rack is a table (onerack), over several racks two (manyracks);
+roles whose members are multiples of one another are one (onesize). Everything else: zones, racks and nodes
+are counted on the coarse problem, then the levels below are decided on the fine one, by bounds and a small
+exact core (model/).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from muster.placement.model.objective import NODES
 from muster.placement.search.counting import Counting
 from muster.placement.search.finish import Finished, finish
 from muster.placement.search.gap import Gap
+from muster.placement.search.manyracks import over_racks
 from muster.placement.search.onenode import Share, on_one_node
 from muster.placement.search.onerole import in_one_rack, regions_of
+from muster.placement.search.onesize import OneSize, one_size
 from muster.placement.search.regions import NOWHERE, regions
 from muster.placement.search.sharedrack import in_shared_rack
 
@@ -39,15 +41,35 @@ class Found:
     gap: Gap | None = None
 
 
+NOTHING = Found(())
+"""Nothing fits, proven."""
+
+
 def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Found:
     """The best plan with all members in one part of every scope of `scopes`."""
-    active = [role for role, count in enumerate(need) if count]
     with budget.phase("scan"):
         site = site.for_all(need)
         share, proven = on_one_node(site, scopes, need, budget)
         doubt = None if proven else Gap(NODES.name)
         if share is not None:
             return Found((share,), doubt)
+        alike = one_size(site, need)
+    if alike is not None:
+        found = _over_nodes(site, scopes, alike.units, budget, alike)
+        shares = alike.dealt(site, found.shares)
+        if shares or found == NOTHING:
+            return Found(shares, doubt or found.gap)
+    found = _over_nodes(site, scopes, need, budget)
+    return Found(found.shares, doubt or found.gap)
+
+
+def _over_nodes(
+    site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget, alike: OneSize | None = None
+) -> Found:
+    """The best plan on several nodes; of units of `alike` none where they are not likely to hold its
+    members."""
+    active = [role for role, count in enumerate(need) if count]
+    with budget.phase("scan"):
         region = regions(site, scopes, need)
     counting = Counting(site, need, budget)
     if len(active) == 1 and not site.rules.model and not site.standing:
@@ -55,16 +77,18 @@ def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) ->
         with budget.phase("scan"):
             found = regions_of(site, region, role, need[role])
         if found is None:
-            return Found((), doubt)
-        if not found.left and site.plain and not (site.costs and site.prices):
+            return NOTHING
+        if site.plain and not (site.costs and (site.prices or found.left)):
             with budget.phase("sets"):
                 if site.costs:
                     plan = in_shared_rack(site, found, role, need[role], budget)
+                elif found.left:
+                    plan = over_racks(site, found, role, need[role])
                 else:
                     plan = in_one_rack(site, found, role, need[role])
             if plan is not None:
                 shares, proven = plan
-                return Found(shares, doubt or (None if proven else Gap(site.costs[0].value)))
+                return Found(shares, None if proven else Gap(site.costs[0].value))
         counting.regions(found.rows, found.region, found.left)
     else:
         # Parts of a level that is counted anyway are not told apart here: it may count no more than one.
@@ -73,8 +97,9 @@ def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) ->
         if once:
             region = regions(site, tuple(scope for scope in scopes if scope not in once), need)
         counting.regions(rows, region[rows], site.levels, once)
-    finished = _finished(site, counting, budget)
-    return Found(finished.shares, doubt or finished.gap)
+    if alike is not None and counting.found and not any(map(alike.likely, counting.found)):
+        return Found((), Gap(NODES.name))
+    return _finished(site, counting, budget)
 
 
 def _finished(site: Site, counting: Counting, budget: Budget) -> Found:

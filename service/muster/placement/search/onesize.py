@@ -1,0 +1,101 @@
+"""Roles whose members ask for multiples of what the smallest do: to the counts, and to every level below,
+they are one role of the smallest size; often the gang is of one role then. Who goes where is said last.
+
+Where each size divides the next, nodes hold the members together as soon as they hold those of each size with
+the larger ones in between: wherever the larger ones go, the same is left for the smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from muster.placement.gang.site import Counts, Site
+from muster.placement.search.counting import Counted
+from muster.placement.search.onenode import Share
+
+
+@dataclass(frozen=True, slots=True)
+class OneSize:
+    """Members by role, `need`, and their `sizes` in members of the role `unit`; 0 for roles that stay as they
+    are."""
+
+    need: Counts
+    sizes: Counts
+    unit: int
+
+    @property
+    def units(self) -> Counts:
+        """The same members, those with a size as so many of one role."""
+        alone = [0 if size else count for count, size in zip(self.need, self.sizes, strict=True)]
+        alone[self.unit] = self._units(1)
+        return tuple(alone)
+
+    def _units(self, least: int) -> int:
+        """What the members of this size, and of larger ones, are in units."""
+        sized = zip(self.need, self.sizes, strict=True)
+        return sum(count * size for count, size in sized if size >= least)
+
+    def likely(self, counted: Counted) -> bool:
+        """Whether the nodes of the solution, filled up, hold the members; those of the best plan are nearly
+        full too."""
+        problem = counted.problem
+        full = [
+            (int(problem.patterns.counts[problem.kind[c], p, self.unit]), nodes)
+            for (c, p), nodes in counted.use.items()
+        ]
+        return all(
+            sum(units // size * size * nodes for units, nodes in full) >= self._units(size)
+            for size in filter(None, self.sizes)
+        )
+
+    def dealt(self, site: Site, shares: Iterable[Share]) -> tuple[Share, ...]:
+        """Shares of units as shares of the members, the largest first, along the fabric: so each role lies
+        together. () where they do not hold the members."""
+        levels = [site.columns.part(level).codes for level in site.levels]
+        roles = sorted(np.flatnonzero(self.sizes).tolist(), key=lambda role: -self.sizes[role])
+        left, found = list(self.need), []
+        for share in sorted(shares, key=lambda share: (*(codes[share.row] for codes in levels), share.row)):
+            room, counts = share.counts[self.unit], list(share.counts)
+            for role in roles:
+                counts[role] = min(left[role], room // self.sizes[role])
+                left[role] -= counts[role]
+                room -= counts[role] * self.sizes[role]
+            found.append(replace(share, counts=tuple(counts)))
+        return () if any(left[role] for role in roles) else tuple(found)
+
+
+def one_size(site: Site, need: Counts) -> OneSize | None:
+    """The members with those of one size put together; None where there are none such, or something binds
+    members."""
+    active = [role for role, count in enumerate(need) if count and site.roles[role].gpus]
+    if len(active) < 2 or not site.plain or site.costs or site.request.max_per:
+        return None
+    unit = min(active, key=lambda role: site.roles[role].gpus)
+    sizes = tuple(_size(site, role, unit) if role in active else 0 for role in range(len(need)))
+    known = sorted(filter(None, sizes))
+    if len(known) < 2 or any(larger % smaller for smaller, larger in pairwise(known)):
+        return None
+    # Many small members need more pods than few large ones: nodes must have room for these in any case.
+    others = [np.minimum(room, need[role]) for role, room in enumerate(site.room) if not sizes[role]]
+    members = site.columns.free_count // site.roles[unit].gpus + sum(others)
+    pods = max(1, *(role.resources.pods for role in site.roles))
+    short = site.columns.pods < members * pods
+    return None if (short & (site.room[unit] > 0)).any() else OneSize(need, sizes, unit)
+
+
+def _size(site: Site, role: int, unit: int) -> int:
+    """As how many members of `unit` one of the role counts on every node; 0 for none."""
+    large, small = site.roles[role], site.roles[unit]
+    size = large.gpus // small.gpus
+    asked, every = large.resources, small.resources.times(size)
+    multiple = (
+        large.gpus == size * small.gpus
+        and asked.cpu_milli == every.cpu_milli
+        and asked.memory_bytes == every.memory_bytes
+        and np.array_equal(site.room[role], site.room[unit] // size)
+    )
+    return size if multiple else 0

@@ -1,0 +1,182 @@
+"""Roles that ask for multiples of the smallest are placed as one: as well as by trying everything, and as by
+the solver."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.domain.decision import Placed
+from muster.domain.node import Resources
+from muster.domain.request import Member, Request, Role
+from muster.domain.snapshot import Snapshot
+from muster.placement.gang.site import Site, site_of
+from muster.placement.gpus.gpusets import GpuSet
+from muster.placement.place import Limits, place
+from muster.placement.search import search
+from muster.placement.search.onenode import Share
+from muster.placement.search.onesize import OneSize, one_size
+from tests.placement import naive
+from tests.placement.drawings import RESOURCE, cluster, gang
+from tests.placement.test_many_racks import BOARDS
+from tests.placement.test_properties import assert_as_good_as_trying_everything, examples
+from tests.placement.worlds import World, worlds
+
+NODES = "rack r1: a[8, cpu 8] b[8, cpu 8, pool=p]\n rack r2: c[4, cpu 4]"
+
+SIZES = {
+    # a gang on these nodes: the sizes of its roles, None where it is not of one
+    "pairs": ("4 x 1 GPU 1 cpu + 4 x 2 GPU 2 cpu", (1, 2)),
+    "the largest first": ("1 x 8 GPU + 4 x 2 GPU + 4 x 4 GPU", (4, 1, 2)),
+    "alike": ("4 x 2 GPU 1 cpu + 4 x 2 GPU 1 cpu", (1, 1)),
+    "one role": ("4 x 1 GPU", None),
+    "without GPUs": ("4 x 0 GPU 1 cpu + 4 x 0 GPU 2 cpu", None),
+    "one with a loader": ("4 x 1 GPU + 4 x 0 GPU 1 cpu", None),
+    "two beside a loader": ("4 x 1 GPU + 4 x 0 GPU 1 cpu + 4 x 2 GPU", (1, 0, 2)),
+    "two beside another": ("4 x 1 GPU 1 cpu + 4 x 2 GPU 3 cpu + 4 x 4 GPU 4 cpu", (1, 0, 4)),
+    "no multiple": ("4 x 2 GPU + 4 x 3 GPU", None),
+    "multiples of the smallest, not of each other": ("4 x 1 GPU + 2 x 2 GPU + 2 x 3 GPU", None),
+    "more cpu for a GPU": ("4 x 1 GPU 1 cpu + 4 x 2 GPU 3 cpu", None),
+    "nodes that admit one of them": ("4 x 1 GPU + 4 x 2 GPU pool=p", None),
+    "segments": ("4 x 1 GPU by 2 rack + 4 x 2 GPU", None),
+    "a role in one rack": ("4 x 1 GPU + 2 x 2 GPU within rack", None),
+    "a limit": ("4 x 1 GPU + 4 x 2 GPU, max rack=6", None),
+    "terms": ("4 x 1 GPU + 4 x 2 GPU, terms numa:pack", None),
+    "members that run": ("4 x 1 GPU + 4 x 2 GPU, running w-8@a/0", None),
+}
+
+
+def seen(snapshot: Snapshot, request: Request) -> tuple[Site, OneSize | None]:
+    site = site_of(snapshot, request, {})
+    return site, one_size(site, site.need)
+
+
+@pytest.mark.parametrize(("text", "sizes"), SIZES.values(), ids=SIZES.keys())
+def test_sizes(text: str, sizes: tuple[int, ...] | None) -> None:
+    _, alike = seen(cluster(NODES), gang(text))
+    assert (alike and alike.sizes) == sizes
+
+
+def test_nodes_that_run_out_of_pods_are_not_of_one_size() -> None:
+    # Two pods of two GPUs fit on it, four of one do not.
+    snapshot = cluster(": a[4]")
+    state = snapshot.nodes["a"]
+    few = replace(state.node, allocatable=replace(state.node.allocatable, pods=3))
+    asked = gang("2 x 1 GPU + 1 x 2 GPU")
+    assert seen(snapshot, asked)[1] is not None
+    assert seen(Snapshot.of([few], []), asked)[1] is None
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_members_are_dealt_out_wherever_they_fit(seed: int) -> None:
+    rng = random.Random(seed)
+    sizes = rng.choice([(1, 2), (2, 1), (1, 3), (1, 1), (4, 1, 2)])
+    room = [rng.randint(1, 8) for _ in range(3)]
+    mixes = [
+        [mix for mix in product(range(9), repeat=len(sizes)) if _size(mix, sizes) == units] for units in room
+    ]
+    fitting = {tuple(map(sum, zip(*plan, strict=True))) for plan in product(*mixes)}
+    every = product(range(sum(room) + 1), repeat=len(sizes))
+    site, _ = seen(cluster(NODES), gang(" + ".join(f"1 x {size} GPU" for size in sizes)))
+    unit = sizes.index(1)
+    shares = [
+        Share(row, tuple(units if role == unit else 0 for role in range(len(sizes))), GpuSet(0, 0, 0, 0, 0))
+        for row, units in enumerate(room)
+    ]
+    for need in (mix for mix in every if _size(mix, sizes) == sum(room)):
+        dealt = OneSize(need, sizes, unit).dealt(site, shares)
+        assert bool(dealt) == (need in fitting)
+        if dealt:
+            assert tuple(map(sum, zip(*(share.counts for share in dealt), strict=True))) == need
+            assert [_size(share.counts, sizes) for share in dealt] == room
+
+
+def _size(mix: tuple[int, ...], sizes: tuple[int, ...]) -> int:
+    return sum(count * size for count, size in zip(mix, sizes, strict=True))
+
+
+def test_each_role_lies_together() -> None:
+    racks = "\n".join(f"rack r{i}: a{i}[8] b{i}[8]" for i in range(4))
+    decision = place(cluster(racks), gang("32 x 1 GPU + 16 x 2 GPU"))
+    assert isinstance(decision, Placed)
+    where = {role: {m.node[1:] for m in decision.members if m.role == role} for role in "wx"}
+    assert not where["w"] & where["x"]
+
+
+@st.composite
+def sized(draw: st.DrawFn) -> World:
+    """Gangs whose members ask for multiples of each other, some with a loader beside them."""
+    snapshot, request = draw(st.one_of(worlds(), worlds("levels", "ranks"), worlds("typical")))
+    cpu = draw(st.sampled_from([0, 500, 1000]))
+    first, *others = request.roles
+    more = replace(first, name="y", members=tuple(replace(m, uid=f"y{m.uid}") for m in first.members))
+    gpus = draw(st.sampled_from([(1, 2), (2, 1), (1, 1), (2, 2), (1, 3), (1, 4)]))
+    roles = tuple(
+        replace(role, gpus=size, gpu_resource=RESOURCE, resources=Resources(cpu * size))
+        for role, size in zip((first, *(others or [more])), gpus, strict=True)
+    )
+    if draw(st.booleans()):
+        roles = (*roles, Role("z", (Member("z0", "z-0"),), Resources(1000)))
+    size = sum(len(role.members) for role in roles)
+    return World(snapshot, replace(request, roles=roles, min_member=min(request.min_member, size)))
+
+
+@pytest.mark.brute_force
+@examples(300)
+@given(sized())
+def test_as_good_as_trying_everything(world: World) -> None:
+    assert_as_good_as_trying_everything(*world)
+
+
+def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
+    """Racks of a few nodes, and a gang of several sizes that fills a good part of them."""
+    boards = rng.choice([BOARDS[:1], BOARDS[1:2], BOARDS])
+    lines, free = [], 0
+    for rack in range(rng.randint(2, 5)):
+        nodes = []
+        for node in range(rng.randint(2, 5)):
+            bits = "".join(rng.choice("01") for _ in range(8))
+            free += bits.count("1")
+            nodes.append(f"n{rack}{node}[{rng.choice(boards)}, free {bits}, cpu {rng.randint(6, 16)}]")
+        lines.append(f"rack r{rack}: {'  '.join(nodes)}")
+    sizes = rng.choice([(1, 2), (2, 4), (1, 1), (4, 1), (1, 2, 4)])
+    parts = [rng.random() for _ in sizes]
+    units = rng.uniform(0.2, 0.6) * free / sum(parts)
+    roles = [
+        f"{max(1, int(part * units / size))} x {size} GPU {size} cpu"
+        for part, size in zip(parts, sizes, strict=True)
+    ]
+    roles += [f"{rng.randint(1, 4)} x 0 GPU 2 cpu"] * rng.choice((0, 0, 1))
+    return cluster("\n".join(lines)), gang(" + ".join(roles))
+
+
+def test_as_one_role_they_are_placed_as_well_as_by_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, dealt, found = random.Random(7), list[bool](), []
+    whole = OneSize.dealt
+
+    def noted(*args: object) -> object:
+        shares = whole(*args)  # type: ignore[arg-type]  # passed on as it comes
+        dealt.append(bool(shares))
+        return shares
+
+    monkeypatch.setattr(OneSize, "dealt", noted)
+    for _ in range(60):
+        snapshot, request = drawn(rng)
+        found.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))
+    assert sum(dealt) > len(dealt) // 2
+    assert not all(dealt)
+    monkeypatch.setattr(search, "one_size", lambda *_: None)
+    for snapshot, request, decision in found:
+        solved = place(snapshot, request, Limits(deterministic_time=60))
+        assert isinstance(decision, Placed) == isinstance(solved, Placed)
+        if isinstance(decision, Placed) and isinstance(solved, Placed):
+            assert decision.optimal
+            assert solved.optimal
+            assert decision.objective == solved.objective
+            ours, theirs = (naive.worth(snapshot, request, plan.members) for plan in (decision, solved))
+            assert ours == theirs
