@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.files.manifests import (
     DEMO,
@@ -194,6 +195,17 @@ def test_the_examples_on_the_demos_cluster(example: str) -> None:
         found[gang_["name"]] = ({n: sorted(g) for n, g in used.items()}, gang_["bandwidth_gb_per_s"])
         assert gang_["optimal"] is True
     assert found == EXPECTED[example]
+
+
+def test_the_example_of_typical_requests(tmp_path: Path) -> None:
+    """Beside the same pod without the ConfigMap."""
+    example = EXAMPLES / "features/typical-requests.yaml"
+    _, alone = yaml.safe_load_all(example.read_text())
+    racks = []
+    for file in (str(example), write(tmp_path, alone)):
+        (said,) = decisions(str(EXAMPLES / "clusters/two-racks.yaml"), file)["gangs"]
+        racks += [member["node"][:2] for member in said["members"]]
+    assert racks == ["r2", "r1"]
 
 
 def test_the_example_that_does_not_fit_a_busy_cluster(tmp_path: Path) -> None:
