@@ -34,6 +34,8 @@ class Cluster(Users):
         self.evicted = 0
         self.judged = 0
         self.landed: Counter[tuple[str, int]] = Counter()
+        self.sent: set[PlanRef] = set()
+        """Plans whose Bindings have been sent: the shim lets each member go once by each."""
         self.whole: set[str] = set()
         """UIDs of members that were bound at one time with as many as their gang needs."""
         self.perhaps_whole: set[str] = set()
@@ -169,7 +171,7 @@ class Cluster(Users):
 
     def _has_sent(self, verdict: PushVerdict) -> bool:
         """Past its commit barrier the shim reports a member only with its own Binding's fate."""
-        return any(flying.verdict.generation == verdict.generation for flying in self.flying)
+        return self._ref(verdict) in self.sent
 
     def _permit(self, verdict: PushVerdict) -> None:
         try:
@@ -181,10 +183,10 @@ class Cluster(Users):
             self._send(verdict, answer)
 
     def _send(self, verdict: PushVerdict, answer: PermitAnswer) -> None:
+        self.sent.add(self._ref(verdict))
         held = self.world.coordinator.lives.ledger.held
         for member, (_, uid) in enumerate(verdict.members):
-            if uid in held:  # asked twice: what was sent before has landed
-                self.flying.append(Flying(verdict, member, held[uid].node, answer.annotations[member]))
+            self.flying.append(Flying(verdict, member, held[uid].node, answer.annotations[member]))
 
     def land(self, choose: Chooser) -> None:
         if self.flying:

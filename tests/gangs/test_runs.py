@@ -84,7 +84,7 @@ CASES = {
 
 def gangs(world: World) -> dict[str, int]:
     return {
-        view.key.removeprefix("ns/ack/g/").removeprefix("ns/annotations/g/"): view.present
+        view.key.removeprefix("ns/ack/g").removeprefix("ns/annotations/g").removeprefix("/"): view.present
         for view in world.coordinator.summary()
     }
 
@@ -189,6 +189,60 @@ def test_the_pods_of_the_next_run_replace_what_the_first_has_lost_a_moment_later
     world.gone("p2")
     world.wait(0.5)
     assert gangs(world) == {"A/B": 3}
+
+
+@dataclass(frozen=True)
+class Bare:
+    """Pods, some that nobody owns; what then goes and comes; the gangs that they are a moment later, and who
+    was planned by then."""
+
+    pods: Sequence[Pod]
+    gone: Sequence[str]
+    come: Sequence[Pod]
+    gangs: dict[str, int]
+    planned: set[str]
+
+
+def bare(uid: str) -> Pod:
+    return replace(first(uid, "", elastic=True), created=2.0)
+
+
+PAIR = [replace(first(uid, "A", elastic=True), node="a") for uid in ("p0", "p1")]
+BARE = {
+    "they replace what the run beside them has lost": Bare(
+        [*PAIR, bare("q0"), bare("q1")], ["p1"], [], {"A": 3}, {"q0", "q1"}
+    ),
+    "they leave the run after it for the one before it": Bare(
+        [*PAIR, bare("q0"), *(replace(first(f"r{i}", "B", elastic=True), created=3.0) for i in (0, 1))],
+        ["p1"],
+        [],
+        {"A": 2, "B": 2},
+        {"q0", "r0", "r1"},
+    ),
+    "their run has enough without them": Bare(
+        [first("p0", "A", elastic=True), bare("q0")],
+        [],
+        [first("p1", "A", elastic=True)],
+        {"A": 2, "": 1},
+        {"p0", "p1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("connects", [True, False], ids=["a session opens", "the gangs are shown"])
+@pytest.mark.parametrize("case", BARE.values(), ids=BARE.keys())
+def test_pods_without_an_owner_are_of_one_run(case: Bare, connects: bool) -> None:
+    """Also where each run is looked at before all of the name are counted."""
+    world = World(Settings()).start(node("a", 8))
+    look = world.connect if connects else world.coordinator.summary
+    world.see(*case.pods)
+    look()
+    world.gone(*case.gone)
+    world.see(*case.come)
+    look()
+    world.wait(0.5)
+    assert gangs(world) == case.gangs
+    assert {uid for verdict in world.verdicts for _, uid in verdict.members} == case.planned
 
 
 def test_a_gang_of_many_owners_has_a_short_key_that_is_theirs_alone() -> None:

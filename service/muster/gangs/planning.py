@@ -79,12 +79,12 @@ class Planning:
         return self.voice.take()
 
     def fresh(self, gang: Gang) -> Group:
-        """The gang's group, counted again if it is stale. Where its pods are another gang's by now, it stays
-        as it was until they are looked at, which is soon."""
+        """The gang's group, counted again if it is stale. Where owners are dealt to other gangs by now, it
+        stays as it was until all of its name are looked at, which is soon."""
         if gang.stale:
-            groups = {group.gang.key: group for group in self.roster.groups(gang.name)}
-            if gang.key in groups:
-                gang.group, gang.stale, gang.landed = groups[gang.key], False, 0
+            groups = {group.owners: group for group in self.roster.groups(gang.name)}
+            if gang.group.owners in groups:
+                gang.group, gang.stale, gang.landed = groups[gang.group.owners], False, 0
             else:
                 self.alarms.set(gang, self.now, Alarm.COUNT)
         return gang.group

@@ -76,10 +76,9 @@ class Change:
         return self._comes(gang) if gang.phase is Phase.INVALID else self.comes_alike(gang)
 
     def _comes(self, gang: Gang) -> bool:
-        owners = gang.group.owners
         return (
             self.after is not None
             and self.after.present
             and not self.after.node
-            and (self.after.owner in owners or not (self.after.owner or owners))
+            and self.after.owner in gang.group.owners
         )

@@ -38,7 +38,8 @@ class Group:
     causes: tuple[Cause, ...] = ()
     claims: frozenset[GangClaim] = frozenset()
     owners: frozenset[str] = frozenset()
-    """Of all its pods, by UID, or the UID of a gang of one: `gang` has a digest of many."""
+    """Of all its pods, by UID, "" where some have none; or the UID of a gang of one. `gang` names those that
+    there are, or has a digest of many."""
     pod_group: PodGroup | None = None
     role_needed: Mapping[str, int] = field(default_factory=dict)
     """How many of a role must be there, where its PodGroup says so, those that succeeded not counted."""
@@ -263,7 +264,7 @@ def _group(
     key: NameKey, by_owner: Run, policies: Policies, of_object: PodGroup | None, doubtful: bool
 ) -> Group:
     namespace, dialect, name, lone = key
-    owners = frozenset((lone,) if lone else filter(None, by_owner))
+    owners = frozenset((lone,) if lone else by_owner)
     pods = [pod for of_owner in by_owner.values() for pod in of_owner]
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
@@ -286,7 +287,7 @@ def _group(
 
 def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
     """These owners, and no others, in a few words that every process says alike."""
-    ordered = sorted(owners)
+    ordered = sorted(filter(None, owners))
     if len(ordered) <= FEW_OWNERS:
         return tuple(ordered)
     digest = hashlib.blake2b("\n".join(ordered).encode(), digest_size=16, usedforsecurity=False)
