@@ -274,13 +274,20 @@ class Cluster(Users):
         self._no_gpu_is_bound_twice()
         self._no_dead_plan_is_told()
         self._nobody_whole_is_evicted()
-        for there in self._members().values():
-            if len(there) >= GANGS[there[0].claim.name][0]:  # type: ignore[union-attr]
+        for (name, _), there in self._members().items():
+            if len(there) >= self._needed(name, there):
                 self.whole |= {each.uid for each in there}
         for name in GANGS:
-            anyhow = {p.uid for run, pods in self._members().items() if run[0] == name for p in pods}
-            if len(anyhow) >= GANGS[name][0]:
-                self.perhaps_whole |= anyhow
+            anyhow = [p for run, pods in self._members().items() if run[0] == name for p in pods]
+            if len(anyhow) >= self._needed(name, anyhow):
+                self.perhaps_whole |= {each.uid for each in anyhow}
+
+    def _needed(self, name: str, there: list[Pod]) -> int:
+        """So many must be bound: of a PodGroup's gang as many as it says, or said when these were let go."""
+        if name != POD_GROUP or self.pod_group is None or self.pod_group.min_member is None:
+            return GANGS[name][0]
+        then = (each.batch.needed for each in there if each.batch and each.batch.needed)
+        return min((self.pod_group.min_member, *then))
 
     def _nobody_whole_is_evicted(self) -> None:
         """Where a label is edited under way, which gang was whole is not asked here."""

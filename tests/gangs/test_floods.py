@@ -90,6 +90,15 @@ def test_thousands_that_come_and_go_are_counted_a_few_times(
     assert world.phase() == ("collecting" if of else "invalid")
 
 
+def test_an_ill_formed_gang_that_arrives_slowly_is_counted_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(Settings()).start(node("a"))
+    counted = counting(world, monkeypatch)
+    stream(world, [wishing(f"p{i}", of=None) for i in range(200)], every_s=0.1)
+    assert len(counted) < 10
+
+
 def test_pods_of_thousands_of_owners_are_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where each member is a Job of its own."""
     world = World(Settings(), auto=False).start(node("a"))

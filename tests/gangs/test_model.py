@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from muster.domain.pod import Pod
+from muster.domain.pod import Batch, GangClaim, Pod
+from muster.domain.podgroup import PodGroup
 from muster.gangs.life import Phase
 from tests.gangs.model import Cluster
 from tests.gangs.simulate import ACTIONS, sequence
@@ -95,6 +96,17 @@ def test_the_model_sees_half_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.world.gone("p1")
     with pytest.raises(Broken, match="g is half for ever: 1 of 2"):
         cluster.come_to_rest()
+
+
+@pytest.mark.parametrize(("says", "whole"), [(2, True), (3, False)])
+def test_the_model_asks_the_pod_group_whether_its_gang_ran_whole(says: int, whole: bool) -> None:
+    cluster = Cluster()
+    cluster.pod_group = PodGroup("ns", "kai", "p", "u", min_member=says)
+    claim = GangClaim("kai", "p", by_object=True)
+    for uid in ("p0", "p1"):
+        cluster.world.pods[uid] = pod(uid, claim=claim, node="a", batch=Batch(says, 0, 0.0))
+    cluster.check()
+    assert cluster.whole == ({"p0", "p1"} if whole else set())
 
 
 @settings(max_examples=60, deadline=None)

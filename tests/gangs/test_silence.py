@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from muster.gangs import events
-from tests.gangs.world import World, bound, node, pod, stand
+from muster.gangs.calls import BindingFate
+from muster.gangs.settings import Settings
+from tests.gangs.world import World, bound, node, pod, stand, wishing
 
 PAIR = (pod("p0"), pod("p1"))
 
@@ -102,3 +108,52 @@ def test_a_service_that_stood_still_gives_up_in_the_end() -> None:
     assert world.phase() == "permitted"
     world.wait(2)
     assert world.phase() == "withdrawn"
+
+
+def joins_an_ill_formed_gang(world: World) -> None:
+    world.see(wishing("p0", of=None))
+    world.wait(600)
+    world.see(wishing("p1", of=None))
+
+
+def leaves_a_gang_that_waits_for_the_planner(world: World) -> None:
+    world.auto = False  # it is busy with x
+    world.see(wishing("x", gang="x"))
+    world.wait(1)
+    world.see(*(wishing(f"p{i}", of=2) for i in range(3)))
+    world.wait(600)
+    world.gone("p2")
+
+
+def joins_a_gang_that_was_counted_when_the_watch_broke_off(world: World) -> None:
+    world.see(wishing("p0"))
+    silent(world)
+    world.wait(600)
+    heard(world)
+    world.see(wishing("p1"))
+
+
+def is_refused_for_an_exclusion_that_has_ended(world: World) -> None:
+    world.see(*PAIR)
+    world.auto = False
+    world.unreserve(0, BindingFate.NEVER_SENT, "VolumeBinding", "no disk")
+    world.wait(600)
+    world.solve()
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        joins_an_ill_formed_gang,
+        leaves_a_gang_that_waits_for_the_planner,
+        joins_a_gang_that_was_counted_when_the_watch_broke_off,
+        is_refused_for_an_exclusion_that_has_ended,
+    ],
+)
+def test_what_began_long_ago_in_one_gang_moves_nothing_of_others(happens: Callable[[World], None]) -> None:
+    world = World(Settings()).start(node("a"))
+    happens(world)
+    world.see(pod("q0", gang="q"))
+    world.wait(3)
+    assert "Waiting" in world.reasons()
+    assert world.phase() in ("invalid", "planning", "planned")

@@ -109,11 +109,11 @@ class Coordinator:
         return min((when for when in found if when is not None), default=None)
 
     def summary(self) -> tuple[GangView, ...]:
-        """All gangs, by key."""
+        """All gangs, by key. To look changes nothing: no alarm is set."""
         views = []
         for key in sorted(self.lives.gangs):
             gang = self.lives.gangs[key]
-            group = self.lives.fresh(gang)
+            group = self.lives.counted(gang) or gang.group
             views.append(view(gang, requests.priority(group), requests.created(group)))
         return tuple(views)
 

@@ -177,8 +177,10 @@ class Lives(GivingUp):
         if gang.phase is Phase.PLANNING and change.leaves():
             self.go(gang, Trigger.IN_MOTION)
         if gang.phase in _COUNTED_LATER:
-            assert gang.arrived is not None
-            self.alarms.set(gang, self.settings.settled(gang.arrived), Alarm.COUNT)
+            if gang.arrived is None or Alarm.COUNT not in gang.alarms:
+                gang.arrived = (now, now)  # those that came before have been counted
+            # What lay in the past would look as if the service had stood still since then.
+            self.alarms.set(gang, max(now, self.settings.settled(gang.arrived)), Alarm.COUNT)
 
     def count_soon(self, gang: Gang, now: float) -> None:
         """Pods of it go one after another: what that means for others of its name has a moment's time."""

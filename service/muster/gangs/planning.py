@@ -81,12 +81,18 @@ class Planning:
     def fresh(self, gang: Gang) -> Group:
         """The gang's group, counted again if it is stale. Where owners are dealt to other gangs by now, it
         stays as it was until all of its name are looked at, which is soon."""
+        group = self.counted(gang)
+        if group is None:
+            self.alarms.set(gang, self.now, Alarm.COUNT)
+        return group or gang.group
+
+    def counted(self, gang: Gang) -> Group | None:
+        """The gang's group, counted again if it is stale; None where owners are dealt to others by now."""
         if gang.stale:
             groups = {group.owners: group for group in self.roster.groups(gang.name)}
-            if gang.group.owners in groups:
-                gang.group, gang.stale, gang.landed = groups[gang.group.owners], False, 0
-            else:
-                self.alarms.set(gang, self.now, Alarm.COUNT)
+            if gang.group.owners not in groups:
+                return None
+            gang.group, gang.stale, gang.landed = groups[gang.group.owners], False, 0
         return gang.group
 
     def enqueue(self, gang: Gang) -> None:
@@ -192,7 +198,8 @@ class Planning:
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
             text = f"{text}. Left out for a while: {', '.join(left_out[:3])}{more}"
             kinds = (*kinds, "left out")
-            again_at = min(again_at, *(out.until for out in gang.exclusions.values()))
+            # An exclusion may have ended while the gang waited for the planner.
+            again_at = max(now, min(again_at, *(out.until for out in gang.exclusions.values())))
         if again_at < math.inf:
             self.alarms.set(gang, again_at)
         if gang.waits_since is None:
