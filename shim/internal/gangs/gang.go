@@ -131,12 +131,13 @@ func (g *Gang) Unseen() []int {
 	return unseen
 }
 
-// Waiting lists the members held in Permit.
+// Waiting lists the members held in Permit. One that was let go may not have been in the waiting map yet: it
+// counts until it stands at Bind.
 func (g *Gang) Waiting() []types.UID {
 	defer g.lock()()
 	var uids []types.UID
 	for i := range g.members {
-		if g.members[i].state == waiting {
+		if state := g.members[i].state; state == waiting || state == allowed {
 			uids = append(uids, g.UIDs[i])
 		}
 	}

@@ -3,6 +3,7 @@ package gangs
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -167,6 +168,69 @@ func TestStall(t *testing.T) {
 		t.Errorf("%+v", do)
 	}
 	if got := g.Waiting(); len(got) != 1 || got[0] != "u0" {
+		t.Errorf("waiting: %v", got)
+	}
+}
+
+// The watchdog gives a late member back just after PreFilter has met it: its place is the service's again, so
+// that cycle may not go on to Bind.
+func TestAMemberThatWasGivenBackReservesNoMore(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 3, 2)
+	arrive(t, s, g, 0, Wait)
+	arrive(t, s, g, 1, Ask)
+	permit(t, g)
+	if _, found := s.Admit("u2"); !found {
+		t.Fatal("not admitted")
+	}
+	if do := g.Stall("too late"); len(do.Reports) != 1 || do.Reports[0].Member != 2 {
+		t.Fatalf("%+v", do)
+	}
+	if _, err := g.Reserve(2, "n2"); err == nil {
+		got, err := g.Arrive(2, "1")
+		t.Errorf("reserved, then Arrive = %v, %v: it binds where the service may have put others", got, err)
+	}
+}
+
+// Once Permit is asked, one that was not waiting for it is not missed.
+func TestALateOneThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 3, 2)
+	arrive(t, s, g, 0, Wait)
+	arrive(t, s, g, 1, Ask)
+	do := g.Fail(2, "n2", neverSent, "NodeResourcesFit", "no cpu")
+	if len(do.Closed) != 0 || len(do.Reports) != 1 {
+		t.Errorf("%+v", do)
+	}
+	permit(t, g)
+	if do := g.Fail(1, "n1", neverSent, "", "preempted"); len(do.Closed) != 1 {
+		t.Error("one of the quorum is missed")
+	}
+}
+
+// One that waits is: the service may have been asked for it.
+func TestAWaiterThatFailsDuringTheQuestionEndsTheGang(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 3, 2)
+	arrive(t, s, g, 0, Wait)
+	arrive(t, s, g, 1, Ask)
+	if do := g.Fail(1, "n1", neverSent, "", "preempted"); len(do.Closed) != 1 {
+		t.Errorf("%+v", do)
+	}
+	if _, err := g.Allow(&musterv1.PermitResponse{}, make([]string, 3), time.Now()); !errors.Is(err, ErrClosed) {
+		t.Errorf("Allow = %v", err)
+	}
+}
+
+// Closed after Permit: those let go may not have been in the waiting map yet.
+func TestTheAllowedOfAClosedGangAreReleased(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 2, 2)
+	arrive(t, s, g, 0, Wait)
+	arrive(t, s, g, 1, Ask)
+	permit(t, g)
+	g.Fail(0, "n0", neverSent, "", "PreBind failed")
+	if got := g.Waiting(); len(got) != 1 || got[0] != "u1" {
 		t.Errorf("waiting: %v", got)
 	}
 }

@@ -16,7 +16,7 @@ var errElsewhere = errors.New("not on the planned node, though Permit was asked 
 // gang and for each that lands on another node than the planned one. Permit is not asked before it has.
 func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 	defer g.lock()()
-	if err := g.admits(); err != nil {
+	if err := g.admits(i); err != nil {
 		return false, err
 	}
 	elsewhere := g.answer.Planned(i) != node
@@ -54,7 +54,7 @@ const (
 // Arrive records that member i stands at Permit; version is its pod's resourceVersion now.
 func (g *Gang) Arrive(i int, version string) (Arrival, error) {
 	defer g.lock()()
-	if err := g.admits(); err != nil {
+	if err := g.admits(i); err != nil {
 		return Wait, err
 	}
 	g.progress++
@@ -183,7 +183,7 @@ func (g *Gang) Bound(i int) {
 }
 
 // Fail records that member i will not go where it was planned. Before the commit that is the end of
-// the plan for all, unless the member came after Permit and the quorum stands without it.
+// the plan for all, unless the member was not there when Permit was asked: the quorum stands without it.
 func (g *Gang) Fail(i int, node string, fate musterv1.BindingFate, plugin, message string) Instructions {
 	defer g.lock()()
 	if g.members[i].state == failed || g.members[i].state == bound {
@@ -199,7 +199,7 @@ func (g *Gang) Fail(i int, node string, fate musterv1.BindingFate, plugin, messa
 		}
 	}
 	var do Instructions
-	if g.phase < Permitted || g.phase == Permitted && g.inQuorum(i) {
+	if g.misses(i, before) {
 		do = g.close(fmt.Sprintf("member %s/%s failed: %s", g.Namespace, g.Names[i], message))
 	}
 	if !g.known || before >= allowed {
@@ -250,11 +250,24 @@ func (g *Gang) Stall(why string) Instructions {
 	return do
 }
 
-func (g *Gang) admits() error {
-	if g.phase == Closed || g.barred {
+// admits: a member that was given back while its cycle ran (Stall) has no place any more.
+func (g *Gang) admits(i int) error {
+	if g.phase == Closed || g.barred || g.members[i].state == failed {
 		return ErrClosed
 	}
 	return nil
+}
+
+// misses says whether the gang can't go on without member i, which was in this state when it failed.
+func (g *Gang) misses(i int, before memberState) bool {
+	switch {
+	case g.phase == Committed:
+		return false
+	case g.phase == Permitted:
+		return g.inQuorum(i)
+	default:
+		return !g.asked || before == waiting
+	}
 }
 
 func (g *Gang) inQuorum(i int) bool {

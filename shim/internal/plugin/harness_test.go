@@ -52,6 +52,10 @@ type harness struct {
 	bound   chan *v1.Binding
 	// bind answers a Binding of ours; nil writes it.
 	bind func(*v1.Binding) error
+	// beside stands behind ours at Permit and PreBind.
+	beside *beside
+	// plain: no default topology spread, so that foreign pods are batched.
+	plain bool
 }
 
 func newHarness(t *testing.T, nodes ...*v1.Node) *harness {
@@ -80,6 +84,19 @@ func (h *harness) run(args string) {
 			p.PluginConfig[i].Args = &runtime.Unknown{ContentType: runtime.ContentTypeYAML, Raw: []byte("serviceAddress: unix://" + h.service.socket + "\n" + args)}
 		}
 	}
+	registry := frameworkruntime.Registry{}
+	if h.beside != nil {
+		registry["Beside"] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return h.beside, nil }
+		p.Plugins.Permit.Enabled = append(p.Plugins.Permit.Enabled, config.Plugin{Name: "Beside"})
+		p.Plugins.PreBind.Enabled = append(p.Plugins.PreBind.Enabled, config.Plugin{Name: "Beside"})
+	}
+	if h.plain {
+		for i := range p.PluginConfig {
+			if a, ok := p.PluginConfig[i].Args.(*config.PodTopologySpreadArgs); ok {
+				a.DefaultingType, a.DefaultConstraints = config.ListDefaulting, nil
+			}
+		}
+	}
 	h.service.start()
 	send := h.send
 	if h.fake == nil {
@@ -93,11 +110,12 @@ func (h *harness) run(args string) {
 		}
 		return made, err
 	}
+	registry[Name] = factory
 	informers := scheduler.NewInformerFactory(h.client, 0, nil)
 	recorder := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
 	h.sched, err = scheduler.New(h.ctx, h.client, informers, nil, profile.RecorderFactory(recorder),
 		scheduler.WithProfiles([]config.KubeSchedulerProfile{*p}...),
-		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{Name: factory}),
+		scheduler.WithFrameworkOutOfTreeRegistry(registry),
 		scheduler.WithPodInitialBackoffSeconds(1), scheduler.WithPodMaxBackoffSeconds(1))
 	if err != nil {
 		h.t.Fatal(err)

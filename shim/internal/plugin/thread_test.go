@@ -1,0 +1,208 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+// beside is a plugin of others behind ours: at Permit, where ours has just said Wait, and at PreBind.
+type beside struct {
+	permit  func(*v1.Pod) *fwk.Status
+	preBind func(*v1.Pod) *fwk.Status
+}
+
+func (b *beside) Name() string { return "Beside" }
+
+func (b *beside) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
+	if b.permit == nil {
+		return nil, 0
+	}
+	return b.permit(pod), 0
+}
+
+func (b *beside) PreBindPreFlight(
+	context.Context, fwk.CycleState, *v1.Pod, string,
+) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	return nil, nil
+}
+
+func (b *beside) PreBind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
+	if b.preBind == nil {
+		return nil
+	}
+	return b.preBind(pod)
+}
+
+// The last member is between Permit and the waiting map when the gang is allowed, then closed by a sibling:
+// it must not stay there for the framework's ten minutes.
+func TestClosedWhileTheLastIsOnItsWayToTheWaitingMap(t *testing.T) {
+	h := newHarness(t, node("n", "16"))
+	h.service.plan(spread(2, "n")...)
+	var first atomic.Pointer[string]
+	failed := make(chan struct{})
+	h.beside = &beside{
+		permit: func(pod *v1.Pod) *fwk.Status {
+			name := pod.Name
+			if first.CompareAndSwap(nil, &name) {
+				return nil
+			}
+			next(t, "the sibling's failure", failed)
+			h.until("the gang is closed", func() bool { return !h.plugin.store.Through(pod.UID) })
+			return nil
+		},
+		preBind: func(pod *v1.Pod) *fwk.Status {
+			if pod.Name == *first.Load() {
+				close(failed)
+				return fwk.AsStatus(errors.New("its volume is not to be had"))
+			}
+			return nil
+		},
+	}
+	h.run("permitTimeout: 500ms\ncommitTimeout: 2s")
+	h.pods("1", "m0", "m1")
+	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	next(t, "report", h.service.reports)
+	next(t, "report of the other", h.service.reports)
+	h.until("released and gated", func() bool { return h.waiting() == 0 && h.gated("m0", "m1") })
+}
+
+// The waiting map gets the last member long after Allow: it goes all the same.
+func TestAllowedBeforeItIsInTheWaitingMap(t *testing.T) {
+	h := newHarness(t, node("n", "16"))
+	h.service.plan(spread(2, "n")...)
+	var seen atomic.Int32
+	h.beside = &beside{permit: func(*v1.Pod) *fwk.Status {
+		if seen.Add(1) == 2 {
+			h.until("allowed", func() bool { return len(h.plugin.store.InFlight()) == 2 })
+			time.Sleep(10 * allowInterval) // tried in vain
+		}
+		return nil
+	}}
+	h.run("")
+	h.pods("1", "m0", "m1")
+	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	next(t, "binding", h.bound)
+	next(t, "binding", h.bound)
+}
+
+// A member that is not required comes while Permit is asked and its node refuses it: the others go on.
+func TestSurplusThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
+	h := newHarness(t, node("n", "16"), node("small", "0"))
+	h.service.plan([]string{"n"}, []string{"n"}, []string{"small"})
+	allow, asked, answer := h.service.permit, make(chan struct{}), make(chan struct{})
+	h.service.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
+		close(asked)
+		<-answer
+		return allow(r)
+	}
+	h.run("")
+	h.pods("1", "m0", "m1")
+	v := verdict(plannedOutcome, 1, "m0", "m1", "m2")
+	v.Required = 2
+	h.service.push(v)
+	next(t, "Permit", asked)
+	h.pods("1", "m2")
+	var once sync.Once
+	done := func() { once.Do(func() { close(answer) }) }
+	t.Cleanup(done)
+	if report := next(t, "report", h.service.reports); report.Member != 2 || report.Plugin != "NodeResourcesFit" {
+		t.Errorf("report: %v", report)
+	}
+	done()
+	next(t, "binding", h.bound)
+	next(t, "binding", h.bound)
+}
+
+// One that comes during the question, to its planned node, goes with the others; no more calls.
+func TestSurplusThatComesDuringTheQuestionGoesWithTheOthers(t *testing.T) {
+	h := newHarness(t, node("n", "16"), node("spare", "16"))
+	h.service.plan([]string{"n"}, []string{"n"}, []string{"n", "spare"})
+	allow, asked, answer := h.service.permit, make(chan struct{}), make(chan struct{})
+	h.service.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
+		close(asked)
+		<-answer
+		return allow(r)
+	}
+	h.run("")
+	h.pods("1", "m0", "m1")
+	v := verdict(plannedOutcome, 1, "m0", "m1", "m2")
+	v.Required = 2
+	h.service.push(v)
+	next(t, "Permit", asked)
+	h.pods("1", "m2")
+	h.until("all wait", func() bool { return h.waiting() == 3 })
+	close(answer)
+	for range 3 {
+		if b := next(t, "binding", h.bound); b.Target.Name != "n" {
+			t.Errorf("%s on %s", b.Name, b.Target.Name)
+		}
+	}
+	if got := h.service.called(); got != "Filter 1 Score 1 Reserve 1 Permit 1" {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+// A verdict is withdrawn, replaced or its session lost while the claim or Permit is under way.
+func TestVoidedDuringACall(t *testing.T) {
+	for _, call := range []string{"Reserve", "Permit"} {
+		for how, end := range map[string]func(*harness){
+			"withdrawn": func(h *harness) { h.service.push(verdict(withdrawn, 1)) },
+			"replaced":  func(h *harness) { h.service.push(verdict(plannedOutcome, 2, "m0", "m1", "m2")) },
+			"deleted": func(h *harness) {
+				if err := h.client.CoreV1().Pods("ns").Delete(h.ctx, "m0", metav1.DeleteOptions{}); err != nil {
+					h.t.Error(err)
+				}
+			},
+		} {
+			t.Run(call+" "+how, func(t *testing.T) {
+				h := newHarness(t, node("n", "16"))
+				h.service.plan(spread(2, "n")...)
+				asked, answer := make(chan struct{}, 10), make(chan struct{})
+				allow := h.service.permit
+				if call == "Permit" {
+					h.service.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
+						asked <- struct{}{}
+						<-answer
+						return allow(r)
+					}
+				} else {
+					claimed := h.service.reserve
+					h.service.reserve = func(ctx context.Context, r *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
+						asked <- struct{}{}
+						<-answer
+						return claimed(ctx, r)
+					}
+				}
+				h.run("")
+				h.pods("1", "m0", "m1")
+				h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+				next(t, call, asked)
+				h.until("both wait", func() bool { return h.waiting() == 2 })
+				end(h)
+				h.until("released", func() bool { return h.waiting() == 0 })
+				close(answer)
+				h.until("gated", func() bool { return h.gated("m1") })
+				time.Sleep(10 * allowInterval) // what must not come would be here
+				if len(h.bound) != 0 || len(h.plugin.store.InFlight()) != 0 || h.waiting() != 0 {
+					t.Errorf("bound %d, in flight %v", len(h.bound), h.plugin.store.InFlight())
+				}
+				if call == "Reserve" {
+					if got := h.service.called(); !strings.HasSuffix(got, "Permit 0") {
+						t.Errorf("calls: %s", got)
+					}
+				}
+			})
+		}
+	}
+}
