@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from muster.domain.decision import Placed, Unplaceable
@@ -62,6 +64,24 @@ def test_no_plan_and_no_proof_is_not_called_unplaceable_for_a_made_up_cause() ->
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotDecided(truncated=False),)
     assert isinstance(place(snapshot, request), Placed)
+
+
+@pytest.mark.parametrize("share", [1, 2])
+def test_where_the_solver_does_not_find_how_few_racks_do_the_gang_is_placed_in_more(share: int) -> None:
+    """Over two of thirty zones, or three: too many choices to look at each one."""
+    rng, lines, roomiest = random.Random(1), list[str](), 0
+    for zone in range(30):
+        free = [["".join(rng.choices("01", (3, 1), k=8)) for _ in range(4)] for _ in range(16)]
+        for rack, nodes in enumerate(free):
+            drawn = " ".join(f"n{zone}-{rack}-{i}[8, free {bits}]" for i, bits in enumerate(nodes))
+            lines.append(f"zone z{zone} rack r{zone}-{rack}: {drawn}")
+        roomiest = max(roomiest, sum(bits.count("1") for nodes in free for bits in nodes))
+    decision = place(cluster("\n".join(lines)), gang(f"{share * roomiest + 1} x 1 GPU"))
+    assert isinstance(decision, Placed)
+    crossed = dict(decision.objective.crossings)
+    assert crossed["zone"] == share + 1
+    assert crossed["rack"] <= 15 * share
+    assert decision.optimal or decision.unproven in ("rack", "node")
 
 
 def test_a_pair_that_a_plugin_refused_is_left_out_and_named() -> None:

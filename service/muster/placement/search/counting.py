@@ -5,6 +5,7 @@ parts of the narrowest level are left to the bound, which is made for them."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -160,13 +161,27 @@ class Counting:
                 if not limited.classes:
                     continue
             status = self._nodes(limited, value)
+            if status is Status.UNKNOWN and scope not in self._once:
+                return self._unproven(problem, scope, parts + 1, count, prefix)
             if status is not Status.INFEASIBLE:
                 return status
         return Status.INFEASIBLE
 
-    def _nodes(self, whole: Problem, prefix: Value) -> Status:
+    def _unproven(self, problem: Problem, scope: str, least: int, count: int, prefix: Value) -> Status:
+        """In as few parts as hold a solution that takes no solver: it ran out of time over fewer."""
+
+        def found(parts: int) -> bool:
+            return greedy(_limited(problem, scope, parts, count), self._prices) is not None
+
+        with self._budget.phase("bound"):
+            parts = bisect_left(range(count + 1), True, least, key=found)
+        if parts > count:
+            return Status.UNKNOWN
+        return self._nodes(_limited(problem, scope, parts, count), (*prefix, parts), Gap(scope))
+
+    def _nodes(self, whole: Problem, prefix: Value, doubt: Gap | None = None) -> Status:
         """The fewest nodes. Of parts that are equal here no more are looked at than can be used; all stay for
-        the levels below, where they may differ."""
+        the levels below, where they may differ. `doubt` is of a level above."""
         scope, limit = counted_scope(whole)
         problem = whole
         if scope is not None and limit is not None:
@@ -185,7 +200,7 @@ class Counting:
         if decided.status is Status.SOLVED:
             if problem.classes < whole.classes:
                 decided = _for_all(whole, decided)
-            gap = None if decided.gap is None else Gap(NODES.name, decided.gap)
+            gap = doubt or (None if decided.gap is None else Gap(NODES.name, decided.gap))
             counted = Counted((*prefix, decided.value), decided.problem, decided.use, gap, decided.duals)
             self._add(
                 counted if self._whole is None else _of_racks(self._whole, counted, self._site.levels[-1])

@@ -155,7 +155,7 @@ class Filling:
         lost = np.arange(self.most_lost + 1)
         table = np.full((racks, width + 1, len(lost)), NEVER)
         table[:, 0, 0] = 0
-        history = np.zeros((width, racks, width + 1, len(lost)), np.int64)
+        history = np.zeros((width, racks, width + 1, len(lost)), np.int16)
         every = np.arange(racks)
         for i in range(width):
             members = np.maximum(0, caps[:, i, None] - lost)  # [rack, fewer]

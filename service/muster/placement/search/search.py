@@ -106,7 +106,9 @@ def _finished(site: Site, counting: Counting, budget: Budget) -> Found:
     """The best of the regions that are equal as far as they were counted. What is not proven of one of them
     is not proven of the best."""
     best: Finished | None = None
-    gap = None if counting.proven and counting.complete else Gap(NODES.name)
+    gap = None
+    if not (counting.proven and counting.complete):
+        gap = next(filter(None, (counted.gap for counted in counting.found)), Gap(NODES.name))
     for i, counted in enumerate(counting.found):
         if site.costs and i == MAX_FINISHED:
             gap = gap or Gap(site.costs[0].value)
