@@ -86,6 +86,12 @@ def test_equal_events_are_told_once() -> None:
     ]
 
 
+def test_the_pods_of_a_gang_lead_its_podgroup() -> None:
+    group = event("g", REFUSED)
+    group["involvedObject"]["kind"] = "PodGroup"
+    assert said([group, event("p", REFUSED)]) == [Said(REFUSED, "m", ("pod p", "podgroup g"))]
+
+
 def test_pods_of_other_schedulers_are_not_the_examples() -> None:
     busy = pod("busy")
     busy["spec"]["schedulerName"] = "by-hand"

@@ -106,10 +106,18 @@ def topology(events: Iterable[Object]) -> list[Object]:
 
 
 def said(events: Iterable[Object]) -> list[Said]:
-    """The events, equal ones together, in the order in which they came first."""
+    """The events, equal ones together, in the order in which they came first; of a gang's, its pods lead:
+    the API server has them in any order."""
     about: dict[tuple[str, str], list[str]] = {}
     for event in topology(events):
         on = event["involvedObject"]
         name = f"{str(on['kind']).lower()} {on['name']}"
         about.setdefault((event["reason"], " ".join(str(event["message"]).split())), []).append(name)
-    return [Said(reason, message, tuple(dict.fromkeys(names))) for (reason, message), names in about.items()]
+    return [
+        Said(reason, message, tuple(sorted(dict.fromkeys(names), key=_a_group)))
+        for (reason, message), names in about.items()
+    ]
+
+
+def _a_group(named: str) -> bool:
+    return not named.startswith("pod ")
