@@ -49,9 +49,10 @@ type Gang struct {
 	barred   bool   // withdrawn or lost after Permit: closed to members not yet allowed
 	known    bool   // the service voided it: it need not hear of members that send no Binding
 	answer   *Answer
-	claimed  bool // the service has been asked
-	claims   int  // that the service has not answered
-	asked    bool // for Permit: no member may land elsewhere any more
+	since    time.Time // where it stands in the scheduling queue
+	claimed  bool      // the service has been asked
+	claims   int       // that the service has not answered
+	asked    bool      // for Permit: no member may land elsewhere any more
 	members  []member
 	quorum   []int // members that were waiting when Permit allowed
 	values   [][]string
@@ -108,14 +109,14 @@ func (g *Gang) Why() string {
 	return g.why
 }
 
-// Open stores the answers: from now on PreEnqueue lets the members through.
-// False if the verdict was voided meanwhile.
-func (g *Gang) Open(answer *Answer) bool {
+// Open stores the answers: from now on PreEnqueue lets the members through, and they stand in the
+// scheduling queue where a pod of that time does. False if the verdict was voided meanwhile.
+func (g *Gang) Open(answer *Answer, since time.Time) bool {
 	defer g.lock()()
 	if g.phase != Pending {
 		return false
 	}
-	g.answer, g.phase = answer, Open
+	g.answer, g.phase, g.since = answer, Open, since
 	return true
 }
 

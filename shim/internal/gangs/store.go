@@ -3,6 +3,7 @@ package gangs
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -128,6 +129,17 @@ func (s *Store) Through(uid types.UID) bool {
 	default:
 		return m.state != failed
 	}
+}
+
+// Place is where a pod of an open gang stands in the scheduling queue: with the other members.
+func (s *Store) Place(uid types.UID) (since time.Time, gang string, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.byUID[uid].gang
+	if g == nil || g.phase == Pending {
+		return time.Time{}, "", false
+	}
+	return g.since, g.Plan.Gang, true
 }
 
 // joined: the refusal in g names members that the same one in old did not. Those that have failed with

@@ -48,7 +48,7 @@ func planned(t *testing.T, s *Store, generation uint64, members, required int) *
 	if err != nil || g == nil {
 		t.Fatalf("Apply: %v %v", g, err)
 	}
-	if !g.Open(answer(members)) {
+	if !g.Open(answer(members), time.Time{}) {
 		t.Fatal("Open refused")
 	}
 	return g
@@ -118,9 +118,9 @@ func TestThrough(t *testing.T) {
 					t.Fatal(err)
 				}
 				if step.open && step.outcome == plan {
-					g.Open(answer(2))
+					g.Open(answer(2), time.Time{})
 				} else if step.open {
-					g.Open(Refusal("no"))
+					g.Open(Refusal("no"), time.Time{})
 				}
 				if step.seen {
 					s.Admit("u0")
@@ -147,14 +147,14 @@ func TestARefusalThatComesAgainWithMoreMembersLetsTheseThrough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.Open(Refusal("no"))
+	first.Open(Refusal("no"), time.Time{})
 	s.Admit("u0") // u2 was not met yet
 	s.Admit("u1")
 	again, _, err := s.Apply(verdict(refuse, 1, 4, 1))
 	if err != nil || again == nil {
 		t.Fatalf("Apply: %v %v", again, err)
 	}
-	again.Open(Refusal("no"))
+	again.Open(Refusal("no"), time.Time{})
 	if got := again.Unseen(); len(got) != 2 || got[0] != 2 || got[1] != 3 {
 		t.Errorf("to be activated: %v", got)
 	}
@@ -216,7 +216,7 @@ func TestRace(t *testing.T) {
 				s.Begin(uint64(n))
 				g, _, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, uint64(n), 2, 2))
 				s.Through("u0")
-				if g == nil || !g.Open(answer(2)) {
+				if g == nil || !g.Open(answer(2), time.Time{}) {
 					continue
 				}
 				for i := range 2 {

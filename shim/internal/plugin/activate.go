@@ -58,7 +58,7 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 			}
 		}()
 	}
-	if !g.Open(answer) {
+	if !g.Open(answer, c.oldest(g)) {
 		return
 	}
 	c.activateAll(ctx, g)
@@ -106,8 +106,9 @@ func persist[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func(c
 
 // nominate makes pods of equal or lower priority see the capacity taken, in every profile of this
 // process, until the member is assumed or fails (framework/runtime/framework.go,
-// addGENominatedPods). No API write. It comes before Open: a gated pod can't be popped, so that
-// no nomination is written after its pod was assumed.
+// addGENominatedPods). No API write. It costs them: on such a node each of their cycles copies the pods
+// nominated there and runs every Filter twice; Less keeps the time short. It comes before Open: a gated
+// pod can't be popped, so that no nomination is written after its pod was assumed.
 func (c *core) nominate(ctx context.Context, g *gangs.Gang, answer *gangs.Answer) {
 	c.nominations.Lock()
 	defer c.nominations.Unlock()

@@ -27,6 +27,7 @@ type Plugin struct {
 }
 
 var (
+	_ fwk.QueueSortPlugin   = &Plugin{}
 	_ fwk.PreEnqueuePlugin  = &Plugin{}
 	_ fwk.EnqueueExtensions = &Plugin{}
 	_ fwk.SignPlugin        = &Plugin{}
