@@ -65,3 +65,23 @@ async def test_how_long_a_server_asks_to_wait(
     with pytest.raises(ApiError) as refused:
         await client.get("pods", PODS, LIMIT)
     assert refused.value.retry_after == seconds
+
+
+@pytest.mark.parametrize(
+    ("environment", "proxy"),
+    [
+        ({}, None),
+        ({"HTTPS_PROXY": "http://proxy:3128"}, "http://proxy:3128"),
+        ({"HTTP_PROXY": "http://proxy:3128"}, None),
+        ({"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "other,.cluster.local"}, None),
+    ],
+)
+def test_the_proxy_is_the_environments(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], proxy: str | None
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert kube.environments_proxy("https://api.cluster.local:6443") == proxy

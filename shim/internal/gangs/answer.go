@@ -46,6 +46,9 @@ func NewAnswer(members int, filter *musterv1.FilterResponse, score *musterv1.Sco
 // Planned is the node that member i is meant for.
 func (a *Answer) Planned(i int) string { return a.nodes[a.candidates[a.offsets[i]]] }
 
+// Candidates counts the nodes that member i may go to.
+func (a *Answer) Candidates(i int) int { return int(a.offsets[i+1] - a.offsets[i]) }
+
 // Scores maps each node that member i may go to to its score, at most 100 as the framework demands.
 func (a *Answer) Scores(i int) map[string]int64 {
 	first, end := a.offsets[i], a.offsets[i+1]

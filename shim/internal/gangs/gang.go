@@ -79,6 +79,7 @@ const (
 type member struct {
 	state memberState
 	seen  bool // PreFilter or PostFilter has met the pod under this verdict
+	wide  bool // its planned node has refused it: the other candidates are open to it
 	node  string
 	rv    string // the resourceVersion that its Binding demands: the pod's at Permit, or what Renew says
 }

@@ -100,6 +100,39 @@ func TestCommitBarrier(t *testing.T) {
 	}
 }
 
+// A member has its planned node alone, then all candidates once, and none but the planned node any more when
+// Permit has been asked.
+func TestOtherCandidatesComeAfterThePlannedNode(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 2, 1)
+	offered := func(i int) int {
+		a, found := s.Admit(g.UIDs[i])
+		if !found {
+			t.Fatalf("member %d not admitted", i)
+		}
+		return len(a.Scores)
+	}
+	if got := offered(0); got != 1 {
+		t.Errorf("%d nodes at first", got)
+	}
+	if !g.Widen(0) || g.Widen(0) {
+		t.Error("the other candidates come once")
+	}
+	if unseen := g.Unseen(); len(unseen) != 2 {
+		t.Errorf("to activate: %v", unseen)
+	}
+	if got := offered(0); got != 2 {
+		t.Errorf("%d nodes then", got)
+	}
+	if got := offered(1); got != 1 {
+		t.Errorf("%d nodes for its sibling", got)
+	}
+	arrive(t, s, g, 0, Ask)
+	if g.Widen(1) || offered(0) != 1 {
+		t.Error("other candidates though Permit was asked")
+	}
+}
+
 func TestOneFailureBeforeTheCommitEndsAll(t *testing.T) {
 	s := NewStore()
 	g := planned(t, s, 1, 2, 2)

@@ -32,6 +32,19 @@ func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 	return claim, nil
 }
 
+// Widen opens the other candidates to member i, whose planned node has refused it: it is to be activated
+// once more. False: there are none, or it has had them, or it is too late for them.
+func (g *Gang) Widen(i int) bool {
+	defer g.lock()()
+	m := &g.members[i]
+	if g.admits(i) != nil || g.asked || m.wide || g.answer.Candidates(i) == 1 {
+		return false
+	}
+	m.wide, m.seen = true, false
+	g.progress++
+	return true
+}
+
 // Claimed records that the service has claimed what Reserve asked for. True: Permit is to be asked now.
 func (g *Gang) Claimed() (ask bool) {
 	defer g.lock()()

@@ -170,7 +170,7 @@ type Admission struct {
 // it was popped out of the back-off queue, where PreEnqueue is not asked (scheduling_queue.go,
 // moveToActiveQ), or the verdict went while it was queued.
 func (s *Store) Admit(uid types.UID) (Admission, bool) {
-	at, answer, late := s.meet(uid)
+	at, answer, only := s.meet(uid)
 	if answer == nil {
 		return Admission{}, false
 	}
@@ -181,15 +181,15 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 	}
 	// An answer never changes: what takes time is done without the lock that PreEnqueue needs.
 	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index)
-	if late {
+	if only {
 		a.Scores = map[string]int64{a.Planned: a.Scores[a.Planned]}
 	}
 	return a, true
 }
 
-// meet marks a member as seen. It is late where Permit was asked before: then it may go to its planned node
-// alone.
-func (s *Store) meet(uid types.UID) (at slot, answer *Answer, late bool) {
+// meet marks a member as seen. Only its planned node is open to it until that has refused it: each further one
+// costs the cycle another look at all that is nominated there. And after Permit was asked.
+func (s *Store) meet(uid types.UID) (at slot, answer *Answer, only bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, found := s.byUID[uid]
@@ -202,7 +202,7 @@ func (s *Store) meet(uid types.UID) (at slot, answer *Answer, late bool) {
 	}
 	m.seen = true
 	g.progress++
-	return at, g.answer, g.asked
+	return at, g.answer, g.asked || !m.wide
 }
 
 // Forget drops a deleted pod, and its gang with the last one.

@@ -12,15 +12,16 @@ import (
 )
 
 // PostFilter stands first in its chain and ends it for gang pods: DefaultPreemption would evict pods
-// for one member of a gang that may not fit as a whole. It also tells the service which plugin
-// refused the planned node. The result is not nil, which would keep a stale nomination
+// for one member of a gang that may not fit as a whole. A member that its planned node refuses is sent
+// on to its other candidates; of one that none takes the service is told which plugin refused the planned
+// node. The result is not nil, which would keep a stale nomination
 // (schedule_one.go, handleSchedulingFailure), and the status has no reason: it would be appended to
 // the pod's condition. For other pods the chain goes on.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	if !p.ours(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	if admission, found := p.admissionOf(state, pod); found && !admission.Gang.Refused {
+	if admission, found := p.admissionOf(state, pod); found && !admission.Gang.Refused && !admission.Gang.Widen(admission.Member) {
 		plugin, message := refusal(statuses, admission.Planned)
 		p.carryOut(ctx, admission.Gang.Fail(admission.Member, admission.Planned,
 			musterv1.BindingFate_BINDING_FATE_NEVER_SENT, plugin, message))

@@ -14,7 +14,8 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import msgspec
 import yaml
@@ -255,7 +256,8 @@ class KubeClient:
                 )
             else:
                 config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        configuration.client_session_kwargs = {"trust_env": not configuration.proxy}
+        configuration.proxy = configuration.proxy or environments_proxy(configuration.host)
+        configuration.client_session_kwargs = {"trust_env": False}
         old, self._configuration = self._rest, configuration
         self._rest = _connection(RESTClientObject, configuration)
         self._loaded = time.monotonic()
@@ -308,3 +310,10 @@ def _lively_socket(address: Any) -> socket.socket:
 def _import_kubernetes() -> None:
     import kubernetes.aio.client.rest
     import kubernetes.aio.config  # noqa: F401
+
+
+def environments_proxy(url: str) -> str | None:
+    """What HTTPS_PROXY and its like name for this URL. aiohttp would look at each request, and for a password
+    in ~/.netrc: that was a third of a small request's time."""
+    to = urlsplit(url)
+    return None if proxy_bypass(to.netloc) else getproxies().get(to.scheme)
