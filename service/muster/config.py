@@ -105,8 +105,8 @@ class Events(_Section):
     queue: Positive = Field(
         default=10_000, description="Kubernetes events that may wait; more are dropped and counted."
     )
-    per_s: float = Field(default=20.0, gt=0, description="Events posted in a second, at most.")
-    burst: Positive = Field(default=64, description="Events posted at once after a pause, at most.")
+    per_s: float = Field(default=50.0, gt=0, description="Events posted in a second, at most.")
+    burst: Positive = Field(default=100, description="Events posted at once after a pause, at most.")
     repeat_after_s: Seconds = Field(
         default=600.0, description="A pod's last event is posted again only after so long."
     )

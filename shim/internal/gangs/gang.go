@@ -52,6 +52,7 @@ type Gang struct {
 	since    time.Time // where it stands in the scheduling queue
 	claimed  bool      // the service has been asked
 	claims   int       // that the service has not answered
+	wide     bool      // a planned node has refused its member: all candidates are open
 	asked    bool      // for Permit: no member may land elsewhere any more
 	members  []member
 	quorum   []int // members that were waiting when Permit allowed
@@ -79,7 +80,8 @@ const (
 type member struct {
 	state memberState
 	seen  bool // PreFilter or PostFilter has met the pod under this verdict
-	wide  bool // its planned node has refused it: the other candidates are open to it
+	wide  bool // it has been offered all its candidates
+	again bool // its planned node has refused it: it is on its way to the others
 	node  string
 	rv    string // the resourceVersion that its Binding demands: the pod's at Permit, or what Renew says
 }

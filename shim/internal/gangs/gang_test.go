@@ -2,6 +2,7 @@ package gangs
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -100,35 +101,35 @@ func TestCommitBarrier(t *testing.T) {
 	}
 }
 
-// A member has its planned node alone, then all candidates once, and none but the planned node any more when
-// Permit has been asked.
+// A gang has its planned nodes alone until one refuses its member, then all candidates, each member once. Permit
+// is not asked while one is on its way to them; afterwards there is the planned node alone again.
 func TestOtherCandidatesComeAfterThePlannedNode(t *testing.T) {
 	s := NewStore()
-	g := planned(t, s, 1, 2, 1)
-	offered := func(i int) int {
+	g := planned(t, s, 1, 3, 1)
+	offered := func(i, want int) {
+		t.Helper()
 		a, found := s.Admit(g.UIDs[i])
-		if !found {
-			t.Fatalf("member %d not admitted", i)
+		if !found || len(a.Scores) != want {
+			t.Errorf("member %d: %d nodes, want %d", i, len(a.Scores), want)
 		}
-		return len(a.Scores)
 	}
-	if got := offered(0); got != 1 {
-		t.Errorf("%d nodes at first", got)
+	offered(0, 1)
+	offered(1, 1)
+	if !g.Widen(0) {
+		t.Fatal("no other candidates")
 	}
-	if !g.Widen(0) || g.Widen(0) {
-		t.Error("the other candidates come once")
-	}
-	if unseen := g.Unseen(); len(unseen) != 2 {
+	if unseen := g.Unseen(); !slices.Equal(unseen, []int{0, 2}) {
 		t.Errorf("to activate: %v", unseen)
 	}
-	if got := offered(0); got != 2 {
-		t.Errorf("%d nodes then", got)
+	arrive(t, s, g, 1, Wait) // all that are required, but 0 is on its way
+	offered(2, 2)
+	if g.Widen(2) {
+		t.Error("2 has had them all")
 	}
-	if got := offered(1); got != 1 {
-		t.Errorf("%d nodes for its sibling", got)
-	}
+	offered(0, 2)
 	arrive(t, s, g, 0, Ask)
-	if g.Widen(1) || offered(0) != 1 {
+	offered(2, 1)
+	if g.Widen(2) {
 		t.Error("other candidates though Permit was asked")
 	}
 }

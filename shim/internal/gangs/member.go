@@ -32,16 +32,15 @@ func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 	return claim, nil
 }
 
-// Widen opens the other candidates to member i, whose planned node has refused it: it is to be activated
-// once more. False: there are none, or it has had them, or it is too late for them.
+// Widen opens all candidates to the gang, since member i's planned node has refused it: i is to be activated
+// once more. False: there are none for it, or it has had them, or it is too late.
 func (g *Gang) Widen(i int) bool {
 	defer g.lock()()
 	m := &g.members[i]
 	if g.admits(i) != nil || g.asked || m.wide || g.answer.Candidates(i) == 1 {
 		return false
 	}
-	m.wide, m.seen = true, false
-	g.progress++
+	g.wide, m.seen, m.again = true, false, true
 	return true
 }
 
@@ -82,15 +81,19 @@ func (g *Gang) Arrive(i int, version string) (Arrival, error) {
 	return Wait, nil
 }
 
-// complete is true once, when all that are required wait and their nodes are claimed. The lock is held.
+// complete is true once, when all that are required wait and their nodes are claimed, and none is on its way to
+// another node, which it could not have any more. The lock is held.
 func (g *Gang) complete() bool {
 	if g.phase != Open || g.asked || g.claims > 0 {
 		return false
 	}
 	here := 0
 	for at := range g.members {
-		if g.members[at].state == waiting {
+		switch m := &g.members[at]; {
+		case m.state == waiting:
 			here++
+		case m.state == idle && m.again:
+			return false
 		}
 	}
 	g.asked = here >= g.required

@@ -131,12 +131,12 @@ func (s *Store) Through(uid types.UID) bool {
 	}
 }
 
-// Place is where a pod of an open gang stands in the scheduling queue: with the other members.
+// Place is where a pod of an open plan stands in the scheduling queue: with the other members.
 func (s *Store) Place(uid types.UID) (since time.Time, gang string, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.byUID[uid].gang
-	if g == nil || g.phase == Pending {
+	if g == nil || g.phase == Pending || g.Refused {
 		return time.Time{}, "", false
 	}
 	return g.since, g.Plan.Gang, true
@@ -187,8 +187,9 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 	return a, true
 }
 
-// meet marks a member as seen. Only its planned node is open to it until that has refused it: each further one
-// costs the cycle another look at all that is nominated there. And after Permit was asked.
+// meet marks a member as seen. Only its planned node is open to it until one of the gang's has refused: each
+// further one costs the cycle another look at all that is nominated there. And again after Permit was asked.
+// A member that comes back by itself is no progress.
 func (s *Store) meet(uid types.UID) (at slot, answer *Answer, only bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,9 +201,11 @@ func (s *Store) meet(uid types.UID) (at slot, answer *Answer, only bool) {
 	if g.phase == Pending || g.phase == Closed || g.barred || m.state == failed {
 		return slot{}, nil, false
 	}
-	m.seen = true
-	g.progress++
-	return at, g.answer, g.asked || !m.wide
+	if !m.seen {
+		g.progress++
+	}
+	m.seen, m.wide = true, g.wide && !g.asked
+	return at, g.answer, !m.wide
 }
 
 // Forget drops a deleted pod, and its gang with the last one.

@@ -52,7 +52,7 @@ type harness struct {
 	bound   chan *v1.Binding
 	// bind answers a Binding of ours; nil writes it.
 	bind func(*v1.Binding) error
-	// beside stands behind ours at Permit and PreBind.
+	// beside stands behind ours at Filter, Permit and PreBind.
 	beside *beside
 	// plain: no default topology spread, so that foreign pods are batched.
 	plain bool
@@ -87,6 +87,7 @@ func (h *harness) run(args string) {
 	registry := frameworkruntime.Registry{}
 	if h.beside != nil {
 		registry["Beside"] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return h.beside, nil }
+		p.Plugins.Filter.Enabled = append(p.Plugins.Filter.Enabled, config.Plugin{Name: "Beside"})
 		p.Plugins.Permit.Enabled = append(p.Plugins.Permit.Enabled, config.Plugin{Name: "Beside"})
 		p.Plugins.PreBind.Enabled = append(p.Plugins.PreBind.Enabled, config.Plugin{Name: "Beside"})
 	}

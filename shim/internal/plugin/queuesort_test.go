@@ -15,22 +15,24 @@ import (
 	"muster.dev/shim/internal/gangs"
 )
 
-// The members of a gang stand where its oldest pod does, whenever each came to the queue; one whose verdict
-// is not open yet stands alone, as a foreign pod does.
+// The members of a gang stand where its oldest pod does, whenever each came to the queue; one that has no
+// open plan stands alone, as a foreign pod does.
 func TestMembersOfAGangStandTogether(t *testing.T) {
 	began := time.Now()
 	at := func(second int) time.Time { return began.Add(time.Duration(second) * time.Second) }
 	p := &Plugin{core: &core{store: gangs.NewStore()}}
-	for gang, members := range map[string][]string{"early": {"e0", "e1", "urgent"}, "late": {"l0", "l1"}, "twin": {"t0", "t1"}, "pending": {"p0"}} {
-		v := verdict(refusedOutcome, 1, members...)
-		v.Gang = gang
+	for gang, members := range map[string][]string{"early": {"e0", "e1", "urgent"}, "late": {"l0", "l1"}, "twin": {"t0", "t1"}, "pending": {"p0"}, "refused": {"r0"}} {
+		v := verdict(plannedOutcome, 1, members...)
+		if v.Gang = gang; gang == "refused" {
+			v.Outcome = refusedOutcome
+		}
 		g, _, err := p.store.Apply(v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		since := map[string]int{"early": 2, "late": 5, "twin": 5}
+		since := map[string]int{"early": 2, "late": 5, "twin": 5, "refused": 0}
 		if second, open := since[gang]; open {
-			g.Open(gangs.Refusal(""), at(second))
+			g.Open(nil, at(second))
 		}
 	}
 	inOrder := []struct {
@@ -43,7 +45,7 @@ func TestMembersOfAGangStandTogether(t *testing.T) {
 		{"e0", 0, 7}, {"e1", 0, 9}, // since 2
 		{"f3", 0, 3}, {"p0", 0, 4},
 		{"l1", 0, 5}, {"l0", 0, 6}, {"t0", 0, 5}, {"t1", 0, 5}, // since 5, one gang after the other
-		{"f6", 0, 6},
+		{"f6", 0, 6}, {"r0", 0, 6}, // nothing is held for it
 		{"low", -1, 0},
 	}
 	var want []string

@@ -122,6 +122,26 @@ func TestElsewhereIsReservedAgain(t *testing.T) {
 	}
 }
 
+// The first member's node refuses it. Those behind it are enough for Permit, which waits all the same, for after
+// it the first could go nowhere else.
+func TestElsewhereIsThereForAMemberThatIsNotRequired(t *testing.T) {
+	h := newHarness(t, node("small", "0"), node("big", "16"))
+	h.service.plan([]string{"small", "big"}, []string{"big"}, []string{"big"}, []string{"big"})
+	h.run("")
+	names := members(4)
+	h.pods("1", names...)
+	h.until("gated", func() bool { return h.gated(names...) })
+	v := verdict(plannedOutcome, 1, names...)
+	v.Required = 2
+	h.service.push(v)
+	for range names {
+		next(t, "binding", h.bound)
+	}
+	if len(h.service.reports) != 0 {
+		t.Errorf("report: %v", <-h.service.reports)
+	}
+}
+
 func TestLeftOverNominationsAreCleared(t *testing.T) {
 	h := newHarness(t, node("n", "16"))
 	h.pods("1", "m0")

@@ -16,13 +16,21 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// beside is a plugin of others behind ours: at Permit, where ours has just said Wait, and at PreBind.
+// beside is a plugin of others behind ours: at Filter, at Permit, where ours has just said Wait, and at PreBind.
 type beside struct {
+	filter  func(*v1.Pod) *fwk.Status
 	permit  func(*v1.Pod) *fwk.Status
 	preBind func(*v1.Pod) *fwk.Status
 }
 
 func (b *beside) Name() string { return "Beside" }
+
+func (b *beside) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
+	if b.filter == nil {
+		return nil
+	}
+	return b.filter(pod)
+}
 
 func (b *beside) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
 	if b.permit == nil {
@@ -205,4 +213,24 @@ func TestVoidedDuringACall(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A member whose cycles all end in an error, of which no hook of ours hears, comes back and back: that is no
+// progress, and its gang is given up.
+func TestWatchdogEndsAGangWhoseMemberOnlyFails(t *testing.T) {
+	h := newHarness(t, node("n", "16"))
+	h.service.plan(spread(2, "n")...)
+	h.beside = &beside{filter: func(pod *v1.Pod) *fwk.Status {
+		if pod.Name == "m0" {
+			return fwk.AsStatus(errors.New("its claim can't be read"))
+		}
+		return nil
+	}}
+	h.run("permitTimeout: 3s")
+	h.pods("1", "m0", "m1")
+	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	if report := next(t, "report", h.service.reports); !strings.Contains(report.Message, "members did not come") {
+		t.Errorf("report: %v", report)
+	}
+	h.until("the sibling is released", func() bool { return h.waiting() == 0 })
 }

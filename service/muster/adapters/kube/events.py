@@ -34,12 +34,11 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class EventSettings:
     """`queue`: how many may wait. `per_s` and `burst`: how fast they are posted. `repeat_after_s`: an
-    object's last event is posted once more only after so long. Each is a write to etcd, as a Binding
-    is: those of a few gangs are there at once, a flood's do not slow its Bindings."""
+    object's last event is posted once more only after so long."""
 
     queue: int = 10_000
-    per_s: float = 20.0
-    burst: int = 64
+    per_s: float = 50.0
+    burst: int = 100
     repeat_after_s: float = 600.0
 
 
