@@ -36,6 +36,7 @@ RIGHTS = {
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
+    "FlowSchema": "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
 }
 """Kinds of scheduler-config/ that a cluster needs when the processes run outside of it, and their paths."""
 
@@ -46,7 +47,7 @@ APPLY = "?fieldManager=local-cluster&force=true&fieldValidation=Strict"
 
 
 def apply_rights(api: Api) -> None:
-    """Give the account the rights that scheduler-config/ gives it, and no others."""
+    """Give the account what scheduler-config/ gives it: rights, no others, and its turn at the API server."""
     manifests = [manifest for manifest in _manifests(MANIFESTS) if manifest["kind"] in RIGHTS]
     manifests.sort(key=lambda manifest: list(RIGHTS).index(manifest["kind"]))
     for manifest in manifests:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes.client.exceptions import ApiException
 
 from muster.config import load
-from tests.manifests.applying import apply
+from tests.manifests.applying import apply, connect
 from tests.manifests.rendering import Manifest, one
 
 pytestmark = pytest.mark.cluster
+
+TAKEN_UP_WITHIN_S = 30.0
+POLL_EVERY_S = 0.1
 
 ACCOUNT = "system:serviceaccount:muster-system:muster"
 
@@ -89,6 +95,32 @@ def test_the_account_may_do_what_it_needs_and_no_more(
         "spec": {"user": ACCOUNT, "resourceAttributes": attributes},
     }
     assert reviews.create(body=review).status.allowed is expected
+
+
+def test_the_lease_does_not_stand_behind_bindings(client: Any, shim_kubeconfig: Path) -> None:
+    """The API server says by which FlowSchema it queued a request."""
+    schemas = client.resources.get(api_version="flowcontrol.apiserver.k8s.io/v1", kind="FlowSchema")
+    account = connect(shim_kubeconfig)
+    leases = "/apis/coordination.k8s.io/v1/namespaces/muster-system/leases/muster"
+    for path, expected in ((leases, "muster-leader-election"), ("/api/v1/nodes", "service-accounts")):
+        uid = schemas.get(name=expected).metadata.uid
+        wait_until_queued_by(account, path, uid)
+
+
+def queued_by(account: Any, path: str) -> str:
+    try:
+        headers = account.request("GET", path, serialize=False).headers
+    except ApiException as problem:  # there is no lease here
+        headers = problem.headers
+    return str(headers["X-Kubernetes-PF-FlowSchema-UID"])
+
+
+def wait_until_queued_by(account: Any, path: str, uid: str) -> None:
+    """The API server takes a FlowSchema up some time after it has stored it."""
+    until = time.monotonic() + TAKEN_UP_WITHIN_S
+    while (is_ := queued_by(account, path)) != uid:
+        assert time.monotonic() < until, f"{path}: {is_}, not {uid}"
+        time.sleep(POLL_EVERY_S)
 
 
 def test_the_pods_of_the_deployment_are_admitted(client: Any, installed: list[Manifest]) -> None:
