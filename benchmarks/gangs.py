@@ -86,6 +86,7 @@ def cases(shrink: int = 1) -> tuple[Case, ...]:
 
     segments = (Segment(16, Scope.RACK), Segment(4, Scope.NVLINK_DOMAIN))
     unlike = _gang(spread("prefill", 256), spread("decode", 256, gpus=2))
+    odd = _gang(spread("prefill", 256, gpus=2), spread("decode", 256, gpus=3))
     feeding = _gang(spread("worker", 256), spread("loader", 256, gpus=0, cpu_milli=LOADER_CPU))
     nested = _gang(replace(spread("worker", 512), segments=segments))
     return (
@@ -96,6 +97,7 @@ def cases(shrink: int = 1) -> tuple[Case, ...]:
         Case("many2048", _always(_gang(spread("worker", 2048))), 150),
         Case("many2048x2", _always(_gang(spread("worker", 2048, gpus=2))), 150, share=FEW),
         Case("two_roles_256", _always(unlike), 100),
+        Case("two_roles_2_3", _always(odd), 100, share=FEW),
         Case("two_roles_cpu", _always(feeding), 100, share=FEW),
         Case("segments512", _always(nested), 60),
         Case("infeasible_one", _one_too_many, 10, placeable=False),

@@ -28,7 +28,7 @@ MOVES = 2
 """Pods that move between the planner's last look and a warm instance: four nodes change."""
 HOPELESS = 20
 """Instances without a feasible one after which a case is given up on a site."""
-DRAWS = 3
+DRAWS = 5
 """Instances drawn at most, as a multiple of the feasible ones that are wanted."""
 
 GANG_OF_ONE = Request(
