@@ -49,9 +49,13 @@ func (a *Answer) Planned(i int) string { return a.nodes[a.candidates[a.offsets[i
 // Candidates counts the nodes that member i may go to.
 func (a *Answer) Candidates(i int) int { return int(a.offsets[i+1] - a.offsets[i]) }
 
-// Scores maps each node that member i may go to to its score, at most 100 as the framework demands.
-func (a *Answer) Scores(i int) map[string]int64 {
+// Scores maps each node that member i may go to, or only the planned one, to its score, at most 100 as the
+// framework demands.
+func (a *Answer) Scores(i int, only bool) map[string]int64 {
 	first, end := a.offsets[i], a.offsets[i+1]
+	if only {
+		end = first + 1
+	}
 	scores := make(map[string]int64, end-first)
 	for at := first; at < end; at++ {
 		scores[a.nodes[a.candidates[at]]] = int64(min(a.scores[at], 100))

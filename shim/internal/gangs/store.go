@@ -180,10 +180,7 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 		return a, true
 	}
 	// An answer never changes: what takes time is done without the lock that PreEnqueue needs.
-	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index)
-	if only {
-		a.Scores = map[string]int64{a.Planned: a.Scores[a.Planned]}
-	}
+	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index, only)
 	return a, true
 }
 

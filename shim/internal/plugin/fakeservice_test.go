@@ -177,6 +177,45 @@ func (s *fakeService) plan(candidates ...[]string) {
 	s.permit = func(*musterv1.PermitRequest) (*musterv1.PermitResponse, error) { return permit, nil }
 }
 
+// gate is a call that stands, once it has come, until the gate is opened: at the end of the test at the latest.
+type gate struct {
+	asked chan struct{}
+	stand <-chan struct{}
+	open  func()
+}
+
+func newGate(t *testing.T) *gate {
+	stand := make(chan struct{})
+	g := &gate{asked: make(chan struct{}, 10), stand: stand, open: sync.OnceFunc(func() { close(stand) })}
+	t.Cleanup(g.open)
+	return g
+}
+
+func (g *gate) pass() {
+	g.asked <- struct{}{}
+	<-g.stand
+}
+
+// holdPermit has Permit stand at a gate, and then answer as before.
+func (s *fakeService) holdPermit() *gate {
+	g, allow := newGate(s.t), s.permit
+	s.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
+		g.pass()
+		return allow(r)
+	}
+	return g
+}
+
+// holdReserve does so for Reserve.
+func (s *fakeService) holdReserve() *gate {
+	g, claimed := newGate(s.t), s.reserve
+	s.reserve = func(ctx context.Context, r *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
+		g.pass()
+		return claimed(ctx, r)
+	}
+	return g
+}
+
 // next waits for one thing from a channel.
 func next[T any](t *testing.T, what string, from <-chan T) T {
 	t.Helper()

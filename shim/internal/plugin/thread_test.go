@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,8 +11,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"muster.dev/shim/internal/musterv1"
 )
 
 // beside is a plugin of others behind ours: at Filter, at Permit, where ours has just said Wait, and at PreBind.
@@ -104,53 +101,43 @@ func TestAllowedBeforeItIsInTheWaitingMap(t *testing.T) {
 	next(t, "binding", h.bound)
 }
 
-// A member that is not required comes while Permit is asked and its node refuses it: the others go on.
-func TestSurplusThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
-	h := newHarness(t, node("n", "16"), node("small", "0"))
-	h.service.plan([]string{"n"}, []string{"n"}, []string{"small"})
-	allow, asked, answer := h.service.permit, make(chan struct{}), make(chan struct{})
-	h.service.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
-		close(asked)
-		<-answer
-		return allow(r)
-	}
+// withSurplusDuringPermit runs a gang of which two are required, and has the third come while Permit is asked.
+func (h *harness) withSurplusDuringPermit() *gate {
+	h.t.Helper()
+	question := h.service.holdPermit()
 	h.run("")
 	h.pods("1", "m0", "m1")
 	v := verdict(plannedOutcome, 1, "m0", "m1", "m2")
 	v.Required = 2
 	h.service.push(v)
-	next(t, "Permit", asked)
+	next(h.t, "Permit", question.asked)
 	h.pods("1", "m2")
-	var once sync.Once
-	done := func() { once.Do(func() { close(answer) }) }
-	t.Cleanup(done)
+	return question
+}
+
+// A member that is not required comes while Permit is asked and its node refuses it: the others go on.
+func TestSurplusThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
+	h := newHarness(t, node("n", "16"), node("small", "0"))
+	h.service.plan([]string{"n"}, []string{"n"}, []string{"small"})
+	question := h.withSurplusDuringPermit()
 	if report := next(t, "report", h.service.reports); report.Member != 2 || report.Plugin != "NodeResourcesFit" {
 		t.Errorf("report: %v", report)
 	}
-	done()
+	question.open()
 	next(t, "binding", h.bound)
 	next(t, "binding", h.bound)
+	if got := h.service.called(); !strings.HasSuffix(got, "Permit 1") {
+		t.Errorf("calls: %s", got)
+	}
 }
 
 // One that comes during the question, to its planned node, goes with the others; no more calls.
 func TestSurplusThatComesDuringTheQuestionGoesWithTheOthers(t *testing.T) {
 	h := newHarness(t, node("n", "16"), node("spare", "16"))
 	h.service.plan([]string{"n"}, []string{"n"}, []string{"n", "spare"})
-	allow, asked, answer := h.service.permit, make(chan struct{}), make(chan struct{})
-	h.service.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
-		close(asked)
-		<-answer
-		return allow(r)
-	}
-	h.run("")
-	h.pods("1", "m0", "m1")
-	v := verdict(plannedOutcome, 1, "m0", "m1", "m2")
-	v.Required = 2
-	h.service.push(v)
-	next(t, "Permit", asked)
-	h.pods("1", "m2")
+	question := h.withSurplusDuringPermit()
 	h.until("all wait", func() bool { return h.waiting() == 3 })
-	close(answer)
+	question.open()
 	for range 3 {
 		if b := next(t, "binding", h.bound); b.Target.Name != "n" {
 			t.Errorf("%s on %s", b.Name, b.Target.Name)
@@ -176,30 +163,16 @@ func TestVoidedDuringACall(t *testing.T) {
 			t.Run(call+" "+how, func(t *testing.T) {
 				h := newHarness(t, node("n", "16"))
 				h.service.plan(spread(2, "n")...)
-				asked, answer := make(chan struct{}, 10), make(chan struct{})
-				allow := h.service.permit
-				if call == "Permit" {
-					h.service.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
-						asked <- struct{}{}
-						<-answer
-						return allow(r)
-					}
-				} else {
-					claimed := h.service.reserve
-					h.service.reserve = func(ctx context.Context, r *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
-						asked <- struct{}{}
-						<-answer
-						return claimed(ctx, r)
-					}
-				}
+				hold := map[string]func() *gate{"Reserve": h.service.holdReserve, "Permit": h.service.holdPermit}[call]
+				question := hold()
 				h.run("")
 				h.pods("1", "m0", "m1")
 				h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
-				next(t, call, asked)
+				next(t, call, question.asked)
 				h.until("both wait", func() bool { return h.waiting() == 2 })
 				end(h)
 				h.until("released", func() bool { return h.waiting() == 0 })
-				close(answer)
+				question.open()
 				h.until("gated", func() bool { return h.gated("m1") })
 				time.Sleep(10 * allowInterval) // what must not come would be here
 				if len(h.bound) != 0 || len(h.plugin.store.InFlight()) != 0 || h.waiting() != 0 {
