@@ -136,12 +136,17 @@ def test_plans_that_are_made_and_withdrawn_are_one_state() -> None:
     assert len(world.written) <= count + 1  # why one of them was withdrawn
 
 
-def test_a_write_that_lands_after_the_next_one_is_written_over() -> None:
+def written_twice() -> tuple[Written, PodGroupStatus, PodGroupStatus]:
+    """The PodGroup's status with one member there, and with both."""
     world = begun("a")
     world.see(named("p0"))
     old = world.shows()
     world.see(named("p1"))
-    new = world.shows()
+    return world, old, world.shows()
+
+
+def test_a_write_that_lands_after_the_next_one_is_written_over() -> None:
+    world, old, new = written_twice()
     count = len(world.written)
     for shown, writes in ((new, 0), (old, 1), (new, 0)):
         world.send(events.PodGroupSeen(world.now, replace(GROUP, status=shown)))
@@ -153,11 +158,7 @@ def test_a_write_that_lands_after_the_next_one_is_written_over() -> None:
 
 def test_what_the_watch_shows_late_is_no_other_status() -> None:
     """Two writes, both seen when the second has been made."""
-    world = begun("a")
-    world.see(named("p0"))
-    old = world.shows()
-    world.see(named("p1"))
-    new = world.shows()
+    world, old, new = written_twice()
     count = len(world.written)
     for shown in (old, new):
         world.send(events.PodGroupSeen(world.now, replace(GROUP, status=shown)))

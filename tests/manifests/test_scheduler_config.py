@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,11 @@ import yaml
 from kubernetes.client.exceptions import ApiException
 
 from muster.config import load
+from tests.local_cluster.cluster_waiting import eventually
 from tests.manifests.applying import apply, connect
 from tests.manifests.rendering import Manifest, one
 
 pytestmark = pytest.mark.cluster
-
-TAKEN_UP_WITHIN_S = 30.0
-POLL_EVERY_S = 0.1
 
 ACCOUNT = "system:serviceaccount:muster-system:muster"
 
@@ -102,9 +99,10 @@ def test_the_lease_does_not_stand_behind_bindings(client: Any, shim_kubeconfig: 
     schemas = client.resources.get(api_version="flowcontrol.apiserver.k8s.io/v1", kind="FlowSchema")
     account = connect(shim_kubeconfig)
     leases = "/apis/coordination.k8s.io/v1/namespaces/muster-system/leases/muster"
-    for path, expected in ((leases, "muster-leader-election"), ("/api/v1/nodes", "service-accounts")):
-        uid = schemas.get(name=expected).metadata.uid
-        wait_until_queued_by(account, path, uid)
+    uid = schemas.get(name="muster-leader-election").metadata.uid
+    # it is taken up some time after it has been stored
+    eventually(lambda: queued_by(account, leases) == uid, "the lease has its own FlowSchema")
+    assert queued_by(account, "/api/v1/nodes") == schemas.get(name="service-accounts").metadata.uid
 
 
 def queued_by(account: Any, path: str) -> str:
@@ -113,14 +111,6 @@ def queued_by(account: Any, path: str) -> str:
     except ApiException as problem:  # there is no lease here
         headers = problem.headers
     return str(headers["X-Kubernetes-PF-FlowSchema-UID"])
-
-
-def wait_until_queued_by(account: Any, path: str, uid: str) -> None:
-    """The API server takes a FlowSchema up some time after it has stored it."""
-    until = time.monotonic() + TAKEN_UP_WITHIN_S
-    while (is_ := queued_by(account, path)) != uid:
-        assert time.monotonic() < until, f"{path}: {is_}, not {uid}"
-        time.sleep(POLL_EVERY_S)
 
 
 def test_the_pods_of_the_deployment_are_admitted(client: Any, installed: list[Manifest]) -> None:

@@ -24,20 +24,27 @@ BOARDS = ("8", "8 = 4+4", "8 pcie", "v100-8x-hybrid-cube-mesh")
 RUNS = 60
 
 
-def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
-    """Racks of a few nodes, on one kind of board or on several, and a gang that no rack holds."""
+def racks_drawn(rng: random.Random, fewest: int, cpu: int) -> tuple[str, int]:
+    """A cluster of `fewest` to three more racks of a few nodes, on one kind of board or on several; and how
+    many GPUs are free."""
     boards = rng.choice([BOARDS[:1], BOARDS[1:2], BOARDS])
     lines, free = [], 0
-    for rack in range(rng.randint(3, 6)):
+    for rack in range(rng.randint(fewest, fewest + 3)):
         nodes = []
         for node in range(rng.randint(2, 5)):
             bits = "".join(rng.choice("01") for _ in range(8))
             free += bits.count("1")
-            nodes.append(f"n{rack}{node}[{rng.choice(boards)}, free {bits}, cpu {rng.randint(8, 16)}]")
+            nodes.append(f"n{rack}{node}[{rng.choice(boards)}, free {bits}, cpu {rng.randint(cpu, 16)}]")
         lines.append(f"rack r{rack}: {'  '.join(nodes)}")
+    return "\n".join(lines), free
+
+
+def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
+    """Such a cluster, and a gang that no rack holds."""
+    text, free = racks_drawn(rng, fewest=3, cpu=8)
     gpus = rng.choice((1, 1, 2))
     members = rng.randint(free // 5, free // 2) // gpus
-    return cluster("\n".join(lines)), gang(f"{members} x {gpus} GPU 1 cpu")
+    return cluster(text), gang(f"{members} x {gpus} GPU 1 cpu")
 
 
 @pytest.fixture

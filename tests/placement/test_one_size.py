@@ -23,7 +23,7 @@ from muster.placement.search.onenode import Share
 from muster.placement.search.onesize import OneSize, one_size
 from tests.placement import naive
 from tests.placement.drawings import RESOURCE, cluster, gang
-from tests.placement.test_many_racks import BOARDS
+from tests.placement.test_many_racks import racks_drawn
 from tests.placement.test_properties import assert_as_good_as_trying_everything, examples
 from tests.placement.worlds import World, worlds
 
@@ -135,15 +135,7 @@ def test_as_good_as_trying_everything(world: World) -> None:
 
 def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
     """Racks of a few nodes, and a gang of several sizes that fills a good part of them."""
-    boards = rng.choice([BOARDS[:1], BOARDS[1:2], BOARDS])
-    lines, free = [], 0
-    for rack in range(rng.randint(2, 5)):
-        nodes = []
-        for node in range(rng.randint(2, 5)):
-            bits = "".join(rng.choice("01") for _ in range(8))
-            free += bits.count("1")
-            nodes.append(f"n{rack}{node}[{rng.choice(boards)}, free {bits}, cpu {rng.randint(6, 16)}]")
-        lines.append(f"rack r{rack}: {'  '.join(nodes)}")
+    text, free = racks_drawn(rng, fewest=2, cpu=6)
     sizes = rng.choice([(1, 2), (2, 4), (1, 1), (4, 1), (1, 2, 4)])
     parts = [rng.random() for _ in sizes]
     units = rng.uniform(0.2, 0.6) * free / sum(parts)
@@ -152,7 +144,7 @@ def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
         for part, size in zip(parts, sizes, strict=True)
     ]
     roles += [f"{rng.randint(1, 4)} x 0 GPU 2 cpu"] * rng.choice((0, 0, 1))
-    return cluster("\n".join(lines)), gang(" + ".join(roles))
+    return cluster(text), gang(" + ".join(roles))
 
 
 def test_as_one_role_they_are_placed_as_well_as_by_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
