@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from muster.domain.constraints import Constraint
 from muster.domain.node import Resources
 
 
@@ -144,6 +146,12 @@ class Role:
     required_scope: str | None = None
     segments: tuple[Segment, ...] = ()
     slice: Slice | None = None
+    room: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Node → how many members of the role it can hold at most, for a reason that the planner does not model
+    (volumes that a node can attach). Nodes that are not in it have no such limit."""
+    scores: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Node → how much kube-scheduler's preferences favour it for a member (0 to 100, node affinity, pod
+    affinity, images …); 0 for nodes that are not in it. The last level of the objective sums it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,8 @@ class Request:
     max_per: tuple[MaxPer, ...] = ()
     running: tuple[Running, ...] = ()
     terms: tuple[Term, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    """Rules between pods, from the pods' own affinity, spread constraints, host ports and shared volumes."""
     priority: int = 0
     created: float = 0.0
     """Seconds since the epoch: when the gang's oldest pod was created; with priority it orders the queue."""
