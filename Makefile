@@ -161,6 +161,11 @@ chaos: $(READY) ## Break everything under load and audit it: JSON (SEED=1 FAULTS
 	@$(PY) -m e2e.chaos $(if $(SEED),--seed $(SEED)) \
 	  $(if $(MINUTES),--minutes $(MINUTES),$(if $(FAULTS),--faults $(FAULTS)))
 
+.PHONY: oracle
+oracle: build ## Random pods on random clusters: what the stock scheduler places, Muster places (SEED=1 CLUSTERS=50 PODS=40)
+	@$(PY) -m e2e.oracle $(if $(SEED),--seed $(SEED)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
+	  $(if $(PODS),--pods $(PODS))
+
 # --- measuring ------------------------------------------------------------------------------------
 
 .PHONY: bench
