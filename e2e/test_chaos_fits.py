@@ -43,6 +43,18 @@ def islands(name: str) -> Object:
     return node(name, labels={"gpu.topology/nvlink-domain-size": "4"})
 
 
+def apart(*members: Object) -> list[Object]:
+    """Add anti-affinity by hostname to members."""
+    term = {"labelSelector": {"matchLabels": {"x": "y"}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return [member | {"spec": member["spec"] | {"affinity": affinity}} for member in members]
+
+
+def mounting(claim: str, member: Object) -> Object:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+    return member | {"spec": member["spec"] | {"volumes": [volume]}}
+
+
 W = f"{NAMESPACE}/gpu.topology/group/w"
 FILLER = pod("filler", "a", (0, 1, 2, 3, 4), gpus=5)
 ENDED = FILLER | {"status": {"phase": "Succeeded"}}
@@ -52,6 +64,15 @@ BESIDE = slice_pod("y", 10, {0: 10})
 
 WAITING = {
     "an empty cluster": Waiting(gang(2, 4), [node("a")], {W}),
+    "anti-affinity, a node each": Waiting(apart(*gang(2, 1)), [node("a"), node("b")], {W}),
+    "anti-affinity, one node for two": Waiting(apart(*gang(2, 1)), [node("a")]),
+    "anti-affinity beside one that runs": Waiting(
+        apart(*gang(1, 1, needed=2), pod("w-1", "a", (0,), gang=own("w", 2))), [node("a")]
+    ),
+    "a volume of the node's rack": Waiting(
+        [mounting("data-r1", *gang(1, 1))], [node("a", labels={RACK: "r1"})], {W}
+    ),
+    "a volume of another rack": Waiting([mounting("data-r0", *gang(1, 1))], [node("a", labels={RACK: "r1"})]),
     "no room": Waiting(gang(2, 4), [node("a", gpus=4)]),
     "fragments that add up": Waiting(gang(3, 4), [node("a", gpus=6), node("b", gpus=6)]),
     "several nodes": Waiting(gang(3, 4), [node("a"), node("b", gpus=4)], {W}),

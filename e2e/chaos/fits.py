@@ -2,8 +2,9 @@
 
 It is simple on purpose: what it claims, it shows, as a node for each member. It knows resources, memory by
 GPU, cordons, taints, ACK's node label, node selectors and the scopes rack, zone, node and nvlink-domain, and
-packs members greedily, largest first. Of a gang that only a search could fit, or in words that it does not
-know, it says nothing.
+packs members greedily, largest first. It knows that members with anti-affinity take a node each, and that a
+claim named after a rack is reached from that rack alone. Of a gang that only a search could fit (spread
+constraints), or in words that it does not know, it says nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from local_cluster.nodes import RACK, SCHEDULE, ZONE
 SCOPE = "gpu.topology/scope"
 LABELS = {"rack": RACK, "zone": ZONE}
 """Scope → the node label whose values are its parts."""
+
+CLAIM_OF_RACK = "data-"
+"""Begins the names of claims; the rest is the rack whose nodes reach the volume."""
 
 DOMAIN_SIZE = "gpu.topology/nvlink-domain-size"
 READ = frozenset({"group", "min-member", "scope", "allocation", "decision"})
@@ -92,6 +96,7 @@ def waiting_that_fit(
 def _fit(key: str, needed: int, pods: Sequence[Object], rooms: Sequence[Room], scope: str) -> Fit | None:
     waiting = [pod for pod in pods if _waits(pod)]
     bound = [pod for pod in pods if pod["spec"].get("nodeName") and not _finished(pod) and not _going(pod)]
+    taken = {str(pod["spec"].get("nodeName")) for pod in pods if not _finished(pod)}
     owners = {_owner(pod) for pod in waiting} - {""}
     done = sum(1 for pod in pods if _succeeded(pod) and _owner(pod) in owners)
     if not waiting or not needed or len(waiting) + len(bound) + done < needed:
@@ -102,14 +107,14 @@ def _fit(key: str, needed: int, pods: Sequence[Object], rooms: Sequence[Room], s
     if len(said) != 1 or unread:
         return None
     scope = said.pop() or scope
-    if scope not in WORDS:
+    if scope not in WORDS or any(pod["spec"].get("topologySpreadConstraints") for pod in waiting):
         return None
     # of an elastic gang that runs, one more is enough to say that it could grow
     wanted = max(needed - len(bound) - done, 1)
     chosen = sorted(waiting, key=lambda pod: (-_gpus(pod), -_requests(pod).get(RESOURCE, 0), _name(pod)))
     chosen = chosen if wanted >= len(chosen) else chosen[-wanted:]
     for part in _parts(scope, rooms, bound):
-        placement = _pack(chosen, part)
+        placement = _pack(chosen, part, taken)
         if placement is not None:
             return Fit(key, placement)
     return None
@@ -135,21 +140,24 @@ def _parts(scope: str, rooms: Sequence[Room], bound: Sequence[Object]) -> list[P
     return [Part([(room, len(island))]) for room in alone for island in room.islands or () if len(island) > 1]
 
 
-def _pack(pods: Sequence[Object], part: Part) -> dict[str, str] | None:
-    """A node for each pod, each on the first that has room; None when one has none."""
+def _pack(pods: Sequence[Object], part: Part, taken: set[str]) -> dict[str, str] | None:
+    """A node for each pod, each on the first that has room; None when one has none. `taken`: nodes of members
+    that run or terminate, which repel those with anti-affinity."""
     free = {room.name: dict(room.free) for room, _ in part.rooms}
     gpus = {room.name: most for room, most in part.rooms}
     memory = {room.name: list(room.memory) for room, _ in part.rooms}
     placement: dict[str, str] = {}
     for pod in pods:
         asked, count = _requests(pod), _gpus(pod)
-        wanted = (pod["spec"].get("nodeSelector") or {}).items()
+        wanted = ((pod["spec"].get("nodeSelector") or {}) | _reachable(pod)).items()
+        apart = "podAntiAffinity" in (pod["spec"].get("affinity") or {})
         for room, _ in part.rooms:
             here = free[room.name]
             enough = all(here.get(resource, 0) >= amount for resource, amount in asked.items())
             slices = _slices(pod, memory[room.name])
             enough = enough and slices is not None and gpus[room.name] >= count
-            if enough and wanted <= room.labels.items():
+            repelled = apart and room.name in taken | set(placement.values())
+            if enough and not repelled and wanted <= room.labels.items():
                 memory[room.name] = slices or []
                 for resource, amount in asked.items():
                     here[resource] -= amount
@@ -159,6 +167,14 @@ def _pack(pods: Sequence[Object], part: Part) -> dict[str, str] | None:
         else:
             return None
     return placement
+
+
+def _reachable(pod: Object) -> dict[str, str]:
+    """The node labels that the pod's claims ask for."""
+    for volume in pod["spec"].get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            return {RACK: claim["claimName"].removeprefix(CLAIM_OF_RACK)}
+    return {}
 
 
 def _slices(pod: Object, free: list[int]) -> list[int] | None:

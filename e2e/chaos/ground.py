@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from e2e.chaos.fits import CLAIM_OF_RACK
+from e2e.chaos.submissions import RACKS_WITH_VOLUMES
 from local_cluster.api import Object
-from local_cluster.nodes import shape_nodes
+from local_cluster.nodes import RACK, shape_nodes
 from local_cluster.shape import NodeGroup, Shape
 
 MESHES, ISLANDS, SHARED = 8, 4, 2
@@ -51,3 +53,36 @@ def nodes(prefix: str) -> dict[str, Object]:
     )
     made = shape_nodes(Shape((meshes, islands, shared)), "the chaos")
     return {str(node["metadata"]["name"]): node for node in made}
+
+
+def volumes(prefix: str, namespace: str) -> list[tuple[Object, Object]]:
+    """A volume for each of some racks, which the nodes of that rack alone can reach, and its claim. Any number
+    of pods may mount it."""
+    return [_volume(f"{prefix}-{rack}", namespace, rack) for rack in RACKS_WITH_VOLUMES]
+
+
+def _volume(name: str, namespace: str, rack: str) -> tuple[Object, Object]:
+    claim = CLAIM_OF_RACK + rack
+    shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    term = {"matchExpressions": [{"key": RACK, "operator": "In", "values": [rack]}]}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            **shared,
+            "capacity": {"storage": "1Gi"},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "local": {"path": "/mnt/data"},
+            "claimRef": {"namespace": namespace, "name": claim},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+        },
+    }
+    wanted = {"requests": {"storage": "1Gi"}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": claim},
+        "spec": {**shared, "volumeName": name, "resources": wanted},
+    }
+    return volume, body

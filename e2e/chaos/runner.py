@@ -27,6 +27,8 @@ from local_cluster.api import ApiError
 from local_cluster.cluster import LocalCluster
 from local_cluster.stack import Stack
 
+VOLUMES = "/api/v1/persistentvolumes"
+
 CEILING = 0.7
 """The share of GPUs that the crowd asks for by itself; targets come on top."""
 
@@ -155,6 +157,9 @@ class _Run:
     def _make_nodes(self) -> None:
         for body in self._world.nodes.values():
             self._patient.create(NODES, body)
+        for volume, claim in ground.volumes(self._name, self._name):
+            self._patient.create(VOLUMES, volume)
+            self._patient.create(f"/api/v1/namespaces/{self._name}/persistentvolumeclaims", claim)
         self._record.until(
             lambda: len(self._ready()) == len(self._world.nodes), "nodes ready", FILLS_WITHIN_S
         )
@@ -192,6 +197,8 @@ class _Run:
         self._patient.delete(pods, grace_s=0)
         for name in self._world.nodes:
             self._patient.delete(f"{NODES}/{name}")
+        for volume, _ in ground.volumes(self._name, self._name):
+            self._patient.delete(f"{VOLUMES}/{volume['metadata']['name']}")
         self._patient.delete(f"/api/v1/namespaces/{self._name}")
 
     # --- faults ---------------------------------------------------------------------------------

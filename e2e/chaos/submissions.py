@@ -8,22 +8,37 @@ from dataclasses import dataclass, replace
 
 from e2e import objects
 from e2e.chaos.auditor import POD_GROUP
-from e2e.chaos.fits import SCOPE
+from e2e.chaos.fits import CLAIM_OF_RACK, SCOPE
 from e2e.objects import Words
 from e2e.scene import COMPLETE
 from e2e.slices import COUNT, RESOURCE
 from local_cluster.api import Object
+from local_cluster.nodes import RACK
 
 ACK, OWN, PODGROUP, SINGLE = "ack", "own", "podgroup", ""
 TERMINATE = "local-cluster/terminate-after"
 RETRIES = 1_000
 """Of a Job: each member that the chaos deletes counts as one that failed."""
 
+NODES_OF_A_RACK = 4
+
 CPU_A_GPU = 8
 """A node has 96 for eight GPUs: what others take of it matters."""
 
 SLICES = 0.3
 """The share of what the crowd submits that asks for memory of shared GPUs."""
+
+APART, SPREAD, VOLUME = "anti-affinity", "spread", "volume"
+"""What members may ask for besides GPUs: a node each, at most two more in a rack than in any other, or a
+volume that the nodes of one rack can reach."""
+
+ASKS = 0.4
+"""The share of gangs of whole GPUs that ask for one of these."""
+
+GANG = "chaos.muster.dev/gang"
+"""Label of all pods: the submission's name, for the selectors of their constraints."""
+
+RACKS_WITH_VOLUMES = ("r0", "r1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +47,8 @@ class Submission:
 
     `needed` is less than `members` in an elastic gang. `lasts_s`: how long each runs; None: until it is told
     to end. `slow_s`: how long a deleted member stays, terminating. `memory`: GiB of shared GPUs that a member
-    asks for, evenly over `gpus` of them; 0: it asks for whole ones.
+    asks for, evenly over `gpus` of them; 0: it asks for whole ones. `asks` is one of APART, SPREAD and
+    VOLUME, or ""; `rack` is where the volume is.
     """
 
     name: str
@@ -45,6 +61,8 @@ class Submission:
     lasts_s: int | None
     slow_s: int
     memory: int = 0
+    asks: str = ""
+    rack: str = ""
 
     @property
     def total(self) -> int:
@@ -65,6 +83,8 @@ class Submission:
         if self.memory:
             asked["limits"] = {RESOURCE: str(self.memory)}
             pod["metadata"]["labels"][COUNT] = str(self.gpus)
+        pod["metadata"]["labels"][GANG] = self.name
+        pod["spec"] |= self._constraints()
         if self.lasts_s is not None:
             pod["metadata"]["annotations"][COMPLETE] = f"{self.lasts_s}s"
         if self.slow_s:
@@ -88,6 +108,21 @@ class Submission:
             "metadata": {"name": self.name},
             "spec": {"minMember": self.needed, **policy},
         }
+
+    def _constraints(self) -> Object:
+        selector = {"matchLabels": {GANG: self.name}}
+        if self.asks == APART:
+            term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+            return {
+                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+            }
+        if self.asks == SPREAD:
+            rule = {"maxSkew": 2, "topologyKey": RACK, "whenUnsatisfiable": "DoNotSchedule"}
+            return {"topologySpreadConstraints": [rule | {"labelSelector": selector}]}
+        if self.asks == VOLUME:
+            claim = {"claimName": CLAIM_OF_RACK + self.rack}
+            return {"volumes": [{"name": "data", "persistentVolumeClaim": claim}]}
+        return {}
 
     def _words(self) -> Words:
         scope = {SCOPE: self.scope} if self.scope and self.dialect != PODGROUP else {}
@@ -114,7 +149,18 @@ def ordinary(chance: random.Random, number: int, dialects: Sequence[str], lasts_
         scopes.append("node")
     if gpus > 1 and members * gpus <= 4:
         scopes.append("nvlink-domain")
-    return _gang(chance, f"gang-{number}", dialects, members, gpus, chance.choice(scopes), lasts_s)
+    made = _gang(chance, f"gang-{number}", dialects, members, gpus, chance.choice(scopes), lasts_s)
+    return _asking(chance, made) if chance.random() < ASKS else made
+
+
+def _asking(chance: random.Random, made: Submission) -> Submission:
+    """Return the gang with something to ask for besides GPUs, of a kind that its scope leaves possible."""
+    asks = chance.choice((APART, SPREAD, VOLUME))
+    if asks == VOLUME:
+        return replace(made, asks=VOLUME, rack=chance.choice(RACKS_WITH_VOLUMES))
+    if made.scope == "rack" and asks == APART and made.members <= NODES_OF_A_RACK:
+        return replace(made, asks=APART)
+    return replace(made, asks=asks, scope="")
 
 
 def target(
