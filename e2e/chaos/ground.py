@@ -56,7 +56,7 @@ def nodes(prefix: str) -> dict[str, Object]:
 
 
 def volumes(prefix: str, namespace: str) -> list[tuple[Object, Object]]:
-    """A volume for each of some racks, which the nodes of that rack alone can reach, and its claim. Any number
+    """Return a volume for some racks, reached from the nodes of that rack alone, and its claim. Any number
     of pods may mount it."""
     return [_volume(f"{prefix}-{rack}", namespace, rack) for rack in RACKS_WITH_VOLUMES]
 
