@@ -47,6 +47,11 @@ def test_what_a_node_offers() -> None:
     assert [(taint.key, taint.value, taint.effect) for taint in node.taints] == [("k", "v", "NoSchedule")]
 
 
+def test_further_resources_are_counted_by_name() -> None:
+    node = read(node_object({"nvidia.com/gpu": "8", "rdma/hca": "4", "ephemeral-storage": "1Ki", "x/y": "0"}))
+    assert node.allocatable.others == (("ephemeral-storage", 1024), ("rdma/hca", 4))
+
+
 MACHINES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     # name: labels, annotations, the machine
     "the document's": ({}, {"NODE_TYPE": "ecs.sccgn6.24xlarge"}, "ecs.sccgn6.24xlarge"),

@@ -149,6 +149,14 @@ def test_all_containers_are_summed_in_order() -> None:
     assert pod.resources == Resources(1500, 0, 1)
 
 
+def test_further_resources_are_summed_by_name() -> None:
+    card = {"requests": {"rdma/hca": "1", "hugepages-2Mi": "4Mi"}}
+    pod = read(
+        pod_object(spec={"containers": [{"name": "a", "resources": card}, {"name": "b", "resources": card}]})
+    )
+    assert pod.resources.others == (("hugepages-2Mi", 8 << 20), ("rdma/hca", 2))
+
+
 def test_init_containers_count_by_the_largest_and_sidecars_add_up() -> None:
     inits = [
         _container("big", 2, "3"),

@@ -38,6 +38,7 @@ def read(obj: NodeObject, settings: Settings = DEFAULTS, more: Iterable[NodeFact
             cpu_milli=quantities.milli(reader.quantity("cpu")),
             memory_bytes=reader.whole("memory"),
             pods=reader.whole("pods"),
+            others=reader.others(),
         ),
         topology=topology,
         gpu_resources=served - {settings.gpu_memory},
@@ -146,6 +147,11 @@ class _Reader:
     def whole(self, resource: str) -> int:
         """Whole units of the resource: a part of one can't be given."""
         return min(quantities.MOST, int(self.quantity(resource)))
+
+    def others(self) -> tuple[tuple[str, int], ...]:
+        """Return what the node offers besides cpu, memory, pods and GPUs, as `Resources.others`."""
+        names = sorted(name for name in self._allocatable if self._settings.is_other(name))
+        return tuple((name, amount) for name in names if (amount := self.whole(name)))
 
     def installed(self, resource: str) -> int:
         """The same with what is broken: a GPU that fails is taken out of allocatable, not out of capacity."""

@@ -83,7 +83,9 @@ def _sum(where: str, spec: PodSpec, settings: Settings) -> Asked:
     shares += [(name, int(a[memory])) for name, a, stays in inits if stays and a.get(memory)]
     cpu, memory_bytes = total.get("cpu", Fraction(0)), total.get("memory", Fraction(0))
     return Asked(
-        resources=Resources(quantities.milli(cpu), quantities.whole(memory_bytes)),
+        resources=Resources(
+            quantities.milli(cpu), quantities.whole(memory_bytes), others=_others(total, settings)
+        ),
         gpus=int(total.get(gpu_resource, 0)),
         gpu_resource=gpu_resource,
         container_gpus=tuple((name, count) for name, a in parts if (count := int(a.get(gpu_resource, 0)))),
@@ -115,8 +117,6 @@ class _Reader:
         amounts: Amounts = {}
         for resource, text in quantity_of.items():
             whole = self._whole(resource)
-            if not (whole or resource in ("cpu", "memory") or self._settings.is_foreign(resource)):
-                continue
             value = quantities.parse(text)
             if value is None or value < 0 or (whole and not _is_count(value)):
                 expected = whole or "a quantity that is not negative"
@@ -142,6 +142,17 @@ class _Reader:
             said = ", ".join(f"{name}: {int(total[name])}" for name in names)
             self.causes.append(BadValue(self._where, "resources", said, "GPUs of one resource in a pod"))
         return names[0] if names else ""
+
+
+def _others(total: Amounts, settings: Settings) -> tuple[tuple[str, int], ...]:
+    """Return what is asked of resources that are neither cpu, memory nor GPUs, as `Resources.others`."""
+    return tuple(
+        sorted(
+            (resource, quantities.whole(amount))
+            for resource, amount in total.items()
+            if amount and settings.is_other(resource)
+        )
+    )
 
 
 def _is_count(value: Fraction) -> bool:

@@ -52,5 +52,10 @@ class Settings:
         """Whether the resource is a GPU's, but none that is planned."""
         return resource.startswith(self.foreign_prefixes)
 
+    def is_other(self, resource: str) -> bool:
+        """Return whether the resource is counted in `Resources.others`: not cpu, memory, pods or GPUs."""
+        gpus = (*self.gpu_resources, self.gpu_memory, self.shared_gpus)
+        return resource not in ("cpu", "memory", "pods", *gpus) and not self.is_foreign(resource)
+
 
 DEFAULTS = Settings()

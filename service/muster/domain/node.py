@@ -24,31 +24,61 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the planner counts besides GPUs: cpu in thousandths of a core, memory in bytes, pods."""
+    """What the planner counts besides GPUs: cpu in thousandths of a core, memory in bytes, pods.
+
+    `others` are all further resources that Kubernetes counts (ephemeral-storage, hugepages, extended ones
+    such as rdma/hca), as (name, amount) by name, without zeros. Amounts are in the resource's own unit.
+    """
 
     cpu_milli: int = 0
     memory_bytes: int = 0
     pods: int = 1
+    others: tuple[tuple[str, int], ...] = ()
 
     def __add__(self, other: Resources) -> Resources:
         return Resources(
-            self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes, self.pods + other.pods
+            self.cpu_milli + other.cpu_milli,
+            self.memory_bytes + other.memory_bytes,
+            self.pods + other.pods,
+            _summed(self.others, other.others, 1),
         )
 
     def __sub__(self, other: Resources) -> Resources:
         return Resources(
-            self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes, self.pods - other.pods
+            self.cpu_milli - other.cpu_milli,
+            self.memory_bytes - other.memory_bytes,
+            self.pods - other.pods,
+            _summed(self.others, other.others, -1),
         )
 
     def times(self, count: int) -> Resources:
-        return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count)
+        """Return what `count` such pods ask for together."""
+        others = tuple((name, amount * count) for name, amount in self.others if count)
+        return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count, others)
+
+    def other(self, name: str) -> int:
+        """Return the amount of one of `others`; 0 if it is not among them."""
+        return next((amount for known, amount in self.others if known == name), 0)
 
     def fits_in(self, free: Resources) -> bool:
+        """Return whether `free` has this much of everything."""
         return (
             self.cpu_milli <= free.cpu_milli
             and self.memory_bytes <= free.memory_bytes
             and self.pods <= free.pods
+            and all(amount <= free.other(name) for name, amount in self.others)
         )
+
+
+def _summed(
+    first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...], sign: int
+) -> tuple[tuple[str, int], ...]:
+    if not second:
+        return first
+    total = dict(first)
+    for name, amount in second:
+        total[name] = total.get(name, 0) + sign * amount
+    return tuple(sorted((name, amount) for name, amount in total.items() if amount))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,11 @@ GPU_MEMORY = "GPU memory"
 """In causes, the resource of shared GPUs, in GiB."""
 
 
+def in_bytes(resource: str) -> bool:
+    """Return whether amounts of the resource are bytes."""
+    return resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-")
+
+
 def gpus_with(units: int) -> str:
     """In causes, the resource of GPUs that have so much memory for slices."""
     return f"GPUs of {units} GiB"

@@ -32,6 +32,7 @@ from muster.domain.reasons import (
     SegmentsTooLarge,
     TooFewParts,
     TooManyMembers,
+    in_bytes,
 )
 from muster.domain.relaxations import (
     DropSelector,
@@ -340,7 +341,7 @@ def _plural_verb(verb: str, count: int) -> str:
 
 def _amount(resource: str, amount: int) -> str:
     """An amount with its unit."""
-    of = "of " if resource in ("memory", GPU_MEMORY) else ""
+    of = "of " if resource == GPU_MEMORY or in_bytes(resource) else ""
     name = resource.replace("GPUs of", "GPU of", 1) if amount == 1 else resource
     return f"{_number(resource, amount)} {of}{name}"
 
@@ -349,7 +350,7 @@ def _number(resource: str, amount: int) -> str:
     """cpu comes in thousandths of a core, memory in bytes."""
     if resource == "cpu":
         return f"{amount / 1000:g}"
-    if resource == "memory":
+    if in_bytes(resource):
         return f"{amount / 2**30:.4g} GiB"
     if resource == GPU_MEMORY:
         return f"{amount} GiB"

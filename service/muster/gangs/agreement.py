@@ -59,7 +59,8 @@ def _resources(pod: Pod) -> str:
     gpus = f"{pod.gpus} {pod.gpu_resource or 'GPUs'}"
     if pod.slice is not None:
         gpus = f"{pod.slice.units} GiB on each of {pod.slice.gpus} shared GPUs"
-    return f"{gpus}, {asked.cpu_milli / 1000:.12g} cpu, {_memory(asked.memory_bytes)} memory"
+    others = "".join(f", {amount} {name}" for name, amount in asked.others)
+    return f"{gpus}, {asked.cpu_milli / 1000:.12g} cpu, {_memory(asked.memory_bytes)} memory{others}"
 
 
 def _memory(amount: int) -> str:

@@ -202,6 +202,7 @@ def resources_fit(asked: Resources, free: Resources) -> bool:
         asked.pods <= free.pods
         and (asked.cpu_milli == 0 or asked.cpu_milli <= free.cpu_milli)
         and (asked.memory_bytes == 0 or asked.memory_bytes <= free.memory_bytes)
+        and all(amount <= free.other(name) for name, amount in asked.others)
     )
 
 

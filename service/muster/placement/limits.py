@@ -103,6 +103,7 @@ def member_room(asked: Resources, free: Resources) -> int:
         counts.append(max(0, free.cpu_milli) // asked.cpu_milli)
     if asked.memory_bytes > 0:
         counts.append(max(0, free.memory_bytes) // asked.memory_bytes)
+    counts += [max(0, free.other(name)) // amount for name, amount in asked.others]
     return min(counts)
 
 

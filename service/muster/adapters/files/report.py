@@ -10,13 +10,12 @@ from typing import Any
 
 from muster.adapters.files.decide import Decided, Outcome, Status
 from muster.domain.decision import Decision, MemberPlacement, Objective, Placed, Unplaceable
-from muster.domain.reasons import Cause
+from muster.domain.reasons import Cause, in_bytes
 from muster.domain.sentences import relaxation_sentence
 
 VERSION = 1
 """Raised when a field changes its meaning or goes; fields may be added without."""
 
-_UNITS = {"cpu": "cpu_milli", "memory": "bytes"}
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -112,6 +111,12 @@ def _memory(place: MemberPlacement | None) -> dict[str, Any]:
     return {"gpu_mem": {str(gpu): place.units for gpu in place.gpus}}
 
 
+def _unit(resource: str) -> str:
+    if resource == "cpu":
+        return "cpu_milli"
+    return "bytes" if in_bytes(resource) else "count"
+
+
 def cause_json(cause: Cause) -> dict[str, Any]:
     """A cause by its type, with its fields; `unit` says in what its numbers count a resource,
     `units` in what those of several do, one by one."""
@@ -120,7 +125,7 @@ def cause_json(cause: Cause) -> dict[str, Any]:
         value = getattr(cause, field.name)
         body[field.name] = [list(pair) for pair in value] if isinstance(value, tuple) else value
     if "resource" in body:
-        body["unit"] = _UNITS.get(body["resource"], "count")
+        body["unit"] = _unit(body["resource"])
     if "resources" in body:
-        body["units"] = [_UNITS.get(resource, "count") for resource, _ in body["resources"]]
+        body["units"] = [_unit(resource) for resource, _ in body["resources"]]
     return body

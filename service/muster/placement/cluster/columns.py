@@ -104,6 +104,8 @@ class Columns:
     gpu_memory: Ints
     """[GPU, row]: units that slices can be given, `NodeState.free_memory`; as many lines as any node has GPUs
     that serve slices, none where no node does."""
+    others: dict[str, Ints]
+    """What is free of further resources, by name: those that `other` was asked about."""
     _order: Order
     _readings: dict[tuple[bool, str], Parts]
     """What `part` (True) and `label` (False) gave; views share the memo as long as all their nodes agree."""
@@ -153,6 +155,17 @@ class Columns:
         """Pods that there is room for."""
         column: Ints = self.amounts[5]
         return column
+
+    def other(self, name: str) -> Ints:
+        """Return by row what is free of a resource of `Resources.others`, in its own unit.
+
+        It is read when it is first asked for: few gangs ask for more than GPUs, cpu and memory.
+        """
+        found = self.others.get(name)
+        if found is None:
+            amounts = (_cut(state.free.other(name)) for state in self.states)
+            found = self.others[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
+        return found
 
     @property
     def gpu_total(self) -> Ints:
@@ -258,6 +271,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         amounts=free,
         totals=totals,
         gpu_memory=gpu_memory,
+        others={},
         _order=order,
         _readings=readings,
         _places=places,
@@ -331,6 +345,7 @@ def _nothing() -> Columns:
         amounts=fixed(np.zeros((6, 0), np.int64)),
         totals=fixed(np.zeros((7, 0), np.int64)),
         gpu_memory=fixed(np.zeros((0, 0), np.int64)),
+        others={},
         _order=Order((), (), [], []),
         _readings={},
         _places={},

@@ -11,7 +11,7 @@ import numpy as np
 
 from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Bools, Columns, Ints
-from muster.placement.explain.emptied import RESOURCES, amount_of, emptied, partly
+from muster.placement.explain.emptied import amount_of, emptied, partly, resources_of
 from muster.placement.explain.refusals import refused_by, resource_missing
 from muster.placement.gang.site import Site, room_of, site_with
 
@@ -151,7 +151,7 @@ class Assumptions:
         refusals.sort(key=lambda one: (one[0], one[1].role, one[1].what))
         taken = tuple(
             Assumption(Kind.TAKEN, what=resource)
-            for resource in reversed(RESOURCES)
+            for resource in reversed(resources_of(self.roles))
             if any(amount_of(role, resource) for role in self.roles)
         )
         return (tuple(each for _, each in refusals), taken, *((rule,) for rule in self._rules()))
@@ -176,7 +176,8 @@ class Assumptions:
             for each in (*self.needed, *self._rules()):
                 if each not in kept:
                     request = DROP[each.kind](request, each)
-            free = frozenset(what for what in RESOURCES if Assumption(Kind.TAKEN, what=what) not in kept)
+            resources = resources_of(self.roles)
+            free = frozenset(what for what in resources if Assumption(Kind.TAKEN, what=what) not in kept)
             view, room = self._free(free)
             self._worlds[kept] = World(view, request, self._admitted(kept), room, self._bare)
         return self._worlds[kept]

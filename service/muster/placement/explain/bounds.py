@@ -78,6 +78,7 @@ def _resources(site: Site, rows: Ints, active: Sequence[int]) -> list[tuple[Ints
         ([min(role.resources.cpu_milli, LARGEST) for role in roles], view.cpu),
         ([min(role.resources.memory_bytes, LARGEST) for role in roles], view.memory),
         ([min(max(1, role.resources.pods), LARGEST) for role in roles], view.pods),
+        *(([role.resources.other(name) for role in roles], view.other(name)) for name in site.others),
     ]
     left = np.array(
         [LARGEST if rule is None or rule.most < 0 else rule.most for rule in site.rules.node_rules]

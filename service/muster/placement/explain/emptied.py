@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
@@ -18,13 +18,20 @@ from muster.placement.cluster.fabric import Shape, place_of
 
 GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"
 RESOURCES = (GPU, GPU_MEMORY, CPU, MEMORY, PODS)
+"""Resources that each cluster has; others go by their own names, as in `Resources.others`."""
+
+
+def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
+    """Return `RESOURCES`, then the other resources that these roles ask for, by name."""
+    return (*RESOURCES, *sorted({name for role in roles for name, _ in role.resources.others}))
 
 
 def free_of(view: Columns, what: str) -> Ints:
     """What is free of a resource, by row; of GPU memory in all."""
     if what == GPU_MEMORY:
         return np.asarray(view.gpu_memory.sum(axis=0))
-    return {GPU: view.free_count, CPU: view.cpu, MEMORY: view.memory, PODS: view.pods}[what]
+    known = {GPU: view.free_count, CPU: view.cpu, MEMORY: view.memory, PODS: view.pods}
+    return known[what] if what in known else view.other(what)
 
 
 def in_one_piece(view: Columns, what: str) -> Ints:
@@ -35,13 +42,14 @@ def in_one_piece(view: Columns, what: str) -> Ints:
 def amount_of(role: Role, what: str) -> int:
     """What one member asks for, in the units of `free_of`."""
     asked = role.resources
-    return {
+    known = {
         GPU: role.gpus,
         GPU_MEMORY: role.slice.units * role.slice.gpus if role.slice else 0,
         CPU: asked.cpu_milli,
         MEMORY: asked.memory_bytes,
         PODS: max(1, asked.pods),
-    }[what]
+    }
+    return known[what] if what in known else asked.other(what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ def emptied(view: Columns, request: Request) -> Columns:
         shape=shape,
         shapes=shapes,
         promised=promised,
+        others={},
         _places={},
     )
 
@@ -99,10 +108,12 @@ def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns
     if not resources:
         return view
     free = view.amounts.copy()
-    for resource in set(resources) - {GPU_MEMORY}:
+    for resource in LINES.keys() & set(resources):
         free[LINES[resource]] = empty.amounts[LINES[resource]]
+    others = {name: (empty if name in resources else view).other(name) for name in view.others}
     memory = (empty if GPU_MEMORY in resources else view).gpu_memory
-    return replace(empty if GPU in resources else view, amounts=free, gpu_memory=memory)
+    changed = empty if GPU in resources else view
+    return replace(changed, amounts=free, gpu_memory=memory, others=others)
 
 
 def _all_memory(view: Columns) -> Ints:

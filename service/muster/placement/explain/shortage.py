@@ -26,11 +26,11 @@ from muster.placement.explain.emptied import (
     GPU,
     MEMORY,
     PODS,
-    RESOURCES,
     amount_of,
     emptied,
     free_of,
     in_one_piece,
+    resources_of,
 )
 from muster.placement.explain.minimal import irreducible
 from muster.placement.gang.site import room_of
@@ -55,7 +55,7 @@ def shortage(conflict: Conflict) -> Cause | None:
         return cause
     fit = None if _ruled(request) else conflict.oracle.members(world)
     short, *others = _limits(conflict, world, rows)
-    amounts = {what: _sum(free_of(world.view, what)[rows]) for what in RESOURCES}
+    amounts = {what: _sum(free_of(world.view, what)[rows]) for what in resources_of(world.request.roles)}
     if others:
         free = tuple((_called(conflict, what), amounts[what]) for what in (short, *others))
         return FreeApart(conflict.name, free, fit, world.wanted, conflict.even_empty)
@@ -91,7 +91,11 @@ def _there(view: Columns, request: Request, rows: Ints) -> list[Role]:
 def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
     """The resources that are short: one if that one alone is, one that others take if there is the choice;
     else some that are short when they are asked for at once, none of them idle."""
-    asked = [what for what in RESOURCES if any(amount_of(role, what) for role in conflict.members_of)]
+    asked = [
+        what
+        for what in resources_of(conflict.members_of)
+        if any(amount_of(role, what) for role in conflict.members_of)
+    ]
     taken = {each.what for each in conflict.told(Kind.TAKEN)}
     asked.sort(key=lambda what: what not in taken)
     covered = {what: _covered(conflict, world, rows, what) for what in asked}
@@ -112,7 +116,8 @@ def _asking(world: World, resources: Collection[str]) -> World:
     def asking(role: Role) -> Role:
         cpu = role.resources.cpu_milli if CPU in resources else 0
         memory = role.resources.memory_bytes if MEMORY in resources else 0
-        of_pod = replace(role.resources, cpu_milli=cpu, memory_bytes=memory)
+        others = tuple(other for other in role.resources.others if other[0] in resources)
+        of_pod = replace(role.resources, cpu_milli=cpu, memory_bytes=memory, others=others)
         part = role.slice if GPU_MEMORY in resources else None
         return replace(role, resources=of_pod, gpus=role.gpus if GPU in resources else 0, slice=part)
 
@@ -127,7 +132,7 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
         admitted = rows[world.admitted[role.name][rows]]
         if not len(admitted) or room_of(world.view, role)[admitted].any():
             continue
-        for what in RESOURCES:
+        for what in resources_of((role,)):
             node, largest = _largest(world.view, admitted, what)
             asked = role.slice.units if what == GPU_MEMORY and role.slice else amount_of(role, what)
             if asked > largest:
@@ -136,7 +141,7 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
         # Each resource alone would do somewhere: the node that has most GPUs lacks another one.
         best = admitted[int(_most_gpus(world.view, role)[admitted].argmax())]
         node = world.view.names[best]
-        for what in (CPU, MEMORY, PODS, GPU):
+        for what in (CPU, MEMORY, PODS, *(name for name, _ in role.resources.others), GPU):
             has = int(free_of(world.view, what)[best])
             if amount_of(role, what) > has:
                 name = _called(conflict, what)

@@ -9,6 +9,7 @@ from math import gcd, prod
 
 import numpy as np
 
+from muster.domain.request import Role
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts
 from muster.placement.gang.packed import packed
 from muster.placement.gang.site import Counts, Site
@@ -88,16 +89,10 @@ def mixes_on(site: Site, rows: Ints, need: Counts, masks: Ints | None = None) ->
 
 
 def _of_roles(site: Site, rows: Ints, caps: Ints, active: list[int], gpus: Ints) -> tuple[Ints, list[Mixes]]:
-    view = site.columns
     caps = caps[active]
-    asks = np.array(
-        [
-            (role.gpus, role.resources.cpu_milli, role.resources.memory_bytes, max(1, role.resources.pods))
-            for role in (site.roles[r] for r in active)
-        ],
-        np.int64,
-    )
-    free = np.stack([gpus, view.cpu[rows], view.memory[rows], view.pods[rows]])
+    roles = [site.roles[r] for r in active]
+    asks = np.concatenate([np.array([[role.gpus] for role in roles], np.int64), _asked(site, roles)], axis=1)
+    free = np.concatenate([gpus[None], _free(site, rows)])
     key = np.concatenate([caps, _binding(caps, asks, np.maximum(0, free))])
     index, first = _distinct(key)
     asked = tuple(map(tuple, asks.tolist()))
@@ -110,23 +105,37 @@ def _of_roles(site: Site, rows: Ints, caps: Ints, active: list[int], gpus: Ints)
     return index, found
 
 
+def _asked(site: Site, roles: Sequence[Role]) -> Ints:
+    """Return what a member of each role asks for besides GPUs, [role, resource]."""
+    asks = [
+        (
+            role.resources.cpu_milli,
+            role.resources.memory_bytes,
+            max(1, role.resources.pods),
+            *(role.resources.other(name) for name in site.others),
+        )
+        for role in roles
+    ]
+    return np.array(asks, np.int64)
+
+
+def _free(site: Site, rows: Ints) -> Ints:
+    """Return what these nodes have free, [resource, row], of the resources of `_asked`."""
+    view = site.columns
+    lines = [view.cpu, view.memory, view.pods, *(view.other(name) for name in site.others)]
+    return np.stack([line[rows] for line in lines])
+
+
 def _packed(site: Site, rows: Ints, caps: Ints, memory: Ints, free: Ints) -> tuple[Ints, list[Mixes]] | None:
     """The mixes of gangs that share GPUs, for all nodes at once: `memory` left, [GPU, row], and a mask of the
     GPUs that are `free`. None where the tables would be too large. Nodes that differ in the order of their
     GPUs, or in what is of no use, are one."""
-    view, asks = site.columns, site.asks
+    asks = site.asks
     if any(rule is not None and max(rule.unit) > 1 for rule in site.rules.node_rules):
         return None  # then not all that is less than what fits does
     units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
-    each = np.array(
-        [
-            (role.resources.cpu_milli, role.resources.memory_bytes, max(1, role.resources.pods))
-            for role in site.roles
-        ],
-        np.int64,
-    ).T
-    left = np.maximum(0, np.stack([view.cpu[rows], view.memory[rows], view.pods[rows]]))
-    left = np.minimum(left, (each @ caps))  # more is of no use
+    each = _asked(site, site.roles).T
+    left = np.minimum(np.maximum(0, _free(site, rows)), each @ caps)  # more is of no use
     index, first = _distinct(np.concatenate([caps, left, units * 2 + whole]))
     table = packed(asks, caps[:, first], each, left[:, first], units[:, first], whole[:, first])
     if table is None:

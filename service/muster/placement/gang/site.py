@@ -64,6 +64,11 @@ class Site:
         return tuple(map(ask_of, self.roles))
 
     @property
+    def others(self) -> tuple[str, ...]:
+        """Names of the further resources (`Resources.others`) that any member asks for."""
+        return tuple(sorted({name for role in self.roles for name, _ in role.resources.others}))
+
+    @property
     def sliced(self) -> bool:
         """Whether any member shares GPUs."""
         return any(role.slice and role.members for role in self.roles)
@@ -253,6 +258,8 @@ def room_of(view: Columns, role: Role) -> Ints:
         room = np.minimum(room, np.maximum(0, view.cpu) // min(asked.cpu_milli, BEYOND))
     if asked.memory_bytes > 0:
         room = np.minimum(room, np.maximum(0, view.memory) // min(asked.memory_bytes, BEYOND))
+    for name, amount in asked.others:
+        room = np.minimum(room, np.maximum(0, view.other(name)) // min(amount, BEYOND))
     if role.gpus:
         room = np.minimum(room, view.free_count // role.gpus)
     if role.slice:
@@ -292,4 +299,6 @@ def fits_at_once(site: Site, need: Counts) -> Bools:
         admitted &= view.cpu >= total.cpu_milli
     if total.memory_bytes:
         admitted &= view.memory >= total.memory_bytes
+    for name, amount in total.others:
+        admitted &= view.other(name) >= amount
     return admitted

@@ -96,6 +96,7 @@ def _size(site: Site, role: int, unit: int) -> int:
         large.gpus == size * small.gpus
         and asked.cpu_milli == every.cpu_milli
         and asked.memory_bytes == every.memory_bytes
+        and asked.others == every.others
         and np.array_equal(site.room[role], site.room[unit] // size)
     )
     return size if multiple else 0

@@ -19,7 +19,9 @@ def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
     for name, members in groups.items():
         spot = touched[name]
         free, each = spot.state.free, [asks[member.role] for member in members if member.role in asks]
+        others = sorted({name for r in each for name, _ in r.others})
         for what, asked, left in (
+            *((name, sum([r.other(name) for r in each]), free.other(name)) for name in others),
             ("cpu", sum([r.cpu_milli for r in each]), free.cpu_milli),
             ("memory", sum([r.memory_bytes for r in each]), free.memory_bytes),
             ("pods", sum([r.pods for r in each]), free.pods),
