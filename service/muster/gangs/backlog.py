@@ -24,6 +24,10 @@ class Backlog:
         self._ledger = ledger
         self._queue = Queue()
         self._refused: dict[Needs, set[str]] = {}
+        self._holding: dict[str, Gang] = {}
+        """Refused gangs that were holding places when they were refused: each is looked at alone."""
+        self.constrained: set[str] = set()
+        """Refused gangs that may come to fit though no node gained."""
         self._gained: set[str] = set()
         self._anywhere = False
         self._passed_over: set[Needs] = set()
@@ -37,6 +41,10 @@ class Backlog:
         """Nothing fits it now."""
         assert gang.needs is not None
         self._refused.setdefault(gang.needs, set()).add(gang.key)
+        if gang.kept:
+            self._holding[gang.key] = gang
+        if gang.needs.constrained:
+            self.constrained.add(gang.key)
 
     def has(self, gang: Gang) -> bool:
         """Whether the gang waits or is refused."""
@@ -46,6 +54,8 @@ class Backlog:
     def leave(self, gang: Gang) -> None:
         """The gang neither waits nor is refused any more."""
         self._queue.drop(gang.key)
+        self._holding.pop(gang.key, None)
+        self.constrained.discard(gang.key)
         if gang.needs in self._refused:
             self._refused[gang.needs].discard(gang.key)
             if not self._refused[gang.needs]:
@@ -72,15 +82,21 @@ class Backlog:
         self._passed_over |= self._refused.keys() - helped
         if self._passed_over and self.update_at is None:
             self.update_at = update_at
-        return sorted(itertools.chain.from_iterable(self._refused[needs] for needs in helped))
+        keys = set(itertools.chain.from_iterable(self._refused[needs] for needs in helped))
+        keys.update(key for key, gang in self._holding.items() if self._may_fit(gang, gained))
+        return sorted(keys)
 
     def asked(self) -> None:
         """The planner is asked about the cluster as it is now."""
         self._gained, self._anywhere = set(), False
 
-    def overtaken(self, needs: Needs) -> bool:
-        """Whether what came free since may help a gang that did not fit then."""
-        return self._anywhere or may_fit_now(needs, self._ledger, self._gained)
+    def overtaken(self, gang: Gang) -> bool:
+        """Return whether what came free since the planner was asked may help a gang that did not fit then."""
+        return self._anywhere or self._may_fit(gang, self._gained)
+
+    def _may_fit(self, gang: Gang, gained: Collection[str]) -> bool:
+        assert gang.needs is not None
+        return may_fit_now(gang.needs, self._ledger, gained, gang.kept)
 
     def update(self) -> None:
         """The time has come to ask about what was passed over."""

@@ -17,6 +17,8 @@ def due(lives: Lives, gang: Gang, alarm: Alarm, now: float, same: bool) -> None:
             lives.say_numbers(gang, now)
         case Alarm.EARMARK:
             lives.earmark_due(gang, now)
+        case Alarm.RULES if same:
+            lives.rules_due(gang)
         case Alarm.COUNT if same:
             lives.count(gang, now)
         case Alarm.PHASE if same:

@@ -20,8 +20,7 @@ def decided(lives: Lives, event: events.Decided) -> None:
     gang, solving = found
     decision = event.decision
     if isinstance(decision, Unplaceable):
-        assert gang.needs is not None
-        overtaken = lives.backlog.overtaken(gang.needs)
+        overtaken = lives.backlog.overtaken(gang)
         if gang.arrived is not None:  # of pods that it was not asked about
             lives.settle(gang, event.now)
             return

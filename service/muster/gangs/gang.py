@@ -81,6 +81,8 @@ class Alarm(StrEnum):
     """It has been bound in part for as long as it may be."""
     EARMARK = "earmark"
     """It has waited for so long that a domain is kept for it; or that has lasted long enough."""
+    RULES = "rules"
+    """Pods have started or ended that its rules may speak of; ends with the phase."""
     NUMBERS = "numbers"
     """The numbers in its refusal may be told again."""
 

@@ -32,6 +32,9 @@ class Ledger:
         self._whole: Counter[tuple[str, int]] = Counter()
         self.gained: set[str] = set()
         """The nodes that came, changed, or on which a usage ended or moved, since `take_gained`."""
+        self.stirred = False
+        """Whether any node or usage changed since `take_gained`. Rules between pods may hold or fail by that.
+        Whoever learns of such a change in another way (labels of a running pod, say) sets it."""
 
     def set_policies(self, policies: Policies) -> None:
         """What says the levels of the fabric and the typical requests, for all snapshots from now on."""
@@ -97,12 +100,18 @@ class Ledger:
 
     def without(self, uids: Collection[str]) -> Snapshot:
         """The cluster now, had these pods reserved and bound nothing."""
-        nodes = dict(self.snapshot().nodes)
-        left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
-        for name in left_by & nodes.keys():
-            left = [usage for uid, usage in self._on_node[name].items() if uid not in uids]
-            nodes[name] = _state(self.nodes[name], left)
+        nodes = {**self.snapshot().nodes, **self.states_without(uids)}
         return Snapshot(nodes, self.policies.levels, self.policies.typical)
+
+    def states_without(self, uids: Collection[str]) -> dict[str, NodeState]:
+        """Return the state of each node that these pods take of, by name, as if they took nothing."""
+        left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
+        return {
+            name: _state(
+                self.nodes[name], [usage for uid, usage in self._on_node[name].items() if uid not in uids]
+            )
+            for name in left_by & self.nodes.keys()
+        }
 
     def on_node(self, name: str) -> Mapping[str, Usage]:
         """UID → usage of the node."""
@@ -128,8 +137,8 @@ class Ledger:
         return self._whole
 
     def take_gained(self) -> set[str]:
-        """`gained`, which begins anew."""
-        gained, self.gained = self.gained, set()
+        """Return `gained`, which begins anew, as `stirred` does."""
+        gained, self.gained, self.stirred = self.gained, set(), False
         return gained
 
     def _set_state(self, name: str, state: NodeState | None) -> None:
@@ -160,7 +169,7 @@ class Ledger:
 
     def _touch(self, name: str) -> None:
         self._dirty.add(name)
-        self._snapshot = None
+        self._snapshot, self.stirred = None, True
 
     def _settle(self) -> None:
         for name in self._dirty:

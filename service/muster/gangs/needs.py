@@ -4,13 +4,19 @@ gangs that wait: those are not asked about again.
 All tests here are necessary ones: a gang is passed over only where a proof says that it does not fit. The
 proof stands on one thing: a gang that did not fit before some nodes gained does not fit after it either,
 where none of these nodes can take any of its members.
+
+The proof counts the places that the gang itself holds as free for it. It does not cover rules between pods
+and room by node: a pod that starts or ends anywhere may change those. Such a gang is looked at again when
+`rules` or `rooms` of its request differ from what it was refused with.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from muster.domain.constraints import Constraint
 from muster.domain.node import Resources
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState
@@ -23,10 +29,13 @@ WholeGpus = Mapping[tuple[str, int], int]
 @dataclass(frozen=True, slots=True)
 class Needs:
     """`asks`: (GPU resource, GPUs, other resources), what one member of each role takes of a node. `quotas`:
-    (GPU resource, k, how many members that ask for k or more of it must be placed at the least)."""
+    (GPU resource, k, how many members that ask for k or more of it must be placed at the least). `rules` and
+    `rooms` are the request's constraints and the rooms of its roles that have any."""
 
     asks: frozenset[tuple[str, int, Resources]]
     quotas: tuple[tuple[str, int, int], ...]
+    rules: tuple[Constraint, ...] = ()
+    rooms: tuple[Mapping[str, int], ...] = field(default=(), hash=False)
 
     @classmethod
     def of(cls, request: Request) -> Needs:
@@ -42,14 +51,33 @@ class Needs:
             as_many = sum(count for (name, k), count in sizes.items() if name == resource and k >= gpus)
             quotas.append((resource, gpus, max(0, as_many - spare)))
         asks = frozenset((role.gpu_resource, role.gpus, role.resources) for role in request.roles)
-        return cls(asks, tuple(quotas))
+        rooms = tuple(role.room for role in request.roles if role.room)
+        return cls(asks, tuple(quotas), request.constraints, rooms)
+
+    @property
+    def constrained(self) -> bool:
+        """Return whether the gang may come to fit though no node gained."""
+        return bool(self.rules or self.rooms)
 
 
-def may_fit_now(needs: Needs, ledger: Ledger, gained: Collection[str]) -> bool:
-    """Whether a gang that did not fit may fit now that these nodes gained; False is a proof."""
-    return any(
-        _takes_one(state, needs) for state in map(ledger.state, gained) if state is not None
-    ) and _enough_whole(ledger.whole_gpus(), needs)
+def may_fit_now(needs: Needs, ledger: Ledger, gained: Collection[str], own: Collection[str] = ()) -> bool:
+    """Return whether a gang that did not fit may fit now that these nodes gained; False is a proof.
+
+    `own` are the UIDs whose reserved places are held for this gang: they count as free for it.
+    """
+    mine = ledger.states_without(own)
+    states = (mine.get(name) or ledger.state(name) for name in gained)
+    if not any(_takes_one(state, needs) for state in states if state is not None):
+        return False
+    whole = ledger.whole_gpus()
+    if mine:
+        whole = Counter(whole)
+        for name, free in mine.items():
+            for state, nodes in ((ledger.state(name), -1), (free, 1)):
+                assert state is not None
+                for resource in state.node.gpu_resources:
+                    whole[resource, state.free_gpu_count] += nodes
+    return _enough_whole(whole, needs)
 
 
 def _takes_one(state: NodeState, needs: Needs) -> bool:
