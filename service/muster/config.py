@@ -156,6 +156,9 @@ class Gangs(_Section):
         description="After how long what comes free in the best domain is kept for the oldest waiting gang.",
     )
     earmark_s: Seconds = Field(default=600.0, description="How long it is kept, at most.")
+    earmark_share: float = Field(
+        default=0.75, gt=0, le=1, description="Share of the cluster's GPUs that it covers, at most."
+    )
     exclusion_first_s: Seconds = Field(
         default=1.0,
         description="How long a node that an in-tree plugin refused is left out; 4 times as long each time.",

@@ -80,6 +80,6 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     usages = [usage for each in world.pods.values() if (usage := each.usage) is not None]
     asked = requests.request(lives.gangs[key].group, lives.ledger, lives.roster.policies)
     snapshot = Snapshot.of(nodes, usages)
-    if lives.earmark is not None and lives.earmark.gang != key:
+    if lives.earmark is not None and lives.earmark.hides_from(lives.gangs[key]):
         snapshot = hidden_by(lives.earmark, snapshot)
     return not isinstance(place(snapshot, asked, Limits()), Unplaceable)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from muster.domain.node import Node
-from muster.domain.request import Request
+from muster.domain.node import Node, Resources
+from muster.domain.pod import Pod, Wishes
+from muster.domain.request import NodeRules, Request, SelectorTerm
 from muster.domain.snapshot import Snapshot
 from muster.gangs.earmark import best_domain
 from muster.gangs.settings import Settings
@@ -66,7 +67,7 @@ def test_half_a_gang_may_take_what_is_kept_for_another() -> None:
     assert earmark is not None
     gang = next(iter(world.coordinator.lives.gangs.values()))
     other = replace(earmark, gang="another")
-    world.coordinator.lives.earmark = other
+    world.coordinator.lives.earmarks.current = other
     assert world.coordinator.lives.open_to(gang).nodes["a"].free_gpu_count == 0
     gang.whole, gang.group = False, replace(gang.group, bound=(pod("x", node="c"),))
     assert world.coordinator.lives.open_to(gang).nodes["a"].free_gpu_count == 3
@@ -102,7 +103,7 @@ def test_the_best_domain_lacks_least(
 ) -> None:
     request = asked(*sizes, least=least, required_scope=scope)
     usages = [usage for name, gpus in used.items() if (usage := foreign(f"f{name}", name, gpus).usage)]
-    assert best_domain(request, Snapshot.of(racks(**used), usages)) == nodes
+    assert set(best_domain(request, Snapshot.of(racks(**used), usages))) == nodes
 
 
 def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
@@ -119,3 +120,173 @@ def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
     world.gone("e1")
     world.gone("old")
     assert lives.earmark is None
+
+
+# --- what it does not do ------------------------------------------------------------------------------------
+
+
+def kept(world: World) -> set[str]:
+    """The nodes that the earmark covers."""
+    earmark = world.coordinator.lives.earmark
+    return set(earmark.nodes) if earmark is not None else set()
+
+
+def owner(world: World) -> str:
+    """The name of the gang that has the earmark, "" for none."""
+    earmark = world.coordinator.lives.earmark
+    return world.coordinator.lives.gangs[earmark.gang].name[2] if earmark is not None else ""
+
+
+@pytest.mark.parametrize(("priority", "planned"), [(-1, False), (0, False), (1, True)])
+def test_it_hides_nothing_from_a_higher_priority(priority: int, planned: bool) -> None:
+    world = waiting()
+    world.see(foreign("f", "c", 1))  # node c is full
+    world.see(pod("u", gang="", gpus=1, priority=priority))
+    assert world.planned("u") is planned
+
+
+def test_it_hides_nothing_from_the_replacement_of_a_running_gangs_member() -> None:
+    world = World().start(node("a", 8), node("b", 8))
+    world.see(*(pod(f"r{i}", "run", of=2, owner="job") for i in range(2)))
+    world.run("run")
+    home = world.pods["r0"].node
+    world.see(pod("big", gang="", gpus=8), foreign("f", "b" if home == "a" else "a", 8))
+    world.wait(600)
+    assert (owner(world), kept(world)) == ("big", {home})
+    world.gone("r1")
+    world.see(pod("r9", "run", of=2, owner="job"))
+    assert world.planned("run")
+
+
+def test_further_members_of_a_running_gang_wait_behind_it() -> None:
+    world = World().start(node("a", 8), node("b", 8), node("c", 8))
+    world.see(foreign("fa", "a", 6), foreign("fb", "b", 6), foreign("fc", "c", 7))
+    world.see(wishing("e0", of=1, gang="e"))
+    world.run("e")
+    world.see(pod("b0", gang="b", gpus=8), pod("b1", gang="b", gpus=8))
+    world.wait(600)
+    assert owner(world) == "b"
+    nodes = {name for name in "abc" if name not in kept(world)}
+    assert world.pods["e0"].node in nodes or nodes == {"c"}
+    world.see(wishing("e1", of=1, gang="e", gpus=2))
+    assert world.phase("e") == "unplaceable"
+
+
+def daemon(uid: str, on: str, cpu_milli: int) -> Pod:
+    """A running pod without GPUs."""
+    resources = Resources(cpu_milli, 1 << 30, 1)
+    return replace(foreign(uid, on, 0), resources=resources, gpu_resource="", container_gpus=())
+
+
+@pytest.mark.parametrize(
+    ("cpu_milli", "gpus", "nodes"),
+    [(32_000, 0, {"a", "b"}), (32_001, 0, {"b", "c"}), (63_000, 1, {"a", "b"})],
+    ids=["enough is left", "too little is left", "its pod has a GPU and ends"],
+)
+def test_what_pods_without_gpus_take_does_not_come_free(cpu_milli: int, gpus: int, nodes: set[str]) -> None:
+    world = World().start(node("a", 8), node("b", 8), node("c", 8))
+    resources = Resources(cpu_milli, 1 << 30, 1)
+    hog = replace(foreign("x", "a", 1), resources=resources) if gpus else daemon("x", "a", cpu_milli)
+    world.see(hog, foreign("f", "b", 2), foreign("g", "c", 3))
+    world.see(*(pod(f"p{i}", gpus=8, resources=Resources(32_000, 1 << 30, 1)) for i in range(2)))
+    world.wait(600)
+    assert kept(world) == nodes
+
+
+def test_members_of_the_gang_that_run_stay_where_they_are() -> None:
+    world = World().start(node("a", 8), node("b", 8))
+    world.see(wishing("e0", of=1, gang="e", gpus=1))
+    world.run("e")
+    home = world.pods["e0"].node
+    other = "b" if home == "a" else "a"
+    world.see(foreign("f", other, 2), wishing("e1", of=1, gang="e", gpus=8))
+    world.wait(600)
+    assert kept(world) == {other}
+
+
+@pytest.mark.parametrize("scope", [None, "rack"])
+def test_a_domain_that_failed_for_a_term_is_not_the_next_choice(scope: str | None) -> None:
+    """Each rack is a node: a lacks one GPU, b two and c three. Nobody's pods end."""
+    world = World().start(*racks(a=0, b=0, c=0))
+    world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 3))
+    world.see(wishing("p", Wishes(required_scope=scope), gpus=4))
+    chosen = []
+    for _ in range(4):
+        world.wait(600)
+        chosen.append(kept(world))
+        world.wait(600)
+    assert chosen == [{"a"}, {"b"}, {"c"}, set()]
+    assert kept(world) == {"a"}
+
+
+def test_nodes_that_came_free_in_a_term_are_kept_again() -> None:
+    world = waiting()
+    assert kept(world) == {"a", "b"}
+    world.gone("fa")
+    world.wait(600)
+    assert kept(world) == set()
+    world.wait(600)
+    assert kept(world) == {"a", "c"}
+
+
+@pytest.mark.parametrize(
+    ("share", "members", "nodes"),
+    [(0.75, 3, {"a", "b", "c"}), (0.74, 3, set()), (0.1, 1, {"a"}), (1.0, 4, {"a", "b", "c", "d"})],
+)
+def test_it_covers_a_share_of_the_cluster_or_one_node(share: float, members: int, nodes: set[str]) -> None:
+    world = World(Settings(settle_s=0, earmark_share=share)).start(*(node(name) for name in "abcd"))
+    world.see(*(foreign(f"f{name}", name, 1) for name in "abcd"))
+    world.see(*(pod(f"p{i}", of=members, gpus=4) for i in range(members)))
+    world.wait(600)
+    assert kept(world) == nodes
+
+
+def test_the_namespaces_take_turns_and_a_higher_priority_comes_first() -> None:
+    world = World().start(*(node(name, 8) for name in "abcdef"))
+    world.see(*(foreign(f"f{name}", name, 1) for name in "abcdef"))
+    for number in range(4):
+        world.see(pod(f"many{number}", gang="", gpus=8, namespace="many"))
+    world.see(pod("one", gang="", gpus=8, namespace="one"))
+    turns = []
+    world.wait(600)
+    for number in range(5):
+        turns.append(owner(world))
+        if number == 1:
+            world.see(pod("urgent", gang="", gpus=8, namespace="many", priority=1))
+            world.wait(599)
+            assert owner(world) == turns[-1]
+            world.wait(1)
+        else:
+            world.wait(600)
+    assert turns == ["many0", "one", "urgent", "many1", "urgent"]
+
+
+def test_a_look_examines_one_gang_and_dismisses_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300 gangs none can be helped: nodes have a label that the gangs do not want."""
+    examined: list[float] = []
+
+    def counted(*arguments: object, **more: object) -> object:
+        examined.append(world.now)
+        return best_domain(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("muster.gangs.earmark.best_domain", counted)
+    world = World().start(node("a", 8), node("b", 8))
+    world.see(foreign("f", "a", 1), foreign("g", "b", 1))
+    rules = NodeRules((SelectorTerm("no", "In", ("such",)),))
+    world.see(*(pod(f"x{i}", gang="", gpus=8, rules=rules) for i in range(300)))
+    world.see(*(pod(f"y{i}", gang="", gpus=9) for i in range(300)))
+    world.see(pod("last", gang="", gpus=8))
+    world.wait(599)
+    assert examined == []
+    world.wait(400)
+    assert len(examined) == len(set(examined)) == 301
+    assert owner(world) == "last"
+
+
+@pytest.mark.parametrize(("roles", "found"), [(100, True), (150, False)])
+def test_a_gang_that_would_cost_too_much_to_look_at_has_none(roles: int, found: bool) -> None:
+    """Each role looks at the nodes that the roles before it have filled."""
+    request = asked(4, least=1)
+    many = tuple(replace(request.roles[0], name=f"r{i}") for i in range(roles))
+    nodes = [node(f"n{i:03}") for i in range(200)]
+    assert bool(best_domain(replace(request, roles=many, min_member=roles), Snapshot.of(nodes, ()))) is found

@@ -103,6 +103,7 @@ class Coordinator:
         found = (
             lives.alarms.next(),
             lives.backlog.update_at,
+            lives.earmarks.next_at(),
             self._statuses.next_deadline(),
             *lives.orphans.values(),
         )
@@ -355,6 +356,8 @@ class Coordinator:
             return
         if lives.backlog.update_at is not None and lives.backlog.update_at <= now:
             lives.backlog.update()
+        if (look_at := lives.earmarks.next_at()) is not None and look_at <= now:
+            lives.earmark_due(now)
         for uid in [uid for uid, until in lives.orphans.items() if until <= now]:
             self.lives.drop_orphan(uid)
         for gang, alarm in list(lives.alarms.due(now)):

@@ -79,8 +79,6 @@ class Alarm(StrEnum):
     """Its pods have come one after another: they are to be counted; ends with the phase."""
     HALF = "half"
     """It has been bound in part for as long as it may be."""
-    EARMARK = "earmark"
-    """It has waited for so long that a domain is kept for it; or that has lasted long enough."""
     RULES = "rules"
     """Pods have started or ended that its rules may speak of; ends with the phase."""
     NUMBERS = "numbers"
@@ -104,7 +102,7 @@ class Gang:
     asked to be evicted: none where it has become part of what ran whole.
 
     `kinds` and `said_at`: what kinds of reasons its last refusal had, and when it was told. `needs`: what it
-    can't do without, of the last Solve. `waits_since`: when it was refused first, if it has waited since.
+    can't do without, of the last Solve.
     """
 
     key: str
@@ -132,7 +130,6 @@ class Gang:
     landed: int = 0
     arrived: tuple[float, float] | None = None
     needs: Needs | None = None
-    waits_since: float | None = None
     exclusions: dict[tuple[Asks, str], Exclusion] = field(default_factory=dict)
     """By what the refused pod asks for, and node: a role's name may change as other pods come and go."""
     refusals: dict[tuple[Asks, str], int] = field(default_factory=dict)

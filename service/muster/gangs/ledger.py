@@ -26,6 +26,7 @@ class Ledger:
         self.policies = DEFAULT_POLICIES
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
+        self._staying: dict[str, Resources] = {}
         self._dirty: set[str] = set()
         self._unsorted = False
         self._snapshot: Snapshot | None = None
@@ -131,10 +132,19 @@ class Ledger:
         self._settle()
         return self._states.get(name)
 
+    def staying(self) -> Mapping[str, Resources]:
+        """Return by node what pods without GPUs take of it: nobody waits for them to end."""
+        self._settle()
+        return self._staying
+
     def whole_gpus(self) -> Mapping[tuple[str, int], int]:
         """(extended resource, free whole GPUs) → nodes that offer the resource and have so many free."""
         self._settle()
         return self._whole
+
+    def gain(self, nodes: Iterable[str]) -> None:
+        """Note that what is free on these nodes may be used again by gangs from which it was hidden."""
+        self.gained.update(nodes)
 
     def take_gained(self) -> set[str]:
         """Return `gained`, which begins anew, as `stirred` does."""
@@ -173,12 +183,22 @@ class Ledger:
 
     def _settle(self) -> None:
         for name in self._dirty:
+            usages = self._on_node.get(name, {}).values()
             if name in self.nodes:
-                self._set_state(name, _state(self.nodes[name], self._on_node.get(name, {}).values()))
+                self._set_state(name, _state(self.nodes[name], usages))
+                staying = (usage.resources for usage in usages if not holds_gpus(usage))
+                self._staying[name] = sum(staying, Resources(pods=0))
+            else:
+                self._staying.pop(name, None)
         self._dirty.clear()
         if self._unsorted:
             self._states = {name: self._states[name] for name in sorted(self._states)}
             self._unsorted = False
+
+
+def holds_gpus(usage: Usage) -> bool:
+    """Return whether the pod takes GPUs, whole or slices of them, known by index or not."""
+    return bool(usage.gpus or usage.unindexed_gpus)
 
 
 def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:

@@ -358,6 +358,7 @@ class Lives(GivingUp):
     def move_on(self, seconds: float) -> None:
         """Nothing could be seen for so long: all that is due comes as much later."""
         self.alarms.move_on(seconds)
+        self.earmarks.move_on(seconds)
         self.orphans = {uid: until + seconds for uid, until in self.orphans.items()}
         for gang in self.gangs.values():
             gang.awaited = {uid: until + seconds for uid, until in gang.awaited.items()}

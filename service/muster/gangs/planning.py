@@ -7,7 +7,6 @@ in flight and where a member moves, and end only in
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Iterable
@@ -15,12 +14,13 @@ from collections.abc import Iterable
 from muster.domain.decision import Placed
 from muster.domain.pod import Batch, Pod
 from muster.domain.reasons import BadValue, Cause, ClusterTooSmall, MembersDisagree, MemberTooLarge
+from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.gangs import requests
 from muster.gangs.alarms import Alarms
 from muster.gangs.backlog import Backlog
 from muster.gangs.calls import GivenBack
-from muster.gangs.earmark import Earmark, best_domain, hidden_by
+from muster.gangs.earmark import Earmark, Earmarks, hidden_by
 from muster.gangs.events import Decided
 from muster.gangs.gang import Alarm, Exclusion, Gang, Plan, Solving, usages
 from muster.gangs.halves import is_half
@@ -35,8 +35,6 @@ from muster.gangs.voice import Kinds, Voice
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 """Phases in which a gang that was refused still waits."""
-_CANDIDATES = 8
-"""Gangs that are looked at for an earmark at one time, the oldest ones."""
 _NEVER = {MemberTooLarge.__name__, ClusterTooSmall.__name__}
 """Kinds of reasons that nothing that ends will change."""
 
@@ -61,7 +59,7 @@ class Planning:
         self.voice = Voice(settings, self.alarms, self.numbers, lambda: self.active)
         self.backlog = Backlog(self.ledger)
         self.kept = Kept(self.gangs, self.ledger)
-        self.earmark: Earmark | None = None
+        self.earmarks = Earmarks(settings, self.ledger)
         self.ahead: dict[str, int] = {}
         """Members of the gangs that are planned and not permitted yet."""
 
@@ -69,6 +67,11 @@ class Planning:
     def active(self) -> bool:
         """Whether anybody is told anything: the cluster is known and a shim listens."""
         return self.synced and self.epoch is not None
+
+    @property
+    def earmark(self) -> Earmark | None:
+        """Return the earmark that is given now."""
+        return self.earmarks.current
 
     def take_instructions(self) -> list[Instruction]:
         """What has gathered, with the next Solve where the planner is idle. What came free since this was
@@ -169,7 +172,7 @@ class Planning:
         """The cluster as this gang may use it: what it holds is free, and what is kept for another is not."""
         own = gang.kept | gang.reserved
         snapshot = self.ledger.without(own) if own else self.ledger.snapshot()
-        if self.earmark is None or self.earmark.gang == gang.key or is_half(gang):
+        if self.earmark is None or not self.earmark.hides_from(gang):
             return snapshot
         return hidden_by(self.earmark, snapshot)
 
@@ -218,9 +221,7 @@ class Planning:
             again_at = max(now, min(again_at, *(out.until for out in gang.exclusions.values())))
         if again_at < math.inf:
             self.alarms.set(gang, again_at)
-        if gang.waits_since is None:
-            gang.waits_since = now
-            self.alarms.set(gang, now + self.settings.earmark_after_s, Alarm.EARMARK)
+        self.earmarks.waits(gang, now)
         if self.earmark is not None and self.earmark.gang == gang.key:
             kinds, text = (*kinds, "earmark"), f"{text}. {self.earmark}"
         self.voice.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
@@ -258,54 +259,26 @@ class Planning:
             self.ahead.pop(gang.key, None)
         self.backlog.leave(gang)
         if gang.phase not in _WAITING:
-            gang.waits_since = None
-            gang.alarms.pop(Alarm.EARMARK, None)
-            if self.earmark is not None and self.earmark.gang == gang.key:
-                self._lift_earmark()
+            self.earmarks.leaves(gang, self.now)
 
     # --- the earmark --------------------------------------------------------------------------------
 
-    def earmark_due(self, gang: Gang, now: float) -> None:
-        """It has waited long enough for an earmark, or had one for long enough."""
-        if self.earmark is not None and self.earmark.gang == gang.key:
-            gang.waits_since = now
-            self.alarms.set(gang, now + self.settings.earmark_after_s, Alarm.EARMARK)
-            self._lift_earmark()
-            if gang.phase is Phase.UNPLACEABLE:
-                self.again(gang, Trigger.FREED)
-        elif self.earmark is None:
-            self._give_earmark()
+    def earmark_due(self, now: float) -> None:
+        """Look who has the earmark from now on, and tell the gangs concerned."""
+        ended, given = self.earmarks.look(now, self._request_for_earmark)
+        if (gang := self.gangs.get(ended)) is not None and gang.phase is Phase.UNPLACEABLE:
+            self.again(gang, Trigger.FREED)
+        if (gang := self.gangs.get(given)) is not None and gang.phase is Phase.UNPLACEABLE:
+            kinds, text = (*gang.kinds, "earmark"), f"{gang.reason}. {self.earmark}"
+            self.voice.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
 
-    def _lift_earmark(self) -> None:
-        self.earmark = None
-        self._give_earmark()
-        self.freed(anywhere=True)
-
-    def _give_earmark(self) -> None:
-        """To the gang that has waited longest, of those that have waited long enough and could ever fit."""
-        after_s = self.settings.earmark_after_s
-        waiting = [
-            (gang.waits_since, gang.key)
-            for gang in self.gangs.values()
-            if gang.waits_since is not None and gang.waits_since + after_s <= self.now
-        ]
-        for _, key in heapq.nsmallest(_CANDIDATES, waiting):
-            gang = self.gangs[key]
-            group = self.fresh(gang)
-            if not group.unbound:
-                continue  # those that waited have just gone: it is counted soon
-            request = requests.request(group, self.ledger, self.roster.policies)
-            nodes = () if _NEVER & set(gang.kinds) else best_domain(request, self.ledger.snapshot())
-            if not nodes:  # it comes after those that could fit
-                gang.waits_since = self.now
-                self.alarms.set(gang, self.now + after_s, Alarm.EARMARK)
-            else:
-                self.earmark = Earmark(key, nodes, self.now + self.settings.earmark_s)
-                self.alarms.set(gang, self.earmark.until, Alarm.EARMARK)
-                if gang.phase is Phase.UNPLACEABLE:
-                    kinds, text = (*gang.kinds, "earmark"), f"{gang.reason}. {self.earmark}"
-                    self.voice.refuse(gang, EventReason.UNPLACEABLE, kinds, text, self.now)
-                return
+    def _request_for_earmark(self, key: str) -> Request | None:
+        """Return what the gang asks for; None if it can never fit, or if its waiting pods have just gone."""
+        gang = self.gangs[key]
+        if _NEVER & set(gang.kinds):
+            return None
+        group = self.fresh(gang)
+        return requests.request(group, self.ledger, self.roster.policies) if group.unbound else None
 
     def say_numbers(self, gang: Gang, now: float) -> None:
         """The numbers in a refusal have changed since it was told."""

@@ -34,7 +34,8 @@ class Settings:
     came, and `settle_most_s` after the first at the latest. `numbers_s`: how soon a refusal is told again
     because only its numbers have changed. `status_s`: from a change to the status of its PodGroup, and
     between two of them. `earmark_after_s`: how long the oldest waiting gang has waited when what comes
-    free in its best domain is kept for it, for `earmark_s` at most.
+    free in its best domain is kept for it, for `earmark_s` at most, on nodes with at most `earmark_share`
+    of all GPUs (or on one node).
     """
 
     recheck_s: float = 1.0
@@ -55,6 +56,7 @@ class Settings:
     numbers_s: float = 60.0
     earmark_after_s: float = 600.0
     earmark_s: float = 600.0
+    earmark_share: float = 0.75
     status_s: float = 1.0
     ahead: int = 768
     """Members that are planned and not permitted, with which no more gangs are planned: half as many again as
