@@ -52,6 +52,38 @@ def test_half_a_gang_is_planned_before_all_others() -> None:
     assert asked == ["q0", "g", "q1", "q2"]  # q0 was out already
 
 
+@pytest.mark.parametrize(
+    ("gpus", "priority", "order"),
+    [
+        (2, -9, ["g", "urgent", "low"]),
+        (3, -9, ["urgent", "low", "g"]),
+        (3, 0, ["urgent", "g", "low"]),
+        (3, 9, ["g", "urgent", "low"]),
+    ],
+    ids=["as much as it holds", "more", "more, at equal priority", "more, at a higher priority"],
+)
+def test_a_member_deleted_on_its_way_gives_no_precedence_over_higher_priorities(
+    gpus: int, priority: int, order: list[str]
+) -> None:
+    """The user makes the gang partially bound at will, and sends another pod for the one deleted."""
+    world = World().start(node("a", 8))
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    answer = world.permit()
+    world.bind(answer, [0])
+    world.gone("p1")
+    world.auto = False
+    world.see(pod("busy", gang="", gpus=1))
+    world.see(pod("low", gang="", created=1.0), pod("urgent", gang="", priority=5, created=2.0))
+    world.see(pod("p9", gpus=gpus, priority=priority, created=99.0))
+    assert world.solves[0].request.gang.name == "busy"
+    asked = []
+    while world.solves:
+        asked.append(world.solves[0].request.gang.name)
+        world.solve()
+    assert asked[1:] == order
+
+
 def test_it_may_be_completed_elsewhere_and_the_kept_place_is_free_then() -> None:
     world = split()
     world.send(events.NodeSeen(world.now, node("b")))

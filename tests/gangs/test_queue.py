@@ -25,6 +25,21 @@ def test_priority_then_age_then_key() -> None:
     assert popped(queue) == ["a", "b", "c", "d", "e"]
 
 
+def test_a_partially_bound_gang_goes_first_among_its_equals_and_before_all_where_it_takes_nothing() -> None:
+    queue = Queue()
+    queue.put("old", 0, 1.0)
+    queue.put("partial", 0, 9.0, partial=True)
+    queue.put("urgent", 5, 9.0)
+    assert queue.pop(only_partial=True) is None  # it would pass what is more urgent
+    queue.put("holds all", -1, 9.0, partial=True, first=True)
+    assert queue.pop(only_partial=True) == "holds all"
+    assert queue.pop(only_partial=True) is None
+    assert queue.pop() == "urgent"
+    assert queue.pop(only_partial=True) == "partial"
+    assert queue.pop(only_partial=True) is None
+    assert popped(queue) == ["old"]
+
+
 def test_a_gang_stands_in_it_once_and_may_move_or_leave() -> None:
     queue = Queue()
     queue.put("a", 0, 1.0)

@@ -33,9 +33,10 @@ class Backlog:
         self._passed_over: set[Needs] = set()
         self._to_update: list[str] = []
 
-    def wait(self, gang: Gang, first: bool) -> None:
-        """The gang waits for the planner, `first` before all that do not."""
-        self._queue.put(gang.key, requests.priority(gang.group), requests.created(gang.group), first)
+    def wait(self, gang: Gang, partial: bool, first: bool) -> None:
+        """Queue the gang for the planner; `partial` and `first` as `Queue.put` takes them."""
+        group = gang.group
+        self._queue.put(gang.key, requests.priority(group), requests.created(group), partial, first)
 
     def refused(self, gang: Gang) -> None:
         """Nothing fits it now."""
@@ -66,9 +67,9 @@ class Backlog:
         self.leave(gang)
         self._queue.forget(gang.key)
 
-    def next(self, only_first: bool = False) -> str | None:
-        """The gang to be planned now, taken out of the queue; `only_first`: none but those `first`."""
-        return self._queue.pop(only_first)
+    def next(self, only_partial: bool = False) -> str | None:
+        """The gang to be planned now, taken out of the queue; `only_partial` as `Queue.pop` takes it."""
+        return self._queue.pop(only_partial)
 
     def next_to_update(self) -> str | None:
         """A gang to be asked about for the numbers alone, if it is still refused."""

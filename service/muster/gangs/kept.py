@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from muster.domain.node import Usage
@@ -38,6 +39,20 @@ class Kept:
             uids = {usage.pod_uid for usage in here}
             if here and not fits(self._ledger.without(uids), here):
                 self.let_go(gang, uids)
+
+    def covers(self, gang: Gang) -> bool:
+        """Return whether for each waiting member a place is kept, with exactly what the member asks for."""
+        if not gang.kept:
+            return False
+        places = Counter(
+            (usage.resources, usage.gpus.bit_count() + usage.unindexed_gpus, usage.units)
+            for usage in self.places(gang)
+        )
+        asked = Counter(
+            (pod.resources, pod.slice.gpus, pod.slice.units) if pod.slice else (pod.resources, pod.gpus, 0)
+            for pod in gang.group.unbound
+        )
+        return asked <= places
 
     def places(self, gang: Gang) -> list[Usage]:
         """What is kept for the gang."""

@@ -102,7 +102,8 @@ class Planning:
         """It waits for the planner from now on."""
         gang.generation = next(self.numbers)
         gang.plan, gang.lost = None, ""
-        self.backlog.wait(gang, first=is_half(gang))
+        partial = is_half(gang)
+        self.backlog.wait(gang, partial, first=partial and self.kept.covers(gang))
 
     def again(self, gang: Gang, trigger: Trigger) -> None:
         """Plan a gang once more that is unplaceable, or whose answer came too late."""
@@ -147,11 +148,12 @@ class Planning:
     def _pump(self) -> None:
         """Ask for the next plan, one at a time: its snapshot must hold what the one before took. And not far
         ahead of the shim: what waits there for its turn was planned on old facts, its time runs, and what is
-        more urgent comes after it. Half gangs do not wait for that: their grace may be over before."""
+        more urgent comes after it. Half gangs do not wait for that, unless a higher priority does: their
+        grace may be over before."""
         if self.solving is not None or not self.active or self.silent:
             return
         far_ahead = sum(self.ahead.values()) >= self.settings.ahead
-        key = self.backlog.next(only_first=far_ahead)
+        key = self.backlog.next(only_partial=far_ahead)
         while key is None and not far_ahead and (old := self.backlog.next_to_update()) is not None:
             gang = self.gangs.get(old)
             if gang is not None and gang.phase is Phase.UNPLACEABLE and Alarm.COUNT not in gang.alarms:

@@ -1,5 +1,9 @@
-"""The order in which gangs are planned: those that are bound in part before all others; then by highest
-priority, then oldest; now and then who waited longest.
+"""The order in which gangs are planned: by highest priority; at equal priority those that are bound in part
+first, then the oldest; now and then who waited longest.
+
+Before all of them go partially bound gangs that hold a place for each waiting member: to plan these takes
+nothing from others. To be bound in part gives no other precedence over a higher priority, because a user can
+bring it about: by deleting a member between Permit and its Binding.
 
 Each change that frees something puts all gangs that did not fit back into the queue. Where changes come
 faster than the planner answers, the old ones among them would come before a young gang for ever, though it
@@ -13,9 +17,9 @@ import heapq
 FAIR_TURN = 4
 """Every so many turns the gang that was planned longest ago comes first."""
 
-_Entry = tuple[bool, int, int, float, str, int]
-"""Whether it is none of the first, turn of its last answer (or 0), negative priority, when it was created,
-its key, number of the entry."""
+_Entry = tuple[bool, int, int, bool, float, str, int]
+"""Whether it is none of the first, turn of its last answer (or 0), negative priority, whether it is not bound
+in part, when it was created, its key, number of the entry."""
 
 
 class Queue:
@@ -29,13 +33,16 @@ class Queue:
         self._turn = 0
         self._number = 0
 
-    def put(self, key: str, priority: int, created: float, first: bool = False) -> None:
+    def put(
+        self, key: str, priority: int, created: float, partial: bool = False, first: bool = False
+    ) -> None:
         """Queue a gang, or give it another place; `first` goes before all that are not."""
         self._number += 1
         self._entries[key] = self._number
-        heapq.heappush(self._by_priority, (not first, 0, -priority, created, key, self._number))
+        place = (-priority, not partial, created, key, self._number)
         last_turn = 0 if first else self._last_turn.get(key, 0)
-        heapq.heappush(self._by_last_turn, (not first, last_turn, -priority, created, key, self._number))
+        heapq.heappush(self._by_priority, (not first, 0, *place))
+        heapq.heappush(self._by_last_turn, (not first, last_turn, *place))
         self._tidy()  # a standby takes nothing out
 
     def __contains__(self, key: str) -> bool:
@@ -50,12 +57,16 @@ class Queue:
         self.drop(key)
         self._last_turn.pop(key, None)
 
-    def pop(self, only_first: bool = False) -> str | None:
-        """The next gang, taken out; None when none waits. `only_first`: of those that go before all."""
-        if only_first and not self._any_first():
+    def pop(self, only_partial: bool = False) -> str | None:
+        """Take out the next gang and return its key; None if none waits.
+
+        `only_partial`: None too unless the first by priority is bound in part.
+        """
+        if only_partial and not self._partial_is_next():
             return None
         self._turn += 1
-        key = self._first(self._by_last_turn if self._turn % FAIR_TURN == 0 else self._by_priority)
+        by_age = self._turn % FAIR_TURN == 0 and not only_partial
+        key = self._first(self._by_last_turn if by_age else self._by_priority)
         if key is None:
             return None
         del self._entries[key]
@@ -70,18 +81,18 @@ class Queue:
                 heap[:] = [entry for entry in heap if self._stands(entry)]
                 heapq.heapify(heap)
 
-    def _any_first(self) -> bool:
+    def _partial_is_next(self) -> bool:
         heap = self._by_priority
         while heap and not self._stands(heap[0]):
             heapq.heappop(heap)
-        return bool(heap) and not heap[0][0]
+        return bool(heap) and not heap[0][3]
 
     def _first(self, heap: list[_Entry]) -> str | None:
         while heap:
             entry = heapq.heappop(heap)
             if self._stands(entry):
-                return entry[4]
+                return entry[5]
         return None
 
     def _stands(self, entry: _Entry) -> bool:
-        return self._entries.get(entry[4]) == entry[5]
+        return self._entries.get(entry[5]) == entry[6]
