@@ -175,7 +175,7 @@ class Request:
     """Rules between pods, from the pods' own affinity, spread constraints, host ports and shared volumes."""
     priority: int = 0
     created: float = 0.0
-    """Seconds since the epoch: when the gang's oldest pod was created; with priority it orders the queue."""
+    """Seconds since the epoch: since when the gang's members wait; with priority it orders the queue."""
 
     @property
     def size(self) -> int:

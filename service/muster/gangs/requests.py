@@ -64,8 +64,8 @@ def priority(group: Group) -> int:
 
 
 def created(group: Group) -> float:
-    """When its oldest present pod was created, in seconds since the epoch."""
-    return min((pod.created for pod in (*group.bound, *group.unbound)), default=0.0)
+    """Return the age of the gang, that of its waiting members: `Group.since`."""
+    return group.since
 
 
 def _by_role(pods: Iterable[Pod]) -> dict[str, list[Pod]]:

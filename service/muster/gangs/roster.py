@@ -13,6 +13,7 @@ from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.reasons import BadValue, Cause, MembersMissing, PodGroupMissing, TooManyMembers
 from muster.domain.request import GangId
 from muster.gangs.agreement import disagreements
+from muster.gangs.owners import Owners
 from muster.gangs.podgroups import completed, key_of
 from muster.gangs.runs import Run, deal, is_doubtful
 
@@ -45,6 +46,9 @@ class Group:
     """How many of a role must be there, where its PodGroup says so, those that succeeded not counted."""
     doubtful: bool = False
     """Whether some of its pods may be the first of another run under its name."""
+    since: float = 0.0
+    """Since when its waiting members wait, in seconds since the epoch: the creation of the first pod of their
+    owner that waits, or was deleted while it did. If none waits, of the oldest bound member."""
 
     @property
     def present(self) -> int:
@@ -118,8 +122,7 @@ class Roster:
         self._pod_groups: dict[PodGroupKey, PodGroup] = {}
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
         """Pods that name a PodGroup, as they are without it."""
-        self._born: dict[NameKey, dict[str, float]] = {}
-        """When the oldest pod of each owner was created, also of those that are gone."""
+        self._owners: dict[NameKey, Owners] = {}
         self.touched: set[PodGroupKey] = set()
         """PodGroups whose status may be another one now."""
 
@@ -177,8 +180,7 @@ class Roster:
             self.pods[pod.uid] = pod
             self._named.setdefault(key, {})[pod.uid] = pod
             self._count(key, pod, 1)
-            born = self._born.setdefault(key, {})
-            born[pod.owner] = min(pod.created, born.get(pod.owner, pod.created))
+            self._owners.setdefault(key, Owners()).see(pod)
             touched.add(key)
         return self._swept(touched)
 
@@ -191,7 +193,7 @@ class Roster:
     def _swept(self, names: set[NameKey]) -> set[NameKey]:
         """The names, of which those are forgotten that no pod bears any more."""
         for name in names - self._named.keys():
-            del self._born[name]
+            self._owners.pop(name, None)
         return names
 
     def _drop(self, uid: str) -> set[NameKey]:
@@ -200,6 +202,7 @@ class Roster:
             return set()
         key = _name_key(pod)
         del self._named[key][uid]
+        self._owners[key].drop(pod)
         self._count(key, pod, -1)
         if not self._named[key]:
             del self._named[key]
@@ -226,10 +229,12 @@ class Roster:
         for pod in self._named.get(key, {}).values():
             if _counts(pod):
                 by_owner.setdefault(pod.owner, []).append(pod)
-        born = self._born.get(key, {})
-        of_object = self._pod_groups.get(key[:3])
+        if not by_owner:
+            return []
+        owners, of_object = self._owners[key], self._pod_groups.get(key[:3])
+        born, since = owners.born(), owners.since(by_owner)
         return [
-            _group(key, run, self.policies, of_object, is_doubtful(run, born))
+            _group(key, run, self.policies, of_object, is_doubtful(run, born), since)
             for run in deal(by_owner, born)
             if any(pod.present for pods in run.values() for pod in pods)
         ]
@@ -261,7 +266,12 @@ def _name_key(pod: Pod) -> NameKey:
 
 
 def _group(
-    key: NameKey, by_owner: Run, policies: Policies, of_object: PodGroup | None, doubtful: bool
+    key: NameKey,
+    by_owner: Run,
+    policies: Policies,
+    of_object: PodGroup | None,
+    doubtful: bool,
+    since: Mapping[str, float],
 ) -> Group:
     namespace, dialect, name, lone = key
     owners = frozenset((lone,) if lone else by_owner)
@@ -269,6 +279,7 @@ def _group(
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
     succeeded = sum(1 for pod in pods if pod.succeeded)
+    oldest = min((pod.created for pod in bound), default=0.0)
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
     return Group(
@@ -282,6 +293,7 @@ def _group(
         pod_group=of_object,
         role_needed=_role_needed(of_object, pods) if of_object is not None and of_object.role_min else {},
         doubtful=doubtful,
+        since=min((since[pod.owner] for pod in unbound), default=oldest),
     )
 
 
