@@ -24,6 +24,7 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.as_it_should: 12,
     Cluster.create_one: 4,
     Cluster.create_again: 2,
+    Cluster.create_wave: 2,
     Cluster.pod_group_seen: 2,
     Cluster.pod_group_gone: 1,
     Cluster.policies_seen: 1,

@@ -47,6 +47,15 @@ class Users:
         for _ in range(GANGS[gang][0]):
             self._create(gang, 0, run)
 
+    def create_wave(self, choose: Chooser) -> None:
+        """Another wave of an owner whose pods have ended, pod by pod."""
+        owned = [p for p in self.world.pods.values() if p.owner.startswith("run-") and p.claim]
+        busy = {p.owner for p in owned if not p.finished}
+        if ended := sorted({(p.claim.name, p.owner) for p in owned if p.claim and p.owner not in busy}):
+            gang, run = choose.of(ended)
+            for _ in range(GANGS.get(gang, (2,))[0]):
+                self._create(gang, 0, run)
+
     def _create(self, gang: str, priority: int, run: str = "") -> None:
         members, gpus = GANGS[gang]
         there = [p for p in self.world.pods.values() if p.claim and p.claim.name == gang and not p.finished]

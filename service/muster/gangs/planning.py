@@ -92,10 +92,12 @@ class Planning:
     def counted(self, gang: Gang) -> Group | None:
         """The gang's group, counted again if it is stale; None where owners are dealt to others by now."""
         if gang.stale:
-            groups = {group.owners: group for group in self.roster.groups(gang.name)}
-            if gang.group.owners not in groups:
+            # The key alone will not do: it does not tell that some pods have no owner.
+            groups = {(group.gang.key, group.owners): group for group in self.roster.groups(gang.name)}
+            same = groups.get((gang.key, gang.group.owners))
+            if same is None:
                 return None
-            gang.group, gang.stale, gang.landed = groups[gang.group.owners], False, 0
+            gang.group, gang.stale, gang.landed = same, False, 0
         return gang.group
 
     def enqueue(self, gang: Gang) -> None:

@@ -274,8 +274,9 @@ def _group(
     since: Mapping[str, float],
 ) -> Group:
     namespace, dialect, name, lone = key
-    owners = frozenset((lone,) if lone else by_owner)
     pods = [pod for of_owner in by_owner.values() for pod in of_owner]
+    owners = frozenset((lone,) if lone else (pod.owner for pod in pods))
+    identity = _as_identity((lone,) if lone else by_owner)
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
     succeeded = sum(1 for pod in pods if pod.succeeded)
@@ -283,7 +284,7 @@ def _group(
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
     return Group(
-        GangId(namespace, dialect, name, _as_identity(owners)),
+        GangId(namespace, dialect, name, identity),
         bound,
         unbound,
         needed=max(0, max(counts) - succeeded),

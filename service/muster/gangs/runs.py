@@ -3,6 +3,9 @@
 Owners are taken in the order of their oldest pods, and join one run until its count is reached; the next
 owner opens another run. So two Jobs of one gang (master and workers) are one, also when one of them has
 succeeded, and a second run under the same name is not mixed with the first, also when that has lost a pod.
+
+One owner may send several waves of pods one after another: the steps of a workflow, a Job with more
+completions than pods at a time. Each wave is a run of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from muster.domain.pod import Pod
 
 Run = dict[str, list[Pod]]
-"""The pods of a gang, by owner."""
+"""The pods of a gang, by owner. A later wave of one owner has the wave's number behind the owner: `uid#2`."""
 
 
 @dataclass(slots=True)
@@ -55,13 +58,42 @@ def deal(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list[R
             runs.append(_Open({}, max(map(_count, pods))))
         runs[-1].join(owner, pods)
         left -= len(pods)
-    return [run.pods for run in runs]
+    return [wave for run in runs for wave in _waves(run.pods)]
+
+
+def _waves(run: Run) -> Iterable[Run]:
+    """Split a run of one owner into its waves.
+
+    A pod that was created after the wave had begun opens the next one in two cases. Either all of the wave
+    have succeeded, and as many pods as a gang needs have come since; with fewer, they replace what the wave
+    has lost. Or the number of members is fixed, and those that succeeded and those that are there make it up.
+    """
+    ((owner, pods), *others) = run.items()
+    if others or not owner or not any(pod.succeeded for pod in pods):
+        return [run]
+    ordered = sorted(pods, key=lambda pod: (pod.created, pod.uid))
+    waves: list[list[Pod]] = [[]]
+    succeeded, began = 0, math.inf
+    for position, pod in enumerate(ordered):
+        wave, left = waves[-1], len(ordered) - position
+        over = succeeded == len(wave) and left >= _count(pod)
+        if pod.created > began and succeeded and (over or len(wave) >= _fixed(pod)):
+            succeeded, began = 0, math.inf
+            waves.append([])
+        waves[-1].append(pod)
+        succeeded, began = succeeded + pod.succeeded, min(began, pod.started or math.inf)
+    return [{f"{owner}#{n}" if n > 1 else owner: wave} for n, wave in enumerate(waves, 1)]
 
 
 def is_doubtful(run: Run, born: Mapping[str, float]) -> bool:
     """Whether one of the owners came when the others ran: it replaces what the gang has lost, or its pods are
-    the first of another run."""
-    return max(born[owner] for owner in run) > min(map(_began, run.values()))
+    the first of another run. Or whether all that are there came after those that have succeeded began: they
+    too are replacements, or the first of the next wave."""
+    if len(run) > 1:
+        return max(born[owner] for owner in run) > min(map(_began, run.values()))
+    ((owner, pods),) = run.items()
+    began = _began(pod for pod in pods if not pod.present)
+    return bool(owner) and all(pod.created > began for pod in pods if pod.present)
 
 
 def _began(pods: Iterable[Pod]) -> float:
@@ -77,6 +109,13 @@ def _born(pods: Iterable[Pod]) -> float:
 def _all_done_since(pods: Iterable[Pod]) -> float:
     """When the first of them began to run, where all have succeeded; else never."""
     return math.inf if any(pod.present for pod in pods) else min(pod.started for pod in pods)
+
+
+def _fixed(pod: Pod) -> float:
+    """Return how many members its gang has in all; infinite if that is open."""
+    claim = pod.claim
+    assert claim is not None
+    return claim.replicas or math.inf
 
 
 def _count(pod: Pod) -> int:
