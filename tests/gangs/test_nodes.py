@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from muster.domain.allocation import ALLOCATION
-from muster.domain.node import Node
+from muster.domain.node import Node, Taint
 from muster.domain.pod import Wishes
+from muster.domain.request import NodeRules, Toleration
 from muster.gangs import events
-from muster.gangs.calls import BindingFate
+from muster.gangs.calls import BindingFate, StaleError
 from tests.gangs.world import World, foreign, node, pod, stand, wishing
 
 UNHEALTHY = 0b0111
@@ -169,3 +170,43 @@ def test_a_node_that_comes_back_under_another_gangs_plan_is_counted_with_what_ru
     world.see(pod("q", gang="", gpus=2))
     world.send(events.NodeSeen(world.now, node("a")))
     assert world.phase("q") == "unplaceable"
+
+
+SHUT = {
+    "gone": (None, "node a is gone"),
+    "not ready": (node("a", ready=False), "node a can't take pods now: not ready"),
+    "cordoned": (node("a", unschedulable=True), "node a can't take pods now: cordoned"),
+    "tainted": (
+        node("a", taints=(Taint("out-of-service", "", "NoExecute"),)),
+        "node a can't take pods now: taint out-of-service:NoExecute",
+    ),
+}
+
+
+@pytest.mark.parametrize(("after", "why"), SHUT.values(), ids=SHUT.keys())
+@pytest.mark.parametrize("withdrawn", [True, False], ids=["its plan is withdrawn", "nobody noticed"])
+def test_a_gang_is_not_let_go_to_a_node_that_is_shut_at_that_moment(
+    after: Node | None, why: str, withdrawn: bool
+) -> None:
+    world = World().start(node("a"))
+    world.see(pod("p0"), pod("p1"))
+    assert world.reserve().claimed
+    ref, ledger = world.ref(), world.coordinator.lives.ledger
+    if withdrawn:
+        world.send(events.NodeGone(world.now, "a") if after is None else events.NodeSeen(world.now, after))
+        with pytest.raises(StaleError):
+            world.coordinator.permit(world.now, ref, 1)
+    else:
+        ledger.drop_node("a") if after is None else ledger.set_node(after)
+        answer, out = world.coordinator.permit(world.now, ref, 1)
+        assert (answer.allowed, answer.reason, answer.annotations) == (False, why, ())
+        world.take(out)
+    assert (world.phase(), world.held()) == ("unplaceable", set())
+
+
+def test_a_gang_that_tolerates_a_cordon_is_let_go_to_a_cordoned_node() -> None:
+    rules = NodeRules(tolerations=(Toleration("node.kubernetes.io/unschedulable", "Exists"),))
+    world = World().start(node("a", unschedulable=True))
+    world.see(pod("p0", rules=rules), pod("p1", rules=rules))
+    world.run()
+    assert world.phase() == "running"

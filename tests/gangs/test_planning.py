@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain import allocation
 from muster.domain.reasons import BadValue
 from muster.domain.request import Slice
 from muster.domain.sentences import MAX_CHARACTERS
-from muster.gangs import events
+from muster.gangs import events, planning
 from muster.gangs.calls import BindingFate
 from muster.gangs.events import NodeSeen
 from muster.gangs.instructions import EventReason, Outcome
@@ -334,3 +335,20 @@ def test_planning_ahead_leaves_earmark_and_back_fill_as_they_are() -> None:
     world.gone("fa")
     world.gone("fb")
     assert world.planned()
+
+
+def test_verdict_answers_and_bindings_follow_one_order_of_the_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = planning.scheduling_order
+    monkeypatch.setattr(planning, "scheduling_order", lambda *asked: real(*asked)[::-1])
+    world = World().start(node("a", 1), node("b", 2))
+    world.see(pod("p0", gpus=1), pod("p1", gpus=2))
+    assert world.verdict().members == (("p0", "p0"), ("p1", "p1"))  # the large role is first in the request
+    assert (world.home(0), world.home(1)) == ("a", "b")
+    answer = world.run()
+    given = [
+        allocation.read(values, world.pods[uid])
+        for values, uid in zip(answer.annotations, ("p0", "p1"), strict=True)
+    ]
+    assert given == [0b1, 0b11]

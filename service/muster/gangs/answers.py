@@ -25,6 +25,7 @@ from muster.gangs.life import Phase, Trigger
 from muster.gangs.lives import Lives
 from muster.gangs.requests import asks
 from muster.placement import moves
+from muster.placement.cluster.candidates import profile_refusal
 
 
 def filter_(lives: Lives, ref: PlanRef) -> FilterAnswer:
@@ -73,8 +74,11 @@ def reserve(lives: Lives, now: float, ref: PlanRef, member: int, node: str) -> R
 
 
 def permit(lives: Lives, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer:
-    """Let the gang go. Asked again, the same answer. Members and nodes need no second look here: any change
-    of them has withdrawn the plan before, and the call is stale."""
+    """Let the gang go; return the same answer if it is asked again.
+
+    A change of a member or node withdraws the plan, and the call is stale then. What the plan stands on is
+    looked at once more all the same: from here on nothing takes a pod back from a node that is gone.
+    """
     gang = _current(lives, ref)
     plan = gang.plan
     if plan is None:
@@ -84,9 +88,9 @@ def permit(lives: Lives, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer
         return replace(plan.permit_answer, bind_within_s=max(0.0, left))
     if gang.phase is not Phase.RESERVING:
         return PermitAnswer(False, f"no member has reserved: the gang is {gang.phase}")
-    shut = [name for name in sorted(plan.nodes) if not _open(lives, name)]
-    if shut or not lives.bears(gang):
-        why = f"node {shut[0]} can't take pods now" if shut else "others took what it was to have"
+    why = _refusing_node(lives, plan)
+    if why or not lives.bears(gang):
+        why = why or "others took what it was to have"
         lives.withdraw(gang, Trigger.NODE_CHANGED, why, now)
         return PermitAnswer(False, why)
     written = plan.annotations or _annotations(lives, plan)
@@ -190,6 +194,13 @@ def _annotations(lives: Lives, plan: Plan) -> tuple[dict[str, str], ...]:
     )
 
 
-def _open(lives: Lives, name: str) -> bool:
-    node = lives.ledger.nodes.get(name)
-    return node is not None and node.ready and not node.unschedulable
+def _refusing_node(lives: Lives, plan: Plan) -> str:
+    """Return which planned node is gone, not ready or shut to its members; "" for none."""
+    roles = {role.name: role for role in plan.request.roles}
+    for name, role in sorted({(place.node, place.role) for place in plan.placed.members}):
+        node = lives.ledger.nodes.get(name)
+        if node is None:
+            return f"node {name} is gone"
+        if (by := profile_refusal(node, roles[role])) is not None:
+            return f"node {name} can't take pods now: {by}"
+    return ""

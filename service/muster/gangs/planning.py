@@ -184,8 +184,7 @@ class Planning:
         """Reserve what the planner chose and tell the shim."""
         there = {pod.uid: pod for pod in gang.group.unbound}
         pods = {member.uid: there[member.uid] for member in placed.members}
-        asked = [member.uid for role in solving.request.roles for member in role.members]
-        order = tuple(uid for uid in asked if uid in pods)
+        order = scheduling_order(solving.request, placed, solving.snapshot)
         batch = self._batch(gang, len(order), solving.request.min_member)
         gang.plan = Plan(gang.generation, solving.request, placed, pods, order, batch, event.trace_id)
         gang.reason = ""
@@ -289,6 +288,15 @@ class Planning:
         if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
             event = EventReason.INVALID if gang.phase is Phase.INVALID else EventReason.UNPLACEABLE
             self.voice.refuse(gang, event, gang.kinds, gang.reason, now)
+
+
+def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the UIDs of the placed members in the order in which the shim is to schedule them.
+
+    The verdict lists them in this order, and indices on the wire mean it. Now it is the order of the request.
+    """
+    there = {member.uid for member in placed.members}
+    return tuple(member.uid for role in request.roles for member in role.members if member.uid in there)
 
 
 def kind(cause: Cause) -> str:
