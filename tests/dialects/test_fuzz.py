@@ -16,6 +16,7 @@ from muster.dialects import configmaps, nodes, pods, policies
 from muster.dialects.configmaps import PolicyText
 from muster.dialects.objects import ConfigMapObject, NodeObject, PodObject
 from muster.dialects.own import KEYS, MAX_LEVELS, MAX_LISTED
+from muster.dialects.peers import MAX_TERMS
 from muster.domain.allocation import MAX_GPUS, RESERVED_KEYS
 from muster.domain.request import Scope
 from tests.dialects.objects import config_map
@@ -106,7 +107,15 @@ ANNOTATIONS = st.builds(
 )
 CONTAINER = st.fixed_dictionaries(
     {"name": TEXT, "resources": st.fixed_dictionaries({"limits": AMOUNTS, "requests": AMOUNTS})},
-    optional={"restartPolicy": st.sampled_from(["Always", ""])},
+    optional={
+        "restartPolicy": st.sampled_from(["Always", ""]),
+        "ports": st.lists(
+            st.fixed_dictionaries(
+                {"containerPort": st.integers(), "hostPort": st.integers(), "hostIP": TEXT, "protocol": TEXT}
+            ),
+            max_size=2,
+        ),
+    },
 )
 REQUIREMENT = st.fixed_dictionaries(
     {"key": TEXT, "operator": TEXT, "values": st.none() | st.lists(TEXT, max_size=2)}
@@ -114,6 +123,56 @@ REQUIREMENT = st.fixed_dictionaries(
 TERMS = st.none() | st.lists(
     st.fixed_dictionaries({}, optional={"matchExpressions": st.lists(REQUIREMENT), "matchFields": st.none()}),
     max_size=2,
+)
+SELECTOR = st.none() | st.fixed_dictionaries(
+    {}, optional={"matchLabels": st.dictionaries(TEXT, TEXT), "matchExpressions": st.lists(REQUIREMENT)}
+)
+PEERS = st.fixed_dictionaries(
+    {
+        "requiredDuringSchedulingIgnoredDuringExecution": st.none()
+        | st.lists(
+            st.fixed_dictionaries(
+                {"topologyKey": TEXT, "labelSelector": SELECTOR, "namespaceSelector": SELECTOR},
+                optional={"namespaces": st.lists(TEXT), "matchLabelKeys": st.lists(TEXT)},
+            ),
+            max_size=2,
+        )
+    }
+)
+SPREAD = st.fixed_dictionaries(
+    {
+        "topologyKey": TEXT,
+        "maxSkew": st.integers(),
+        "whenUnsatisfiable": st.sampled_from(["DoNotSchedule", "ScheduleAnyway", ""]),
+        "labelSelector": SELECTOR,
+    },
+    optional={
+        "minDomains": st.integers(),
+        "matchLabelKeys": st.lists(TEXT | LABEL),
+        "nodeAffinityPolicy": st.sampled_from(["Honor", "Ignore", ""]),
+        "nodeTaintsPolicy": TEXT,
+    },
+)
+STATE = st.fixed_dictionaries(
+    {
+        "name": TEXT,
+        "allocatedResources": AMOUNTS,
+        "resources": st.none() | st.fixed_dictionaries({"requests": AMOUNTS}),
+    }
+)
+STATUS = st.fixed_dictionaries(
+    {},
+    optional={
+        "conditions": st.lists(
+            st.fixed_dictionaries(
+                {"type": st.just("PodResizePending"), "reason": TEXT | st.just("Infeasible")}
+            )
+        ),
+        "containerStatuses": st.lists(STATE, max_size=2),
+        "initContainerStatuses": st.lists(STATE, max_size=2),
+        "allocatedResources": AMOUNTS,
+        "resources": st.none() | st.fixed_dictionaries({"requests": AMOUNTS}),
+    },
 )
 METADATA = st.fixed_dictionaries(
     {
@@ -140,17 +199,34 @@ POD = st.fixed_dictionaries(
                 "initContainers": st.lists(CONTAINER, max_size=2),
                 "overhead": AMOUNTS,
                 "affinity": st.builds(
-                    lambda terms: {
+                    lambda terms, near, away: {
                         "nodeAffinity": {
                             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
-                        }
+                        },
+                        "podAffinity": near,
+                        "podAntiAffinity": away,
                     },
                     TERMS,
+                    PEERS,
+                    PEERS,
+                ),
+                "topologySpreadConstraints": st.lists(SPREAD, max_size=2),
+                "hostNetwork": st.booleans(),
+                "volumes": st.lists(
+                    st.fixed_dictionaries(
+                        {"name": TEXT},
+                        optional={
+                            "persistentVolumeClaim": st.builds(lambda name: {"claimName": name}, TEXT),
+                            "ephemeral": st.just({}),
+                        },
+                    ),
+                    max_size=2,
                 ),
                 "resourceClaims": st.lists(st.builds(lambda name: {"name": name}, TEXT), max_size=2),
                 "schedulingGroup": st.just({"podGroupName": None}),
             },
         ),
+        "status": STATUS,
     }
 )
 NODE = st.fixed_dictionaries(
@@ -164,7 +240,12 @@ def test_any_pod_is_read(raw: dict[str, Any]) -> None:
     pod = pods.read(msgspec.convert(raw, PodObject))
     assert pod.gpus >= 0
     assert pod.claim is not None or pod.causes == ()
-    hash((pod.claim, pod.rules, pod.causes))
+    hash((pod.claim, pod.rules, pod.causes, pod.labels, pod.peers))
+    assert all(
+        len(terms) <= MAX_TERMS for terms in (pod.peers.affinity, pod.peers.anti_affinity, pod.peers.spread)
+    )
+    assert all(port.port > 0 for port in pod.peers.host_ports)
+    assert pod.resources.cpu_milli >= 0
     assert pod.rank is None or pod.rank >= 0
     if pod.claim is not None:
         wishes = pod.claim.wishes

@@ -36,10 +36,18 @@ class ResourceRequirements(_Object, frozen=True):
     requests: dict[str, str | int | float] | None = None
 
 
+class ContainerPort(_Object, frozen=True):
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = ""
+
+
 class Container(_Object, frozen=True):
     name: str = ""
     resources: ResourceRequirements | None = None
     restart_policy: str | None = None
+    ports: list[ContainerPort] | None = None
 
 
 class SchedulingGate(_Object, frozen=True):
@@ -67,8 +75,45 @@ class NodeAffinity(_Object, frozen=True):
     )
 
 
+class LabelSelector(_Object, frozen=True):
+    """As in the API: no object matches nothing, an empty one matches everything."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[NodeSelectorRequirement] | None = None
+
+
+class PodAffinityTerm(_Object, frozen=True):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: list[str] | None = None
+    mismatch_label_keys: list[str] | None = None
+
+
+class PodAffinity(_Object, frozen=True):
+    """Pod affinity or anti-affinity."""
+
+    required: list[PodAffinityTerm] | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
 class Affinity(_Object, frozen=True):
     node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(_Object, frozen=True):
+    topology_key: str = ""
+    max_skew: int = 1
+    min_domains: int | None = None
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    match_label_keys: list[str] | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
 
 
 class PodToleration(_Object, frozen=True):
@@ -80,6 +125,20 @@ class PodToleration(_Object, frozen=True):
 
 class PodResourceClaim(_Object, frozen=True):
     name: str = ""
+
+
+class VolumeClaim(_Object, frozen=True):
+    claim_name: str = ""
+
+
+class EphemeralVolume(_Object, frozen=True):
+    """That there is one is enough: its claim is named after the pod and the volume."""
+
+
+class Volume(_Object, frozen=True):
+    name: str = ""
+    persistent_volume_claim: VolumeClaim | None = None
+    ephemeral: EphemeralVolume | None = None
 
 
 class SchedulingGroup(_Object, frozen=True):
@@ -99,12 +158,33 @@ class PodSpec(_Object, frozen=True):
     tolerations: list[PodToleration] | None = None
     scheduling_gates: list[SchedulingGate] | None = None
     resource_claims: list[PodResourceClaim] | None = None
+    topology_spread_constraints: list[TopologySpreadConstraint] | None = None
+    volumes: list[Volume] | None = None
+    host_network: bool = False
     scheduling_group: SchedulingGroup | None = None
 
 
+class ContainerStatus(_Object, frozen=True):
+    name: str = ""
+    allocated_resources: dict[str, str | int | float] | None = None
+    resources: ResourceRequirements | None = None
+
+
+class PodCondition(_Object, frozen=True):
+    type: str = ""
+    reason: str = ""
+
+
 class PodStatus(_Object, frozen=True):
+    """Of the conditions and of the container statuses only what in-place resize needs is read."""
+
     phase: str = ""
     start_time: str | None = None
+    conditions: list[PodCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    allocated_resources: dict[str, str | int | float] | None = None
+    resources: ResourceRequirements | None = None
 
 
 class PodObject(_Object, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from muster.dialects import ack, coscheduling, gpushare, gputopology, kai, own, ranks, requests
+from muster.dialects import ack, coscheduling, gpushare, gputopology, kai, own, peers, ranks, requests
 from muster.dialects.gpushare import Shared
 from muster.dialects.objects import Metadata, NodeSelectorRequirement, PodObject, PodSpec
 from muster.dialects.reading import agreed
@@ -27,14 +27,17 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
     """The facts of one pod. Of those of other schedulers only the usage counts: no claim, no causes."""
     meta, spec = obj.metadata, obj.spec
     where = f"pod/{meta.namespace}/{meta.name}"
-    asked = requests.read(where, spec, settings)
+    asked = requests.read(where, spec, settings, obj.status if spec.node_name else None)
     shared = gpushare.of_pod(where, meta.labels or {}, asked, settings)
+    peer_rules, wrong = peers.read(where, meta, spec)
     claim: GangClaim | None = None
     causes: tuple[Cause, ...] = ()
     said = own.Said()
     if spec.scheduler_name in settings.scheduler_names:
         said = own.read(where, meta, settings)
         claim, causes = _claim(where, obj, asked, shared, said, settings)
+        if claim is not None and not spec.node_name:
+            causes = (*causes, *wrong)
     finished = obj.status.phase in ("Succeeded", "Failed")
     pod = Pod(
         uid=meta.uid,
@@ -60,6 +63,8 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
         terminating=meta.deletion_timestamp is not None,
         gated=bool(spec.scheduling_gates),
         causes=causes,
+        labels=peers.labels_of(meta.labels),
+        peers=peer_rules,
     )
     if not pod.node:
         return pod

@@ -4,6 +4,9 @@ Containers run together and add up. An init container runs alone, so only the la
 restarts always (a sidecar) stays and adds up with what follows it. What the pod as a whole asks for stands
 for its sum. The pod's overhead comes on top.
 (k8s.io/component-helpers/resource, PodRequests.)
+
+CPU and memory of a bound pod can be resized in place. It counts with the largest of what its spec asks for,
+what the kubelet has allocated and what runs (`resize`). Other resources can't be resized.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from functools import lru_cache
 
 import msgspec
 
-from muster.dialects import quantities
-from muster.dialects.objects import Container, PodSpec
+from muster.dialects import quantities, resize
+from muster.dialects.objects import Container, PodSpec, PodStatus
 from muster.dialects.quantities import Quantity
 from muster.dialects.settings import Settings
 from muster.domain.node import Resources
@@ -54,27 +57,37 @@ class _Parts:
 
     encoded: bytes
     spec: PodSpec = field(compare=False)
+    status: PodStatus = field(compare=False)
 
 
-def read(where: str, spec: PodSpec, settings: Settings) -> Asked:
-    """Sum up one pod. `where` is the pod, as kind/namespace/name."""
-    parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
-    asked = _asked(_Parts(_encoder.encode(parts), spec), settings)
-    return _sum(where, spec, settings) if asked.causes else asked
+def read(where: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> Asked:
+    """Sum up one pod. `where` is the pod, as kind/namespace/name.
+
+    `status` is what counts of a bound pod; a pod that waits has none that counts.
+    """
+    status = status or PodStatus()
+    parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources, resize.facts(status))
+    asked = _asked(_Parts(_encoder.encode(parts), spec, status), settings)
+    return _sum(where, spec, status, settings) if asked.causes else asked
 
 
 @lru_cache(maxsize=1024)
 def _asked(parts: _Parts, settings: Settings) -> Asked:
-    return _sum("", parts.spec, settings)
+    return _sum("", parts.spec, parts.status, settings)
 
 
-def _sum(where: str, spec: PodSpec, settings: Settings) -> Asked:
+def _sum(where: str, spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
     reader = _Reader(where, settings)
     containers = [(c.name, reader.requests(c)) for c in spec.containers or ()]
     inits = [(c.name, reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
-    total = _total([amounts for _, amounts in containers], [(a, stays) for _, a, stays in inits])
-    total |= reader.requests(Container("pod", spec.resources))  # of the whole pod: before its containers'
-    _add(total, reader.amounts("overhead", spec.overhead or {}))
+    total = sum_of([amounts for _, amounts in containers], [(a, stays) for _, a, stays in inits])
+    whole_pod = reader.requests(Container("pod", spec.resources))
+    if resize.concerns(status):
+        resized = resize.Resized(spec, status, sum_of, reader.amounts)
+        total = resized.total(total)
+        whole_pod = resized.whole_pod(whole_pod)
+    total |= whole_pod  # before its containers'
+    add(total, reader.amounts("overhead", spec.overhead or {}))
     gpu_resource = reader.gpu_resource(total)
     # In the order in which the kubelet starts them: sidecars first.
     parts = [(name, a) for name, a, stays in inits if stays] + containers
@@ -159,25 +172,27 @@ def _is_count(value: Fraction) -> bool:
     return value.denominator == 1 and value <= MAX_OF_A_POD
 
 
-def _total(containers: list[Amounts], inits: list[tuple[Amounts, bool]]) -> Amounts:
+def sum_of(containers: list[Amounts], inits: list[tuple[Amounts, bool]]) -> Amounts:
+    """Return what containers ask for together; each init container comes with whether it stays."""
     total: Amounts = {}
     for amounts in containers:
-        _add(total, amounts)
+        add(total, amounts)
     sidecars: Amounts = {}
     peak: Amounts = {}
     for amounts, stays in inits:
         step = dict(sidecars)
-        _add(step, amounts)
+        add(step, amounts)
         for resource, amount in step.items():
             peak[resource] = max(peak.get(resource, Fraction(0)), amount)
         if stays:
             sidecars = step
-    _add(total, sidecars)
+    add(total, sidecars)
     for resource, amount in peak.items():
         total[resource] = max(total.get(resource, Fraction(0)), amount)
     return total
 
 
-def _add(total: Amounts, more: Mapping[str, Fraction]) -> None:
+def add(total: Amounts, more: Mapping[str, Fraction]) -> None:
+    """Add amounts to a total, in place."""
     for resource, amount in more.items():
         total[resource] = total.get(resource, Fraction(0)) + amount

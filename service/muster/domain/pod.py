@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from muster.domain.node import Resources, Usage
+from muster.domain.peers import NO_PEER_RULES, Labels, PeerRules
 from muster.domain.reasons import Cause
 from muster.domain.request import MaxPer, NodeRules, Segment, Slice
 
@@ -96,6 +97,9 @@ class Pod:
     allocation: int | None = None
     batch: Batch | None = None
     """With whom we bound it; None where nobody says so."""
+    labels: Labels = ()
+    peers: PeerRules = NO_PEER_RULES
+    """What it asks for about other pods."""
     causes: tuple[Cause, ...] = ()
 
     @property

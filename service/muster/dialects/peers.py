@@ -1,0 +1,258 @@
+"""What a pod's fields say about other pods: affinity, anti-affinity, spread, host ports, volume claims.
+
+Only what is required is read: preferences never refuse a node. What the API server would refuse becomes a
+cause. What is valid and too large to be planned is left out: the in-tree plugins still judge it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from muster.dialects.objects import (
+    Container,
+    LabelSelector,
+    Metadata,
+    NodeSelectorRequirement,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    TopologySpreadConstraint,
+)
+from muster.domain.peers import (
+    ANY_ADDRESS,
+    NO_PEER_RULES,
+    HostPort,
+    Labels,
+    PeerRules,
+    PeerTerm,
+    Selector,
+    SpreadTerm,
+)
+from muster.domain.reasons import BadValue
+from muster.domain.request import SelectorTerm
+
+MAX_TERMS = 16
+"""Of one kind, of one pod. A pod with more keeps none of that kind: the in-tree plugins judge them."""
+MAX_REQUIREMENTS = 32
+"""Of one selector."""
+MAX_VALUES = 256
+"""Of one selector, in all its requirements, and of the namespaces of one term."""
+MAX_LABELS = 256
+"""Of one pod. Labels beyond it are left out, last keys first."""
+MAX_HOST_PORTS = 64
+
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_Raw = TypeVar("_Raw")
+_Read = TypeVar("_Read")
+
+
+def labels_of(labels: Mapping[str, str] | None) -> Labels:
+    """Return labels sorted by key. Equal ones that come soon after each other share one object."""
+    return _shared(tuple(sorted(labels.items())[:MAX_LABELS])) if labels else ()
+
+
+@lru_cache(maxsize=4096)
+def _shared(labels: Labels) -> Labels:
+    return tuple(map(_shared_pair, labels))
+
+
+@lru_cache(maxsize=16384)
+def _shared_pair(pair: tuple[str, str]) -> tuple[str, str]:
+    return pair
+
+
+def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[BadValue, ...]]:
+    """Return what a pod asks for about other pods, and what of it is ill-formed.
+
+    `where` is the pod, as kind/namespace/name.
+    """
+    affinity = spec.affinity
+    near = affinity.pod_affinity if affinity is not None else None
+    away = affinity.pod_anti_affinity if affinity is not None else None
+    ports = tuple(_host_ports(spec))
+    claims = tuple(_volume_claims(meta, spec))
+    if not (near or away or spec.topology_spread_constraints or ports or claims):
+        return NO_PEER_RULES, ()
+    reader = _Reader(where, meta)
+    rules = PeerRules(
+        affinity=reader.peers("podAffinity", near),
+        anti_affinity=reader.peers("podAntiAffinity", away),
+        spread=reader.spread(spec.topology_spread_constraints or ()),
+        host_ports=tuple(dict.fromkeys(ports)) if len(ports) <= MAX_HOST_PORTS else (),
+        volume_claims=tuple(sorted(set(claims))),
+    )
+    return _shared_rules(rules), tuple(reader.causes)
+
+
+@lru_cache(maxsize=1024)
+def _shared_rules(rules: PeerRules) -> PeerRules:
+    """Return one object for the equal rules of a template's pods."""
+    return rules
+
+
+class _TooLarge(Exception):
+    """A selector is valid, and larger than what is planned."""
+
+
+class _Broken(Exception):
+    """A field has a value that the API server refuses."""
+
+    def __init__(self, field: str, value: str, expected: str) -> None:
+        super().__init__(field)
+        self.field, self.value, self.expected = field, value, expected
+
+
+class _Reader:
+    """Reads the terms of one pod. What is ill-formed gathers in `causes`."""
+
+    def __init__(self, where: str, meta: Metadata) -> None:
+        self.causes: list[BadValue] = []
+        self._where = where
+        self._namespace = meta.namespace
+        self._labels = meta.labels or {}
+
+    def peers(self, kind: str, affinity: PodAffinity | None) -> tuple[PeerTerm, ...]:
+        """Return the required terms of pod affinity or anti-affinity.
+
+        All terms of affinity hold together, and each term of anti-affinity on its own. So without a term
+        that is too large the others are still right.
+        """
+        return self._all(kind, (affinity.required or ()) if affinity is not None else (), self._peer)
+
+    def spread(self, constraints: Iterable[TopologySpreadConstraint]) -> tuple[SpreadTerm, ...]:
+        """Return the constraints that refuse nodes."""
+        hard = [each for each in constraints if each.when_unsatisfiable == "DoNotSchedule"]
+        return self._all("topologySpreadConstraints", hard, self._spread)
+
+    def _all(self, kind: str, raw: Iterable[_Raw], read_one: Callable[[_Raw], _Read]) -> tuple[_Read, ...]:
+        raw = list(raw)
+        if len(raw) > MAX_TERMS:
+            return ()
+        found = []
+        for each in raw:
+            try:
+                found.append(read_one(each))
+            except _TooLarge:
+                continue
+            except _Broken as slip:
+                field = f"{kind}: {slip.field}"
+                self.causes.append(BadValue(self._where, field, slip.value[:80], slip.expected))
+        return tuple(found)
+
+    def _peer(self, term: PodAffinityTerm) -> PeerTerm:
+        namespaces = frozenset(term.namespaces or ())
+        if not namespaces and term.namespace_selector is None:
+            namespaces = frozenset((self._namespace,))
+        if len(namespaces) > MAX_VALUES:
+            raise _TooLarge
+        return PeerTerm(
+            _topology_key(term.topology_key),
+            _selector("labelSelector", term.label_selector),
+            namespaces,
+            _selector("namespaceSelector", term.namespace_selector),
+        )
+
+    def _spread(self, constraint: TopologySpreadConstraint) -> SpreadTerm:
+        if constraint.max_skew < 1:
+            raise _Broken("maxSkew", str(constraint.max_skew), "a positive whole number")
+        if constraint.min_domains is not None and constraint.min_domains < 1:
+            raise _Broken("minDomains", str(constraint.min_domains), "a positive whole number")
+        selector = _selector("labelSelector", constraint.label_selector)
+        return SpreadTerm(
+            _topology_key(constraint.topology_key),
+            self._with_label_keys(selector, constraint.match_label_keys or ()),
+            constraint.max_skew,
+            constraint.min_domains or 1,
+            honor_affinity=constraint.node_affinity_policy in (None, "Honor"),
+            honor_taints=constraint.node_taints_policy == "Honor",
+        )
+
+    def _with_label_keys(self, selector: Selector, keys: Iterable[str]) -> Selector:
+        """Return the selector with the pod's own values of `matchLabelKeys`.
+
+        The API server has merged them already (pkg/registry/core/pod/strategy.go, applyMatchLabelKeys), and
+        kube-scheduler merges them again by the labels that the pod has now (podtopologyspread/common.go).
+        """
+        if selector is None:
+            return None
+        own = (SelectorTerm(key, "In", (self._labels[key],)) for key in keys if key in self._labels)
+        return tuple(dict.fromkeys((*selector, *own)))
+
+
+def with_label_keys(term: PodAffinityTerm, labels: Mapping[str, str]) -> PodAffinityTerm:
+    """Return a term as the API server stores it: matchLabelKeys and mismatchLabelKeys are in its selector.
+
+    Only manifests need this. kube-scheduler does not read the two fields of affinity terms. Source:
+    pkg/registry/core/pod/strategy.go, applyMatchLabelKeysAndMismatchLabelKeys.
+    """
+    selector = term.label_selector
+    if selector is None or not (term.match_label_keys or term.mismatch_label_keys):
+        return term
+    there = list(selector.match_expressions or ())
+    for keys, operator in ((term.match_label_keys, "In"), (term.mismatch_label_keys, "NotIn")):
+        for key in keys or ():
+            known = any(each.key == key and each.operator == operator for each in there)
+            if key in labels and not known:
+                there.append(NodeSelectorRequirement(key, operator, [labels[key]]))
+    return replace(term, label_selector=replace(selector, match_expressions=there))
+
+
+def _topology_key(key: str) -> str:
+    if not key:
+        raise _Broken("topologyKey", key, "a label key of nodes")
+    return key
+
+
+def _selector(field: str, selector: LabelSelector | None) -> Selector:
+    """Return the requirements, in a fixed order.
+
+    Raises:
+        _TooLarge: there are too many of them.
+        _Broken: one is ill-formed.
+    """
+    if selector is None:
+        return None
+    labels, expressions = selector.match_labels or {}, selector.match_expressions or ()
+    if len(labels) + len(expressions) > MAX_REQUIREMENTS:
+        raise _TooLarge
+    if sum(len(each.values or ()) for each in expressions) > MAX_VALUES:
+        raise _TooLarge
+    found = [SelectorTerm(key, "In", (value,)) for key, value in sorted(labels.items())]
+    for each in expressions:
+        values = tuple(sorted(set(each.values or ())))
+        if each.operator not in _OPERATORS:
+            expected = f"one of {', '.join(_OPERATORS)}"
+            raise _Broken(f"{field}.matchExpressions: operator", each.operator, expected)
+        if each.operator in ("In", "NotIn") and not values:
+            raise _Broken(f"{field}.matchExpressions: values", "", f"values for {each.operator} {each.key}")
+        found.append(SelectorTerm(each.key, each.operator, values))
+    return tuple(dict.fromkeys(found))
+
+
+def _host_ports(spec: PodSpec) -> Iterator[HostPort]:
+    """Yield the ports of containers and sidecars, as k8s.io/kubernetes pkg/scheduler/util GetHostPorts.
+
+    With hostNetwork the API server sets hostPort to containerPort; in manifests it is not set yet.
+    """
+    sidecars = (each for each in spec.init_containers or () if each.restart_policy == "Always")
+    for container in (*sidecars, *(spec.containers or ())):
+        yield from _ports(container, spec.host_network)
+
+
+def _ports(container: Container, host_network: bool) -> Iterator[HostPort]:
+    for each in container.ports or ():
+        port = each.host_port or (each.container_port if host_network else 0)
+        if port > 0:
+            yield HostPort(port, each.protocol or "TCP", each.host_ip or ANY_ADDRESS)
+
+
+def _volume_claims(meta: Metadata, spec: PodSpec) -> Iterator[str]:
+    for volume in spec.volumes or ():
+        if volume.persistent_volume_claim is not None:
+            yield volume.persistent_volume_claim.claim_name
+        elif volume.ephemeral is not None:
+            yield f"{meta.name}-{volume.name}"
