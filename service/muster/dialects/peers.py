@@ -85,7 +85,7 @@ def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[Ba
         host_ports=tuple(dict.fromkeys(ports)) if len(ports) <= MAX_HOST_PORTS else (),
         volume_claims=tuple(sorted(set(claims))),
     )
-    return _shared_rules(rules), tuple(reader.causes)
+    return (_shared_rules(rules) if rules != NO_PEER_RULES else NO_PEER_RULES), tuple(reader.causes)
 
 
 @lru_cache(maxsize=1024)
@@ -144,9 +144,9 @@ class _Reader:
         return tuple(found)
 
     def _peer(self, term: PodAffinityTerm) -> PeerTerm:
-        namespaces = frozenset(term.namespaces or ())
+        namespaces = tuple(sorted(set(term.namespaces or ())))
         if not namespaces and term.namespace_selector is None:
-            namespaces = frozenset((self._namespace,))
+            namespaces = (self._namespace,)
         if len(namespaces) > MAX_VALUES:
             raise _TooLarge
         return PeerTerm(

@@ -77,12 +77,12 @@ class PeerTerm:
     """Other pods, and the node label whose values are the domains: one term of pod affinity or anti-affinity.
 
     A pod matches if its labels satisfy `selector` and its namespace is one of `namespaces` or has labels that
-    satisfy `namespace_selector`.
+    satisfy `namespace_selector`. `namespaces` are sorted.
     """
 
     topology_key: str
     selector: Selector
-    namespaces: frozenset[str] = frozenset()
+    namespaces: tuple[str, ...] = ()
     namespace_selector: Selector = None
 
     def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:

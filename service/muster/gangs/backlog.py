@@ -10,6 +10,7 @@ from muster.gangs.gang import Gang
 from muster.gangs.ledger import Ledger
 from muster.gangs.needs import Needs, may_fit_now
 from muster.gangs.queue import Queue
+from muster.gangs.watched import Marks
 
 
 class Backlog:
@@ -26,9 +27,10 @@ class Backlog:
         self._refused: dict[Needs, set[str]] = {}
         self._holding: dict[str, Gang] = {}
         """Refused gangs that were holding places when they were refused: each is looked at alone."""
-        self.constrained: set[str] = set()
-        """Refused gangs that may come to fit though no node gained."""
+        self._constrained: set[Needs] = set()
+        """Those of `_refused` that other pods bear on."""
         self._gained: set[str] = set()
+        self._marks = Marks()
         self._anywhere = False
         self._passed_over: set[Needs] = set()
         self._to_update: list[str] = []
@@ -44,8 +46,8 @@ class Backlog:
         self._refused.setdefault(gang.needs, set()).add(gang.key)
         if gang.kept:
             self._holding[gang.key] = gang
-        if gang.needs.constrained:
-            self.constrained.add(gang.key)
+        if gang.needs.watched is not None:
+            self._constrained.add(gang.needs)
 
     def has(self, gang: Gang) -> bool:
         """Whether the gang waits or is refused."""
@@ -56,11 +58,11 @@ class Backlog:
         """The gang neither waits nor is refused any more."""
         self._queue.drop(gang.key)
         self._holding.pop(gang.key, None)
-        self.constrained.discard(gang.key)
         if gang.needs in self._refused:
             self._refused[gang.needs].discard(gang.key)
             if not self._refused[gang.needs]:
                 del self._refused[gang.needs]
+                self._constrained.discard(gang.needs)
 
     def forget(self, gang: Gang) -> None:
         """The gang is no more."""
@@ -75,29 +77,35 @@ class Backlog:
         """A gang to be asked about for the numbers alone, if it is still refused."""
         return self._to_update.pop() if self._to_update else None
 
-    def freed(self, gained: Collection[str], anywhere: bool, update_at: float) -> list[str]:
-        """Something came free on these nodes, or `anywhere`: the refused gangs that it may help."""
+    def freed(self, gained: Collection[str], marks: Marks, anywhere: bool, update_at: float) -> list[str]:
+        """Something came free on these nodes, or `anywhere`, or these pods changed: the refused gangs that it
+        may help."""
         self._gained.update(gained)
+        self._marks.add(marks)
         self._anywhere |= anywhere
-        helped = {needs for needs in self._refused if anywhere or may_fit_now(needs, self._ledger, gained)}
-        self._passed_over |= self._refused.keys() - helped
+        came_free = bool(gained) or anywhere
+        asked = self._refused if came_free else self._constrained
+        helped = {needs for needs in asked if anywhere or may_fit_now(needs, self._ledger, gained, marks)}
+        if came_free:
+            self._passed_over |= self._refused.keys() - helped
         if self._passed_over and self.update_at is None:
             self.update_at = update_at
         keys = set(itertools.chain.from_iterable(self._refused[needs] for needs in helped))
-        keys.update(key for key, gang in self._holding.items() if self._may_fit(gang, gained))
+        keys.update(key for key, gang in self._holding.items() if self._may_fit(gang, gained, marks))
         return sorted(keys)
 
     def asked(self) -> None:
         """The planner is asked about the cluster as it is now."""
         self._gained, self._anywhere = set(), False
+        self._marks.clear()
 
     def overtaken(self, gang: Gang) -> bool:
         """Return whether what came free since the planner was asked may help a gang that did not fit then."""
-        return self._anywhere or self._may_fit(gang, self._gained)
+        return self._anywhere or self._may_fit(gang, self._gained, self._marks)
 
-    def _may_fit(self, gang: Gang, gained: Collection[str]) -> bool:
+    def _may_fit(self, gang: Gang, gained: Collection[str], marks: Marks) -> bool:
         assert gang.needs is not None
-        return may_fit_now(gang.needs, self._ledger, gained, gang.kept)
+        return may_fit_now(gang.needs, self._ledger, gained, marks, gang.kept)
 
     def update(self) -> None:
         """The time has come to ask about what was passed over."""

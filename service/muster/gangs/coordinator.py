@@ -179,7 +179,7 @@ class Coordinator:
 
     def _pod_seen(self, pod: Pod, now: float) -> None:
         lives = self.lives
-        touched = lives.ledger.bind(pod.uid, pod.usage)
+        touched = lives.ledger.see(pod)
         before = lives.roster.pods.get(pod.uid)
         names = lives.roster.see(pod)
         if pod.uid in lives.orphans and (pod.node or not pod.present):
@@ -191,7 +191,7 @@ class Coordinator:
 
     def _pod_gone(self, uid: str, now: float) -> None:
         lives = self.lives
-        lives.ledger.bind(uid, None)
+        lives.ledger.forget(uid)
         self.lives.drop_orphan(uid)
         before = lives.roster.pods.get(uid)
         names = lives.roster.drop(uid)

@@ -15,8 +15,6 @@ def due(lives: Lives, gang: Gang, alarm: Alarm, now: float, same: bool) -> None:
             lives.half_too_long(gang, now)
         case Alarm.NUMBERS:
             lives.say_numbers(gang, now)
-        case Alarm.RULES if same:
-            lives.rules_due(gang)
         case Alarm.COUNT if same:
             lives.count(gang, now)
         case Alarm.PHASE if same:

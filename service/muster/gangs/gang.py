@@ -79,8 +79,6 @@ class Alarm(StrEnum):
     """Its pods have come one after another: they are to be counted; ends with the phase."""
     HALF = "half"
     """It has been bound in part for as long as it may be."""
-    RULES = "rules"
-    """Pods have started or ended that its rules may speak of; ends with the phase."""
     NUMBERS = "numbers"
     """The numbers in its refusal may be told again."""
 

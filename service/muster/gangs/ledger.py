@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from muster.domain.node import Node, Resources, Usage
+from muster.domain.pod import Pod
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
+from muster.gangs.neighbours import Neighbours
 
 
 class Ledger:
@@ -24,6 +26,8 @@ class Ledger:
         self.bound: dict[str, Usage] = {}
         self.held: dict[str, Usage] = {}
         self.policies = DEFAULT_POLICIES
+        self.neighbours = Neighbours()
+        """Whose pods these usages are, for constraints between pods."""
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
         self._staying: dict[str, Resources] = {}
@@ -33,9 +37,6 @@ class Ledger:
         self._whole: Counter[tuple[str, int]] = Counter()
         self.gained: set[str] = set()
         """The nodes that came, changed, or on which a usage ended or moved, since `take_gained`."""
-        self.stirred = False
-        """Whether any node or usage changed since `take_gained`. Rules between pods may hold or fail by that.
-        Whoever learns of such a change in another way (labels of a running pod, say) sets it."""
 
     def set_policies(self, policies: Policies) -> None:
         """What says the levels of the fabric and the typical requests, for all snapshots from now on."""
@@ -59,6 +60,16 @@ class Ledger:
         self._set_state(name, None)
         self._touch(name)
         return True
+
+    def see(self, pod: Pod) -> tuple[str, ...]:
+        """Take in a pod as the cluster sees it now. Returns the nodes on which something changed."""
+        self.neighbours.see(pod)
+        return self.bind(pod.uid, pod.usage)
+
+    def forget(self, uid: str) -> None:
+        """Take in that a pod is gone."""
+        self.bind(uid, None)
+        self.neighbours.forget(uid)
 
     def bind(self, uid: str, usage: Usage | None) -> tuple[str, ...]:
         """What a pod takes as the cluster sees it, None for nothing (unbound, finished or gone).
@@ -147,8 +158,8 @@ class Ledger:
         self.gained.update(nodes)
 
     def take_gained(self) -> set[str]:
-        """Return `gained`, which begins anew, as `stirred` does."""
-        gained, self.gained, self.stirred = self.gained, set(), False
+        """Return `gained`, which begins anew."""
+        gained, self.gained = self.gained, set()
         return gained
 
     def _set_state(self, name: str, state: NodeState | None) -> None:
@@ -164,6 +175,7 @@ class Ledger:
         after = self.usage(uid)
         if before == after:
             return ()
+        self.neighbours.place(uid, after.node if after is not None else "")
         if before is not None:
             self.gained.add(before.node)
             on_node = self._on_node[before.node]
@@ -179,7 +191,7 @@ class Ledger:
 
     def _touch(self, name: str) -> None:
         self._dirty.add(name)
-        self._snapshot, self.stirred = None, True
+        self._snapshot = None
 
     def _settle(self) -> None:
         for name in self._dirty:

@@ -3,24 +3,23 @@ gangs that wait: those are not asked about again.
 
 All tests here are necessary ones: a gang is passed over only where a proof says that it does not fit. The
 proof stands on one thing: a gang that did not fit before some nodes gained does not fit after it either,
-where none of these nodes can take any of its members.
+where none of these nodes can take any of its members. Constraints between pods break it, since pods
+elsewhere bear on them: `watched` says which.
 
-The proof counts the places that the gang itself holds as free for it. It does not cover rules between pods
-and room by node: a pod that starts or ends anywhere may change those. Such a gang is looked at again when
-`rules` or `rooms` of its request differ from what it was refused with.
+The proof counts the places that the gang itself holds as free for it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from muster.domain.constraints import Constraint
 from muster.domain.node import Resources
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState
 from muster.gangs.ledger import Ledger, resources_fit
+from muster.gangs.watched import Marks, Watched
 
 WholeGpus = Mapping[tuple[str, int], int]
 """(extended resource, free whole GPUs) → nodes that offer the resource and have so many free."""
@@ -34,12 +33,11 @@ class Needs:
 
     asks: frozenset[tuple[str, int, Resources]]
     quotas: tuple[tuple[str, int, int], ...]
-    rules: tuple[Constraint, ...] = ()
-    rooms: tuple[Mapping[str, int], ...] = field(default=(), hash=False)
+    watched: Watched | None = None
 
     @classmethod
-    def of(cls, request: Request) -> Needs:
-        """The needs of a request."""
+    def of(cls, request: Request, watched: Watched | None = None) -> Needs:
+        """The needs of a request, and what its constraints speak of."""
         spare = request.size - request.min_member
         sizes: dict[tuple[str, int], int] = {}
         for role in request.roles:
@@ -51,23 +49,27 @@ class Needs:
             as_many = sum(count for (name, k), count in sizes.items() if name == resource and k >= gpus)
             quotas.append((resource, gpus, max(0, as_many - spare)))
         asks = frozenset((role.gpu_resource, role.gpus, role.resources) for role in request.roles)
-        rooms = tuple(role.room for role in request.roles if role.room)
-        return cls(asks, tuple(quotas), request.constraints, rooms)
-
-    @property
-    def constrained(self) -> bool:
-        """Return whether the gang may come to fit though no node gained."""
-        return bool(self.rules or self.rooms)
+        return cls(asks, tuple(quotas), watched)
 
 
-def may_fit_now(needs: Needs, ledger: Ledger, gained: Collection[str], own: Collection[str] = ()) -> bool:
-    """Return whether a gang that did not fit may fit now that these nodes gained; False is a proof.
+def may_fit_now(
+    needs: Needs,
+    ledger: Ledger,
+    gained: Collection[str],
+    marks: Marks | None = None,
+    own: Collection[str] = (),
+) -> bool:
+    """Return whether a gang that did not fit may fit now; False is a proof.
 
-    `own` are the UIDs whose reserved places are held for this gang: they count as free for it.
+    These nodes gained, and `marks` are the pods and nodes that changed. `own` are the UIDs whose reserved
+    places are held for this gang: they count as free for it.
     """
     mine = ledger.states_without(own)
     states = (mine.get(name) or ledger.state(name) for name in gained)
-    if not any(_takes_one(state, needs) for state in states if state is not None):
+    helped = any(_takes_one(state, needs) for state in states if state is not None)
+    if not helped and marks and needs.watched is not None:
+        helped = needs.watched.touched(marks, ledger.neighbours.labels_of)
+    if not helped:
         return False
     whole = ledger.whole_gpus()
     if mine:

@@ -34,6 +34,8 @@ class Nodes:
             self._problems.pop(name, None)
         if not changed:
             return
+        if _bears_on_constraints(before, lives.ledger.nodes.get(name)):
+            lives.ledger.neighbours.marks.everything = True
         if isinstance(event, events.NodeSeen):
             self.say_problems(event.node)
         for gang in self._planned_on(name):
@@ -86,3 +88,11 @@ def _moved(before: Node | None, after: Node | None) -> bool:
     if before is None or after is None:
         return before is not after
     return (before.labels, before.topology) != (after.labels, after.topology)
+
+
+def _bears_on_constraints(before: Node | None, after: Node | None) -> bool:
+    """Whether the domains of constraints between pods, or the nodes that count for them, may be others."""
+    if before is None or after is None:
+        return before is not after
+    facts = [(node.labels, node.taints, node.unschedulable) for node in (before, after)]
+    return facts[0] != facts[1]

@@ -76,7 +76,7 @@ class Planning:
     def take_instructions(self) -> list[Instruction]:
         """What has gathered, with the next Solve where the planner is idle. What came free since this was
         last asked is looked at here, whatever freed it."""
-        if self.ledger.gained or self.ledger.stirred:
+        if self.ledger.gained or self.ledger.neighbours.marks:
             self.freed()
         self._pump()
         return self.voice.take()
@@ -126,26 +126,11 @@ class Planning:
     def freed(self, anywhere: bool = False) -> None:
         """Something came free on the nodes that gained, or may have `anywhere`: what did not fit and may fit
         now is looked at again."""
-        stirred, gained = self.ledger.stirred, self.ledger.take_gained()
-        if gained or anywhere:
-            update_at = self.now + self.settings.numbers_s
-            for key in self.backlog.freed(gained, anywhere, update_at):
-                if Alarm.COUNT not in self.gangs[key].alarms:  # else it is planned soon, once it is counted
-                    self.again(self.gangs[key], Trigger.FREED)
-        for key in self.backlog.constrained if stirred else ():
-            if Alarm.RULES not in self.gangs[key].alarms:
-                self.alarms.set(self.gangs[key], self.now + self.settings.recheck_s, Alarm.RULES)
-
-    def rules_due(self, gang: Gang) -> None:
-        """Plan a refused gang again if its rules between pods or its rooms differ from those it was refused
-        with."""
-        if gang.phase is not Phase.UNPLACEABLE or Alarm.COUNT in gang.alarms:
-            return
-        group = self.fresh(gang)
-        if not group.unbound:
-            return  # it is counted soon
-        if Needs.of(requests.request(group, self.ledger, self.roster.policies)) != gang.needs:
-            self.again(gang, Trigger.FREED)
+        update_at = self.now + self.settings.numbers_s
+        marks = self.ledger.neighbours.take_marks()
+        for key in self.backlog.freed(self.ledger.take_gained(), marks, anywhere, update_at):
+            if Alarm.COUNT not in self.gangs[key].alarms:  # else it is planned again soon, once it is counted
+                self.again(self.gangs[key], Trigger.FREED)
 
     def _pump(self) -> None:
         """Ask for the next plan, one at a time: its snapshot must hold what the one before took. And not far
@@ -167,7 +152,9 @@ class Planning:
         request = requests.request(self.fresh(gang), self.ledger, self.roster.policies)
         snapshot = self.open_to(gang)
         excluded = gang.excluded(request.roles, {pod.uid: pod for pod in gang.group.unbound})
-        gang.arrived, gang.needs = None, Needs.of(request)
+        gang.arrived = None
+        watched = requests.watched(gang.group, self.ledger) if request.constraints else None
+        gang.needs = Needs.of(request, watched)
         self.solving = Solving(key, gang.generation, request, snapshot)
         self.backlog.asked()
         self.voice.instruct(Solve(key, gang.generation, request, snapshot, excluded))
@@ -253,7 +240,6 @@ class Planning:
         self.roster.touched.add(gang.name[:3])
         gang.alarms.pop(Alarm.PHASE, None)
         gang.alarms.pop(Alarm.COUNT, None)
-        gang.alarms.pop(Alarm.RULES, None)
         if gang.phase is not Phase.PERMITTED:
             gang.awaited = {}
         if gang.phase is Phase.PLANNED and gang.plan is not None:

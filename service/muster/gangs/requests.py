@@ -17,22 +17,40 @@ from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.request import Member, NodeRules, Request, Role, Running, Segment, Slice
+from muster.gangs.constraints import Kind, Peers
 from muster.gangs.ledger import Ledger
 from muster.gangs.roster import Group
+from muster.gangs.watched import Watched
 from muster.placement.gang.blocks import rank_key
 
-_Alike = tuple[str, int, str, tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...]]]
-"""What the pods of one role have in common: its name, what they ask for, and what they wish as a role."""
+_Alike = tuple[
+    str, int, str, tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], Kind]
+]
+"""What the pods of one role have in common: its name, what they ask for, what they wish as a role, and what
+constraints between pods say of them."""
 
-Asks = tuple[str, Resources, int, str, Slice | None, NodeRules]
+Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, tuple[object, ...]]
 """What a pod asks for on a node, under the role's name that it gives."""
 
 
 def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES) -> Request:
     """What is still to be placed of a complete group: members that are bound already count, so that only the
     rest must fit."""
+    with ledger.neighbours.without([pod.uid for pod in group.unbound]):
+        return _request(group, ledger, policies)
+
+
+def watched(group: Group, ledger: Ledger) -> Watched | None:
+    """What else than free capacity may help the gang where nothing fits; None for nothing."""
+    with ledger.neighbours.without([pod.uid for pod in group.unbound]):
+        return Peers((*group.bound, *group.unbound), ledger.neighbours, ledger.nodes).watched
+
+
+def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     wishes = _wishes(group.unbound[0])
-    roles = _by_role((*group.bound, *group.unbound))
+    peers = Peers((*group.bound, *group.unbound), ledger.neighbours, ledger.nodes)
+    roles = _by_role((*group.bound, *group.unbound), peers)
+    waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     # Which of them fit first is not the planner's question: until each role has its least, all must.
     whole = any(group.roles_short(group.bound))
     return Request(
@@ -44,6 +62,7 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
         max_per=wishes.max_per,
         running=tuple(_running(roles, ledger)),
         terms=policies.terms(wishes.policies),
+        constraints=peers.constraints(waiting),
         priority=priority(group),
         created=created(group),
     )
@@ -55,7 +74,9 @@ def _least(group: Group) -> int:
 
 def asks(pod: Pod) -> Asks:
     """The same for all pods of one role, by whatever name the role goes in the gang as it is now."""
-    return (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.rules)
+    peers = pod.peers
+    rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports)
+    return (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.rules, rules)
 
 
 def priority(group: Group) -> int:
@@ -68,12 +89,12 @@ def created(group: Group) -> float:
     return group.since
 
 
-def _by_role(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     """The members of each role by its name, in rank order."""
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
         wishes = _wishes(pod)
-        key = (pod.slice, pod.resources, pod.rules, wishes.role_scope, wishes.segments)
+        key = (pod.slice, pod.resources, pod.rules, wishes.role_scope, wishes.segments, peers.kind(pod))
         alike.setdefault((wishes.role, -pod.gpus, pod.gpu_resource, key), []).append(pod)
     # The last by its repr: it needs an order, and any fixed one will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))

@@ -1,0 +1,233 @@
+"""What the pods of a gang ask for about other pods, resolved to names of roles and nodes.
+
+The rules of the pods are `domain.peers.PeerRules`; the planner knows `domain.constraints`. All members of a
+role have the same rules and are matched by the same selectors: `Peers.kind` tells members apart for that.
+
+A gang whose pods have no such rules, and that no pod on a node repels, costs a look at each member.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.node import Node
+from muster.domain.peers import NO_PEER_RULES, Labels, PeerRules, PeerTerm, Selector, matches
+from muster.domain.pod import Pod
+from muster.gangs.neighbours import Neighbours
+from muster.gangs.watched import Watched
+
+Kind = tuple[int, ...]
+"""What members of one role have in common as to constraints; () if no constraint speaks of any member."""
+
+_Roles = Mapping[str, Pod]
+"""Role → one of its members, which stands for all."""
+
+
+class Peers:
+    """The constraints of one gang. `pods` are all its members, bound ones too; `neighbours` are all pods on
+    `nodes` but those members that are to be placed."""
+
+    def __init__(self, pods: Collection[Pod], neighbours: Neighbours, nodes: Mapping[str, Node]) -> None:
+        self._neighbours = neighbours
+        self._nodes = nodes
+        self._namespace = next((pod.namespace for pod in pods), "")
+        self._namespace_labels = neighbours.labels_of(self._namespace)
+        # By identity: pods of one template share their rules, and a gang may have thousands of pods.
+        rules = list({id(pod.peers): pod.peers for pod in pods if pod.peers is not NO_PEER_RULES}.values())
+        self._terms = dict.fromkeys(term for each in rules for term in (*each.affinity, *each.anti_affinity))
+        self._spread = dict.fromkeys(term for each in rules for term in each.spread)
+        self._repelling = dict(self._terms_against(pods)) if neighbours.repels(self._namespace) else {}
+        self._claims = self._single_claims(pods) if any(each.volume_claims for each in rules) else frozenset()
+        self._selectors = tuple(dict.fromkeys(self._selectors_of_members()))
+        self._keys = frozenset(each.key for selector in self._selectors for each in selector or ())
+        self._concerned = bool(rules or self._repelling)
+        own = sorted({self._own(each) for each in (*rules, NO_PEER_RULES)}, key=repr)
+        numbers = {each: number for number, each in enumerate(own)}
+        self._number = {id(each): numbers[self._own(each)] for each in (*rules, NO_PEER_RULES)}
+        self._matched: dict[Labels, tuple[bool, ...]] = {}
+
+    # --- roles --------------------------------------------------------------------------------------
+
+    def kind(self, pod: Pod) -> Kind:
+        """Return what the pod has in common with others of its role: its own rules, and which selectors
+        match it. Labels that no selector speaks of make no difference."""
+        if not self._concerned:
+            return ()
+        seen = tuple(pair for pair in pod.labels if pair[0] in self._keys)
+        if seen not in self._matched:
+            labels = dict(seen)
+            self._matched[seen] = tuple(matches(selector, labels) for selector in self._selectors)
+        return (self._number[id(pod.peers)], *self._matched[seen])
+
+    def _own(self, rules: PeerRules) -> tuple[object, ...]:
+        """Return the rules, with those claims alone that bind members to one node."""
+        claims = tuple(claim for claim in rules.volume_claims if claim in self._claims)
+        return (rules.affinity, rules.anti_affinity, rules.spread, rules.host_ports, claims)
+
+    def _selectors_of_members(self) -> Iterator[Selector]:
+        """Yield the selectors that may tell one member from another."""
+        for term in (*self._terms, *self._repelling):
+            if self._covers(term):
+                yield term.selector
+        for spread in self._spread:
+            yield spread.selector
+
+    def _terms_against(self, pods: Iterable[Pod]) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
+        """Yield the terms of pods on nodes that may repel a member, with their nodes."""
+        pairs = set[tuple[str, str]]().union(*(pod.labels for pod in pods))
+        for term, nodes in self._neighbours.repelling(self._namespace):
+            if term.selector is not None and all(
+                each.operator != "In" or any((each.key, value) in pairs for value in each.values)
+                for each in term.selector
+            ):
+                yield term, nodes
+
+    def _single_claims(self, pods: Iterable[Pod]) -> frozenset[str]:
+        """Return the claims that bind members to one node: another pod uses the same volume, which attaches
+        to one node alone."""
+        users = Counter(claim for pod in pods for claim in pod.peers.volume_claims)
+        return frozenset(
+            claim
+            for claim, count in users.items()
+            if self._neighbours.attaches_once(self._namespace, claim)
+            and (count > 1 or self._neighbours.with_claim(self._namespace, claim))
+        )
+
+    # --- constraints --------------------------------------------------------------------------------
+
+    def constraints(self, roles: _Roles) -> tuple[Constraint, ...]:
+        """Return the constraints on these roles: those with members that are to be placed."""
+        if not self._concerned or not roles:
+            return ()
+        return (
+            *self._anti_affinity(roles),
+            *self._affinity(roles),
+            *self._spreads(roles),
+            *self._ports(roles),
+            *self._volumes(roles),
+        )
+
+    @property
+    def watched(self) -> Watched | None:
+        """What else than capacity may help the gang; None for nothing."""
+        spread = (PeerTerm("", term.selector, (self._namespace,)) for term in self._spread)
+        watched = Watched(
+            frozenset((*self._terms, *spread)),
+            frozenset(self._repelling),
+            frozenset((self._namespace, claim) for claim in self._claims),
+        )
+        return watched if watched != Watched() else None
+
+    def _anti_affinity(self, roles: _Roles) -> Iterator[AntiAffinity]:
+        """Yield what keeps members apart from each other and from other pods.
+
+        An incoming pod is refused for each of its terms alone, and for the terms of pods that are there
+        (interpodaffinity/filtering.go, satisfyPodAntiAffinity and satisfyExistingPodsAntiAffinity).
+        """
+        mine = dict.fromkeys(term for pod in roles.values() for term in pod.peers.anti_affinity)
+        repelling = dict(self._repelling)
+        for term in mine:
+            bearers = frozenset(role for role, pod in roles.items() if term in pod.peers.anti_affinity)
+            others = self._matching(roles, (term,))
+            existing = self._known(self._neighbours.matching((term,)))
+            if others == bearers:
+                existing |= self._known(repelling.pop(term, frozenset()))
+            if others or existing:
+                yield AntiAffinity(
+                    f"podAntiAffinity {term.words}", term.topology_key, bearers, others, existing
+                )
+        for term, nodes in repelling.items():
+            if repelled := self._matching(roles, (term,)):
+                name = f"podAntiAffinity of other pods, {term.words}"
+                yield AntiAffinity(name, term.topology_key, repelled, existing=self._known(nodes))
+
+    def _affinity(self, roles: _Roles) -> Iterator[Affinity]:
+        """Yield what members must be near to.
+
+        One pod must match all terms of the incoming one. Pods that match do not count if no term's label is
+        on their node (podMatchesAllAffinityTerms, satisfyPodAffinity).
+        """
+        bearers: dict[tuple[PeerTerm, ...], list[str]] = {}
+        for role, pod in roles.items():
+            if pod.peers.affinity:
+                bearers.setdefault(pod.peers.affinity, []).append(role)
+        for terms, named in bearers.items():
+            others = self._matching(roles, terms)
+            existing = self._known(self._neighbours.matching(terms))
+            keys = {term.topology_key for term in terms}
+            if not any(keys & self._nodes[node].labels.keys() for node in existing):
+                existing = frozenset()
+            for term in terms:
+                name = f"podAffinity {term.words}"
+                yield Affinity(name, term.topology_key, frozenset(named), others, existing)
+
+    def _spreads(self, roles: _Roles) -> Iterator[Spread]:
+        """Yield the topologySpreadConstraints. Roles with other rules about nodes have other eligible nodes,
+        and so a constraint of their own."""
+        bearers: dict[tuple[object, ...], list[str]] = {}
+        for role, pod in roles.items():
+            if pod.peers.spread:
+                bearers.setdefault((pod.peers.spread, pod.rules), []).append(role)
+        for named in bearers.values():
+            terms = roles[named[0]].peers.spread
+            keys = frozenset(term.topology_key for term in terms)
+            for term in dict.fromkeys(terms):
+                # kube-scheduler counts no pod for an empty selector (podtopologyspread/common.go).
+                counted = (
+                    role
+                    for role, pod in roles.items()
+                    if term.selector and matches(term.selector, dict(pod.labels))
+                )
+                existing = self._neighbours.counted(self._namespace, term.selector) if term.selector else {}
+                yield Spread(
+                    f"topologySpreadConstraints {term.words}",
+                    term.topology_key,
+                    term.max_skew,
+                    frozenset(named),
+                    frozenset(counted),
+                    {node: pods for node, pods in existing.items() if node in self._nodes},
+                    term.min_domains,
+                    keys,
+                    term.honor_affinity,
+                    term.honor_taints,
+                )
+
+    def _ports(self, roles: _Roles) -> Iterator[AntiAffinity]:
+        """Yield what keeps pods with the same host port on different nodes."""
+        for port in dict.fromkeys(port for pod in roles.values() for port in pod.peers.host_ports):
+            bearers = frozenset(role for role, pod in roles.items() if port in pod.peers.host_ports)
+            others = frozenset(
+                role
+                for role, pod in roles.items()
+                if any(port.conflicts(each) for each in pod.peers.host_ports)
+            )
+            existing = self._known(self._neighbours.with_port(port))
+            yield AntiAffinity(f"hostPort {port.words}", NODE, bearers, others, existing)
+
+    def _volumes(self, roles: _Roles) -> Iterator[Affinity]:
+        """Yield what keeps the users of a volume together that attaches to one node."""
+        for claim in sorted(self._claims):
+            users = frozenset(role for role, pod in roles.items() if claim in pod.peers.volume_claims)
+            if users:
+                name = f"persistentVolumeClaim {claim}, which attaches to one node"
+                existing = self._known(self._neighbours.with_claim(self._namespace, claim))
+                yield Affinity(name, NODE, users, users, existing)
+
+    def _matching(self, roles: _Roles, terms: Collection[PeerTerm]) -> frozenset[str]:
+        """Return the roles whose members match all the terms."""
+        if not all(map(self._covers, terms)):
+            return frozenset()
+        return frozenset(
+            role
+            for role, pod in roles.items()
+            if all(matches(term.selector, dict(pod.labels)) for term in terms)
+        )
+
+    def _known(self, nodes: frozenset[str]) -> frozenset[str]:
+        """Return those of the nodes that are there."""
+        return frozenset(node for node in nodes if node in self._nodes)
+
+    def _covers(self, term: PeerTerm) -> bool:
+        return term.covers(self._namespace, self._namespace_labels)

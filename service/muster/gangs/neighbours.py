@@ -1,0 +1,204 @@
+"""All pods on nodes, of every scheduler, by what constraints between pods need: labels, terms, ports, claims.
+
+A pod is on a node if it is bound there, or if a live plan or a Binding under way holds a place for it there
+(`ledger`). Finished pods are on no node. Terminating ones are: kube-scheduler counts them for affinity,
+anti-affinity and host ports (interpodaffinity/filtering.go, nodeports), and not for topology spread
+(podtopologyspread/common.go, countPodsMatchSelector).
+
+Pods with the same namespace and labels are counted together, so a query looks at each set of labels once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from muster.domain.peers import HostPort, Labels, PeerTerm, Selector
+from muster.domain.pod import Pod
+from muster.gangs.alike import Alike
+from muster.gangs.watched import Marks
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Index = dict[_Key, dict[str, int]]
+
+
+class Neighbours:
+    """Pods on nodes. `marks` gathers what changed until it is taken."""
+
+    def __init__(self) -> None:
+        self.namespaces: dict[str, Labels] = {}
+        """Labels of the namespaces that are known."""
+        self.marks = Marks()
+        self._known: dict[str, Pod] = {}
+        self._node: dict[str, str] = {}
+        self._alike: dict[str, Alike] = {}
+        self._ending: dict[str, Alike] = {}
+        """The part of `_alike` that terminates."""
+        self._terms: dict[str | None, _Index[PeerTerm]] = {}
+        """Required anti-affinity of pods on nodes, by the namespaces that a term names; None: by labels."""
+        self._ports: _Index[HostPort] = {}
+        self._claims: _Index[tuple[str, str]] = {}
+        self._attach_once: set[tuple[str, str]] = set()
+
+    # --- what is there ------------------------------------------------------------------------------
+
+    def see(self, pod: Pod) -> None:
+        """Take in a pod's new state. `place` says where it is."""
+        if pod.finished or not (pod.node or pod.claim is not None):
+            self.forget(pod.uid)
+            return
+        before, node = self._known.get(pod.uid), self._node.get(pod.uid, "")
+        self._known[pod.uid] = pod
+        if node and (before is None or _facts(before) != _facts(pod)):
+            if before is not None:
+                self._count(before, node, -1)
+                self.marks.pod(before)
+            self._count(pod, node, 1)
+            self.marks.pod(pod)
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone or finished."""
+        pod, node = self._known.pop(uid, None), self._node.get(uid, "")
+        if pod is not None and node:
+            self._count(pod, node, -1)
+            self.marks.pod(pod)
+
+    def place(self, uid: str, node: str) -> None:
+        """Note the node that a pod is on, "" for none."""
+        before = self._node.get(uid, "")
+        if before == node:
+            return
+        if node:
+            self._node[uid] = node
+        else:
+            del self._node[uid]
+        pod = self._known.get(uid)
+        if pod is not None:
+            self.marks.pod(pod)
+            for where, pods in ((before, -1), (node, 1)):
+                if where:
+                    self._count(pod, where, pods)
+
+    def see_namespace(self, name: str, labels: Labels | None) -> None:
+        """Take in a namespace's labels, None when it is gone."""
+        if self.namespaces.get(name) == labels:
+            return
+        if labels is None:
+            del self.namespaces[name]
+        else:
+            self.namespaces[name] = labels
+        self.marks.everything = True
+
+    def see_claim(self, namespace: str, claim: str, attaches_once: bool) -> None:
+        """Note whether the volume of a claim attaches to one node alone; False if the claim is gone."""
+        if self.attaches_once(namespace, claim) == attaches_once:
+            return
+        if attaches_once:
+            self._attach_once.add((namespace, claim))
+        else:
+            self._attach_once.discard((namespace, claim))
+        self.marks.claims.add((namespace, claim))
+
+    def attaches_once(self, namespace: str, claim: str) -> bool:
+        """Return whether the claim is known to be of a volume that attaches to one node alone."""
+        return (namespace, claim) in self._attach_once
+
+    @contextmanager
+    def without(self, uids: Collection[str]) -> Iterator[None]:
+        """Answer queries inside the block as if these pods were on no node."""
+        apart = [
+            (self._known[uid], self._node[uid]) for uid in uids if uid in self._known and uid in self._node
+        ]
+        for pod, node in apart:
+            self._count(pod, node, -1)
+        try:
+            yield
+        finally:
+            for pod, node in apart:
+                self._count(pod, node, 1)
+
+    def _count(self, pod: Pod, node: str, pods: int) -> None:
+        for index in (self._alike, self._ending) if pod.terminating else (self._alike,):
+            index.setdefault(pod.namespace, Alike()).add(pod.labels, node, pods)
+            if not index[pod.namespace]:
+                del index[pod.namespace]
+        for term in pod.peers.anti_affinity:
+            for key in term.namespaces if term.namespace_selector is None else (None,):
+                _add(self._terms.setdefault(key, {}), term, node, pods)
+                if not self._terms[key]:
+                    del self._terms[key]
+        for port in pod.peers.host_ports:
+            _add(self._ports, port, node, pods)
+        for claim in pod.peers.volume_claims:
+            _add(self._claims, (pod.namespace, claim), node, pods)
+
+    def take_marks(self) -> Marks:
+        """`marks`, which begins anew."""
+        marks, self.marks = self.marks, Marks()
+        return marks
+
+    # --- queries ------------------------------------------------------------------------------------
+
+    def matching(self, terms: Collection[PeerTerm]) -> frozenset[str]:
+        """Return the nodes with a pod that matches all the terms."""
+        found: set[str] = set()
+        first = next(iter(terms))
+        named = self._alike.keys() if first.namespace_selector is not None else first.namespaces
+        for namespace in self._alike.keys() & named:
+            alike, labels = self._alike[namespace], self.labels_of(namespace)
+            if all(term.covers(namespace, labels) for term in terms):
+                for nodes in alike.chosen([term.selector for term in terms]):
+                    found.update(nodes)
+        return frozenset(found)
+
+    def counted(self, namespace: str, selector: Selector) -> dict[str, int]:
+        """Return node → pods of the namespace that match the selector and do not terminate."""
+        found: Counter[str] = Counter()
+        for index, sign in ((self._alike, 1), (self._ending, -1)):
+            for nodes in index.get(namespace, Alike()).chosen([selector]):
+                for node, pods in nodes.items():
+                    found[node] += sign * pods
+        return +found
+
+    def repels(self, namespace: str) -> bool:
+        """Return whether any pod on a node has anti-affinity that may speak of the namespace."""
+        return namespace in self._terms or None in self._terms
+
+    def repelling(self, namespace: str) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
+        """Yield the anti-affinity terms of pods on nodes that speak of the namespace, with their nodes."""
+        labels = self.labels_of(namespace)
+        for key in (namespace, None):
+            for term, nodes in self._terms.get(key, {}).items():
+                if term.covers(namespace, labels):
+                    yield term, frozenset(nodes)
+
+    def with_port(self, port: HostPort) -> frozenset[str]:
+        """Return the nodes on which a pod has a port that conflicts with this one."""
+        found: set[str] = set()
+        for other, nodes in self._ports.items():
+            if port.conflicts(other):
+                found.update(nodes)
+        return frozenset(found)
+
+    def with_claim(self, namespace: str, claim: str) -> frozenset[str]:
+        """Return the nodes on which a pod uses the PersistentVolumeClaim."""
+        return frozenset(self._claims.get((namespace, claim), ()))
+
+    def labels_of(self, namespace: str) -> Mapping[str, str]:
+        """Return the labels of a namespace; none if it is not known, as in kube-scheduler."""
+        return dict(self.namespaces.get(namespace, ()))
+
+
+def _facts(pod: Pod) -> tuple[object, ...]:
+    return (pod.namespace, pod.labels, pod.peers, pod.terminating)
+
+
+def _add(index: _Index[_Key], key: _Key, node: str, pods: int) -> None:
+    nodes = index.setdefault(key, {})
+    nodes[node] = nodes.get(node, 0) + pods
+    if not nodes[node]:
+        del nodes[node]
+        if not nodes:
+            del index[key]
