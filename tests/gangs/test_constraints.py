@@ -54,8 +54,8 @@ def ledger_of(
         ledger.set_node(each)
     for name, labels in (namespaces or {}).items():
         ledger.neighbours.see_namespace(name, tuple(sorted(labels.items())))
-    for each in pods:
-        ledger.see(each)
+    for each_pod in pods:
+        ledger.see(each_pod)
     return ledger
 
 
@@ -284,7 +284,7 @@ def roles(members: list[Pod], *others: Pod) -> list[str]:
     return [f"{role.name}: {' '.join(each.name for each in role.members)}" for role in made.roles]
 
 
-APART_FROM_WEB = {"anti_affinity": (term("web"),)}
+APART_FROM_WEB: dict[str, Any] = {"anti_affinity": (term("web"),)}
 ROLES: dict[str, tuple[list[Pod], list[Pod], list[str]]] = {
     "labels that nobody speaks of": (
         [member("p", {"index": "0"}), member("q", {"index": "1"})],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +61,7 @@ STEP = st.one_of(
 )
 
 
-def _made(state: tuple) -> Pod:  # type: ignore[type-arg]
+def _made(state: Any) -> Pod:
     uid, namespace, node, labels, rules, phase, ours = state
     made = pod(uid, gpus=0) if ours else foreign(uid, "", gpus=0)
     return replace(
@@ -79,10 +80,10 @@ def _made(state: tuple) -> Pod:  # type: ignore[type-arg]
     st.lists(STEP, max_size=25), st.lists(TERM, min_size=1, max_size=2), PORT, st.sets(st.sampled_from(UIDS))
 )
 def test_the_index_answers_as_a_look_at_each_pod(
-    steps: list[tuple],
+    steps: list[Any],
     terms: list[PeerTerm],
     port: HostPort,
-    apart: set[str],  # type: ignore[type-arg]
+    apart: set[str],
 ) -> None:
     ledger, seen = Ledger(), dict[str, Pod]()
     namespaces: dict[str, dict[str, str]] = {}
