@@ -97,6 +97,7 @@ class App:
 
         yield watch(decode.nodes(), intake.on_node, self._silence("nodes"))
         yield watch(decode.pods(), intake.on_pod, self._silence("pods"))
+        yield watch(decode.namespaces(), intake.on_namespace)
         if config.config_maps.enabled:
             yield watch(decode.config_maps(config.config_maps.namespace), intake.on_config_map)
         if config.policies.enabled:

@@ -108,7 +108,7 @@ class FakeApi:
         """Whether the next page token is refused as too old."""
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
         self.served: dict[str, list[dict[str, Any]]] = {}
-        """Other lists, by path. What is not here is 404, but for ConfigMaps, of which there are none."""
+        """Other lists, by path. What is not here is 404; of ConfigMaps and namespaces there are none."""
         self.frozen = False
         """Whether it says nothing more, though its connections stand. What it is told lands all the same."""
         self.asked_for_health = asyncio.Queue[None]()
@@ -185,7 +185,7 @@ class FakeApi:
             return _status(503)
         if path in self.forbidden:
             return _status(403)
-        if path not in self.served and not path.endswith("/configmaps"):
+        if path not in self.served and not path.endswith(("/configmaps", "/namespaces")):
             return _status(404)
         if query.get("watch") == "true":
             streams = self._streams_of.setdefault(path, asyncio.Queue())

@@ -13,7 +13,7 @@ from muster.adapters.kube import decode
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import pods
-from muster.dialects.objects import ConfigMapObject, CustomObject
+from muster.dialects.objects import ConfigMapObject, CustomObject, NamespaceObject
 from muster.dialects.settings import Settings
 from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Node
@@ -21,6 +21,8 @@ from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.events import (
     Event,
+    NamespaceGone,
+    NamespaceSeen,
     NodeGone,
     NodeSeen,
     PodGone,
@@ -110,6 +112,7 @@ async def test_an_object_as_it_was_is_not_read_again_and_a_changed_one_is(
         ("spec", {"schedulingGates": [{"name": "held"}]}),
         ("status", {"phase": "Running"}),
         ("status", {"startTime": "2026-01-01T00:00:00Z"}),
+        ("status", {"conditions": [{"type": "PodResizePending", "reason": "Infeasible"}]}),
     ]
     for number, (part, change) in enumerate(changes, start=2):
         item[part] |= change
@@ -269,6 +272,24 @@ async def test_without_their_config_map_the_defaults_hold(bench: Bench) -> None:
 def kai_group(**constraint: str) -> dict[str, Any]:
     spec = {"minMember": 2, "topologyConstraint": constraint}
     return custom("scheduling.run.ai/v2alpha2", "PodGroup", "train", spec)
+
+
+async def test_of_a_namespace_the_labels_count(bench: Bench) -> None:
+    def seen(labels: dict[str, str] | None, **more: Any) -> Seen[NamespaceObject]:
+        item = {"metadata": {"name": "team-a", "labels": labels, **more}, "status": {"phase": "Active"}}
+        return Seen(msgspec.convert(item, NamespaceObject))
+
+    await bench.intake.on_namespace(seen({"team": "a", "env": "b"}))
+    await bench.intake.on_namespace(seen({"env": "b", "team": "a"}, annotations={"touched": "1"}))
+    await bench.intake.on_namespace(seen(None))
+    await bench.intake.on_namespace(Gone("team-a"))
+    await bench.intake.on_namespace(Gone("team-b"))
+    assert bench.kinds() == [NamespaceSeen, NamespaceSeen, NamespaceGone]
+    first, second, _ = bench.events
+    assert isinstance(first, NamespaceSeen)
+    assert (first.name, first.labels) == ("team-a", (("env", "b"), ("team", "a")))
+    assert isinstance(second, NamespaceSeen)
+    assert second.labels == ()
 
 
 async def test_a_pod_group_comes_and_goes(bench: Bench) -> None:

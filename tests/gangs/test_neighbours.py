@@ -173,5 +173,14 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
         ledger.forget(made.uid)
         ledger.neighbours.take_marks()
     index = ledger.neighbours
-    kept = (index._known, index._node, index._alike, index._ending, index._terms, index._ports, index._claims)
+    kept = (
+        index._in_namespace,
+        index._known,
+        index._node,
+        index._alike,
+        index._ending,
+        index._terms,
+        index._ports,
+        index._claims,
+    )
     assert not any(kept)

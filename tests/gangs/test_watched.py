@@ -13,6 +13,7 @@ from muster.domain.decision import Unplaceable
 from muster.domain.peers import PeerRules, SpreadTerm
 from muster.domain.pod import Pod
 from muster.domain.reasons import MemberTooLarge
+from muster.domain.request import SelectorTerm
 from muster.gangs import events
 from muster.gangs.instructions import Solve
 from tests.gangs.test_constraints import DB, WEB, ZONE, app, other, term
@@ -52,6 +53,11 @@ def labelled(name: str, labels: dict[str, str]) -> Callable[[World], None]:
     return lambda world: world.send(events.NodeSeen(world.now, node(name, FULL, labels)))
 
 
+def namespace(name: str, *labels: tuple[str, str]) -> Callable[[World], None]:
+    return lambda world: world.send(events.NamespaceSeen(world.now, name, labels))
+
+
+NO_TEAM = SelectorTerm("team", "DoesNotExist")
 APART = PeerRules(anti_affinity=(term("db", ZONE),))
 NEAR = PeerRules(affinity=(term("db", ZONE),))
 SPREAD = PeerRules(spread=(SpreadTerm(ZONE, app("web")),))
@@ -78,6 +84,13 @@ AGAIN: dict[str, tuple[PeerRules, list[Pod], Callable[[World], None], bool]] = {
         True,
     ),
     "a full node changes its labels": (NEAR, [], labelled("a", {ZONE: "y"}), True),
+    "the gang's namespace is labelled": (
+        PeerRules(),
+        [other("x", "a", DB, "m", anti_affinity=(term("web", ZONE, by=(NO_TEAM,)),))],
+        namespace("ns", ("team", "t")),
+        True,
+    ),
+    "a namespace is labelled that has no pods": (NEAR, [], namespace("new", ("team", "t")), False),
     "a gang without constraints, and a full node changes": (PeerRules(), [], gone("nobody"), False),
     "a gang without constraints, and a pod comes": (PeerRules(), [], seen(DATABASE), False),
 }

@@ -18,7 +18,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.settings import DEFAULTS
-from muster.gangs.events import PodGroupGone, PodGroupSeen, PoliciesSeen
+from muster.gangs.events import NamespaceSeen, PodGroupGone, PodGroupSeen, PoliciesSeen
 from tests.adapters.heard import DEADLINE_S, Heard
 from tests.manifests.rendering import SCHEDULER_CONFIG
 
@@ -36,6 +36,7 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
     sinks: list[tuple[decode.Resource[Any], Callable[[Seen[Any] | Gone], Awaitable[None]]]] = [
         (decode.nodes(), intake.on_node),
         (decode.pods(), intake.on_pod),
+        (decode.namespaces(), intake.on_namespace),
         (decode.config_maps("kube-system"), intake.on_config_map),
         (decode.config_maps("kai-scheduler", "kai-scheduler-config"), intake.on_config_map),
         (decode.kai_pod_groups(), intake.on_pod_group),
@@ -62,6 +63,7 @@ async def test_what_is_installed_later_is_seen_and_what_is_removed_is_gone(
     async with watching(shim_kubeconfig) as (heard, metrics):
         text = "topologyAwareScheduling: {levels: [{name: row, label: example.com/row}]}"
         await asyncio.to_thread(cluster.create_namespace, "kai-scheduler")
+        await heard.hears(lambda event: isinstance(event, NamespaceSeen) and event.name == "kai-scheduler")
         policies = {
             "apiVersion": "v1",
             "kind": "ConfigMap",

@@ -221,6 +221,10 @@ class NodeObject(_Object, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
+class NamespaceObject(_Object, frozen=True):
+    metadata: Metadata = Metadata()
+
+
 class ConfigMapObject(_Object, frozen=True):
     metadata: Metadata = Metadata()
     data: dict[str, str] | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
-from muster.dialects.objects import Container, ContainerStatus, PodSpec, PodStatus
+from muster.dialects.objects import Container, ContainerStatus, PodCondition, PodSpec, PodStatus
 from muster.dialects.quantities import Quantity
 
 PENDING = "PodResizePending"
@@ -43,9 +43,13 @@ def concerns(status: PodStatus) -> bool:
 
 def is_infeasible(status: PodStatus) -> bool:
     """Return whether the first condition PodResizePending gives the reason Infeasible."""
-    pending = (each for each in status.conditions or () if each.type == PENDING)
-    first = next(pending, None)
-    return first is not None and first.reason == INFEASIBLE
+    pending = conditions(status)
+    return bool(pending) and pending[0].reason == INFEASIBLE
+
+
+def conditions(status: PodStatus) -> list[PodCondition]:
+    """Return the conditions that say something of a resize."""
+    return [each for each in status.conditions or () if each.type == PENDING]
 
 
 class Resized:

@@ -92,6 +92,10 @@ class Coordinator:
                 self._statuses.shows(group, now)
             case events.PodGroupGone(now, key):
                 self._look(self.lives.roster.see_pod_group(key, None), now)
+            case events.NamespaceSeen(_, name, labels):
+                self.lives.ledger.neighbours.see_namespace(name, labels)
+            case events.NamespaceGone(_, name):
+                self.lives.ledger.neighbours.see_namespace(name, None)
             case events.PoliciesSeen(now, policies):
                 self._policies_seen(policies, now)
 

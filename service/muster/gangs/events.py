@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from muster.domain.decision import Decision
 from muster.domain.node import Node, Usage
+from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
@@ -45,6 +46,21 @@ class PodGroupSeen:
 class PodGroupGone:
     now: float
     key: PodGroupKey
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSeen:
+    """The labels that a namespace has now: terms of pod affinity select namespaces by them."""
+
+    now: float
+    name: str
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceGone:
+    now: float
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +145,8 @@ Event = (
     | PodGone
     | PodGroupSeen
     | PodGroupGone
+    | NamespaceSeen
+    | NamespaceGone
     | PoliciesSeen
     | Synced
     | SessionOpened

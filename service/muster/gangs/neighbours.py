@@ -32,6 +32,8 @@ class Neighbours:
         """Labels of the namespaces that are known."""
         self.marks = Marks()
         self._known: dict[str, Pod] = {}
+        self._in_namespace: Counter[str] = Counter()
+        """How many of them."""
         self._node: dict[str, str] = {}
         self._alike: dict[str, Alike] = {}
         self._ending: dict[str, Alike] = {}
@@ -51,6 +53,8 @@ class Neighbours:
             return
         before, node = self._known.get(pod.uid), self._node.get(pod.uid, "")
         self._known[pod.uid] = pod
+        if before is None:
+            self._in_namespace[pod.namespace] += 1
         if node and (before is None or _facts(before) != _facts(pod)):
             if before is not None:
                 self._count(before, node, -1)
@@ -61,7 +65,12 @@ class Neighbours:
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or finished."""
         pod, node = self._known.pop(uid, None), self._node.get(uid, "")
-        if pod is not None and node:
+        if pod is None:
+            return
+        self._in_namespace[pod.namespace] -= 1
+        if not self._in_namespace[pod.namespace]:
+            del self._in_namespace[pod.namespace]
+        if node:
             self._count(pod, node, -1)
             self.marks.pod(pod)
 
@@ -83,13 +92,11 @@ class Neighbours:
 
     def see_namespace(self, name: str, labels: Labels | None) -> None:
         """Take in a namespace's labels, None when it is gone."""
-        if self.namespaces.get(name) == labels:
-            return
-        if labels is None:
-            del self.namespaces[name]
-        else:
+        before = self.namespaces.pop(name, None)
+        if labels is not None:
             self.namespaces[name] = labels
-        self.marks.everything = True
+        # One that is new and has no pods bears on nobody.
+        self.marks.everything |= before != labels and bool(before or self._in_namespace[name])
 
     def see_claim(self, namespace: str, claim: str, attaches_once: bool) -> None:
         """Note whether the volume of a claim attaches to one node alone; False if the claim is gone."""

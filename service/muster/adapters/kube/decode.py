@@ -13,7 +13,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NodeObject, PodObject
+from muster.dialects.objects import (
+    ConfigMapObject,
+    CustomObject,
+    Metadata,
+    NamespaceObject,
+    NodeObject,
+    PodObject,
+)
 from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
 from muster.domain.podgroup import OURS
 
@@ -198,6 +205,12 @@ def pods() -> Resource[PodObject]:
 
 def nodes() -> Resource[NodeObject]:
     return Resource("Node", "nodes", ("/api/v1/nodes",), NodeObject, lambda metadata: metadata.name)
+
+
+def namespaces() -> Resource[NamespaceObject]:
+    """Namespaces, of which the labels count: terms of pod affinity select by them."""
+    path = "/api/v1/namespaces"
+    return Resource("Namespace", "namespaces", (path,), NamespaceObject, lambda metadata: metadata.name)
 
 
 def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:

@@ -20,18 +20,28 @@ import structlog
 
 from muster.adapters.kube.decode import config_map_key
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects import configmaps, nodes, podgroups, pods
+from muster.dialects import configmaps, nodes, peers, podgroups, pods, resize
 from muster.dialects import policies as policy_dialect
 from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
-from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NodeObject, PodObject
+from muster.dialects.objects import (
+    ConfigMapObject,
+    CustomObject,
+    Metadata,
+    NamespaceObject,
+    NodeObject,
+    PodObject,
+)
 from muster.dialects.settings import Settings
 from muster.domain import allocation
 from muster.domain.node import Node, Usage
+from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.gangs.events import (
     Event,
+    NamespaceGone,
+    NamespaceSeen,
     NodeGone,
     NodeSeen,
     PodGone,
@@ -63,6 +73,7 @@ class Intake:
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
         """Of the objects that they were read from."""
+        self._namespaces: dict[str, Labels] = {}
         self._nodes: dict[str, Node] = {}
         self._node_objects: dict[str, NodeObject] = {}
         self._facts: dict[str, NodeFact] = {}
@@ -92,6 +103,16 @@ class Intake:
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
             await self._put(PodSeen(time.monotonic(), pod))
+
+    async def on_namespace(self, change: Seen[NamespaceObject] | Gone) -> None:
+        if isinstance(change, Gone):
+            if self._namespaces.pop(change.key, None) is not None:
+                await self._put(NamespaceGone(time.monotonic(), change.key))
+            return
+        name, labels = change.object.metadata.name, peers.labels_of(change.object.metadata.labels)
+        if self._namespaces.get(name) != labels:
+            self._namespaces[name] = labels
+            await self._put(NamespaceSeen(time.monotonic(), name, labels))
 
     async def on_node(self, change: Seen[NodeObject] | Gone) -> None:
         if isinstance(change, Gone):
@@ -234,7 +255,9 @@ class Intake:
 
 
 def _digest(pod: PodObject) -> bytes:
-    """16 bytes for all that is decoded of it but its version: annotations alone may have 256 KiB."""
+    """16 bytes for all that is decoded of it but its version and the conditions that say nothing here:
+    annotations alone may have 256 KiB."""
     metadata = msgspec.structs.replace(pod.metadata, resource_version="")
-    decoded = _encoder.encode((metadata, pod.spec, pod.status))
+    status = msgspec.structs.replace(pod.status, conditions=resize.conditions(pod.status))
+    decoded = _encoder.encode((metadata, pod.spec, status))
     return hashlib.blake2b(decoded, digest_size=16, usedforsecurity=False).digest()
