@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.dialects import coscheduling, kai, own, ranks
+from muster.dialects.objects import PodSpec
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
 from muster.gangs.instructions import EventReason
@@ -52,3 +53,100 @@ def test_the_modules_and_tests_that_it_names_are_there() -> None:
                 named.add(REPOSITORY / root / folder / path.rpartition("/")[2])
     assert {path for path in named if not path.is_file()} == set()
     assert {path.name for path in named} > {"kai.py", "test_podgroups.py"}
+
+
+ASKED = (REPOSITORY / "docs" / "what-a-pod-may-ask.md").read_text()
+ANSWERS = ("modelled", "asked", "tried", "ignored", "refused")
+FILTERS = [
+    "DeferredPodScheduling",
+    "DynamicResources",
+    "InterPodAffinity",
+    "NodeAffinity",
+    "NodeDeclaredFeatures",
+    "NodeName",
+    "NodePorts",
+    "NodeResourcesFit",
+    "NodeUnschedulable",
+    "NodeVolumeLimits",
+    "PodTopologySpread",
+    "TaintToleration",
+    "VolumeBinding",
+    "VolumeRestrictions",
+    "VolumeZone",
+]
+"""The plugins of kube-scheduler 1.37.1 that have a Filter."""
+POD_SPEC = [
+    "volumes",
+    "initContainers",
+    "containers",
+    "ephemeralContainers",
+    "restartPolicy",
+    "terminationGracePeriodSeconds",
+    "activeDeadlineSeconds",
+    "dnsPolicy",
+    "nodeSelector",
+    "serviceAccountName",
+    "serviceAccount",
+    "automountServiceAccountToken",
+    "nodeName",
+    "hostNetwork",
+    "hostPID",
+    "hostIPC",
+    "shareProcessNamespace",
+    "securityContext",
+    "imagePullSecrets",
+    "hostname",
+    "subdomain",
+    "affinity",
+    "schedulerName",
+    "tolerations",
+    "hostAliases",
+    "priorityClassName",
+    "priority",
+    "dnsConfig",
+    "readinessGates",
+    "runtimeClassName",
+    "enableServiceLinks",
+    "preemptionPolicy",
+    "overhead",
+    "topologySpreadConstraints",
+    "setHostnameAsFQDN",
+    "os",
+    "hostUsers",
+    "schedulingGates",
+    "resourceClaims",
+    "resources",
+    "hostnameOverride",
+    "workloadRef",
+    "schedulingGroup",
+    "evictionResponders",
+]
+"""The fields of k8s.io/api core/v1 PodSpec, v0.37.1."""
+
+
+def rows(heading: str) -> dict[str, list[str]]:
+    """The rows of the table under a heading, by their first cell."""
+    table = ASKED.partition(f"## {heading}")[2].partition("\n## ")[0]
+    cells = [
+        [cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines() if row[:1] == "|"
+    ]
+    return {first.strip("`"): rest for first, *rest in cells[2:]}
+
+
+def test_who_answers_for_each_filter_plugin() -> None:
+    found = rows("Filter plugins of 1.37")
+    assert sorted(found) == FILTERS
+    assert all(answer.startswith(ANSWERS) for _, answer, _ in found.values())
+    for _, answer, modules in found.values():
+        for path in re.findall(r"`([\w/]+\.py)`", modules):
+            assert (REPOSITORY / "service" / "muster" / path).is_file(), path
+        assert modules or not answer.startswith("modelled")
+
+
+def test_who_answers_for_each_field_of_a_pod() -> None:
+    found = rows("Fields of a pod")
+    assert sorted(found) == sorted(POD_SPEC)
+    assert all(answer.startswith(ANSWERS) for (answer,) in found.values())
+    assert set(PodSpec.__struct_encode_fields__) <= set(POD_SPEC)
+    read = {field for field, (answer,) in found.items() if not answer.startswith(("ignored", "asked: NodeD"))}
+    assert read <= set(PodSpec.__struct_encode_fields__)
