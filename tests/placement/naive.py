@@ -14,6 +14,7 @@ from functools import cache
 from itertools import combinations, permutations, product
 from typing import NamedTuple
 
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
 from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
@@ -242,6 +243,7 @@ def admits(state: NodeState, role: Role) -> bool:
     """As far as the drawn clusters go: cordons, resources and selectors by value."""
     return (
         not state.node.unschedulable
+        and (not state.node.taints or bool(role.rules.tolerations))
         and (not role.gpus or role.gpu_resource in state.node.gpu_resources)
         and (not role.slice or bool(state.node.gpu_memory))
         and all(state.node.labels.get(term.key) in term.values for term in role.rules.required)
@@ -520,6 +522,8 @@ def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
             state.node.name: Spot(state, option.mask, units=option.units, cpu=cpu_of(request, option.counts))
             for state, option in used
         }
+        if not constrained(snapshot, request, {state.node.name: option.counts for state, option in used}):
+            return
         if request.required_scope and not together(
             snapshot, [*unions.values(), *rules.running.values()], request.required_scope
         ):
@@ -637,8 +641,81 @@ def valid(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, 
     """Whether these are places that the gang may have: every rule, member by member, by definition."""
     if not known(snapshot, request, members) or not room(snapshot, request, members):
         return False
+    counts = {
+        m.node: tuple(
+            sum(n.role == role.name and n.node == m.node for n in members) for role in request.roles
+        )
+        for m in members
+    }
+    if not constrained(snapshot, request, counts):
+        return False
     spots = {m.uid: Spot(snapshot.nodes[m.node], sum(1 << gpu for gpu in m.gpus)) for m in members}
     return Rules(snapshot, request).hold(spots)
+
+
+def constrained(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether so many members by node and role keep every constraint, and the room of each role."""
+    names = [role.name for role in request.roles]
+    pods = [
+        (name, node)
+        for node, by_role in counts.items()
+        for name, n in zip(names, by_role, strict=True)
+        for _ in range(n)
+    ]
+    room = all(
+        pods.count((role.name, node)) <= most for role in request.roles for node, most in role.room.items()
+    )
+    return room and all(kept(snapshot, request, rule, pods) for rule in request.constraints)
+
+
+def kept(snapshot: Snapshot, request: Request, rule: Constraint, pods: list[tuple[str, str]]) -> bool:
+    """Whether these pods, as (role, node), keep one constraint: pod by pod, by definition."""
+
+    def at(node: str) -> str | None:
+        """The domain that the node lies in."""
+        if node not in snapshot.nodes:
+            return None
+        return node if rule.topology_key == NODE else snapshot.nodes[node].node.labels.get(rule.topology_key)
+
+    mine = [(i, at(node)) for i, (role, node) in enumerate(pods) if role in rule.roles]
+    if isinstance(rule, AntiAffinity):
+        others = [(i, at(node)) for i, (role, node) in enumerate(pods) if role in rule.others]
+        apart = all(a is None or i == j or a != b for i, a in mine for j, b in others)
+        return apart and all(a is None or a != at(node) for _, a in mine for node in rule.existing)
+    if any(domain is None for _, domain in mine):
+        return False
+    if isinstance(rule, Affinity):
+        there = {at(node) for node in rule.existing}
+        there |= {at(node) for role, node in pods if role in rule.others - rule.roles}
+        closed = {domain for _, domain in mine if domain not in there}
+        if not closed:
+            return True
+        themselves = {at(node) for role, node in pods if role in rule.roles & rule.others}
+        return not rule.existing and len(closed) == 1 and closed <= themselves
+    return all(even(snapshot, rule, role, at, pods) for role in request.roles if role.name in rule.roles)
+
+
+def even(
+    snapshot: Snapshot, rule: Spread, role: Role, at: Callable[[str], str | None], pods: list[tuple[str, str]]
+) -> bool:
+    """Whether no domain with a member of the role holds too many more than the emptiest."""
+    eligible = []
+    for name, state in snapshot.nodes.items():
+        labels = state.node.labels
+        chosen = all(labels.get(term.key) in term.values for term in role.rules.required)
+        clean = not state.node.taints or bool(role.rules.tolerations)
+        if (
+            at(name) is not None
+            and all(key in labels for key in rule.required_keys)
+            and (chosen or not rule.honor_affinity)
+            and (clean or not rule.honor_taints)
+        ):
+            eligible.append(name)
+    matching = [at(node) for r, node in pods if r in rule.counted and node in eligible]
+    matching += [at(node) for node in eligible for _ in range(rule.existing.get(node, 0))]
+    domains = {at(node) for node in eligible}
+    least = min(map(matching.count, domains)) if len(domains) >= max(1, rule.min_domains) else 0
+    return all(matching.count(at(node)) - least <= rule.max_skew for name, node in pods if name == role.name)
 
 
 def known(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> bool:

@@ -289,7 +289,7 @@ def test_what_runs_is_not_the_plans_fault() -> None:
 # --- against the oracle --------------------------------------------------------------------------------
 
 SETTINGS = settings(
-    max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 WORLDS = st.one_of(
     worlds(),
@@ -298,6 +298,11 @@ WORLDS = st.one_of(
     worlds("role scope", "running"),
     worlds("unknown running"),
     worlds("ranks", "segments", "max per", "running"),
+    worlds("anti-affinity"),
+    worlds("affinity"),
+    worlds("skew"),
+    worlds("room"),
+    worlds("anti-affinity", "affinity", "skew", "room", "running"),
 )
 
 

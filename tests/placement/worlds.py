@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Spread
 from muster.domain.levels import DEFAULT_LEVELS, Level
-from muster.domain.node import Node, Resources, Usage
+from muster.domain.node import Node, Resources, Taint, TaintEffect, Usage
 from muster.domain.request import (
     GangId,
     MaxPer,
@@ -21,6 +22,7 @@ from muster.domain.request import (
     SelectorTerm,
     Slice,
     Term,
+    Toleration,
 )
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
@@ -112,9 +114,14 @@ FEATURES = (
     "slices",
     "terms",
     "typical",
+    "anti-affinity",
+    "affinity",
+    "skew",
+    "room",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs nobody knows.
-"slices": GPUs are shared. "typical": the cluster says what usually comes."""
+"slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
+hold few members. "typical": the cluster says what usually comes."""
 
 
 class World(NamedTuple):
@@ -141,6 +148,7 @@ class World(NamedTuple):
                 kinds,
                 *map("=".join, node.labels.items()),
             ]
+            said += [f"taint {taint.key}" for taint in node.taints]
             said += ["cordoned"] * node.unschedulable + [f"unindexed {state.unindexed_gpus}"]
             if node.gpu_memory:
                 of, left = (" ".join(map(str, units)) for units in (node.gpu_memory, state.free_memory))
@@ -159,6 +167,8 @@ class World(NamedTuple):
             lines.append(f"{gpus} {cpu:g} cpu{pools} within {role.required_scope} by {by}: {names}")
         stay = [f"{r.member.name} (rank {r.member.rank})@{r.node}/{r.gpus:b}" for r in request.running]
         lines += [str(kind) for kind in self.snapshot.typical]
+        lines += [str(rule) for rule in request.constraints]
+        lines += [f"room of {role.name}: {dict(role.room)}" for role in request.roles if role.room]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
         lines.append(f"running {stay}, max {[(rule.scope, rule.members) for rule in request.max_per]}")
         lines.append(
@@ -203,10 +213,76 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     if "typical" in features:
         mix = (TypicalRequest(2, 1, 500), *draw(st.lists(_typical_requests(), max_size=4)))
         world = World(replace(world.snapshot, typical=mix), world.request)
+    world = draw(_between_pods(world, [*features]))
     for feature in ("running", "unknown running"):
         if feature in features:
             world = draw(_with_running(world, known=feature == "running"))
     return world
+
+
+@st.composite
+def _between_pods(draw: st.DrawFn, world: World, features: list[str]) -> World:
+    """Constraints between pods, and room, where these are among the features."""
+    if {"anti-affinity", "affinity", "skew"}.intersection(features):
+        world = draw(_with_constraints(world, features))
+    if "room" in features:
+        nodes = sorted(world.snapshot.nodes)
+        some = st.dictionaries(st.sampled_from([*nodes, "gone"]), st.integers(0, 2), min_size=1)
+        roles = tuple(replace(role, room=draw(some)) for role in world.request.roles)
+        world = World(world.snapshot, replace(world.request, roles=roles))
+    return world
+
+
+HOSTNAME, DISK = "kubernetes.io/hostname", "disk"
+
+
+@st.composite
+def _with_constraints(draw: st.DrawFn, world: World, kinds: list[str]) -> World:
+    """One or two constraints of these kinds, by labels that some nodes lack, and some taints."""
+    states = {}
+    for name, state in world.snapshot.nodes.items():
+        labels = dict(state.node.labels)
+        if draw(st.integers(0, 7)):
+            labels[HOSTNAME] = name
+        if draw(st.integers(0, 5)):
+            labels[DISK] = draw(st.sampled_from(["d1", "d2", ""]))
+        taints = (Taint("busy", "", TaintEffect.NO_SCHEDULE),) if draw(st.integers(0, 5)) == 0 else ()
+        states[name] = replace(state, node=replace(state.node, labels=labels, taints=taints))
+    roles = []
+    for role in world.request.roles:
+        tolerations = (Toleration(operator="Exists"),) if draw(st.integers(0, 3)) == 0 else ()
+        resources = replace(role.resources, cpu_milli=role.resources.cpu_milli // 2)
+        rules = replace(role.rules, tolerations=tolerations)
+        roles.append(replace(role, rules=rules, resources=resources))
+    names = [role.name for role in roles]
+    some_roles = st.frozensets(st.sampled_from(names), min_size=1)
+    keys = st.sampled_from([NODE, HOSTNAME, LABELS["rack"], LABELS["zone"], DISK, DISK])
+    nodes = st.sampled_from(sorted(states))
+    few_nodes = st.one_of(st.just(frozenset[str]()), st.frozensets(nodes, max_size=2))
+    others = st.one_of(some_roles, some_roles, st.just(frozenset[str]()))
+    strategies = {
+        "anti-affinity": st.builds(AntiAffinity, st.just("apart"), keys, some_roles, others, few_nodes),
+        "affinity": st.builds(Affinity, st.just("near"), keys, some_roles, others, few_nodes),
+        "skew": st.builds(
+            Spread,
+            st.just("even"),
+            keys,
+            st.integers(1, 2),
+            some_roles,
+            others,
+            st.one_of(st.just({}), st.dictionaries(nodes, st.integers(0, 3), max_size=2)),
+            st.sampled_from([1, 1, 2, 3]),
+            st.sampled_from([frozenset[str](), frozenset({DISK})]),
+            st.booleans(),
+            st.booleans(),
+        ),
+    }
+    drawn = [draw(strategies[kind]) for kind in kinds if kind in strategies]
+    if len(drawn) == 1 and draw(st.booleans()):
+        drawn += [draw(strategies[kind]) for kind in kinds if kind in strategies]
+    rules = tuple(replace(rule, name=f"{rule.name} {i}") for i, rule in enumerate(drawn))
+    snapshot = replace(world.snapshot, nodes=states)
+    return World(snapshot, replace(world.request, roles=tuple(roles), constraints=rules))
 
 
 @st.composite

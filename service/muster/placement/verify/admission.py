@@ -24,17 +24,36 @@ def _refused(node: Node, role: Role) -> str:
         return f"it does not offer {role.gpu_resource or 'memory of its GPUs'}"
     if not node.ready:
         return "not ready"
-    taints = [(t.key, t.value, t.effect) for t in node.taints if t.effect != TaintEffect.PREFER_NO_SCHEDULE]
-    if node.unschedulable:
-        taints.append(("node.kubernetes.io/unschedulable", "", "NoSchedule"))
-    for key, value, effect in taints:
-        for t in role.rules.tolerations:
-            same_key = t.key == key or (t.key == "" and t.operator == "Exists")
-            same_value = t.operator == "Exists" or (t.operator in ("", "Equal") and t.value == value)
-            if same_key and same_value and t.effect in ("", effect):
-                break
-        else:
-            return f"taint {key}"
+    taint = tolerates(node, role)
+    if (
+        node.unschedulable
+        and not taint
+        and not _covered(role, "node.kubernetes.io/unschedulable", "", "NoSchedule")
+    ):
+        taint = "taint node.kubernetes.io/unschedulable"
+    return taint or selected(node, role)
+
+
+def tolerates(node: Node, role: Role) -> str:
+    """Return the first taint of the node that the role does not tolerate, "" where there is none."""
+    for taint in node.taints:
+        kept_off = taint.effect != TaintEffect.PREFER_NO_SCHEDULE
+        if kept_off and not _covered(role, taint.key, taint.value, taint.effect):
+            return f"taint {taint.key}"
+    return ""
+
+
+def _covered(role: Role, key: str, value: str, effect: str) -> bool:
+    for t in role.rules.tolerations:
+        same_key = t.key == key or (t.key == "" and t.operator == "Exists")
+        same_value = t.operator == "Exists" or (t.operator in ("", "Equal") and t.value == value)
+        if same_key and same_value and t.effect in ("", effect):
+            return True
+    return False
+
+
+def selected(node: Node, role: Role) -> str:
+    """Return what of the role's node selector and affinity the node does not meet, "" where it meets all."""
     for term in role.rules.required:
         if not _holds(term, node):
             return f"selector on {term.key}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.domain.decision import Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.verify import admission, binding, capacity, links, members, scopes, spots
+from muster.placement.verify import admission, binding, capacity, constraints, links, members, scopes, spots
 from muster.placement.verify.damage import damage, is_priced
 from muster.placement.verify.fabric import Fabric
 
@@ -29,6 +29,7 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
         *admission.admission(snapshot, request, placed),
         *scopes.scopes(fabric, request, placed, everyone),
         *binding.binding(fabric, snapshot, request, placed, old),
+        *constraints.constraints(snapshot, request, placed),
         *scopes.crossings(fabric, snapshot, request, placed, everyone),
         *members.proof(placed),
         *(() if snapshot.typical and is_priced(request) else damage(placed, groups, touched)),
