@@ -240,10 +240,10 @@ class Rules:
 
 
 def admits(state: NodeState, role: Role) -> bool:
-    """As far as the drawn clusters go: cordons, resources and selectors by value."""
+    """As far as the drawn clusters go: resources, selectors by value, cordons and taints, where a role with
+    tolerations tolerates all."""
     return (
-        not state.node.unschedulable
-        and (not state.node.taints or bool(role.rules.tolerations))
+        (not (state.node.unschedulable or state.node.taints) or bool(role.rules.tolerations))
         and (not role.gpus or role.gpu_resource in state.node.gpu_resources)
         and (not role.slice or bool(state.node.gpu_memory))
         and all(state.node.labels.get(term.key) in term.values for term in role.rules.required)

@@ -84,6 +84,18 @@ ASKED = {
     "segments beside members that run": ("segments", "ranks", "running"),
     "segments, at most so many in one part": ("segments", "max per", "levels"),
     "roles, at most so many, beside members that run": ("role scope", "max per", "running"),
+    "members kept apart": ("anti-affinity",),
+    "members near pods": ("affinity",),
+    "members spread": ("skew",),
+    "room for few": ("room",),
+    "members kept apart, near others": ("anti-affinity", "affinity"),
+    "members kept apart and spread, ranks and levels": ("anti-affinity", "skew", "levels", "ranks"),
+    "members spread, near pods, room for few": ("skew", "affinity", "room"),
+    "members kept apart, spread, in segments": ("anti-affinity", "skew", "segments"),
+    "members kept apart, near pods, beside members that run": ("anti-affinity", "affinity", "running"),
+    "constraints, roles with scopes, at most so many": ("anti-affinity", "skew", "role scope", "max per"),
+    "constraints, slices": ("anti-affinity", "skew", "affinity", "slices"),
+    "constraints, policies, typical requests": ("anti-affinity", "skew", "terms", "typical"),
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 

@@ -117,16 +117,18 @@ def _held(
 ) -> tuple[Floats, bool]:
     """By part, the sum over its nodes of what a node of each kind holds, [kind, i], no more than rules allow
     these roles; `price` is what one member counts at most, [i]. And whether that is all that rules say: they
-    are taken from the narrowest to the widest, and tell it all where each lies within the next."""
+    are taken from the narrowest to the widest, and tell it all where each lies within the next. Rules that
+    say more than numbers (Apart, Near, Skew) are left out."""
     cells, of_class = np.unique(problem.cell, return_inverse=True)
     region, held = problem.parts[REGION][cells], np.zeros((len(cells), len(price)))
     np.add.at(held, of_class, of_kind[problem.kind] * problem.size[:, None])
     group = first = np.arange(len(cells))
-    told = True
-    rules = [rule for rule in problem.rules if not set(roles).isdisjoint(_bound(rule))]
+    bound = [rule for rule in problem.rules if not set(roles).isdisjoint(rule.bound)]
+    rules = [rule for rule in bound if isinstance(rule, (MaxPerPart, RoleScope, Segments))]
+    told = len(rules) == len(bound)
     for rule in sorted(rules, key=lambda rule: (-len(np.unique(rule.part)), isinstance(rule, Segments))):
         part = rule.part[cells]
-        if not set(roles) <= set(_bound(rule)) or (part != part[first][group]).any():
+        if not set(roles) <= set(rule.bound) or (part != part[first][group]).any():
             told = False
             continue
         named = np.where(part < 0, int(part.max(initial=0)) + 1 + group, part)
@@ -151,7 +153,3 @@ def _held(
     by_region = np.zeros((int(problem.parts[REGION].max()) + 1, len(price)))
     np.add.at(by_region, region[first], held)
     return by_region - (by_region % unit if len(roles) == 1 else 0), told
-
-
-def _bound(rule: MaxPerPart | Segments | RoleScope) -> tuple[int, ...]:
-    return (rule.role,) if isinstance(rule, Segments) else rule.roles

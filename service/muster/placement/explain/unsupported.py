@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from muster.domain.reasons import NotSupported
 from muster.domain.request import Request, Role, Scope
-from muster.placement.gang.rules import domain_codes
+from muster.placement.gang.making import domain_codes
 from muster.placement.gang.site import Site
 from muster.placement.limits import takes_gpus
 

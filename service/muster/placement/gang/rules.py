@@ -5,21 +5,20 @@ is."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from muster.domain.request import Request, Scope
-from muster.placement.cluster.columns import Bools, Columns, Ints
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.cluster.fabric import INSIDE
 from muster.placement.gang.blocks import Blocks, Together
+from muster.placement.gang.constraints import add_constraints
+from muster.placement.gang.making import Counts, Making, PartsByRow
 from muster.placement.gang.standing import Standing, common_parts
 from muster.placement.gpus.innode import InNode
 from muster.placement.limits import takes_gpus
 from muster.placement.model.problem import MaxPerPart, Problem, RoleScope, Rule, Segments
-
-PartsByRow = Ints
-"""The part of a scope by row, −1 for none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,62 +34,38 @@ class Rules:
     """By block, the `cells` along which its members are lined up, widest first."""
     together: tuple[tuple[str, tuple[int, ...]], ...]
     """Blocks that lie in one part of these `cells`."""
-
-
-@dataclass(slots=True)
-class _Making:
-    view: Columns
-    blocks: Blocks
-    refused: Bools
-    cells: dict[str, PartsByRow] = field(default_factory=dict)
-    model: list[Callable[[Problem], Rule]] = field(default_factory=list)
-    order: list[tuple[str, ...]] = field(default_factory=list)
-    unit: list[int] = field(default_factory=list)
-    domain_unit: list[int] = field(default_factory=list)
-    single: list[tuple[int, ...]] = field(default_factory=list)
-    together: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
-    pinned: dict[int, dict[int, int]] = field(default_factory=dict)
-    """row → block → domain."""
-
-    @property
-    def sliced(self) -> bool:
-        """Whether members share GPUs: then each NVLink domain that a rule speaks of is a node, or wider."""
-        return any(role.slice and role.members for role in self.blocks.roles)
-
-    def codes(self, scope: str) -> PartsByRow:
-        if scope == Scope.NODE:
-            return np.arange(len(self.view.names))
-        if scope in INSIDE:
-            return domain_codes(self.view) if self.sliced else self.view.wide.astype(np.int64)
-        return self.view.part(scope).codes.astype(np.int64)
-
-
-def domain_codes(view: Columns) -> PartsByRow:
-    """The NVLink domain that holds all GPUs of a node, by row: one that a label names, or one of its own. −1
-    where there are several, or none."""
-    alone = np.array([len(shape.domains) == 1 for shape in view.shapes], bool)[view.shape] & (view.wide < 0)
-    own = int(view.wide.max(initial=-1)) + 1 + np.arange(len(alone))
-    return np.where(alone, own, view.wide).astype(np.int64)
+    caps: Ints | None = None
+    """[block, row]: how many members of the block alone the node holds at most, None without such limits."""
+    whole: tuple[Callable[[Counts], Bools], ...] = ()
+    """Of a mix that is all of the gang, by row, whether the node may hold it: one for each constraint."""
 
 
 def rules_of(view: Columns, request: Request, blocks: Blocks, standing: Standing) -> tuple[Rules, Bools]:
     """The rules of a request, and the nodes that they refuse [block, row]."""
     count = len(blocks.roles)
-    making = _Making(view, blocks, np.zeros((count, len(view.names)), bool))
+    making = Making(view, blocks, np.zeros((count, len(view.names)), bool))
     making.unit, making.domain_unit = [1] * count, [0] * count
     for block in range(count):
         _segments(making, block)
     for together in blocks.together:
         _together(making, together, standing)
     node_most, domain_most = _max_per(making, request, standing)
+    add_constraints(making, request)
     in_node, node_rules = _in_node(making, standing, node_most, domain_most)
     rules = Rules(
-        in_node, node_rules, making.cells, tuple(making.model), tuple(making.order), tuple(making.together)
+        in_node,
+        node_rules,
+        making.cells,
+        tuple(making.model),
+        tuple(making.order),
+        tuple(making.together),
+        making.caps,
+        tuple(making.whole),
     )
     return rules, making.refused
 
 
-def _segments(making: _Making, block: int) -> None:
+def _segments(making: Making, block: int) -> None:
     view, order = making.view, list[str]()
     nested = np.zeros(len(view.names), np.int64)
     for segment in making.blocks.roles[block].segments:
@@ -123,7 +98,7 @@ def _segments_rule(name: str, block: int, size: int) -> Callable[[Problem], Rule
     return lambda problem: Segments(problem.parts[name], block, size)
 
 
-def _together(making: _Making, together: Together, standing: Standing) -> None:
+def _together(making: Making, together: Together, standing: Standing) -> None:
     """One part for these blocks: where running members say which one, other nodes are refused."""
     view, scope, blocks = making.view, together.scope, together.blocks
     staying = [stay for stay in standing.members if stay.running in together.running]
@@ -156,7 +131,7 @@ def _together(making: _Making, together: Together, standing: Standing) -> None:
         making.together.append((name, blocks))
 
 
-def _pin(making: _Making, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
+def _pin(making: Making, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
     place = making.view.place(row)
     if place.wide:
         return
@@ -165,7 +140,7 @@ def _pin(making: _Making, row: int, parts: frozenset[str], blocks: tuple[int, ..
             making.pinned.setdefault(row, {}).update(dict.fromkeys(blocks, domain))
 
 
-def _max_per(making: _Making, request: Request, standing: Standing) -> tuple[int, int]:
+def _max_per(making: Making, request: Request, standing: Standing) -> tuple[int, int]:
     """Limits by label become model rules; the limits a node and an NVLink domain are returned, −1 for
     none."""
     node_most, domain_most = -1, -1
@@ -203,7 +178,7 @@ def _max_per_part(name: str, blocks: tuple[int, ...], left: Ints) -> Callable[[P
 
 
 def _in_node(
-    making: _Making, standing: Standing, node_most: int, domain_most: int
+    making: Making, standing: Standing, node_most: int, domain_most: int
 ) -> tuple[Ints, tuple[InNode | None, ...]]:
     """What binds members inside each node, by row: equal rules are one."""
     view, count = making.view, len(making.blocks.roles)
@@ -222,13 +197,19 @@ def _in_node(
             () if wide else tuple(making.single),
             node_most,
             (domain_most,) * domains if domain_most >= 0 else (),
+            apart=tuple((mine, others) for here, mine, others in making.apart if here[row]),
+            limits=tuple((members, int(most[row])) for most, members in making.limits if most[row] < LARGEST),
         )
         rule = standing.after(view, row, rule)
         free = max(rule.unit) == 1 and rule.most < 0 and not rule.touched and rule.pinned == nothing
+        free = free and not rule.apart and not rule.limits
         return rules.setdefault(None if free and not rule.binds_domains else rule, len(rules))
 
     elsewhere = np.delete(np.arange(len(found)), list(standing.masks))
     code = view.shape[elsewhere] * 2 + (view.wide[elsewhere] >= 0)
+    for line in (*(here for here, _, _ in making.apart), *(most for most, _ in making.limits)):
+        values, dense = np.unique(line[elsewhere], return_inverse=True)
+        code = np.unique(code * len(values) + dense, return_inverse=True)[1]
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     if len(elsewhere):
         found[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]

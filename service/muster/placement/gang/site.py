@@ -106,7 +106,10 @@ class Site:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing binds members to each other or to running ones, besides the scopes of the gang."""
+        """Whether nothing binds members to each other or to running ones, besides the scopes of the gang.
+
+        Nodes may still have room for fewer members of a role (`rules.caps`) than resources say.
+        """
         return not self.rules.model and len(self.rules.node_rules) == 1 and not self.standing
 
     def for_all(self, need: Counts) -> Site:
@@ -210,6 +213,8 @@ def site_with(
     rules, refused = rules_of(view, request, blocks, standing)
     admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~refused
     room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
+    if rules.caps is not None:
+        room = np.minimum(room, rules.caps)
     site = Site(view, request, blocks.roles, admits, room, levels_of(view), standing, rules, admitted)
     return replace(site, room=_ruled_room(site)) if len(rules.node_rules) > 1 else site
 
@@ -230,8 +235,8 @@ def _ruled_room(site: Site) -> Ints:
 
 def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> Ints:
     """How many members of one role alone nodes of one shape take, of those that there is `room` for."""
-    if rule.most >= 0:
-        room = np.asarray(np.minimum(room, rule.most))
+    if rule.alone(r) >= 0:
+        room = np.asarray(np.minimum(room, rule.alone(r)))
     simple = not rule.single and not rule.domain_most and rule.pinned[r] < 0
     unit, gpus = rule.domain_unit[r], rule.gpus[r]
     if simple:
@@ -293,7 +298,7 @@ def fits_at_once(site: Site, need: Counts) -> Bools:
             admitted &= site.admits[r]
     gpus = sum(count * role.gpus for count, role in zip(need, site.roles, strict=True))
     admitted &= (view.pods >= total.pods) & (view.free_count >= gpus)
-    if site.sliced:
+    if site.sliced or site.rules.caps is not None:
         admitted &= (site.room >= np.array(need)[:, None]).all(axis=0)
     if total.cpu_milli:
         admitted &= view.cpu >= total.cpu_milli
@@ -301,4 +306,6 @@ def fits_at_once(site: Site, need: Counts) -> Bools:
         admitted &= view.memory >= total.memory_bytes
     for name, amount in total.others:
         admitted &= view.other(name) >= amount
+    for may_hold in site.rules.whole:
+        admitted &= may_hold(need)
     return admitted

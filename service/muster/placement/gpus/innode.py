@@ -52,6 +52,10 @@ class InNode:
     domain_most: Counts = ()
     there: int = 0
     touched: int = 0
+    apart: tuple[tuple[Counts, Counts], ...] = ()
+    """Members of the first blocks stay off a node with members of the second ones, but for themselves."""
+    limits: tuple[tuple[Counts, int], ...] = ()
+    """Members of these blocks that the node takes at most, all together."""
 
     @property
     def binds_domains(self) -> bool:
@@ -69,9 +73,24 @@ class InNode:
 
     def admits(self, mix: Counts) -> bool:
         """Whether a node may take the mix, as far as numbers go."""
-        return (self.most < 0 or sum(mix) <= self.most) and all(
-            count % unit == 0 for count, unit in zip(mix, self.unit, strict=True)
+        return (
+            (self.most < 0 or sum(mix) <= self.most)
+            and all(count % unit == 0 for count, unit in zip(mix, self.unit, strict=True))
+            and all(sum(mix[b] for b in blocks) <= most for blocks, most in self.limits)
+            and all(_apart(mix, mine, others) for mine, others in self.apart)
         )
+
+    def alone(self, block: int) -> int:
+        """How many members of one block the limits leave, −1 for no limit."""
+        most = [most for blocks, most in self.limits if block in blocks]
+        most += [1 for mine, others in self.apart if block in mine and block in others]
+        most += [self.most] if self.most >= 0 else []
+        return min(most, default=-1)
+
+
+def _apart(mix: Counts, mine: Counts, others: Counts) -> bool:
+    first, second = sum(mix[b] for b in mine), sum(mix[b] for b in others)
+    return not first or not second or first == second == 1 == sum(mix[b] for b in mine if b in others)
 
 
 def few_ways(rule: InNode, free: Counts) -> bool:

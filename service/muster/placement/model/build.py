@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from muster.placement.model.constraints import (
+    apart,
     decided_levels,
     gpu_capacity,
     max_per_part,
+    near,
     parts_touched,
     replica_count,
     role_scope,
     segments,
+    skew,
 )
 from muster.placement.model.objective import SUMS, Level, parts_level
 from muster.placement.model.problem import Bools, Problem
@@ -22,6 +25,9 @@ CONSTRAINTS = (
     max_per_part,
     role_scope,
     segments,
+    apart,
+    near,
+    skew,
     decided_levels,
 )
 

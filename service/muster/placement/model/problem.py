@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.placement.gpus.rings import NO_LINK
+from muster.placement.model.rules import Apart, MaxPerPart, Near, RoleScope, Segments, Skew
+
+__all__ = ["Apart", "MaxPerPart", "Near", "RoleScope", "Segments", "Skew"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -65,33 +68,7 @@ class Patterns:
         return cls(counts, valid, one, zero, none, zero, zero, zero, zero, at, zero)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MaxPerPart:
-    """The members of these roles in each part are at most `left` of it; `part` by cell, -1 for none."""
-
-    part: Ints
-    roles: tuple[int, ...]
-    left: Ints
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Segments:
-    """The members of `role` in each part are a multiple of `size`; `part` by cell, -1 for none."""
-
-    part: Ints
-    role: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RoleScope:
-    """All members of these roles lie in one part; `part` by cell, -1 where they may not be."""
-
-    part: Ints
-    roles: tuple[int, ...]
-
-
-Rule = MaxPerPart | Segments | RoleScope
+Rule = MaxPerPart | Segments | RoleScope | Apart | Near | Skew
 
 Use = dict[tuple[int, int], int]
 """A solution: (class, pattern) → how many nodes of the class take the pattern; only what is not zero."""

@@ -12,6 +12,7 @@ from muster.placement.model.objective import Level
 from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use
 
 LinearExpr = cp_model.LinearExpr
+IntVar = cp_model.IntVar
 
 
 class Model(cp_model.CpModel):

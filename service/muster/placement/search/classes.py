@@ -271,6 +271,7 @@ def without_equals(problem: Problem, scope: str, limit: int) -> Bools:
     others = [problem.part(other) for other in problem.parts if other != scope]
     others += [rule.part[problem.cell] for rule in problem.rules]
     labels = [problem.kind[order], problem.size[order]]
+    labels += [told[problem.cell][order] for rule in problem.rules for told in rule.told_by]
     labels += [_relative(codes[order], part, begins) for codes in others]
     table = np.stack(labels)
     kept = np.zeros(problem.classes, bool)

@@ -16,7 +16,7 @@ import numpy as np
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.site import Site
 from muster.placement.model.objective import NODES, WIDE
-from muster.placement.model.problem import FREE, Patterns, Problem, RoleScope, Segments, Use
+from muster.placement.model.problem import FREE, MaxPerPart, Patterns, Problem, Segments, Use
 from muster.placement.search import onerack
 from muster.placement.search.classes import fine
 from muster.placement.search.onenode import Share, share_of
@@ -50,7 +50,7 @@ def rack_problem(problem: Problem, levels: Sequence[str], role: int, unit: int) 
     step, most = unit, np.full(len(parts), need)
     for rule in problem.rules:
         by_class = rule.part[problem.cell]
-        if isinstance(rule, RoleScope) or not _same(part, by_class):
+        if not isinstance(rule, (MaxPerPart, Segments)) or not _same(part, by_class):
             return None
         if isinstance(rule, Segments):
             step = lcm(step, rule.size)

@@ -77,8 +77,8 @@ def _affinity(snapshot: Snapshot, rule: Affinity, members: Members) -> Iterator[
     for node in bare:
         yield f"{rule.name}: node {node} has no label {key}"
     mine = _by_domain(snapshot, key, members, rule.roles)
-    opened = _by_domain(snapshot, key, members, rule.others - rule.roles).keys()
-    opened = opened | _holding(snapshot, key, rule.existing)
+    opened = {*_by_domain(snapshot, key, members, rule.others - rule.roles)}
+    opened |= _holding(snapshot, key, rule.existing)
     unmatched = sorted(mine.keys() - opened)
     themselves = _by_domain(snapshot, key, members, rule.roles & rule.others)
     if unmatched and not rule.existing and unmatched[0] in themselves:

@@ -1,0 +1,77 @@
+"""What binds the members of a gang, while it is put together: rules.py and constraints.py add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from muster.domain.request import Scope
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
+from muster.placement.cluster.fabric import INSIDE
+from muster.placement.gang.blocks import Blocks
+from muster.placement.model.problem import Problem, Rule
+
+PartsByRow = Ints
+"""The part of a scope by row, −1 for none."""
+
+Counts = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Making:
+    """The rules of a request while they are put together, scope by scope and constraint by constraint."""
+
+    view: Columns
+    blocks: Blocks
+    refused: Bools
+    cells: dict[str, PartsByRow] = field(default_factory=dict)
+    model: list[Callable[[Problem], Rule]] = field(default_factory=list)
+    order: list[tuple[str, ...]] = field(default_factory=list)
+    unit: list[int] = field(default_factory=list)
+    domain_unit: list[int] = field(default_factory=list)
+    single: list[tuple[int, ...]] = field(default_factory=list)
+    together: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    pinned: dict[int, dict[int, int]] = field(default_factory=dict)
+    """row → block → domain."""
+    caps: Ints | None = None
+    """[block, row]: how many members of the block the node holds at most, None without such limits."""
+    apart: list[tuple[Bools, Counts, Counts]] = field(default_factory=list)
+    """By row, whether members of these blocks stay off a node with members of those."""
+    limits: list[tuple[Ints, Counts]] = field(default_factory=list)
+    """By row, how many members of these blocks the node holds at most."""
+    whole: list[Callable[[Counts], Bools]] = field(default_factory=list)
+    """Of a mix that is all of the gang, by row, whether the node may hold it."""
+
+    @property
+    def active(self) -> Counts:
+        """The blocks that have members."""
+        return tuple(b for b, role in enumerate(self.blocks.roles) if role.members)
+
+    def cap(self, block: int, most: Ints) -> None:
+        """Let each node [row] hold at most so many members of the block."""
+        if self.caps is None:
+            shape = (len(self.blocks.roles), len(self.view.names))
+            self.caps = np.full(shape, LARGEST, np.int64)
+        self.caps[block] = np.minimum(self.caps[block], most)
+
+    @property
+    def sliced(self) -> bool:
+        """Whether members share GPUs: then each NVLink domain that a rule speaks of is a node, or wider."""
+        return any(role.slice and role.members for role in self.blocks.roles)
+
+    def codes(self, scope: str) -> PartsByRow:
+        if scope == Scope.NODE:
+            return np.arange(len(self.view.names))
+        if scope in INSIDE:
+            return domain_codes(self.view) if self.sliced else self.view.wide.astype(np.int64)
+        return self.view.part(scope).codes.astype(np.int64)
+
+
+def domain_codes(view: Columns) -> PartsByRow:
+    """The NVLink domain that holds all GPUs of a node, by row: one that a label names, or one of its own. −1
+    where there are several, or none."""
+    alone = np.array([len(shape.domains) == 1 for shape in view.shapes], bool)[view.shape] & (view.wide < 0)
+    own = int(view.wide.max(initial=-1)) + 1 + np.arange(len(alone))
+    return np.where(alone, own, view.wide).astype(np.int64)
