@@ -7,6 +7,7 @@ bound is met.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.site import Counts, Site
 from muster.placement.model.problem import FREE, Problem
+from muster.placement.model.shares import PartShare, shares
 
 Price = tuple[float, ...]
 
@@ -51,15 +53,33 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need
 
     `part` by class; classes of part FREE cost no part. For one role without further rules the bound is met.
     """
-    least, inside = 0, part != FREE
+    every = list(shares(problem))
+    least = max((share.fewest_parts(part) for share in every), default=0)
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
-        capacity = by_class * problem.size
-        wanted = float(np.dot(price, need)) * (1 - 1e-9) - capacity[~inside].sum()
-        found = fewest(np.bincount(part[inside], capacity[inside]).astype(float), wanted)
+        held = _held(by_class * problem.size, part, price, every)
+        wanted = float(np.dot(price, need)) * (1 - 1e-9) - held[FREE]
+        found = fewest(held[:FREE], wanted)
         if found is None:
             return None
         least = max(least, found)
     return least
+
+
+def _held(
+    capacity: NDArray[np.float64], part: Ints, price: Price, every: Sequence[PartShare]
+) -> NDArray[np.float64]:
+    """What each part holds at a price, no more than rules leave it; the last one stands for FREE."""
+    count = int(part.max(initial=FREE)) + 2
+    of = np.where(part == FREE, count - 1, part)
+    held = np.bincount(of, capacity, count).astype(float)
+    priced = {role for role, value in enumerate(price) if value}
+    for share in every:
+        if priced <= set(share.roles):
+            limits = np.append(share.high * max(price), np.inf)
+            code = of * len(limits) + np.where(share.part < 0, len(limits) - 1, share.part)
+            both = np.bincount(code, capacity, count * len(limits)).reshape(count, len(limits))
+            held = np.minimum(held, np.minimum(both, limits).sum(axis=1))
+    return held
 
 
 def fewest(capacities: NDArray[np.float64], wanted: float) -> int | None:
@@ -74,10 +94,10 @@ def fewest(capacities: NDArray[np.float64], wanted: float) -> int | None:
 
 def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> Ints:
     """The parts whose capacity reaches what is needed at each price: no other can hold the whole gang."""
-    holds = np.ones(int(part.max(initial=-1)) + 1, bool)
+    holds, every = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
         wanted = float(np.dot(price, need)) * (1 - 1e-9)
-        holds &= np.bincount(part, by_class * problem.size, len(holds)) >= wanted
+        holds &= _held(by_class * problem.size, part, price, every)[:FREE] >= wanted
     return np.flatnonzero(holds)
 
 

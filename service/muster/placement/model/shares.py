@@ -1,0 +1,94 @@
+"""What rules say of parts in plain numbers: how many members of some roles each part takes, at least and at most.
+
+Bounds alone, of every plan that the rules leave: they end searches that the rules make hopeless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from muster.placement.model.problem import FREE, Ints, MaxPerPart, Problem, Skew
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartShare:
+    """`part` by class, −1 for none. Each part takes `low` to `high` [part] members of `roles`; `capacity` by
+    class is what its nodes take of these roles at most, rules aside."""
+
+    roles: tuple[int, ...]
+    part: Ints
+    low: Ints
+    high: Ints
+    capacity: Ints
+
+    def fewest_nodes(self, problem: Problem) -> dict[int, int]:
+        """Return for each part that takes members in any case the fewest nodes that hold these."""
+        found = {}
+        for one in np.flatnonzero(self.low > 0).tolist():
+            inside = self.part == one
+            size = problem.size[inside]
+            each = np.repeat(self.capacity[inside] // np.maximum(1, size), size)
+            found[one] = _fewest(each, int(self.low[one]))
+        return found
+
+    def fewest_parts(self, other: Ints) -> int:
+        """Return the fewest parts of another scope, given by class, that hold what each part takes."""
+        total, least = 0, 0
+        codes = np.unique(np.stack([other, self.part]), axis=1)
+        codes = codes[:, (codes >= 0).all(axis=0)]
+        nested = len(np.unique(codes[0])) == codes.shape[1]
+        for one in np.flatnonzero(self.low > 0).tolist():
+            inside = self.part == one
+            free = int(self.capacity[inside & (other == FREE)].sum())
+            counted = inside & (other != FREE)
+            held = np.bincount(other[counted], self.capacity[counted]) if counted.any() else np.zeros(1)
+            count = _fewest(held.astype(np.int64), int(self.low[one]) - free)
+            total, least = total + count, max(least, count)
+        return total if nested else least
+
+
+def shares(problem: Problem) -> Iterator[PartShare]:
+    """Yield what the rules of the problem say in numbers."""
+    for rule in problem.rules:
+        if isinstance(rule, MaxPerPart):
+            low = np.zeros(len(rule.left), np.int64)
+            capacity = _capacity(problem, rule.roles)
+            yield PartShare(rule.roles, rule.part[problem.cell], low, rule.left, capacity)
+        elif isinstance(rule, Skew) and set(rule.roles) == set(rule.counted):
+            yield _of_skew(problem, rule)
+
+
+def _of_skew(problem: Problem, rule: Skew) -> PartShare:
+    """The smallest number of members in a part bounds the largest one, and the other way round."""
+    part, capacity = rule.counts[problem.cell], _capacity(problem, rule.roles)
+    parts, inside = len(rule.there), part >= 0
+    held = np.bincount(part[inside], capacity[inside], parts).astype(np.int64)
+    reached = rule.there + held
+    highest = min([rule.highest, *reached[rule.eligible].tolist()])
+
+    def most(least: int) -> Ints:
+        return np.where(rule.eligible, np.clip(least + rule.most - rule.there, 0, held), 0)
+
+    lowest, need = rule.lowest, sum(problem.need[role] for role in rule.roles)
+    elsewhere = ((rule.part[problem.cell] >= 0) & ~inside & (capacity > 0)).any()
+    if not problem.partial and not elsewhere:
+        while lowest < highest and int(most(lowest).sum()) < need:
+            lowest += 1
+    low = np.where(rule.eligible, np.maximum(0, lowest - rule.there), 0)
+    return PartShare(rule.roles, part, low, most(highest), capacity)
+
+
+def _capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
+    """By class, what its nodes take of the roles at most."""
+    counts = problem.patterns.counts[:, :, list(roles)].sum(axis=2)
+    return np.asarray(np.where(problem.open, counts[problem.kind], 0).max(axis=1, initial=0) * problem.size)
+
+
+def _fewest(held: Ints, wanted: int) -> int:
+    """How many of the largest reach what is wanted; one more than there are where all do not."""
+    if wanted <= 0:
+        return 0
+    return int(np.searchsorted(np.cumsum(np.sort(held)[::-1]), wanted)) + 1
