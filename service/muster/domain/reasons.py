@@ -234,6 +234,55 @@ class TooFewParts:
 
 
 @dataclass(frozen=True, slots=True)
+class AntiAffinityLimits:
+    """A constraint, as its user named it, keeps pods out of one domain of `topology_key`. So `members_fit`
+    fit."""
+
+    constraint: str
+    topology_key: str
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityUnsatisfied:
+    """A constraint lets members lie only in domains of `topology_key` with a matching pod. So `members_fit`
+    fit."""
+
+    constraint: str
+    topology_key: str
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SkewTooLarge:
+    """A constraint lets domains of `topology_key` differ by at most `max_skew` pods. So `members_fit` fit."""
+
+    constraint: str
+    topology_key: str
+    max_skew: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoomTooSmall:
+    """Nodes can hold few members of a role, as for the volumes that they attach. On the nodes that admit it
+    there is room for `room` of its `members`; so `members_fit` of the gang fit."""
+
+    role: str
+    room: int
+    members: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RunningElsewhere:
     """Members that run already say in which part of a scope the others must lie. `part` is "" where they lie
     in no one part themselves, or in none that is known."""
@@ -288,6 +337,10 @@ Cause = (
     | RoleScope
     | SegmentsTooLarge
     | TooFewParts
+    | AntiAffinityLimits
+    | AffinityUnsatisfied
+    | SkewTooLarge
+    | RoomTooSmall
     | RunningElsewhere
     | NodesExcluded
     | NotSupported

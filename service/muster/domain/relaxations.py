@@ -72,6 +72,13 @@ class MorePerPart:
 
 
 @dataclass(frozen=True, slots=True)
+class DropConstraint:
+    """The pods go without a constraint, as its user named it."""
+
+    constraint: str
+
+
+@dataclass(frozen=True, slots=True)
 class FewerMembers:
     """So few members of the gang are enough to start."""
 
@@ -80,5 +87,13 @@ class FewerMembers:
 
 
 Relaxation = (
-    MoreFree | Uncordon | Tolerate | DropSelector | WiderScope | SmallerSegments | MorePerPart | FewerMembers
+    MoreFree
+    | Uncordon
+    | Tolerate
+    | DropSelector
+    | WiderScope
+    | SmallerSegments
+    | MorePerPart
+    | DropConstraint
+    | FewerMembers
 )

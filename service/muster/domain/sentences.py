@@ -9,6 +9,8 @@ from dataclasses import replace
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.reasons import (
     GPU_MEMORY,
+    AffinityUnsatisfied,
+    AntiAffinityLimits,
     BadValue,
     Cause,
     ClusterTooSmall,
@@ -28,13 +30,16 @@ from muster.domain.reasons import (
     NotSupported,
     PodGroupMissing,
     RoleScope,
+    RoomTooSmall,
     RunningElsewhere,
     SegmentsTooLarge,
+    SkewTooLarge,
     TooFewParts,
     TooManyMembers,
     in_bytes,
 )
 from muster.domain.relaxations import (
+    DropConstraint,
     DropSelector,
     FewerMembers,
     MoreFree,
@@ -100,7 +105,7 @@ def _both(cause: Cause, then: Cause) -> str | None:
     return None
 
 
-def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911 — one cause, one sentence
+def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause, one sentence
     """One cause as a clause: no capital, no full stop."""
     match cause:
         case BadValue(where, field, value, expected):
@@ -135,7 +140,24 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911 — one cause, one sen
         case NotDecided(truncated):
             by = "wall clock" if truncated else "its budget"
             return f"the search was ended by {by} before it found a plan or a proof that there is none"
+        case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge() | RoomTooSmall():
+            return _constrained(cause)
     return _out_of_place(cause)
+
+
+def _constrained(cause: AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge | RoomTooSmall) -> str:
+    """A constraint between pods forbids it, or the room of nodes."""
+    so = f"{_fit(cause.members_fit, cause.members_needed)}{_empty(cause.even_empty)}"
+    match cause:
+        case AntiAffinityLimits(name, key):
+            return f"{name} lets no member share one {key} with a pod that it keeps apart{so}"
+        case AffinityUnsatisfied(name, key):
+            return f"{name} lets members lie only in one {key} with a pod that it names{so}"
+        case SkewTooLarge(name, key, skew):
+            return f"{name} lets one {key} have {skew} more {_plural('pod', skew)} than another at most{so}"
+        case RoomTooSmall(role, room, members):
+            of = f"{members}{_of_role(role)}" if role else f"{members}"
+            return f"nodes can attach the volumes of {room} {_plural('member', room)}, of {of}, at most{so}"
 
 
 def _short_of(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart) -> str:
@@ -239,6 +261,8 @@ def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one
             return f"segments of {by}{_for_role(role)}"
         case MorePerPart(scope, members, before):
             return f"up to {_members(members)} in one {scope} instead of {before}"
+        case DropConstraint(constraint):
+            return f"no {constraint}"
         case FewerMembers(min_member, before):
             return f"to start with {_members(min_member)} instead of {before}"
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from muster.domain.constraints import Affinity, Constraint, Spread
 from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.explain.emptied import amount_of, emptied, partly, resources_of
@@ -23,6 +24,8 @@ class Kind(Enum):
     REFUSED = "nodes refuse a role for one reason"
     TAKEN = "other pods keep what they have of one resource"
     RUNNING = "members that run already count for scopes"
+    ROOM = "nodes can hold few members of a role"
+    CONSTRAINT = "pods keep a constraint between them"
     MAX_PER = "no part of a scope holds more than so many"
     SEGMENTS = "a role comes in segments"
     ROLE_SCOPE = "a role lies in one part of a scope"
@@ -31,7 +34,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """`what`: the reason of a refusal, the resource that is taken, or the scope of a `max_per`."""
+    """`what`: the reason of a refusal, the resource that is taken, the scope of a `max_per`, or the name of a
+    constraint."""
 
     kind: Kind
     role: str = ""
@@ -84,15 +88,24 @@ class World:
 
 def bound(request: Request) -> bool:
     """Whether more than the scope of the gang binds its members to each other or to running ones."""
-    own = any(role.segments or role.required_scope for role in request.roles)
-    return own or bool(request.max_per or request.running)
+    own = any(role.segments or role.required_scope or role.room for role in request.roles)
+    return own or bool(request.max_per or request.running or request.constraints)
 
 
 def _without_role(request: Request, dropped: Assumption) -> Request:
-    """The others are needed as far as they are when this role has all its members."""
+    """The others are needed as far as they are when this role has all its members. Constraints for which they
+    need its members go with it, so that fewer roles never forbid more."""
     gone = sum(len(role.members) for role in request.roles if role.name == dropped.role)
     roles = tuple(replace(role, members=()) if role.name == dropped.role else role for role in request.roles)
-    return replace(request, roles=roles, min_member=max(0, request.min_member - gone))
+    kept = tuple(rule for rule in request.constraints if not _counts_on(rule, dropped.role))
+    return replace(request, roles=roles, min_member=max(0, request.min_member - gone), constraints=kept)
+
+
+def _counts_on(rule: Constraint, role: str) -> bool:
+    """Whether other members may need members of the role to keep the constraint."""
+    if isinstance(rule, Spread):
+        return role in rule.counted
+    return isinstance(rule, Affinity) and role in rule.others
 
 
 def _changed(request: Request, name: str, **fields: object) -> Request:
@@ -105,6 +118,10 @@ DROP: Mapping[Kind, Callable[[Request, Assumption], Request]] = {
     Kind.RUNNING: lambda request, _: replace(request, running=()),
     Kind.MAX_PER: lambda request, a: replace(
         request, max_per=tuple(rule for rule in request.max_per if rule.scope != a.what)
+    ),
+    Kind.ROOM: lambda request, a: _changed(request, a.role, room={}),
+    Kind.CONSTRAINT: lambda request, a: replace(
+        request, constraints=tuple(rule for rule in request.constraints if rule.name != a.what)
     ),
     Kind.SEGMENTS: lambda request, a: _changed(request, a.role, segments=()),
     Kind.ROLE_SCOPE: lambda request, a: _changed(request, a.role, required_scope=None),
@@ -159,6 +176,9 @@ class Assumptions:
     def _rules(self) -> list[Assumption]:
         request = self.request
         found = [Assumption(Kind.RUNNING)] if request.running else []
+        found += [Assumption(Kind.ROOM, role.name) for role in self.roles if role.room]
+        names = dict.fromkeys(rule.name for rule in request.constraints)
+        found += [Assumption(Kind.CONSTRAINT, what=name) for name in names]
         found += [Assumption(Kind.MAX_PER, what=rule.scope) for rule in request.max_per]
         found += [Assumption(Kind.SEGMENTS, role.name) for role in self.roles if role.segments]
         found += [Assumption(Kind.ROLE_SCOPE, role.name) for role in self.roles if role.required_scope]
@@ -188,9 +208,10 @@ class Assumptions:
         if not bound(self.request):
             return self._site
         roles = tuple(
-            replace(role, members=(), segments=(), required_scope=None) for role in self.request.roles
+            replace(role, members=(), segments=(), required_scope=None, room={})
+            for role in self.request.roles
         )
-        request = replace(self.request, roles=roles, max_per=(), running=())
+        request = replace(self.request, roles=roles, max_per=(), running=(), constraints=())
         everywhere = np.ones(len(self.view.names), np.bool_)
         return site_with(self.view, request, {role.name: everywhere for role in roles})
 

@@ -11,15 +11,20 @@ from dataclasses import replace
 
 import numpy as np
 
+from muster.domain.constraints import Affinity, AntiAffinity, Spread
 from muster.domain.decision import Unplaceable
 from muster.domain.reasons import (
+    AffinityUnsatisfied,
+    AntiAffinityLimits,
     Cause,
     NodesExcluded,
     NoSuchDomain,
     NotDecided,
     RoleScope,
+    RoomTooSmall,
     RunningElsewhere,
     SegmentsTooLarge,
+    SkewTooLarge,
     TooFewParts,
 )
 from muster.domain.request import Role
@@ -96,6 +101,10 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
         yield TooFewParts(rule.scope, rule.members, *_fit(conflict), conflict.even_empty, counted)
         if no_such(conflict, rule.scope):
             yield NoSuchDomain(rule.scope)
+    for told in conflict.told(Kind.CONSTRAINT):
+        yield _constraint(conflict, told.what)
+    for told in conflict.told(Kind.ROOM):
+        yield _room(conflict, roles[told.role])
     for told in conflict.told(Kind.REFUSED):
         yield _excluded(conflict, roles[told.role], told.what)
     for role in conflict.members_of:
@@ -144,6 +153,28 @@ def _segments(conflict: Conflict, role: Role) -> Iterator[Cause]:
     segments = tuple((segment.size, segment.scope) for segment in role.segments)
     yield SegmentsTooLarge(role.name, segments, *_fit(conflict), conflict.even_empty)
     yield from begun_segment(conflict, role)
+
+
+def _constraint(conflict: Conflict, name: str) -> Cause:
+    """What the constraint of this name says."""
+    rule = next(rule for rule in conflict.assumptions.request.constraints if rule.name == name)
+    said = (*_fit(conflict), conflict.even_empty)
+    match rule:
+        case AntiAffinity():
+            return AntiAffinityLimits(name, rule.topology_key, *said)
+        case Affinity():
+            return AffinityUnsatisfied(name, rule.topology_key, *said)
+        case Spread():
+            return SkewTooLarge(name, rule.topology_key, rule.max_skew, *said)
+
+
+def _room(conflict: Conflict, role: Role) -> RoomTooSmall:
+    """How many members of the role nodes can hold that admit it, as far as anybody says."""
+    view, admitted = conflict.assumptions.view, conflict.seen().admitted[role.name]
+    rows = np.flatnonzero(admitted).tolist()
+    room = sum(min(role.room.get(view.names[row], len(role.members)), len(role.members)) for row in rows)
+    room = min(room, len(role.members))
+    return RoomTooSmall(role.name, room, len(role.members), *_fit(conflict), conflict.even_empty)
 
 
 def _excluded(conflict: Conflict, role: Role, by: str) -> NodesExcluded:

@@ -13,6 +13,7 @@ from itertools import islice
 import numpy as np
 
 from muster.domain.relaxations import (
+    DropConstraint,
     DropSelector,
     FewerMembers,
     MorePerPart,
@@ -23,7 +24,7 @@ from muster.domain.relaxations import (
     WiderScope,
 )
 from muster.domain.request import Request, Role, Scope, Segment
-from muster.placement.explain.assumptions import Assumption, Kind, World
+from muster.placement.explain.assumptions import DROP, Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.freeing import is_little, more_free
 from muster.placement.gang.site import levels_of
@@ -54,6 +55,8 @@ def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
         yield from _smaller_segments(conflict, told.role)
     for told in conflict.told(Kind.MAX_PER):
         yield from _more_per_part(conflict, told.what)
+    for told in conflict.told(Kind.CONSTRAINT):
+        yield from _without_constraint(conflict, told)
     yield from _admitting(conflict, lambda by: by.startswith((TAINT, *SELECTORS)), _without)
     yield from _fewer(conflict)
     if freed is not None and not is_little(freed):
@@ -158,6 +161,12 @@ def _more_per_part(conflict: Conflict, scope: str) -> Iterator[Relaxation]:
         middle = (low + high) // 2
         low, high = (low, middle) if works(middle) else (middle, high)
     yield MorePerPart(scope, high, before)
+
+
+def _without_constraint(conflict: Conflict, told: Assumption) -> Iterator[DropConstraint]:
+    """The gang goes without the constraint."""
+    if _works(conflict, DROP[told.kind](conflict.assumptions.request, told)):
+        yield DropConstraint(told.what)
 
 
 def _fewer(conflict: Conflict) -> Iterator[Relaxation]:

@@ -36,7 +36,7 @@ from muster.placement.explain.minimal import irreducible
 from muster.placement.gang.site import room_of
 from muster.placement.gpus.slices import ask_of, slice_room
 
-RULES = (Kind.SCOPE, Kind.ROLE_SCOPE, Kind.SEGMENTS, Kind.MAX_PER, Kind.RUNNING)
+RULES = (Kind.SCOPE, Kind.ROLE_SCOPE, Kind.SEGMENTS, Kind.MAX_PER, Kind.RUNNING, Kind.ROOM, Kind.CONSTRAINT)
 """What the gang asks for itself, besides room."""
 
 
@@ -76,8 +76,8 @@ def shortage(conflict: Conflict) -> Cause | None:
 
 def _ruled(request: Request) -> bool:
     """Whether members that fit one by one may still break a rule."""
-    own = any(role.segments or role.required_scope for role in request.roles)
-    return own or bool(request.required_scope or request.max_per)
+    own = any(role.segments or role.required_scope or role.room for role in request.roles)
+    return own or bool(request.required_scope or request.max_per or request.constraints)
 
 
 def _there(view: Columns, request: Request, rows: Ints) -> list[Role]:

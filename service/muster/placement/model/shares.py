@@ -1,4 +1,4 @@
-"""What rules say of parts in plain numbers: how many members of some roles each part takes, at least and at most.
+"""What rules say of parts in numbers: how many members of some roles each takes, at least and at most.
 
 Bounds alone, of every plan that the rules leave: they end searches that the rules make hopeless.
 """
