@@ -18,7 +18,8 @@ from muster.gangs import events
 from muster.gangs.calls import BindingFate, PermitAnswer, PlanRef, StaleError
 from muster.gangs.instructions import Outcome, PushVerdict
 from muster.gangs.life import Phase
-from tests.gangs.stage import GANGS, NODES, POD_GROUP, Broken, Chooser, First, Flying, fits_now
+from tests.gangs.awake import asleep, fits_now
+from tests.gangs.stage import GANGS, NODES, POD_GROUP, Broken, Chooser, First, Flying
 from tests.gangs.users import Users
 from tests.gangs.world import bound
 
@@ -274,6 +275,7 @@ class Cluster(Users):
         self._no_gpu_is_bound_twice()
         self._no_dead_plan_is_told()
         self._nobody_whole_is_evicted()
+        self._what_fits_is_asked()
         for (name, _), there in self._members().items():
             if len(there) >= self._needed(name, there):
                 self.whole |= {each.uid for each in there}
@@ -281,6 +283,11 @@ class Cluster(Users):
             anyhow = [p for run, pods in self._members().items() if run[0] == name for p in pods]
             if len(anyhow) >= self._needed(name, anyhow):
                 self.perhaps_whole |= {each.uid for each in anyhow}
+
+    def _what_fits_is_asked(self) -> None:
+        """What the service was not told yet, it can't know."""
+        if self.world.missed is None and (sleeping := list(asleep(self.world, self.nodes.values()))):
+            raise Broken("; ".join(sleeping))
 
     def _needed(self, name: str, there: list[Pod]) -> int:
         """So many must be bound: of a PodGroup's gang as many as it says, or said when these were let go."""

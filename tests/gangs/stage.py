@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from muster.domain.decision import Unplaceable
-from muster.domain.node import Node
-from muster.domain.snapshot import Snapshot
-from muster.gangs import events, requests
-from muster.gangs.earmark import hidden_by
+from muster.gangs import events
 from muster.gangs.instructions import PushVerdict
-from muster.placement.limits import Limits
-from muster.placement.place import place
 from tests.gangs.world import World
 
 NODES = ("a", "b", "c")
@@ -72,14 +66,3 @@ class First:
 
     def of(self, values: Sequence[T]) -> T:
         return values[0]
-
-
-def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
-    """Whether a gang fits, says a planner that knows the cluster alone."""
-    lives = world.coordinator.lives
-    usages = [usage for each in world.pods.values() if (usage := each.usage) is not None]
-    asked = requests.request(lives.gangs[key].group, lives.ledger, lives.roster.policies)
-    snapshot = Snapshot.of(nodes, usages)
-    if lives.earmark is not None and lives.earmark.hides_from(lives.gangs[key]):
-        snapshot = hidden_by(lives.earmark, snapshot)
-    return not isinstance(place(snapshot, asked, Limits()), Unplaceable)

@@ -80,8 +80,35 @@ def test_the_model_sees_a_gang_that_waits_though_it_fits() -> None:
     cluster.world.solve()
     for uid in ("f", "f2"):
         del cluster.world.pods[uid]  # the service is not told
-    with pytest.raises(Broken, match="waits though it fits"):
-        cluster.come_to_rest()
+    with pytest.raises(Broken, match="p0 fits now, and nobody asks about it"):
+        cluster.check()
+
+
+def test_the_model_sees_at_once_that_a_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.world.see(foreign("f", "a", 4), foreign("f2", "b", 4), pod("p0", gang=""))
+    cluster.world.solve()
+    cluster.check()
+    monkeypatch.setattr("muster.gangs.backlog.may_fit_now", lambda *_: False)
+    cluster.world.gone("f")
+    with pytest.raises(Broken, match="p0 fits now, and nobody asks about it"):
+        cluster.check()
+
+
+def test_the_model_sees_that_a_complete_gang_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.gangs.coordinator.Coordinator._quiet", lambda *_: True)
+    cluster = Cluster()
+    cluster.world.see(pod("p0", "g"), pod("p1", "g"))
+    with pytest.raises(Broken, match="g is complete, and not known"):
+        cluster.check()
+
+
+def test_the_model_sees_that_the_planner_idles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.gangs.backlog.Backlog.next", lambda *_, **__: None)
+    cluster = Cluster()
+    cluster.world.see(pod("p0", gang=""))
+    with pytest.raises(Broken, match="nobody is asked about"):
+        cluster.check()
 
 
 def test_the_model_sees_half_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,3 +283,24 @@ def test_an_owner_all_of_whose_pods_were_replaced_stays_in_its_gang() -> None:
     world.see(replace(world.pods["m"], running=True, node="a", priority=1))
     world.see(*(later(f"x{i}", "A2", elastic=True) for i in range(3)))
     assert gangs(world) == {"A1/A2": 4}
+
+
+def test_whose_pods_are_whose_is_asked_again_when_the_first_is_seen_to_run() -> None:
+    """Its kubelet says later that it began before the others came: they are a run of their own."""
+    world = World(Settings(), auto=False).start(node("a", 8))
+    world.see(replace(runs("p0", "A", elastic=True), started=0.0))
+    world.see(later("q0", "B", elastic=True), later("q1", "B", elastic=True))
+    world.wait(1)
+    assert gangs(world) == {"A/B": 3}
+    world.see(runs("p0", "A", elastic=True))
+    world.wait(0.5)
+    assert gangs(world) == {"A": 1, "B": 2}
+
+
+def test_the_pods_of_a_whole_gang_that_begin_to_run_are_not_counted_again() -> None:
+    world = World(Settings(settle_s=0)).start(node("a", 8))
+    world.see(*(first(f"p{i}", "A", of=4) for i in range(4)))
+    world.run()
+    for uid in list(world.pods):
+        world.send(events.PodSeen(world.now, replace(world.pods[uid], started=BEGAN)))
+        assert world.coordinator.next_deadline() is None

@@ -157,3 +157,18 @@ def test_what_began_long_ago_in_one_gang_moves_nothing_of_others(happens: Callab
     world.wait(3)
     assert "Waiting" in world.reasons()
     assert world.phase() in ("invalid", "planning", "planned")
+
+
+@pytest.mark.parametrize("came", [0.0, 250.0, 400.0])
+def test_what_is_due_is_put_off_by_the_silence_since_then_and_no_longer(came: float) -> None:
+    """Pods that come in the silence, or at its end, wait for others of theirs as long as always."""
+    world = World(Settings()).start(node("a"))
+    silent(world, "nodes")
+    world.wait(came)
+    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.wait(400 - came)
+    heard(world, "nodes")
+    world.wait(0.4)
+    assert world.verdicts == []
+    world.wait(0.1)
+    assert world.planned()

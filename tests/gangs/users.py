@@ -107,7 +107,9 @@ class Users:
         running = sorted(p.uid for p in self.world.pods.values() if p.node and not p.finished)
         if running:
             uid = choose.of(running)
-            self.world.see(replace(self.world.pods[uid], finished=True, succeeded=choose.of((True, False))))
+            ended = replace(self.world.pods[uid], running=False, finished=True)
+            started = ended.started or self._clock()
+            self.world.see(replace(ended, started=started, succeeded=choose.of((True, False))))
 
     def rename(self, choose: Chooser) -> None:
         """A pod's gang label is edited."""
@@ -153,5 +155,5 @@ class Users:
         for each in list(self.world.pods.values()):
             if each.terminating:
                 self.world.gone(each.uid)
-            elif each.node and not each.started:
+            elif each.node and not (each.started or each.finished):
                 self.world.see(replace(each, started=self._clock(), running=True))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 from muster.gangs.gang import Alarm, Gang
 
@@ -11,13 +12,18 @@ from muster.gangs.gang import Alarm, Gang
 class Alarms:
     """The alarms of all gangs. A gang has one of each kind; setting it again moves it."""
 
-    def __init__(self, gangs: Mapping[str, Gang]) -> None:
+    def __init__(self, gangs: Mapping[str, Gang], now: Callable[[], float]) -> None:
         self._gangs = gangs
+        self._now = now
         self._heap: list[tuple[float, str, Alarm]] = []
+        self._set_at: dict[tuple[str, Alarm], float] | None = None
+        """When each alarm was set, of those set since nothing can be seen; None while all can be."""
 
     def set(self, gang: Gang, when: float, alarm: Alarm = Alarm.PHASE) -> None:
         """Look at the gang then."""
         gang.alarms[alarm] = when
+        if self._set_at is not None:
+            self._set_at[gang.key, alarm] = self._now()
         heapq.heappush(self._heap, (when, gang.key, alarm))
 
     def next(self) -> float | None:
@@ -38,8 +44,16 @@ class Alarms:
             del gang.alarms[alarm]
             yield gang, alarm
 
+    def stand_still(self) -> None:
+        """Note that from now on nothing can be seen, until `move_on`."""
+        if self._set_at is None:
+            self._set_at = {}
+
     def move_on(self, seconds: float) -> None:
-        """All of them come so much later."""
+        """Put off all alarms by the seconds in which nothing could be seen; one that was set meanwhile, by
+        those since then."""
+        set_at, self._set_at = self._set_at or {}, None
         for gang in self._gangs.values():
             for alarm, when in gang.alarms.items():
-                self.set(gang, when + seconds, alarm)
+                since_set = self._now() - set_at.get((gang.key, alarm), -math.inf)
+                self.set(gang, when + min(seconds, since_set), alarm)

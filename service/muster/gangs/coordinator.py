@@ -65,6 +65,7 @@ class Coordinator:
             case events.WatchSilent(now, resource):
                 self._silent.setdefault(resource, now)
                 self.lives.silent = True
+                self.lives.alarms.stand_still()
             case events.WatchHeard(now, resource) if resource in self._silent:
                 self._heard(resource, now)
             case events.Tick(now):
@@ -190,6 +191,10 @@ class Coordinator:
             self.lives.drop_orphan(pod.uid)
         if not self._quiet(names, before, lives.roster.pods.get(pod.uid, pod), now):
             self._look(names, now)
+        for name in lives.roster.take_begun():
+            for gang in self._gangs_of(name):
+                gang.stale = True
+                lives.count_soon(gang, now)
         if touched:
             self._nodes.taken_on(touched, now)
 
@@ -273,8 +278,11 @@ class Coordinator:
         for key in sorted({self._gang_of(uid) for uid in self.lives.orphans} & self.lives.gangs.keys()):
             self.lives.take_over(self.lives.gangs[key], now)
 
+    def _gangs_of(self, name: NameKey) -> list[Gang]:
+        return [self.lives.gangs[key] for key in sorted(self._names.get(name, ()))]
+
     def _gangs_named(self, name: NameKey) -> list[Gang]:
-        gangs = [self.lives.gangs[key] for key in self._names.get(name, ())]
+        gangs = self._gangs_of(name)
         for gang in gangs:
             self.lives.fresh(gang)
         return gangs

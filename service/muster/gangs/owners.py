@@ -17,12 +17,14 @@ class _Owner:
     """Times in seconds since the epoch.
 
     `born`: when the oldest pod of the owner was created, also if that one is gone. `since`: when the oldest
-    was created of the pods that wait, or waited and were deleted.
+    was created of the pods that wait, or waited and were deleted. `began`: when the first of its pods began
+    to run.
     """
 
     born: float = math.inf
     since: float = math.inf
     pods: int = 0
+    began: float = math.inf
     bound: bool = False
     """Whether a pod of it was bound since `since` was last counted."""
 
@@ -50,6 +52,15 @@ class Owners:
         if pod.present and not pod.node:
             owner.since = min(owner.since, pod.created)
         owner.bound |= bool(pod.node)
+        self.begins(pod)
+
+    def begins(self, pod: Pod) -> bool:
+        """Note when a pod of a known owner began to run; return whether that is the first of its pods."""
+        owner = self._owners[pod.owner]
+        first = 0 < pod.started < owner.began
+        if first:
+            owner.began = pod.started
+        return first
 
     def drop(self, pod: Pod) -> None:
         """Take a pod out that was seen. Of the owners without pods the latest are remembered."""

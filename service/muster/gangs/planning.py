@@ -55,7 +55,7 @@ class Planning:
         self.solving: Solving | None = None
         self.numbers = itertools.count(1)
         """Of plans and refusals, over all gangs."""
-        self.alarms = Alarms(self.gangs)
+        self.alarms = Alarms(self.gangs, lambda: self.now)
         self.voice = Voice(settings, self.alarms, self.numbers, lambda: self.active)
         self.backlog = Backlog(self.ledger)
         self.kept = Kept(self.gangs, self.ledger)

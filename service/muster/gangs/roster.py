@@ -123,6 +123,9 @@ class Roster:
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
         """Pods that name a PodGroup, as they are without it."""
         self._owners: dict[NameKey, Owners] = {}
+        self._waiting: Counter[NameKey] = Counter()
+        """Present pods that are not bound, by name."""
+        self._begun: set[NameKey] = set()
         self.touched: set[PodGroupKey] = set()
         """PodGroups whose status may be another one now."""
 
@@ -171,8 +174,11 @@ class Roster:
         if before is None and pod.claim is None:
             return set()
         if before is not None and _standing(before) == _standing(pod):
+            key = _name_key(pod)
             self.pods[pod.uid] = pod
-            self._named[_name_key(pod)][pod.uid] = pod
+            self._named[key][pod.uid] = pod
+            if pod.started and not before.started and self._owners[key].begins(pod) and self._waiting[key]:
+                self._begun.add(key)
             return set()
         touched = self._drop(pod.uid)
         if pod.claim is not None:
@@ -214,10 +220,21 @@ class Roster:
         return {key}
 
     def _count(self, key: NameKey, pod: Pod, more: int) -> None:
+        self._waiting[key] += more * (pod.present and not pod.node)
+        if not self._waiting[key]:
+            del self._waiting[key]
         for whose in (pod.owner, None):
             self._present[key, whose] += more * pod.present
             if not self._present[key, whose]:
                 del self._present[key, whose]
+
+    def take_begun(self) -> set[NameKey]:
+        """Return the names of which an owner's first pod was seen to run, while others of the name wait.
+
+        Which runs the waiting ones are of may be another question now. The set begins anew.
+        """
+        begun, self._begun = self._begun, set()
+        return begun
 
     def size(self, key: NameKey, owner: str | None = None) -> int:
         """How many present pods bear the name, of all owners or of one."""
