@@ -70,6 +70,8 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
         soon = lives.settings.settle_most_s + CATCHES_UP_S
         if any(_within(world, gang, Alarm.COUNT, soon) for gang in gangs.values()):
             continue
+        if any(gang.stale and gang.phase is Phase.PLANNING for gang in gangs.values()):
+            continue  # they are counted when the planner has answered
         for group in lives.roster.groups(name):
             if not group.unbound or group.causes or group.waits_for is not None:
                 continue
