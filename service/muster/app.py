@@ -26,6 +26,7 @@ from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.events import EventPoster, EventSettings
 from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.pulse import Pulse
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
@@ -62,7 +63,8 @@ class App:
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
         self._evictor = Evictor(self._client, self.metrics, gangs.evicts)
         self._planner = Planner(place, self._put, self.metrics, self._tracing, config.planner.time_limit_s)
-        self._intake = Intake(dialect_settings(config), self._put, self._events.emit)
+        self._left_out = LeftOut(self.metrics)
+        self._intake = Intake(dialect_settings(config), self._put, self._events.emit, self._left_out)
         self._statuses = StatusWriter(self._client, self.metrics)
         self.owner = Owner(
             gangs,
@@ -93,7 +95,9 @@ class App:
         def watch(
             resource: Resource[T], sink: Sink[T], silence: Callable[[bool], Awaitable[None]] | None = None
         ) -> tuple[str, Watcher[Any]]:
-            return resource.plural, Watcher(self._client, resource, sink, self.metrics, settings, silence)
+            return resource.plural, Watcher(
+                self._client, resource, sink, self.metrics, settings, silence, self._left_out
+            )
 
         yield watch(decode.nodes(), intake.on_node, self._silence("nodes"))
         yield watch(decode.pods(), intake.on_pod, self._silence("pods"))
@@ -206,6 +210,12 @@ class App:
             "Nodes that are used without something in them that can't be read.",
             "resource",
             lambda: [("nodes", float(self._intake.nodes_with_problems))],
+        )
+        self.metrics.read_at_scrape(
+            "muster_objects_left_out",
+            "API objects that are left out now, because they can't be read or handled.",
+            "resource",
+            lambda: [(name, float(count)) for name, count in self._left_out.counts().items()],
         )
         self.metrics.read_at_scrape(
             "muster_policies_refused",

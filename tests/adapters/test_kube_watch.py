@@ -254,7 +254,7 @@ async def test_an_unreadable_object_is_left_out_and_not_taken_for_deleted(
         api.pods["b"] = pod("b", 7)
         stream.error(410)
         await bench.sink.hears("+b/7")
-        assert bench.metrics.value("muster_objects_unreadable_total", resource="pods") == 2
+        assert bench.metrics.value("muster_objects_unreadable_total", resource="pods") == 1
 
 
 async def test_a_line_that_is_no_event_makes_a_new_list(api: FakeApi, client: KubeClient) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TypeVar
 
+import msgspec
+
 from muster.dialects import ack, gpushare, gputopology, islands, quantities
 from muster.dialects.configmaps import NodeFact, NodeTopology
 from muster.dialects.objects import NodeObject
@@ -53,6 +55,13 @@ def read(obj: NodeObject, settings: Settings = DEFAULTS, more: Iterable[NodeFact
         machine=reader.machine,
         problems=tuple(reader.problems),
     )
+
+
+def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
+    """Return what is worth keeping of a node to read it again: its annotations may have a megabyte."""
+    read_ones = {settings.matrix, settings.machine, settings.memory_by_gpu}
+    said = {key: text for key, text in (obj.metadata.annotations or {}).items() if key in read_ones}
+    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=said))
 
 
 class _Reader:

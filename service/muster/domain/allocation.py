@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeGuard
 
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.pod import Batch, Pod
@@ -61,6 +61,10 @@ FOLLOWED_RESOURCE = "aliyun.com/gpu"
 VERSION = 1
 MAX_GPUS = 256
 """GPUs of one node that are believed: no index at or above it is read, no wider node is modelled."""
+MAX_MEMBERS = 2**31
+"""Of a gang: more are not believed. Annotations of a pod that its user bound may say anything."""
+MAX_SECONDS = 2.0**40
+"""Since the epoch; what is later, infinite or no number is not believed."""
 MAX_BYTES = 16 * 1024
 """No annotation longer than this is written or read. A Binding bypasses the API server's validation of
 annotations, and a pod with over 256 KiB of them can't be updated any more: ours together stay far below."""
@@ -114,9 +118,13 @@ def read_batch(annotations: Mapping[str, str]) -> Batch | None:
     """With whom a bound pod was let go; None where its annotations don't say."""
     value = _object(annotations.get(DECISION))
     needed, left_out, newest = (value.get(key) for key in ("needed", "left_out", "newest"))
-    if not (isinstance(needed, int) and isinstance(left_out, int) and isinstance(newest, int | float)):
+    if not (_is_count(needed) and _is_count(left_out) and isinstance(newest, int | float)):
         return None
-    return Batch(needed, left_out, float(newest))
+    return Batch(needed, left_out, float(newest)) if 0 <= newest < MAX_SECONDS else None
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value < MAX_MEMBERS
 
 
 def read(annotations: Mapping[str, str], pod: Pod) -> int | None:

@@ -36,8 +36,8 @@ CREDENTIALS_RELOAD_AFTER_S = 10.0
 ERROR_BODY_LIMIT = 4096
 _MISSHAPEN = (TypeError, AttributeError)
 """What the library raises for a kubeconfig of another shape: [] where a mapping belongs."""
-LINE_LIMIT = 16 * 1024 * 1024
-"""Bytes of one watch event; etcd takes 1.5 MiB an object."""
+LINE_LIMIT = 64 * 1024 * 1024
+"""Bytes of one watch event. etcd takes 1.5 MiB an object, and JSON can be some 20 times as long."""
 
 
 class KubeError(Exception):
@@ -50,6 +50,10 @@ class ConfigError(KubeError):
 
 class Unreachable(KubeError):
     """No answer, or one that broke off: it may work later."""
+
+
+class TooLarge(KubeError):
+    """The answer has more bytes than the caller takes."""
 
 
 class ApiError(KubeError):
@@ -124,15 +128,25 @@ class KubeClient:
             response.close()
         return bool(ending)
 
-    async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
+    async def get(
+        self, what: str, path: str, query: dict[str, str] | None = None, limit: int | None = None
+    ) -> bytes:
         """The body of a GET. `what` names the object for errors ("pods", "node a").
 
         Raises:
             ApiError: refused.
             Unreachable: no complete answer in time.
+            TooLarge: the body has more than `limit` bytes.
         """
         async with self._request("GET", what, path, query=query) as response:
-            return await response.read()
+            if limit is None:
+                return await response.read()
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > limit:
+                    raise TooLarge(f"GET {what}: more than {limit:,} bytes")
+            return bytes(body)
 
     async def post(self, what: str, path: str, body: object) -> bytes:
         """The body of the answer to a POST of `body`; raises like `get`."""

@@ -1,7 +1,9 @@
 """From the API's bytes to `muster.dialects.objects`: lists, and events of a watch.
 
-Events are read in two steps, the envelope first, because the object of a BOOKMARK or an ERROR is not of the
-kind that is watched. A list is read in one; if one object in it can't be read, it alone is left out.
+Events and lists are read in two steps, the envelope first: the object of a BOOKMARK or an ERROR is not of
+the kind that is watched, and an object of a list that can't be read is left out alone. What is nested too
+deep for the decoder, or has broken escapes, is read again after `bounded`. A bound pod with fields of another
+shape is read without those fields (`salvage`): it takes its GPUs all the same.
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
+import structlog
 
+from muster.adapters.kube.bounded import bounded
+from muster.adapters.kube.salvage import salvage
 from muster.dialects.objects import (
     ConfigMapObject,
     CustomObject,
@@ -24,6 +29,8 @@ from muster.dialects.objects import (
 from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
 from muster.domain.podgroup import OURS
 
+log = structlog.get_logger(__name__)
+
 
 class Named(Protocol):
     """What all objects have."""
@@ -33,6 +40,13 @@ class Named(Protocol):
 
 
 T = TypeVar("T", bound=Named)
+S = TypeVar("S")
+
+MAX_FREE_BYTES = 256 * 1024
+"""Of JSON, in the `spec` and `status` of a custom object. They are kept, and ten times as large in memory."""
+
+Unreadable = (msgspec.DecodeError, RecursionError, MemoryError, ValueError, OverflowError)
+"""What reading JSON may raise. UnicodeDecodeError is a ValueError."""
 
 
 class Undecodable(Exception):
@@ -73,6 +87,30 @@ _event = msgspec.json.Decoder(_Event)
 _raw_list = msgspec.json.Decoder(_RawList)
 _only_metadata = msgspec.json.Decoder(_OnlyMetadata)
 _status = msgspec.json.Decoder(Status)
+_encoder = msgspec.json.Encoder()
+
+
+def _read(decoder: msgspec.json.Decoder[S], text: bytes | msgspec.Raw) -> S:
+    """Decode `text`; where that fails, decode what `bounded` makes of it.
+
+    Raises:
+        Unreadable: it has another shape.
+    """
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError:
+        raise
+    except Unreadable:
+        return decoder.decode(bounded(bytes(text)))
+
+
+@dataclass(frozen=True, slots=True)
+class RawPage:
+    """One page of a list, with its objects still encoded. `token` is "" on the last."""
+
+    items: list[msgspec.Raw]
+    version: str
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +131,10 @@ class Added(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted(Generic[T]):
-    object: T
+class Deleted:
+    """The object of this metadata is gone."""
+
+    metadata: Metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,72 +170,102 @@ class Resource(Generic[T]):
         self.key = key
         self.select = select
         self.optional = optional
-        self._shape = msgspec.json.Decoder(shape)
-        list_shape = msgspec.defstruct(
-            f"{kind}List",
-            [("metadata", _ListMeta), ("items", list[shape] | None, None)],  # type: ignore[valid-type]
-        )
-        self._list: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list_shape)
+        self._shape = shape
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(shape)
 
     def page(self, body: bytes) -> Page[T]:
-        """Read one page of a list.
+        """Read one page of a list; what can't be read in it is left out.
+
+        Raises:
+            Undecodable: it is no list at all.
+        """
+        raw = self.raw_page(body)
+        items, unreadable = [], []
+        for item in raw.items:
+            try:
+                items.append(self.item(item))
+            except Undecodable as problem:
+                unreadable.append(problem)
+        return Page(items, raw.version, raw.token, tuple(unreadable))
+
+    def raw_page(self, body: bytes) -> RawPage:
+        """Take one page of a list apart.
 
         Raises:
             Undecodable: it is no list at all.
         """
         try:
-            read = self._list.decode(body)
-            return Page(read.items or [], read.metadata.resource_version, read.metadata.continue_)
-        except msgspec.DecodeError:
-            return self._page_item_by_item(body)
+            raw = _read(_raw_list, body)
+        except Unreadable as problem:
+            raise Undecodable(f"{self.kind}List", str(problem)) from problem
+        return RawPage(raw.items or [], raw.metadata.resource_version, raw.metadata.continue_)
 
-    def event(self, line: bytes) -> Added[T] | Deleted[T] | Bookmark | Failed:
+    def item(self, text: bytes | msgspec.Raw) -> T:
+        """Read one object.
+
+        Raises:
+            Undecodable: it has another shape, or is too large.
+        """
+        try:
+            return self._item(text)
+        except Unreadable as problem:
+            raise self._undecodable(text, str(problem)) from problem
+
+    def event(self, line: bytes) -> Added[T] | Deleted | Bookmark | Failed:
         """Read one line of a watch.
 
         Raises:
             Undecodable: the line or its object has another shape.
         """
         try:
-            event = _event.decode(line)
+            event = _read(_event, line)
             match event.type:
                 case "ADDED" | "MODIFIED":
-                    return Added(self._shape.decode(event.object))
-                case "DELETED":
-                    return Deleted(self._shape.decode(event.object))
+                    return Added(self.item(event.object))
+                case "DELETED":  # whatever shape the rest of it has, it is gone
+                    return Deleted(_read(_only_metadata, event.object).metadata)
                 case "BOOKMARK":
-                    return Bookmark(_only_metadata.decode(event.object).metadata.resource_version)
+                    return Bookmark(_read(_only_metadata, event.object).metadata.resource_version)
                 case "ERROR":
-                    return Failed(_status.decode(event.object))
-        except msgspec.DecodeError as problem:
-            raise self._undecodable_event(line, str(problem)) from problem
+                    return Failed(_read(_status, event.object))
+        except Unreadable as problem:
+            raise Undecodable(self.kind, str(problem)) from problem
         raise Undecodable(self.kind, f"unknown event type {event.type!r}")
 
-    def _page_item_by_item(self, body: bytes) -> Page[T]:
+    def _item(self, text: bytes | msgspec.Raw) -> T:
+        if self._shape is CustomObject:
+            return self._free(text)
         try:
-            raw = _raw_list.decode(body)
-        except msgspec.DecodeError as problem:
-            raise Undecodable(f"{self.kind}List", str(problem)) from problem
-        items, unreadable = [], []
-        for item in raw.items or []:
-            try:
-                items.append(self._shape.decode(item))
-            except msgspec.DecodeError as problem:
-                unreadable.append(self._undecodable(item, str(problem)))
-        return Page(items, raw.metadata.resource_version, raw.metadata.continue_, tuple(unreadable))
+            return _read(self._decoder, text)
+        except Unreadable as problem:
+            if self._shape is not PodObject:
+                raise
+            pod, lost = salvage(PodObject, bounded(bytes(text)))
+            if not (pod.metadata.uid and pod.spec.node_name):
+                raise
+            log.warning("bound pod read in part", pod=named(pod.metadata), lost=lost[:4], error=str(problem))
+            return pod  # type: ignore[return-value] # T is PodObject
 
-    def _undecodable_event(self, line: bytes, problem: str) -> Undecodable:
-        try:
-            return self._undecodable(_event.decode(line).object, problem)
-        except msgspec.DecodeError:
-            return Undecodable(self.kind, problem)
+    def _free(self, text: bytes | msgspec.Raw) -> T:
+        """An object in which anything may be: never as deep as to trouble who reads it, never large."""
+        item = self._decoder.decode(bounded(bytes(text)))
+        if len(text) > MAX_FREE_BYTES:
+            size = len(_encoder.encode((item.spec, item.status)))  # type: ignore[attr-defined]
+            if size > MAX_FREE_BYTES:
+                raise ValueError(f"spec and status have {size:,} bytes, more than {MAX_FREE_BYTES:,}")
+        return item
 
-    def _undecodable(self, item: msgspec.Raw, problem: str) -> Undecodable:
+    def _undecodable(self, text: bytes | msgspec.Raw, problem: str) -> Undecodable:
         try:
-            metadata = _only_metadata.decode(item).metadata
-        except msgspec.DecodeError:
-            return Undecodable(self.kind, problem)
-        name = f"{metadata.namespace}/{metadata.name}".strip("/")
-        return Undecodable(self.kind, problem, name, self.key(metadata))
+            metadata = _read(_only_metadata, text).metadata
+        except Unreadable:
+            metadata = salvage(_OnlyMetadata, bounded(bytes(text)))[0].metadata
+        return Undecodable(self.kind, problem, named(metadata), self.key(metadata))
+
+
+def named(metadata: Metadata) -> str:
+    """Return "namespace/name", or the name of an object of no namespace."""
+    return f"{metadata.namespace}/{metadata.name}".strip("/")
 
 
 def pods() -> Resource[PodObject]:

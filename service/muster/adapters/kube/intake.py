@@ -18,8 +18,10 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from muster.adapters.kube.decode import config_map_key
+from muster.adapters.kube.decode import config_map_key, named
+from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Gone, Seen
+from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import configmaps, nodes, peers, podgroups, pods, resize
 from muster.dialects import policies as policy_dialect
 from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
@@ -66,10 +68,12 @@ class Intake:
         settings: Settings,
         put: Callable[[Event], Awaitable[None]],
         emit: Callable[[EmitEvent], None],
+        left_out: LeftOut | None = None,
     ) -> None:
         self._settings = settings
         self._put = put
         self._emit = emit
+        self._left_out = left_out or LeftOut(Metrics())
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
         """Of the objects that they were read from."""
@@ -98,11 +102,22 @@ class Intake:
         uid, digest = change.object.metadata.uid, _digest(change.object)
         if self._pod_digests.get(uid) == digest:
             return
+        pod = self._read_pod(change.object)
         self._pod_digests[uid] = digest
-        pod = pods.read(change.object, self._settings)
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
             await self._put(PodSeen(time.monotonic(), pod))
+
+    def _read_pod(self, obj: PodObject) -> Pod:
+        """The pod's facts. Of a bound pod with something in it that no dialect can read, the usage alone: its
+        GPUs are taken all the same."""
+        try:
+            return pods.read(obj, self._settings)
+        except Exception:
+            if not obj.spec.node_name:
+                raise
+            log.exception("bound pod read for its usage alone", pod=named(obj.metadata))
+            return pods.read(_usage_alone(obj), self._settings)
 
     async def on_namespace(self, change: Seen[NamespaceObject] | Gone) -> None:
         if isinstance(change, Gone):
@@ -121,7 +136,7 @@ class Intake:
                 await self._put(NodeGone(time.monotonic(), change.key))
             return
         name = change.object.metadata.name
-        self._node_objects[name] = change.object
+        self._node_objects[name] = nodes.kept(change.object, self._settings)
         await self._read_node(name)
 
     async def _read_node(self, name: str) -> None:
@@ -186,7 +201,8 @@ class Intake:
             self._facts_of.setdefault(fact.node, {})[key] = fact
         for name in sorted({it.node for it in (before, fact) if it is not None and before != fact}):
             if name in self._node_objects:
-                await self._read_node(name)
+                with self._left_out.guard("nodes", name, name):
+                    await self._read_node(name)
 
     async def _read_policies(self, meta: Metadata, text: str) -> None:
         """Policies that can't be read are refused, and the last good ones stay."""
@@ -225,7 +241,7 @@ class Intake:
                 await self._put(PodGroupGone(time.monotonic(), group.key))
             return
         uid = change.object.metadata.uid
-        self._group_objects[uid] = change.object
+        self._group_objects[uid] = _without_labels(change.object)
         await self._read_group(uid)
 
     async def on_topology(self, change: Seen[CustomObject] | Gone) -> None:
@@ -237,8 +253,9 @@ class Intake:
         await self._read_groups()
 
     async def _read_groups(self) -> None:
-        for uid in list(self._group_objects):
-            await self._read_group(uid)
+        for uid, obj in list(self._group_objects.items()):
+            with self._left_out.guard("podgroups", uid, named(obj.metadata)):
+                await self._read_group(uid)
 
     async def _read_group(self, uid: str) -> None:
         # Where there is no Topology, nothing is said against the names of some.
@@ -261,3 +278,19 @@ def _digest(pod: PodObject) -> bytes:
     status = msgspec.structs.replace(pod.status, conditions=resize.conditions(pod.status))
     decoded = _encoder.encode((metadata, pod.spec, status))
     return hashlib.blake2b(decoded, digest_size=16, usedforsecurity=False).digest()
+
+
+def _usage_alone(obj: PodObject) -> PodObject:
+    """The pod as one of no scheduler, with the annotations that name its GPUs."""
+    said = obj.metadata.annotations or {}
+    kept = {key: said[key] for key in allocation.RESERVED_KEYS if key in said}
+    metadata = Metadata(obj.metadata.name, "", obj.metadata.namespace, obj.metadata.uid, annotations=kept)
+    spec = msgspec.structs.replace(obj.spec, scheduler_name="", affinity=None, tolerations=None)
+    return msgspec.structs.replace(obj, metadata=metadata, spec=spec)
+
+
+def _without_labels(obj: CustomObject) -> CustomObject:
+    """What is read of a PodGroup or Topology: it may have 1.5 MB of labels."""
+    meta = obj.metadata
+    named_alone = Metadata(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
+    return msgspec.structs.replace(obj, metadata=named_alone)

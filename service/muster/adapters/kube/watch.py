@@ -3,6 +3,9 @@
 The pieces that a naive watch lacks are why this module exists: bookmarks and a resource version to go on from
 after a cut; a new list after 410, with the deletions that happened meanwhile; a deadline on silence, since a
 dead connection says nothing; back-off with jitter; and a signal that all that existed has been seen.
+
+No object stops a watch. One that can't be read or handled is left out (`LeftOut`), and what the sink knows of
+it stays. Pages that are too large are asked for again in smaller ones, and read in slices of time.
 """
 
 from __future__ import annotations
@@ -17,15 +20,34 @@ from typing import Generic
 import structlog
 
 from muster.adapters.kube.backoff import Backoff
-from muster.adapters.kube.client import ApiError, KubeClient, Unreachable
-from muster.adapters.kube.decode import Added, Bookmark, Deleted, Failed, Page, Resource, T, Undecodable
+from muster.adapters.kube.client import ApiError, KubeClient, TooLarge, Unreachable
+from muster.adapters.kube.decode import (
+    Added,
+    Bookmark,
+    Deleted,
+    Failed,
+    Page,
+    RawPage,
+    Resource,
+    T,
+    Undecodable,
+    named,
+)
+from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.telemetry.metrics import Metrics
+from muster.domain.shown import shown
 
 HTTP_NOT_FOUND, HTTP_GONE = 404, 410
 CALM_S = 0.5
 """A watch that was taken up again and has brought nothing for so long has caught up."""
 SHORT_LIVED_S = 1.0
 """A watch that ended sooner and brought nothing counts as a failure: no hot loop against a broken server."""
+PAGE_BYTES = 16 * 1024 * 1024
+"""Of a list, at a time. 500 pods have 3 MB; the API server would also send 500 times 1.5 MB."""
+SLICE_S = 0.005
+"""Objects are read for so long before the loop's other tasks get a turn."""
+THREAD_BYTES = 256 * 1024
+"""What is larger is taken apart on a thread."""
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +105,7 @@ class Watcher(Generic[T]):
         metrics: Metrics,
         settings: WatchSettings | None = None,
         on_silence: Callable[[bool], Awaitable[None]] | None = None,
+        left_out: LeftOut | None = None,
     ) -> None:
         self.synced = asyncio.Event()
         self.last_heard = time.monotonic()
@@ -101,6 +124,8 @@ class Watcher(Generic[T]):
         self._listed = 0
         """Which of them the last list was of."""
         self._absent = False
+        self._left_out = left_out or LeftOut(metrics)
+        self._page_size = self._settings.page_size
         self._on_silence = on_silence
         self._silent = False
 
@@ -127,10 +152,12 @@ class Watcher(Generic[T]):
                 log.warning(
                     "watch broke", resource=self._resource.plural, error=str(problem), retry_in_s=delay
                 )
-            except Undecodable:
+            except Undecodable as problem:
                 reason, delay = "undecodable", self._backoff.delay()
                 self._version = ""
-                log.exception("watch unreadable", resource=self._resource.plural)
+                log.warning(
+                    "watch unreadable", resource=self._resource.plural, error=shown(str(problem), 400)
+                )
             self._metrics.watch_restarted(self._resource.plural, reason)
             await self._is_silent(True)
             await asyncio.sleep(min(delay, self._settings.backoff_limit_s))
@@ -182,6 +209,8 @@ class Watcher(Generic[T]):
                 self._known = dict.fromkeys(self._known, "")
             for page in pages:
                 await self._deliver(page)
+        unreadable = {problem.key for page in pages for problem in page.unreadable}
+        self._left_out.keep(self._resource.plural, unreadable | self._known.keys())
         self._version, self._listed = pages[-1].version, self._place
         if self._absent or not self.synced.is_set():
             log.info("listed", resource=self._resource.plural, objects=len(self._known))
@@ -190,18 +219,44 @@ class Watcher(Generic[T]):
         self.synced.set()
 
     async def _page(self, token: str) -> Page[T]:
-        query = {**self._resource.select, "limit": str(self._settings.page_size)}
-        query |= {"continue": token} if token else {}
-        body = await self._client.get(self._resource.plural, self._path, query)
-        self._heard()
-        page = self._resource.page(body)
-        for problem in page.unreadable:
-            self._leave_out(problem)
-        return page
+        raw = await self._raw_page(token)
+        items, unreadable = [], []
+        until = time.monotonic() + SLICE_S
+        for text in raw.items:
+            try:
+                items.append(self._resource.item(text))
+            except Undecodable as problem:
+                unreadable.append(problem)
+                self._leave_out(problem)
+            if time.monotonic() > until:
+                await asyncio.sleep(0)
+                until = time.monotonic() + SLICE_S
+        return Page(items, raw.version, raw.token, tuple(unreadable))
+
+    async def _raw_page(self, token: str) -> RawPage:
+        """The next page, of fewer objects if they are large."""
+        while True:
+            query = {**self._resource.select, "limit": str(self._page_size)}
+            query |= {"continue": token} if token else {}
+            limit = PAGE_BYTES if self._page_size > 1 else None
+            try:
+                body = await self._client.get(self._resource.plural, self._path, query, limit)
+            except TooLarge:
+                self._page_size = max(1, self._page_size // 4)
+                continue
+            self._heard()
+            self._page_size = min(2 * self._page_size, self._settings.page_size)
+            if len(body) > THREAD_BYTES:
+                return await asyncio.to_thread(self._resource.raw_page, body)
+            return self._resource.raw_page(body)
 
     async def _deliver(self, page: Page[T]) -> None:
+        until = time.monotonic() + SLICE_S
         for item in page.items:
             await self._seen(item)
+            if time.monotonic() > until:
+                await asyncio.sleep(0)
+                until = time.monotonic() + SLICE_S
 
     async def _deliver_deletions(self, pages: list[Page[T]]) -> None:
         unreadable = [problem for page in pages for problem in page.unreadable]
@@ -257,9 +312,9 @@ class Watcher(Generic[T]):
             case Added(item):
                 await self._seen(item)
                 self._version = item.metadata.resource_version
-            case Deleted(item):
-                await self._gone(self._resource.key(item.metadata))
-                self._version = item.metadata.resource_version
+            case Deleted(metadata):
+                await self._gone(self._resource.key(metadata))
+                self._version = metadata.resource_version
             case Bookmark(version):
                 self._version = version
             case Failed(status) if status.code == HTTP_GONE:
@@ -273,18 +328,20 @@ class Watcher(Generic[T]):
         key, version = self._resource.key(item.metadata), item.metadata.resource_version
         if self._known.get(key) == version:
             return  # listed again, unchanged
-        await self._sink(Seen(item))
+        with self._left_out.guard(self._resource.plural, key, named(item.metadata)):
+            await self._sink(Seen(item))
         self._known[key] = version
 
     async def _gone(self, key: str) -> None:
+        self._left_out.clear(self._resource.plural, key)
         if key in self._known:
-            await self._sink(Gone(key))
+            with self._left_out.guard(self._resource.plural, key, key):
+                await self._sink(Gone(key))
             del self._known[key]
 
     def _leave_out(self, problem: Undecodable) -> None:
         """One object of another shape than its kind: what was known of it stays, the rest goes on."""
-        self._metrics.unreadable_object(self._resource.plural)
-        log.error("object unreadable", resource=self._resource.plural, error=str(problem))
+        self._left_out.add(self._resource.plural, problem.key, str(problem))
 
     @property
     def _path(self) -> str:

@@ -1,0 +1,63 @@
+"""Objects that are left out because reading or handling them failed: the one place that says so.
+
+Whatever one object causes (a decoder's RecursionError, a defect in a dialect), the service goes on without
+it, and what was known of it stays. Each object is reported once, and again when the problem is another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from muster.adapters.telemetry.metrics import Metrics
+from muster.domain.shown import shown
+
+PROBLEM_LIMIT = 400
+"""Characters of a problem that are shown."""
+
+log = structlog.get_logger(__name__)
+
+
+class LeftOut:
+    """The objects that are left out now, by resource ("pods") and key."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._problems: dict[tuple[str, str], str] = {}
+
+    def add(self, resource: str, key: str, problem: str) -> None:
+        """Note that an object is left out. `problem` names the object; "" as a key: the name is not known."""
+        problem = shown(problem, PROBLEM_LIMIT)
+        if self._problems.get((resource, key)) == problem:
+            return
+        if key:
+            self._problems[resource, key] = problem
+        self._metrics.unreadable_object(resource)
+        log.error("object left out", resource=resource, problem=problem)
+
+    def clear(self, resource: str, key: str) -> None:
+        """Note that an object is read again, or gone."""
+        self._problems.pop((resource, key), None)
+
+    def keep(self, resource: str, keys: Collection[str]) -> None:
+        """Note that a list had objects of these keys and no others."""
+        for each in [each for each in self._problems if each[0] == resource and each[1] not in keys]:
+            del self._problems[each]
+
+    @contextmanager
+    def guard(self, resource: str, key: str, name: str) -> Iterator[None]:
+        """Leave the object out if handling it raises anything."""
+        try:
+            yield
+        except Exception as problem:  # the point of it: no object ends the service
+            log.debug("traceback", exc_info=problem)
+            self.add(resource, key, f"{resource} {name}: {type(problem).__name__}: {problem}")
+        else:
+            self.clear(resource, key)
+
+    def counts(self) -> dict[str, int]:
+        """How many objects of each resource are left out now."""
+        return dict(Counter(resource for resource, _ in self._problems))

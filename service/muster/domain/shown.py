@@ -1,0 +1,34 @@
+"""Text of users, as it is shown: in sentences, conditions, events, logs, tables and drawings.
+
+A terminal obeys control characters, a line break begins a line that seems to be ours, and a mark for the
+direction of writing turns the rest of the line round. So each of these is shown as its escape, as in `\\x1b`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+_ESCAPED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode's categories: controls, formats (bidi marks, zero width), halves of surrogate pairs, private use,
+unassigned, separators of lines and of paragraphs."""
+
+
+def shown(text: str, at_most: int | None = None) -> str:
+    """Return `text` with each character that is not to be printed as its escape.
+
+    The result is one line of valid Unicode. It has `at_most` characters if that is given, the last one an
+    ellipsis if there were more.
+    """
+    if at_most is not None and len(text) > at_most:
+        text = text[:at_most] + "…"  # one more than may stay: it is cut below
+    if not text.isprintable():
+        text = "".join(_escaped(character) for character in text)
+    if at_most is not None and len(text) > at_most:
+        return text[: at_most - 1] + "…"
+    return text
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable() or unicodedata.category(character) not in _ESCAPED:
+        return character  # spaces other than " " are not printable to Python, and harmless
+    return character.encode("unicode_escape").decode()
