@@ -106,6 +106,8 @@ class FakeApi:
         """So many posts are taken, and never answered."""
         self.expire_token = False
         """Whether the next page token is refused as too old."""
+        self.texts: dict[str, str] = {}
+        """String in a listed object → JSON text that is sent instead: what json.dumps can't write."""
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
         self.served: dict[str, list[dict[str, Any]]] = {}
         """Other lists, by path. What is not here is 404; of ConfigMaps and namespaces there are none."""
@@ -154,13 +156,7 @@ class FakeApi:
         begin = int(query.get("continue", "0"))
         end = begin + int(query["limit"])
         more = str(end) if end < len(names) else ""
-        return web.json_response(
-            {
-                "kind": "PodList",
-                "metadata": {"resourceVersion": str(self.version), "continue": more},
-                "items": [self.pods[name] for name in names[begin:end]],
-            }
-        )
+        return self._listed([self.pods[name] for name in names[begin:end]], str(self.version), more)
 
     async def _on_nodes(self, request: web.Request) -> web.StreamResponse:
         """The nodes never change."""
@@ -170,7 +166,7 @@ class FakeApi:
             await asyncio.sleep(DEADLINE_S)
             return response
         await self.nodes_may_be_listed.wait()
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.nodes})
+        return self._listed(self.nodes)
 
     async def _on_livez(self, _: web.Request) -> web.Response:
         self.asked_for_health.put_nowait(None)
@@ -190,7 +186,11 @@ class FakeApi:
         if query.get("watch") == "true":
             streams = self._streams_of.setdefault(path, asyncio.Queue())
             return await self._watch(request, Stream(query), streams)
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.served.get(path, [])})
+        return self._listed(self.served.get(path, []))
+
+    def _listed(self, items: list[dict[str, Any]], version: str = "1", more: str = "") -> web.Response:
+        body = {"metadata": {"resourceVersion": version, "continue": more}, "items": items}
+        return web.Response(text=with_texts(body, self.texts), content_type="application/json")
 
     async def _on_patch(self, request: web.Request) -> web.Response:
         if self.failing:
@@ -255,6 +255,14 @@ class FakeApi:
 def _status(code: int, headers: dict[str, str] | None = None) -> web.Response:
     body = {"kind": "Status", "code": code, "message": "refused by the test"}
     return web.json_response(body, status=code, headers=headers)
+
+
+def with_texts(value: object, texts: dict[str, str]) -> str:
+    """JSON of `value`, with these JSON texts in the place of strings."""
+    encoded = json.dumps(value)
+    for marker, text in texts.items():
+        encoded = encoded.replace(json.dumps(marker), text)
+    return encoded
 
 
 def kubeconfig(folder: Path, port: int) -> str:

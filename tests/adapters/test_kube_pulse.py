@@ -73,7 +73,9 @@ class Spoken(KubeClient):
             self.looked.set()
         return self.silences.pop(0) if len(self.silences) > 1 else self.silences[0]
 
-    async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
+    async def get(
+        self, what: str, path: str, query: dict[str, str] | None = None, limit: int | None = None
+    ) -> bytes:
         self.asked += 1
         raise Unreachable("no answer")
 
