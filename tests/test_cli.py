@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -112,7 +113,7 @@ def test_errors_are_one_sentence_and_no_traceback(short_folder: Path, case: str)
     assert "Traceback" not in errors
 
 
-GANGS = {
+GANGS: dict[str, Any] = {
     "ready": True,
     "gangs": [
         {"namespace": "ml", "name": "train", "phase": "unplaceable", "present": 4, "needed": 4, "bound": 0}
@@ -156,6 +157,19 @@ def test_status_shows_who_waits_and_why(service: str) -> None:
         ["ml/train", "unplaceable", "4/4", "0", "needs", "4", "GPUs", "[in", "one", "node]"],
         ["ml/serve", "running", "3/2", "3"],
     ]
+
+
+def test_status_obeys_no_control_characters(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = {
+        **GANGS["gangs"][0],
+        "name": "a\x1b[2J\u202e",
+        "reason": 'expected 2, is "\x1b]0;x\x07\nml/fake running"',
+    }
+    monkeypatch.setitem(GANGS, "gangs", [gang])
+    output = run.invoke(app, ["status", "--url", service]).output
+    assert not {"\x1b", "\x07", "\u202e"} & set(output)
+    assert "ml/a\\x1b[2J\\u202e" in output
+    assert not any(line.startswith("ml/fake") for line in output.splitlines())
 
 
 def test_status_as_json_is_what_the_service_says(service: str) -> None:

@@ -236,6 +236,7 @@ def capture(
     from muster.adapters.files.run import capture_cluster
     from muster.adapters.kube.client import KubeError
     from muster.adapters.kube.decode import Undecodable
+    from muster.domain.printable import printable
 
     try:
         captured = capture_cluster(kubeconfig, context, output, sys.stdout)
@@ -244,7 +245,7 @@ def capture(
     except OSError as problem:
         raise _fail(f"{output}: can't be written: {problem.strerror or problem}") from None
     for line in captured.problems:
-        typer.echo(f"note: left out, unreadable: {line}", err=True)
+        typer.echo(f"note: left out, unreadable: {printable(line)}", err=True)
     typer.echo(f"captured {captured.nodes} nodes and {captured.pods} pods", err=True)
 
 
@@ -325,6 +326,8 @@ def _show(summary: Any) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from muster.domain.printable import printable
+
     console = Console()
     if not summary["ready"]:
         console.print("The service has not seen the whole cluster yet.")
@@ -345,13 +348,15 @@ def _show(summary: Any) -> None:
             str(gang["bound"]),
             gang["reason"],
         )
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(escape(printable(cell)) for cell in row))
     console.print(table)
 
 
 def _fail(message: str, code: int = 1) -> typer.Exit:
     typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-    typer.echo(message, err=True)
+    from muster.domain.printable import printable
+
+    typer.echo("\n".join(map(printable, message.split("\n"))), err=True)
     return typer.Exit(code)
 
 

@@ -156,7 +156,9 @@ class FakeApi:
         begin = int(query.get("continue", "0"))
         end = begin + int(query["limit"])
         more = str(end) if end < len(names) else ""
-        return self._listed([self.pods[name] for name in names[begin:end]], str(self.version), more)
+        return self._listed(
+            [self.pods[name] for name in names[begin:end]], str(self.version), more, "PodList"
+        )
 
     async def _on_nodes(self, request: web.Request) -> web.StreamResponse:
         """The nodes never change."""
@@ -188,8 +190,11 @@ class FakeApi:
             return await self._watch(request, Stream(query), streams)
         return self._listed(self.served.get(path, []))
 
-    def _listed(self, items: list[dict[str, Any]], version: str = "1", more: str = "") -> web.Response:
-        body = {"metadata": {"resourceVersion": version, "continue": more}, "items": items}
+    def _listed(
+        self, items: list[dict[str, Any]], version: str = "1", more: str = "", kind: str = "List"
+    ) -> web.Response:
+        metadata = {"resourceVersion": version, "continue": more}
+        body = {"kind": kind, "metadata": metadata, "items": items}
         return web.Response(text=with_texts(body, self.texts), content_type="application/json")
 
     async def _on_patch(self, request: web.Request) -> web.Response:

@@ -170,6 +170,12 @@ async def test_a_lasting_refusal_loses_that_event_alone(api: FakeApi, client: Ku
     assert results(metrics) == {"posted": 1, "dropped": 0, "failed": 1, "repeated": 0}
 
 
+async def test_control_characters_are_escaped(api: FakeApi, client: KubeClient) -> None:
+    async with posting(client) as (poster, _):
+        poster.emit(unplaceable("a", "is \x1b[2J\nfine \ud800\0"))
+        assert (await api.event())["message"] == r"is \x1b[2J\nfine \ud800\x00"
+
+
 async def test_a_long_message_is_cut_to_what_the_api_takes(api: FakeApi, client: KubeClient) -> None:
     async with posting(client) as (poster, _):
         poster.emit(unplaceable("a", "é" * 2000))

@@ -62,6 +62,15 @@ async def test_all_that_kubectl_shows_is_in_one_patch(api: FakeApi, client: Kube
     ]
 
 
+async def test_control_characters_are_escaped(api: FakeApi, client: KubeClient) -> None:
+    status = PodGroupStatus("unplaceable", 2, domain="\x1b[1A", reason="a\nb\ud800")
+    async with writing(client) as (writer, _):
+        writer.write(WriteStatus("default", "train", "u", status))
+        _, body = await api.patch()
+    assert (body["status"]["domain"], body["status"]["reason"]) == (r"\x1b[1A", r"a\nb\ud800")
+    assert r"a\nb\ud800" in [each["message"] for each in body["status"]["conditions"]]
+
+
 async def test_what_comes_during_an_outage_replaces_what_waits(api: FakeApi, client: KubeClient) -> None:
     api.failing = [503]
     async with writing(client) as (writer, _):

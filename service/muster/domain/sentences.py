@@ -1,4 +1,7 @@
-"""The one place where decisions and causes become English, cause first, at most 900 characters."""
+"""The one place where decisions and causes become English, cause first, at most 900 characters.
+
+Each sentence is one line without control characters (`printable`), whatever users wrote into its parts.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from muster.domain.decision import Invalid, Placed, Unplaceable
+from muster.domain.printable import printable
 from muster.domain.reasons import (
     GPU_MEMORY,
     AffinityUnsatisfied,
@@ -306,7 +310,7 @@ def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
     which = f"{_plural('GPU', gpus.bit_count())} {','.join(map(str, bits(gpus)))}"
     are, there = ("is", "it") if gpus.bit_count() == 1 else ("are", "them")
     listed = f"{', '.join(pods[:_LISTED])}{_and_more(len(pods))}"
-    return f"{which} {are} unhealthy, and on {there} {_plural_verb('run', len(pods))} {listed}"
+    return _cut(f"{which} {are} unhealthy, and on {there} {_plural_verb('run', len(pods))} {listed}")
 
 
 def _the_role(role: str) -> str:
@@ -421,4 +425,5 @@ def _proof(placed: Placed) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
+    """Text of users is in all of it: names, values, selectors."""
+    return printable(text, MAX_CHARACTERS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from muster.domain.printable import printable
+
 _SHOWN = 80
 
 
@@ -29,11 +31,6 @@ class BadInput(Exception):
             for source, problem in first.items()
         )
         super().__init__("\n".join(self.lines))
-
-
-def printable(text: str) -> str:
-    """One line without control characters, which a terminal would obey."""
-    return "".join(character if character.isprintable() else "�" for character in text)
 
 
 def shown(value: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from muster.adapters.files.decide import Decided, Outcome, Status
 from muster.domain.decision import Decision, MemberPlacement, Objective, Placed, Unplaceable
+from muster.domain.printable import printable
 from muster.domain.reasons import Cause, in_bytes
 from muster.domain.sentences import relaxation_sentence
 
@@ -70,7 +71,8 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
 
 
 def _relaxations(decision: Decision | None) -> list[str]:
-    return list(map(relaxation_sentence, decision.relaxations)) if isinstance(decision, Unplaceable) else []
+    relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
+    return [printable(relaxation_sentence(relaxation)) for relaxation in relaxations]
 
 
 def _objective(placed: Placed) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from muster.adapters.files import report, sources
 from muster.adapters.files.capture import Captured, capture, written
 from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Decided, decide
-from muster.adapters.files.problems import printable
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import Settings
 from muster.domain.decision import Decision
+from muster.domain.printable import printable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Limits, Timings

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 from muster.adapters.files import pictures
 from muster.adapters.files.decide import Decided, Outcome
 from muster.adapters.files.pictures import Holdings, key_of
-from muster.adapters.files.problems import printable
+from muster.domain.printable import printable
 from muster.domain.topology import bits
 from muster.placement.cluster.columns import columns
 from muster.placement.cluster.fabric import Place, natural

@@ -9,7 +9,7 @@ from rich.text import Text
 from muster.adapters.drawing import NodePicture, draw_node, draw_strips
 from muster.adapters.files import pictures
 from muster.adapters.files.decide import Decided, Outcome, Status
-from muster.adapters.files.problems import printable
+from muster.domain.printable import printable
 from muster.placement.cluster.fabric import natural
 
 DRAWN = 6

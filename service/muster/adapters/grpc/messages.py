@@ -12,6 +12,8 @@ from muster.adapters.grpc.generated.muster.v1 import (
     ScoreResponse,
     Verdict,
 )
+from muster.domain.printable import printable
+from muster.domain.sentences import MAX_CHARACTERS
 from muster.gangs import calls, instructions
 
 OUTCOMES = {
@@ -51,7 +53,7 @@ def verdict(push: instructions.PushVerdict) -> Verdict:
         names=[name for name, _ in push.members],
         uids=[uid for _, uid in push.members],
         required=push.required,
-        reason=push.reason,
+        reason=printable(push.reason, MAX_CHARACTERS),
     )
 
 

@@ -174,7 +174,7 @@ class Resource(Generic[T]):
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(shape)
 
     def page(self, body: bytes) -> Page[T]:
-        """Read one page of a list; what can't be read in it is left out.
+        """Read one page of a list; what can't be read as a whole is left out.
 
         Raises:
             Undecodable: it is no list at all.
@@ -183,7 +183,7 @@ class Resource(Generic[T]):
         items, unreadable = [], []
         for item in raw.items:
             try:
-                items.append(self.item(item))
+                items.append(self.item(item, in_part=False))
             except Undecodable as problem:
                 unreadable.append(problem)
         return Page(items, raw.version, raw.token, tuple(unreadable))
@@ -200,14 +200,14 @@ class Resource(Generic[T]):
             raise Undecodable(f"{self.kind}List", str(problem)) from problem
         return RawPage(raw.items or [], raw.metadata.resource_version, raw.metadata.continue_)
 
-    def item(self, text: bytes | msgspec.Raw) -> T:
-        """Read one object.
+    def item(self, text: bytes | msgspec.Raw, *, in_part: bool = True) -> T:
+        """Read one object; `in_part`: a bound pod also where some of its fields can't be read.
 
         Raises:
             Undecodable: it has another shape, or is too large.
         """
         try:
-            return self._item(text)
+            return self._item(text, in_part)
         except Unreadable as problem:
             raise self._undecodable(text, str(problem)) from problem
 
@@ -232,13 +232,13 @@ class Resource(Generic[T]):
             raise Undecodable(self.kind, str(problem)) from problem
         raise Undecodable(self.kind, f"unknown event type {event.type!r}")
 
-    def _item(self, text: bytes | msgspec.Raw) -> T:
+    def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> T:
         if self._shape is CustomObject:
             return self._free(text)
         try:
             return _read(self._decoder, text)
         except Unreadable as problem:
-            if self._shape is not PodObject:
+            if not in_part or self._shape is not PodObject:
                 raise
             pod, lost = salvage(PodObject, bounded(bytes(text)))
             if not (pod.metadata.uid and pod.spec.node_name):

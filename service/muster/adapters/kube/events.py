@@ -19,6 +19,7 @@ import structlog
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
+from muster.domain.printable import printable
 from muster.gangs.instructions import EmitEvent, EventReason
 
 COMPONENT = "muster"
@@ -79,7 +80,7 @@ class EventPoster(Outbox[_Post]):
     def emit(self, instruction: EmitEvent) -> None:
         """Queue one event for each object. Never waits."""
         now = datetime.now(UTC)
-        message = _shortened(instruction.message)
+        message = _shortened(printable(instruction.message, MESSAGE_LIMIT))
         for name, uid in instruction.objects:
             post = _Post(
                 instruction.api_version,

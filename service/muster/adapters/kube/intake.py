@@ -285,7 +285,9 @@ def _usage_alone(obj: PodObject) -> PodObject:
     said = obj.metadata.annotations or {}
     kept = {key: said[key] for key in allocation.RESERVED_KEYS if key in said}
     metadata = Metadata(obj.metadata.name, "", obj.metadata.namespace, obj.metadata.uid, annotations=kept)
-    spec = msgspec.structs.replace(obj.spec, scheduler_name="", affinity=None, tolerations=None)
+    spec = msgspec.structs.replace(
+        obj.spec, scheduler_name="", affinity=None, tolerations=None, topology_spread_constraints=None
+    )
     return msgspec.structs.replace(obj, metadata=metadata, spec=spec)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import structlog
 
 from muster.adapters.telemetry.metrics import Metrics
-from muster.domain.shown import shown
+from muster.domain.printable import printable
 
 PROBLEM_LIMIT = 400
 """Characters of a problem that are shown."""
@@ -30,7 +30,7 @@ class LeftOut:
 
     def add(self, resource: str, key: str, problem: str) -> None:
         """Note that an object is left out. `problem` names the object; "" as a key: the name is not known."""
-        problem = shown(problem, PROBLEM_LIMIT)
+        problem = printable(problem, PROBLEM_LIMIT)
         if self._problems.get((resource, key)) == problem:
             return
         if key:

@@ -17,10 +17,13 @@ from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import OURS, Condition
+from muster.domain.printable import printable
 from muster.gangs.instructions import WriteStatus
 
 WAITING_LIMIT = 10_000
 """Objects whose status may wait, and whose conditions are remembered: more PodGroups than a cluster has."""
+TEXT_LIMIT = 1024
+"""Characters of one text in a status."""
 LASTING = Retry(tries=100, limit_s=30.0)
 """Some 40 minutes: what an object shows is asked for again only when it changes."""
 
@@ -64,8 +67,8 @@ class StatusWriter(Outbox[WriteStatus]):
                 "present": status.present,
                 "placed": status.placed,
                 "running": status.running,
-                "domain": status.domain or None,
-                "reason": status.reason or None,
+                "domain": printable(status.domain, TEXT_LIMIT) or None,
+                "reason": printable(status.reason, TEXT_LIMIT) or None,
                 "conditions": [self._condition(instruction.uid, each) for each in status.conditions],
             },
         }
@@ -84,6 +87,6 @@ class StatusWriter(Outbox[WriteStatus]):
             "type": condition.type,
             "status": str(condition.status),
             "reason": condition.reason,
-            "message": condition.message,
+            "message": printable(condition.message, TEXT_LIMIT),
             "lastTransitionTime": since,
         }

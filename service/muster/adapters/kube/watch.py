@@ -35,7 +35,7 @@ from muster.adapters.kube.decode import (
 )
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.telemetry.metrics import Metrics
-from muster.domain.shown import shown
+from muster.domain.printable import printable
 
 HTTP_NOT_FOUND, HTTP_GONE = 404, 410
 CALM_S = 0.5
@@ -156,7 +156,7 @@ class Watcher(Generic[T]):
                 reason, delay = "undecodable", self._backoff.delay()
                 self._version = ""
                 log.warning(
-                    "watch unreadable", resource=self._resource.plural, error=shown(str(problem), 400)
+                    "watch unreadable", resource=self._resource.plural, error=printable(str(problem), 400)
                 )
             self._metrics.watch_restarted(self._resource.plural, reason)
             await self._is_silent(True)

@@ -4,9 +4,34 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
+
+from muster.domain.printable import printable
+
+MAX_CHARACTERS = 2000
+"""Of one text in a log line."""
+MAX_ITEMS = 32
+"""Of one list in a log line."""
+
+
+def escape(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape what users wrote into the texts of a log line, and cut what is long; a structlog processor."""
+    for key, value in line.items():
+        line[key] = _escaped(value)
+    return line
+
+
+def _escaped(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value, MAX_CHARACTERS)
+        case list() | tuple() if all(isinstance(each, str) for each in value):
+            return [_escaped(each) for each in value[:MAX_ITEMS]]
+        case _:
+            return value
 
 
 def configure(level: str, style: str) -> None:
@@ -17,6 +42,7 @@ def configure(level: str, style: str) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        escape,
     ]
     # without the frames' locals: to render a snapshot's takes longer than the shim waits for its answer
     tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)

@@ -13,7 +13,7 @@ _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 unassigned, separators of lines and of paragraphs."""
 
 
-def shown(text: str, at_most: int | None = None) -> str:
+def printable(text: str, at_most: int | None = None) -> str:
     """Return `text` with each character that is not to be printed as its escape.
 
     The result is one line of valid Unicode. It has `at_most` characters if that is given, the last one an
