@@ -102,6 +102,8 @@ class FakeApi:
         """Statuses that the next requests are refused with."""
         self.retry_after = "0"
         """Where the pods are refused: how long to wait, as text."""
+        self.never_answered: set[str] = set()
+        """Objects about which events are taken, and never answered."""
         self.answerless = 0
         """So many posts are taken, and never answered."""
         self.expire_token = False
@@ -225,6 +227,8 @@ class FakeApi:
         if self.failing:
             return _status(self.failing.pop(0))
         self.posted.put_nowait(body)
+        if body.get("involvedObject", {}).get("name") in self.never_answered:
+            await asyncio.sleep(DEADLINE_S)
         if self.frozen:
             await asyncio.sleep(DEADLINE_S)
         if self.answerless:

@@ -170,6 +170,24 @@ async def test_a_lasting_refusal_loses_that_event_alone(api: FakeApi, client: Ku
     assert results(metrics) == {"posted": 1, "dropped": 0, "failed": 1, "repeated": 0}
 
 
+async def test_an_event_that_is_never_answered_is_given_up_while_others_are_posted(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube, "WRITE_TIMEOUT_S", 0.1)
+    api.never_answered = {"poison"}
+
+    async def asks() -> None:
+        while True:
+            await client.get("health", "/livez")
+
+    async with posting(client) as (poster, metrics):
+        asking = asyncio.create_task(asks())
+        poster.emit(waiting("poison", "well"))
+        await drained(poster)
+        asking.cancel()
+    assert results(metrics) == {"posted": 1, "dropped": 0, "failed": 1, "repeated": 0}
+
+
 async def test_control_characters_are_escaped(api: FakeApi, client: KubeClient) -> None:
     async with posting(client) as (poster, _):
         poster.emit(unplaceable("a", "is \x1b[2J\nfine \ud800\0"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -42,6 +43,8 @@ class Box(Outbox[str]):
         self.may_send = asyncio.Event()
         self.may_send.set()
         self.retry_after: float | None = None
+        self.answers_others = False
+        """Whether the server says something to others all the time."""
         self.slow: set[str] = set()
         """Items that nobody answers before the test ends."""
 
@@ -61,8 +64,12 @@ class Box(Outbox[str]):
         if statuses := self.answers.get(item):
             raise failure(statuses.pop(0), self.retry_after)
 
-    def _ended(self, item: str, refusal: ApiError | None) -> None:
-        self.ended.append((item, refusal.status if refusal else 200))
+    def _ended(self, item: str, refusal: KubeError | None) -> None:
+        status = refusal.status if isinstance(refusal, ApiError) else NOBODY
+        self.ended.append((item, status if refusal else 200))
+
+    def _heard_at(self) -> float:
+        return math.inf if self.answers_others else super()._heard_at()
 
 
 async def all_of(box: Box, *items: str) -> list[tuple[str, int]]:
@@ -97,6 +104,20 @@ async def test_what_becomes_of_an_item(case: Case) -> None:
     box = Box({"a": case.statuses})
     assert dict(await all_of(box, "a", "b")) == case.ended
     assert "".join(box.sent) == case.sent
+
+
+async def test_an_item_that_is_never_answered_by_a_server_that_is_there_is_given_up() -> None:
+    box = Box({"a": [NOBODY] * 100})
+    box.answers_others = True
+    assert sorted(await all_of(box, "a", "b")) == [("a", NOBODY), ("b", 200)]
+    assert box.sent.count("a") == QUICK.tries
+
+
+async def test_refusals_and_silence_count_together() -> None:
+    box = Box({"a": [NOBODY, 503, NOBODY, NOBODY]})
+    box.answers_others = True
+    assert await all_of(box, "a") == [("a", NOBODY)]
+    assert box.sent == ["a"] * QUICK.tries
 
 
 @pytest.mark.parametrize("status", sorted({400, 401, 403, 404, 405, 409, 410, 413, 422, 429, 500, 501, 503}))

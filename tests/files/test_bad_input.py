@@ -52,7 +52,7 @@ BAD = {
     ),
     "a name that can't be": Bad(
         "apiVersion: v1\nkind: Node\nmetadata: {name: 'A\\e[31m'}".replace("'", '"'),
-        "metadata.name: expected lower-case letters, digits, '-' and '.', got \"A\ufffd[31m\"",
+        "metadata.name: expected lower-case letters, digits, '-' and '.', got \"A\\x1b[31m\"",
     ),
     "no containers": Bad(f"{POD}{{}}", "Pod default/x: spec.containers: expected at least one container"),
     "a list of objects that is one": Bad(

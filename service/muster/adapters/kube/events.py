@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import structlog
 
-from muster.adapters.kube.client import ApiError, KubeClient
+from muster.adapters.kube.client import ApiError, KubeClient, KubeError
 from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.printable import printable
@@ -123,8 +123,11 @@ class EventPoster(Outbox[_Post]):
         what = f"event on {item.kind.lower()} {item.namespace}/{item.name}"
         await self._client.post(what, f"/api/v1/namespaces/{item.namespace}/events", self._body(item))
 
-    def _ended(self, item: _Post, refusal: ApiError | None) -> None:
-        if refusal is None or refusal.status == HTTP_CONFLICT:
+    def _heard_at(self) -> float:
+        return time.monotonic() - self._client.silent_s
+
+    def _ended(self, item: _Post, refusal: KubeError | None) -> None:
+        if refusal is None or (isinstance(refusal, ApiError) and refusal.status == HTTP_CONFLICT):
             self._metrics.event("posted")
         else:  # often in a namespace that is going away: nobody will miss it there
             log.warning("event lost", reason=item.reason.value, error=str(refusal))

@@ -8,12 +8,13 @@ nobody answered, and the eviction had landed, it is sent once more: to a pod tha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
-from muster.adapters.kube.client import ApiError, KubeClient
+from muster.adapters.kube.client import ApiError, KubeClient, KubeError
 from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.instructions import Evict
@@ -65,11 +66,14 @@ class Evictor(Outbox[_Pod]):
         path = f"/api/v1/namespaces/{item.namespace}/pods/{item.name}/eviction"
         await self._client.post(f"eviction of pod {item.namespace}/{item.name}", path, _body(item))
 
-    def _ended(self, item: _Pod, refusal: ApiError | None) -> None:
+    def _heard_at(self) -> float:
+        return time.monotonic() - self._client.silent_s
+
+    def _ended(self, item: _Pod, refusal: KubeError | None) -> None:
         if refusal is None:
             log.info("evicted", pod=f"{item.namespace}/{item.name}", why=item.why)
             self._metrics.eviction("evicted")
-        elif refusal.status in NOT_THERE:
+        elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
             self._metrics.eviction("gone")
         else:
             log.warning("not evicted", why=item.why, error=str(refusal))

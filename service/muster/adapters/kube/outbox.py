@@ -4,11 +4,16 @@
 object in the same one: a slow request holds up its lane alone. A refusal is of one item, and only that one
 waits, longer each time, while the others go on. Where nobody answers the lane waits too, and no item is given
 up. It may have landed, or land yet: what is sent again, or after it, must bear that.
+
+A server that answers others, but not this item, is not away: a webhook may be slow for this object alone.
+Such a try counts as a refusal, so that an item that can never be written is given up at last.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -56,6 +61,7 @@ class Outbox(ABC, Generic[T]):
         self._lanes = [asyncio.Queue[Hashable]() for _ in range(lanes)]
         """Keys of those that may be sent now, in order."""
         self._under_way = 0
+        self._answered_at = -math.inf
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -64,8 +70,12 @@ class Outbox(ABC, Generic[T]):
         """Make the request; raises what the client raises."""
 
     @abstractmethod
-    def _ended(self, item: T, refusal: ApiError | None) -> None:
-        """The item was sent, or is given up for this refusal: count it."""
+    def _ended(self, item: T, refusal: KubeError | None) -> None:
+        """The item was sent, or is given up for this reason: log and count it."""
+
+    def _heard_at(self) -> float:
+        """Return when the server last answered anything at all, in monotonic seconds."""
+        return self._answered_at
 
     def _wanted(self, item: T) -> bool:
         """Whether it is still to be sent, now that its turn has come: else it is left out."""
@@ -113,18 +123,26 @@ class Outbox(ABC, Generic[T]):
         waiting = self._waiting.pop(key)
         if not self._wanted(waiting.item):
             return True
+        began = time.monotonic()
         try:
             await self._send(waiting.item)
         except ApiError as refusal:
+            self._answered_at = time.monotonic()
             waiting.tries += 1
-            if refusal.status not in PASSING or waiting.tries == self._retry.tries:
+            if refusal.status not in PASSING or waiting.tries >= self._retry.tries:
                 self._ended(waiting.item, refusal)
             else:
                 self._again(key, waiting, self._delay(waiting, refusal))
-        except KubeError:  # the watches log that
-            self._again(key, waiting, waiting.backoff.delay())
-            return False
+        except KubeError as silence:  # the watches log that
+            answers_others = self._heard_at() > began
+            waiting.tries += answers_others
+            if waiting.tries >= self._retry.tries:
+                self._ended(waiting.item, silence)
+            else:
+                self._again(key, waiting, waiting.backoff.delay())
+            return answers_others
         else:
+            self._answered_at = time.monotonic()
             self._ended(waiting.item, None)
         return True
 

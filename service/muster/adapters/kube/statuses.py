@@ -8,12 +8,13 @@ others.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from datetime import UTC, datetime
 
 import structlog
 
-from muster.adapters.kube.client import ApiError, KubeClient
+from muster.adapters.kube.client import KubeClient, KubeError
 from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import OURS, Condition
@@ -52,9 +53,12 @@ class StatusWriter(Outbox[WriteStatus]):
             f"status of podgroup {item.namespace}/{item.name}", path, self._body(item)
         )
 
-    def _ended(self, item: WriteStatus, refusal: ApiError | None) -> None:
+    def _heard_at(self) -> float:
+        return time.monotonic() - self._client.silent_s
+
+    def _ended(self, item: WriteStatus, refusal: KubeError | None) -> None:
         if refusal is not None:  # gone, or of a CRD that is not ours
-            log.info("status not written", podgroup=f"{item.namespace}/{item.name}", error=str(refusal))
+            log.warning("status not written", podgroup=f"{item.namespace}/{item.name}", error=str(refusal))
         self._metrics.status("written" if refusal is None else "failed")
 
     def _body(self, instruction: WriteStatus) -> dict[str, object]:
