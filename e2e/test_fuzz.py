@@ -12,8 +12,8 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.stack import Stack
 
 SEED = 12
-ROUNDS = 3
-KINDS = ("managedFields", "annotation", "PodGroup", "PodGroup patch", "ConfigMap")
+ROUNDS = 2
+KINDS = ("managedFields", "PodGroup", "PodGroup patch", "ConfigMap")
 
 
 @pytest.mark.cluster

@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from e2e.fuzz import texts
 from e2e.fuzz.runner import Failed, Fuzz
 from local_cluster.api import ApiError, ApiUnreachable
 from local_cluster.build import BuildError
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with LocalCluster(folder / "cluster") as cluster, Stack(cluster, folder / "stack") as stack:
             fuzz = Fuzz(cluster, stack, options.seed)
-            fuzz.prepare()
+            fuzz.prepare(texts.DEEPEST)
             until = time.monotonic() + 60 * options.minutes
             try:
                 fuzz.go(lambda: time.monotonic() < until, options.restarts)

@@ -67,14 +67,14 @@ def first() -> list[tuple[str, Object]]:
 _TOPOLOGY = {"ack.node.gpu.schedule": "topology", "nodename": NODE}
 
 
-def sure(dice: random.Random) -> list[Attack]:
+def sure() -> list[Attack]:
     """Requests of which each run sends all: each kind of object deep, large and with broken escapes, and each
     JSON type in each field of a PodGroup."""
     half = r'{"f:\ud800":{},"f:\udfff\ud800":{}}'
     paths = (f"{PODS}/{POD}", f"{NODES}/{NODE}", f"{GROUPS}/{GROUP}", f"{MAPS}/{MAP}")
-    found = [owned_fields(path, text) for path in paths for text in (half, texts.nested(9_000))]
+    found = [owned_fields(path, text) for path in paths for text in (half, texts.nested(texts.DEPTHS[-1]))]
     keys = json.dumps([texts.MANY_KEYS])
-    for text in (keys, texts.deep(dice, 9_000), json.dumps("x" * texts.LARGE), r'"\ud800"'):
+    for text in (keys, "[" * texts.DEEPEST + "]" * texts.DEEPEST, json.dumps("x" * texts.LARGE), r'"\ud800"'):
         found.append(_patch("PodGroup patch", f"{GROUPS}/{GROUP}", f'{{"spec":{{"any":{text}}}}}'))
     found.append(_patch("PodGroup patch", f"{GROUPS}/{GROUP}", '{"spec":{"any":null}}'))
     for number, (each, value) in enumerate(product(_SPEC[1:], texts.EACH_TYPE)):

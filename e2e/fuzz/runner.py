@@ -72,8 +72,9 @@ class Fuzz:
         self._last = ""
         self._held: frozenset[tuple[str, int]] = frozenset()
 
-    def prepare(self) -> None:
-        """Namespaces, nodes, objects to patch, and a bound pod whose GPUs must stay its own."""
+    def prepare(self, depth: int = texts.DEPTHS[-1]) -> None:
+        """Namespaces, nodes, objects to patch, and a bound pod whose GPUs must stay its own. That pod and its
+        node are as deep as `depth`."""
         for name in (ORDINARY, attacks.NAMESPACE, "kai-scheduler"):
             self._api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         for name in (ORDINARY, attacks.NAMESPACE):
@@ -90,7 +91,7 @@ class Fuzz:
         (holder,) = self._place("holder", 1, 3)
         self._held = _gpus(holder)
         for path in (f"{PODS}/holder-0", "/api/v1/nodes/n0"):
-            self._send(attacks.owned_fields(path, texts.nested(9_000)))
+            self._send(attacks.owned_fields(path, texts.nested(depth)))
         if self.report.refused["managedFields"]:
             raise Failed("the API server refuses deep managedFields, which this is about")
 
@@ -101,7 +102,7 @@ class Fuzz:
             Failed: the service ended, was not ready, or placed no gang in time.
         """
         with self._probing():
-            for attack in attacks.sure(self._dice):
+            for attack in attacks.sure():
                 self._send(attack)
             self._ordinary()
             while more():
