@@ -32,14 +32,20 @@ _SCALES = {
 }
 
 
-@lru_cache(maxsize=4096, typed=True)
 def parse(value: Quantity) -> Fraction | None:
     """The exact value, capped at an int64's range; None for what is no quantity."""
+    if isinstance(value, str) and len(value) > _MAX_LENGTH:
+        return None  # nor is it remembered: users could fill the memory with such texts
+    return _parse(value)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _parse(value: Quantity) -> Fraction | None:
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, int | float):
         return _capped(Fraction(value) if isinstance(value, int) else Fraction(repr(value)))
-    match = _PATTERN.fullmatch(value) if len(value) <= _MAX_LENGTH and value.isascii() else None
+    match = _PATTERN.fullmatch(value) if value.isascii() else None
     if match is None:
         return None
     number = Fraction(match["number"].rstrip("."))

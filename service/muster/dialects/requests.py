@@ -33,6 +33,11 @@ MAX_OF_A_POD = 1 << 20
 """GPUs, or GiB of their memory. More is no request but a slip (bytes for GiB); far above any node."""
 
 
+MAX_REMEMBERED = 16 * 1024
+"""Bytes of what a pod's containers ask for, as JSON: what is larger is summed up anew each time. The sums of
+a thousand pods are remembered, also of those that are gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What one pod asks for. `gpu_memory` is GiB of shared GPUs in all; `container_memory` is what its
@@ -66,8 +71,12 @@ def read(where: str, spec: PodSpec, settings: Settings, status: PodStatus | None
     `status` is what counts of a bound pod; a pod that waits has none that counts.
     """
     status = status or PodStatus()
-    parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources, resize.facts(status))
-    asked = _asked(_Parts(_encoder.encode(parts), spec, status), settings)
+    parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
+    encoded = _encoder.encode((*parts, resize.facts(status)))
+    if len(encoded) > MAX_REMEMBERED:
+        return _sum(where, spec, status, settings)
+    alone = PodSpec(containers=parts[0], init_containers=parts[1], overhead=parts[2], resources=parts[3])
+    asked = _asked(_Parts(encoded, alone, status), settings)
     return _sum(where, spec, status, settings) if asked.causes else asked
 
 
