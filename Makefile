@@ -166,6 +166,10 @@ oracle: build ## Random pods on random clusters: what the stock scheduler places
 	@$(PY) -m e2e.oracle $(if $(SEED),--seed $(SEED)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
 	  $(if $(PODS),--pods $(PODS))
 
+.PHONY: churn
+churn: $(READY) ## Pods that come and go in simulation: is memory what it was? JSON (PODS=1000000: about an hour)
+	@$(PY) -m tests.gangs.churn $(if $(PODS),--pods $(PODS))
+
 .PHONY: fuzz
 fuzz: $(READY) ## Hostile objects on a local cluster while gangs are placed: JSON (SEED=1 MINUTES=5)
 	@$(PY) -m e2e.fuzz $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
