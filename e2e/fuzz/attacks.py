@@ -92,6 +92,11 @@ def _group(path: str, version: str, name: str, fields: str) -> Attack:
     return Attack("PodGroup", "POST", path, body)
 
 
+def group(name: str, fields: str) -> Attack:
+    """A new PodGroup with these fields, as JSON, in its spec."""
+    return _group(GROUPS, "v2", name, fields)
+
+
 def _map(name: str, data: dict[str, str]) -> str:
     return json.dumps({"metadata": {"name": name, "labels": _TOPOLOGY}, "data": data})
 

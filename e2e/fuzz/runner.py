@@ -116,6 +116,7 @@ class Fuzz:
             with self._probing():
                 self._send(attacks.draw(self._dice, self._sent))
                 self._ordinary()
+        self._left_out_by_name()
         self.report.left_out = self._metric("muster_objects_unreadable_total")
 
     # --- ordinary users ---------------------------------------------------------------------------------
@@ -149,6 +150,20 @@ class Fuzz:
             return _until(bound, f"the gang {gang} is bound")
         except TimeoutError as late:
             raise Failed(f"{late}; {self._last}\n{self._stack.logs(30)}") from late
+
+    def _left_out_by_name(self) -> None:
+        """A PodGroup that is too large says so in an event, for `kubectl describe`."""
+        large = json.dumps("x" * texts.LARGE)
+        self._send(attacks.group("too-large", f'"any":{large}'))
+        path = f"/api/v1/namespaces/{attacks.NAMESPACE}/events?fieldSelector=involvedObject.name=too-large"
+
+        def said() -> list[Object] | None:
+            return [each for each in self._api.get(path)["items"] if "left out" in each["message"]] or None
+
+        try:
+            _until(said, "an event on the PodGroup that is left out")
+        except TimeoutError as late:
+            raise Failed(f"{late}\n{self._stack.service.log_tail(30)}") from late
 
     # --- hostile users ----------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class App:
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
         self._evictor = Evictor(self._client, self.metrics, gangs.evicts)
         self._planner = Planner(place, self._put, self.metrics, self._tracing, config.planner.time_limit_s)
-        self._left_out = LeftOut(self.metrics)
+        self._left_out = LeftOut(self.metrics, self._events.emit)
         self._intake = Intake(dialect_settings(config), self._put, self._events.emit, self._left_out)
         self._statuses = StatusWriter(self._client, self.metrics)
         self.owner = Owner(

@@ -28,6 +28,7 @@ from muster.dialects.settings import Settings
 from muster.domain.pod import Pod
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.events import Event, PodGone, PodSeen
+from muster.gangs.instructions import EmitEvent
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import (
     DEADLINE_S,
@@ -103,7 +104,9 @@ def test_one_object_of_a_list_does_not_spoil_the_others(text: str) -> None:
 def test_a_custom_object_that_is_too_large_to_keep_is_left_out_by_name(field: str) -> None:
     item = custom("scheduling.run.ai/v2", "PodGroup", "large", {"minMember": 2})
     item.setdefault(field, {})["x"] = "x" * 300_000
-    with pytest.raises(Undecodable, match=r"default/large: spec and status have 300,\d+ bytes") as problem:
+    with pytest.raises(
+        Undecodable, match=r"default/large: spec and status have more than 262,144 bytes"
+    ) as problem:
         decode.kai_pod_groups().event(json.dumps({"type": "ADDED", "object": item}).encode())
     assert problem.value.key == "uid-large"
 
@@ -150,7 +153,8 @@ class Bench:
 
     def __init__(self, client: KubeClient) -> None:
         self.metrics = Metrics()
-        self.left_out = LeftOut(self.metrics)
+        self.events: list[EmitEvent] = []
+        self.left_out = LeftOut(self.metrics, self.events.append)
         self.said: asyncio.Queue[str] = asyncio.Queue()
         self.watcher = Watcher(client, decode.pods(), self._sink, self.metrics, QUICK, None, self.left_out)
 
@@ -199,6 +203,9 @@ async def test_one_that_went_while_nobody_watched_is_left_out_no_more(
     async with at_work(bench.watcher):
         stream = await api.stream()
         assert bench.left_out.counts() == {"pods": 1}
+        (event,) = bench.events
+        assert (event.kind, event.api_version, event.objects) == ("Pod", "v1", (("a", "uid-a"),))
+        assert event.message.startswith("left out by Muster: Pod default/a: Expected `object`")
         del api.pods["a"]
         stream.error(410)
         await api.stream()

@@ -50,11 +50,13 @@ Unreadable = (msgspec.DecodeError, RecursionError, MemoryError, ValueError, Over
 
 
 class Undecodable(Exception):
-    """An object that does not have the shape of its kind. `key` identifies it, "" where it can't be read."""
+    """An object that does not have the shape of its kind. `key` identifies it, "" where it can't be read;
+    `metadata` is what can be read of that."""
 
-    def __init__(self, kind: str, problem: str, name: str = "", key: str = "") -> None:
-        super().__init__(f"{kind} {name or '(no name)'}: {problem}")
+    def __init__(self, kind: str, problem: str, metadata: Metadata = Metadata(), key: str = "") -> None:  # noqa: B008
+        super().__init__(f"{kind} {named(metadata) or '(no name)'}: {problem}")
         self.key = key
+        self.metadata = metadata
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -250,9 +252,9 @@ class Resource(Generic[T]):
         """An object in which anything may be: never as deep as to trouble who reads it, never large."""
         item = self._decoder.decode(bounded(bytes(text)))
         if len(text) > MAX_FREE_BYTES:
-            size = len(_encoder.encode((item.spec, item.status)))  # type: ignore[attr-defined]
-            if size > MAX_FREE_BYTES:
-                raise ValueError(f"spec and status have {size:,} bytes, more than {MAX_FREE_BYTES:,}")
+            kept = _encoder.encode((item.spec, item.status))  # type: ignore[attr-defined]
+            if len(kept) > MAX_FREE_BYTES:  # how many is not said: it is no news when that changes
+                raise ValueError(f"spec and status have more than {MAX_FREE_BYTES:,} bytes")
         return item
 
     def _undecodable(self, text: bytes | msgspec.Raw, problem: str) -> Undecodable:
@@ -260,7 +262,7 @@ class Resource(Generic[T]):
             metadata = _read(_only_metadata, text).metadata
         except Unreadable:
             metadata = salvage(_OnlyMetadata, bounded(bytes(text)))[0].metadata
-        return Undecodable(self.kind, problem, named(metadata), self.key(metadata))
+        return Undecodable(self.kind, problem, metadata, self.key(metadata))
 
 
 def named(metadata: Metadata) -> str:

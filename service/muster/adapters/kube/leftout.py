@@ -7,13 +7,15 @@ it, and what was known of it stays. Each object is reported once, and again when
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import structlog
 
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.printable import printable
+from muster.gangs.instructions import EmitEvent, EventReason
 
 PROBLEM_LIMIT = 400
 """Characters of a problem that are shown."""
@@ -21,15 +23,30 @@ PROBLEM_LIMIT = 400
 log = structlog.get_logger(__name__)
 
 
-class LeftOut:
-    """The objects that are left out now, by resource ("pods") and key."""
+@dataclass(frozen=True, slots=True)
+class On:
+    """An object that an event can be posted on."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    kind: str
+    api_version: str
+    namespace: str
+    name: str
+    uid: str
+
+
+class LeftOut:
+    """The objects that are left out now, by resource ("pods") and key. `emit` posts an event on each."""
+
+    def __init__(self, metrics: Metrics, emit: Callable[[EmitEvent], None] = lambda _: None) -> None:
         self._metrics = metrics
+        self._emit = emit
         self._problems: dict[tuple[str, str], str] = {}
 
-    def add(self, resource: str, key: str, problem: str) -> None:
-        """Note that an object is left out. `problem` names the object; "" as a key: the name is not known."""
+    def add(self, resource: str, key: str, problem: str, on: On | None = None) -> None:
+        """Note that an object is left out. `problem` names the object; "" as a key: the name is not known.
+
+        `on` is the object, if a user is to see an event on it.
+        """
         problem = printable(problem, PROBLEM_LIMIT)
         if self._problems.get((resource, key)) == problem:
             return
@@ -37,6 +54,11 @@ class LeftOut:
             self._problems[resource, key] = problem
         self._metrics.unreadable_object(resource)
         log.error("object left out", resource=resource, problem=problem)
+        if on is not None and on.name and on.uid:
+            message = f"left out by Muster: {problem}"
+            objects = ((on.name, on.uid),)
+            namespace = on.namespace or "default"
+            self._emit(EmitEvent(namespace, objects, EventReason.INVALID, message, on.kind, on.api_version))
 
     def clear(self, resource: str, key: str) -> None:
         """Note that an object is read again, or gone."""
@@ -48,13 +70,13 @@ class LeftOut:
             del self._problems[each]
 
     @contextmanager
-    def guard(self, resource: str, key: str, name: str) -> Iterator[None]:
+    def guard(self, resource: str, key: str, name: str, on: On | None = None) -> Iterator[None]:
         """Leave the object out if handling it raises anything."""
         try:
             yield
         except Exception as problem:  # the point of it: no object ends the service
             log.debug("traceback", exc_info=problem)
-            self.add(resource, key, f"{resource} {name}: {type(problem).__name__}: {problem}")
+            self.add(resource, key, f"{resource} {name}: {type(problem).__name__}: {problem}", on)
         else:
             self.clear(resource, key)
 

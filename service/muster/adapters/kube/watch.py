@@ -33,8 +33,9 @@ from muster.adapters.kube.decode import (
     Undecodable,
     named,
 )
-from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.leftout import LeftOut, On
 from muster.adapters.telemetry.metrics import Metrics
+from muster.dialects.objects import Metadata
 from muster.domain.printable import printable
 
 HTTP_NOT_FOUND, HTTP_GONE = 404, 410
@@ -328,7 +329,8 @@ class Watcher(Generic[T]):
         key, version = self._resource.key(item.metadata), item.metadata.resource_version
         if self._known.get(key) == version:
             return  # listed again, unchanged
-        with self._left_out.guard(self._resource.plural, key, named(item.metadata)):
+        on = self._object(item.metadata)
+        with self._left_out.guard(self._resource.plural, key, named(item.metadata), on):
             await self._sink(Seen(item))
         self._known[key] = version
 
@@ -341,7 +343,14 @@ class Watcher(Generic[T]):
 
     def _leave_out(self, problem: Undecodable) -> None:
         """One object of another shape than its kind: what was known of it stays, the rest goes on."""
-        self._left_out.add(self._resource.plural, problem.key, str(problem))
+        on = self._object(problem.metadata)
+        self._left_out.add(self._resource.plural, problem.key, str(problem), on)
+
+    def _object(self, metadata: Metadata) -> On:
+        """The object, to post an event on."""
+        _, root, *version = self._path.split("/")
+        api_version = version[0] if root == "api" else "/".join(version[:2])
+        return On(self._resource.kind, api_version, metadata.namespace, metadata.name, metadata.uid)
 
     @property
     def _path(self) -> str:
