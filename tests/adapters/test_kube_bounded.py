@@ -33,10 +33,15 @@ def cut(value: Any, depth: int) -> Any:
     return value
 
 
-@given(VALUES, st.integers(0, 4), st.booleans())
-def test_what_lies_deeper_is_zero_and_all_else_is_as_it_was(value: Any, depth: int, ascii_only: bool) -> None:
+@given(VALUES, st.integers(0, 4), st.booleans(), st.sampled_from([1, 2, 3, 7, 1 << 20]))
+def test_what_lies_deeper_is_zero_and_all_else_is_as_it_was(
+    value: Any, depth: int, ascii_only: bool, size: int
+) -> None:
+    """In slices of any size."""
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
-    assert json.loads(bounded(text, depth)) == cut(value, depth)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("muster.adapters.kube.bounded.SLICE", size)
+        assert json.loads(bounded(text, depth)) == cut(value, depth)
 
 
 @given(st.lists(st.sampled_from([r"\ud83d", r"\ude00", r"\uD800", r"\uDfFf", r"\\", r"\"", "a", r"\u0041"])))

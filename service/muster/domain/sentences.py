@@ -425,5 +425,4 @@ def _proof(placed: Placed) -> str:
 
 
 def _cut(text: str) -> str:
-    """Text of users is in all of it: names, values, selectors."""
     return printable(text, MAX_CHARACTERS)

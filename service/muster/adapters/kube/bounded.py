@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 MAX_DEPTH = 64
 
+SLICE = 256 * 1024
+"""Bytes at a time: numpy holds the interpreter's lock in some of its steps."""
+
 Codes = NDArray[np.uint8]
 
 _QUOTE, _BACKSLASH, _U, _ZERO = b'"\\u0'
@@ -43,16 +46,27 @@ def bounded(text: bytes, max_depth: int = MAX_DEPTH) -> bytes:
     _replace_half_pairs(codes, text)
     # the same length, and each quote begins or ends a string
     plain = np.frombuffer(text.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
-    steps = _STEPS[plain]
-    steps[np.bitwise_xor.accumulate((plain == _QUOTE).view(np.uint8)).view(bool)] = 0
-    depth = np.cumsum(steps, dtype=np.int32)
-    too_deep = depth > max_depth
-    if not too_deep.any():
-        return codes.tobytes()
-    begins = too_deep & (steps > 0) & (depth == max_depth + 1)
+    pieces, inside, level = [], np.uint8(0), np.int32(0)
+    for begin in range(0, len(plain), SLICE):
+        piece, here = codes[begin : begin + SLICE], plain[begin : begin + SLICE]
+        in_string = np.bitwise_xor.accumulate((here == _QUOTE).view(np.uint8)) ^ inside
+        steps = _STEPS[here]
+        steps[in_string.view(bool)] = 0
+        depth = np.cumsum(steps, dtype=np.int32) + level
+        inside, level = in_string[-1], depth[-1]
+        pieces.append(_shallow(piece, steps, depth, max_depth))
+    return b"".join(pieces)
+
+
+def _shallow(codes: Codes, steps: NDArray[np.int8], depth: NDArray[np.int32], max_depth: int) -> bytes:
+    """Return the bytes that stay. `steps` and `depth` are what each byte adds to the depth, and the sum."""
     ends = (steps < 0) & (depth == max_depth)
+    gone = (depth > max_depth) | ends
+    if not gone.any():
+        return codes.tobytes()
+    begins = (steps > 0) & (depth == max_depth + 1)
     codes[begins] = _ZERO
-    kept: Codes = codes[begins | ~(too_deep | ends)]
+    kept: Codes = codes[begins | ~gone]
     return kept.tobytes()
 
 

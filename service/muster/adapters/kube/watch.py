@@ -15,8 +15,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, TypeVar
 
+import msgspec
 import structlog
 
 from muster.adapters.kube.backoff import Backoff
@@ -48,9 +49,13 @@ PAGE_BYTES = 16 * 1024 * 1024
 SLICE_S = 0.005
 """Objects are read for so long before the loop's other tasks get a turn."""
 THREAD_BYTES = 256 * 1024
-"""What is larger is taken apart on a thread."""
+"""What is larger is decoded on a thread."""
 
 log = structlog.get_logger(__name__)
+
+
+Text = TypeVar("Text", bytes, msgspec.Raw)
+Decoded = TypeVar("Decoded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +230,7 @@ class Watcher(Generic[T]):
         until = time.monotonic() + SLICE_S
         for text in raw.items:
             try:
-                items.append(self._resource.item(text))
+                items.append(await self._decoded(self._resource.item, text))
             except Undecodable as problem:
                 unreadable.append(problem)
                 self._leave_out(problem)
@@ -247,9 +252,11 @@ class Watcher(Generic[T]):
                 continue
             self._heard()
             self._page_size = min(2 * self._page_size, self._settings.page_size)
-            if len(body) > THREAD_BYTES:
-                return await asyncio.to_thread(self._resource.raw_page, body)
-            return self._resource.raw_page(body)
+            return await self._decoded(self._resource.raw_page, body)
+
+    async def _decoded(self, decode: Callable[[Text], Decoded], text: Text) -> Decoded:
+        """Decode on a thread what is large: it may be deep, too, which takes tens of milliseconds."""
+        return await asyncio.to_thread(decode, text) if len(text) > THREAD_BYTES else decode(text)
 
     async def _deliver(self, page: Page[T]) -> None:
         until = time.monotonic() + SLICE_S
@@ -303,7 +310,7 @@ class Watcher(Generic[T]):
 
     async def _on_line(self, line: bytes) -> None:
         try:
-            event = self._resource.event(line)
+            event = await self._decoded(self._resource.event, line)
         except Undecodable as problem:
             if not problem.key:
                 raise  # nobody knows what was missed: list again
