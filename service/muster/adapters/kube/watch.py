@@ -44,7 +44,7 @@ CALM_S = 0.5
 """A watch that was taken up again and has brought nothing for so long has caught up."""
 SHORT_LIVED_S = 1.0
 """A watch that ended sooner and brought nothing counts as a failure: no hot loop against a broken server."""
-PAGE_BYTES = 16 * 1024 * 1024
+PAGE_BYTES = 8 * 1024 * 1024
 """Of a list, at a time. 500 pods have 3 MB; the API server would also send 500 times 1.5 MB."""
 SLICE_S = 0.005
 """Objects are read for so long before the loop's other tasks get a turn."""
@@ -251,7 +251,8 @@ class Watcher(Generic[T]):
                 self._page_size = max(1, self._page_size // 4)
                 continue
             self._heard()
-            self._page_size = min(2 * self._page_size, self._settings.page_size)
+            if 4 * len(body) <= PAGE_BYTES:
+                self._page_size = min(2 * self._page_size, self._settings.page_size)
             return await self._decoded(self._resource.raw_page, body)
 
     async def _decoded(self, decode: Callable[[Text], Decoded], text: Text) -> Decoded:
