@@ -88,7 +88,7 @@ def _pauses(world: World, gang: Gang) -> bool:
     """Whether it is asked about within the pause after a failed answer, or one that the cluster overtook."""
     settings = world.settings
     most = settings.backoff_max_s if "not decided" in gang.kinds else settings.recheck_s
-    return any(_within(world, gang, alarm, most + CATCHES_UP_S) for alarm in (Alarm.PHASE, Alarm.RULES))
+    return _within(world, gang, Alarm.PHASE, most + CATCHES_UP_S)
 
 
 def _within(world: World, gang: Gang, alarm: Alarm, seconds: float) -> bool:

@@ -22,8 +22,6 @@ NameKey = tuple[str, str, str, str]
 
 FEW_OWNERS = 4
 """So many are named in a gang's key: master and workers are two. A digest stands for more."""
-KEPT_OWNERS = 32
-"""Owners without pods that are remembered of a name: a controller may send its next pods later."""
 MAX_CAUSES = 8
 """Of the members' own causes: a gang of thousands with the same slip in each says it a few times only."""
 
@@ -214,22 +212,12 @@ class Roster:
         self._count(key, pod, -1)
         if not self._named[key]:
             del self._named[key]
-        else:
-            self._forget_owners(key)
         of_object = key[:3]
         if self._by_object.get(of_object, {}).pop(uid, None) is not None:
             self.touched.add(of_object)
             if not self._by_object[of_object]:
                 del self._by_object[of_object]
         return {key}
-
-    def _forget_owners(self, key: NameKey) -> None:
-        """Remember of the owners without pods the latest alone: a name may be used again for years."""
-        born, pods = self._born[key], self._named[key]
-        if len(born) > 2 * (len(pods) + KEPT_OWNERS):
-            there = {pod.owner for pod in pods.values()}
-            for owner in [owner for owner in born if owner not in there][:-KEPT_OWNERS]:
-                del born[owner]
 
     def _count(self, key: NameKey, pod: Pod, more: int) -> None:
         self._waiting[key] += more * (pod.present and not pod.node)
