@@ -13,6 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from muster.dialects.objects import (
+    Affinity,
     Container,
     LabelSelector,
     Metadata,
@@ -181,6 +182,38 @@ class _Reader:
             return None
         own = (SelectorTerm(key, "In", (self._labels[key],)) for key in keys if key in self._labels)
         return tuple(dict.fromkeys((*selector, *own)))
+
+
+def as_stored(affinity: Affinity | None, labels: Mapping[str, str]) -> Affinity | None:
+    """Return a pod's affinity as the API server stores it; `labels` are the pod's."""
+    if affinity is None:
+        return None
+    near, away = (
+        replace(each, required=[with_label_keys(term, labels) for term in each.required])
+        if each is not None and each.required
+        else each
+        for each in (affinity.pod_affinity, affinity.pod_anti_affinity)
+    )
+    return replace(affinity, pod_affinity=near, pod_anti_affinity=away)
+
+
+def selector_keys(spec: PodSpec) -> tuple[set[str], set[str]]:
+    """Return the keys of the labels of pods, and of namespaces, that a pod's fields about others speak of."""
+    of_pods, of_namespaces = set[str](), set[str]()
+    affinity = spec.affinity
+    both = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
+    for term in (term for each in both if each is not None for term in each.required or ()):
+        of_pods |= _keys(term.label_selector)
+        of_namespaces |= _keys(term.namespace_selector)
+    for constraint in spec.topology_spread_constraints or ():
+        of_pods |= {*_keys(constraint.label_selector), *(constraint.match_label_keys or ())}
+    return of_pods, of_namespaces
+
+
+def _keys(selector: LabelSelector | None) -> set[str]:
+    if selector is None:
+        return set()
+    return {*(selector.match_labels or ()), *(each.key for each in selector.match_expressions or ())}
 
 
 def with_label_keys(term: PodAffinityTerm, labels: Mapping[str, str]) -> PodAffinityTerm:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -10,15 +10,17 @@ import msgspec
 from muster.adapters.files import shapes, templates
 from muster.adapters.files.problems import Malformed
 from muster.adapters.files.sources import Document
-from muster.dialects import configmaps, podgroups, policies
+from muster.dialects import configmaps, peers, podgroups, policies
 from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
-from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata
+from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject
 from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
 from muster.dialects.settings import Settings
 from muster.domain.levels import Level
+from muster.domain.peers import Labels
 from muster.domain.podgroup import OURS, PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 
+NAME_LABEL = "kubernetes.io/metadata.name"
 POD_GROUP_APIS = (OURS, KAI_API, COSCHEDULING_API)
 
 
@@ -29,6 +31,7 @@ class Beside:
     pod_groups: list[tuple[Document, CustomObject]] = field(default_factory=list)
     topologies: list[tuple[Document, CustomObject]] = field(default_factory=list)
     config_maps: list[tuple[Document, ConfigMapObject]] = field(default_factory=list)
+    namespaces: list[tuple[Document, NamespaceObject]] = field(default_factory=list)
 
     def take(self, document: Document) -> bool:
         """Take a document in; False where it is of no kind that is read here.
@@ -47,6 +50,10 @@ class Beside:
                 shapes.check_named(document, read.metadata)
                 meta = _in_namespace(read.metadata)
                 self.config_maps.append((document, msgspec.structs.replace(read, metadata=meta)))
+            case "Namespace" if version == "v1":
+                namespace = shapes.convert(document, NamespaceObject)
+                shapes.check_named(document, namespace.metadata)
+                self.namespaces.append((document, namespace))
             case _:
                 return False
         return True
@@ -54,10 +61,11 @@ class Beside:
     def twice(self) -> Iterator[Malformed]:
         """What is wrong with names: objects of one kind and name. KAI's PodGroups and ours are one kind."""
         seen: set[tuple[str, str, str, str]] = set()
-        found: Sequence[tuple[Document, CustomObject | ConfigMapObject]] = [
+        found: Sequence[tuple[Document, CustomObject | ConfigMapObject | NamespaceObject]] = [
             *self.pod_groups,
             *self.topologies,
             *self.config_maps,
+            *self.namespaces,
         ]
         for document, item in found:
             key = (document.group, document.kind, item.metadata.namespace, item.metadata.name)
@@ -79,6 +87,12 @@ class Beside:
                 case NodeTopology() | UnhealthyGpus() as fact:
                     facts.setdefault(fact.node, []).append(fact)
         return facts, held
+
+    def labels_of_namespaces(self, named: Iterable[str]) -> dict[str, Labels]:
+        """The labels of the namespaces that are given, and of those `named` beside them. Each has its name
+        as a label, as in the API server."""
+        given = {item.metadata.name: item.metadata.labels or {} for _, item in self.namespaces}
+        return {name: peers.labels_of({NAME_LABEL: name, **given.get(name, {})}) for name in {*given, *named}}
 
     def groups(self, levels: tuple[Level, ...]) -> tuple[PodGroup, ...]:
         topologies = {item.metadata.name: podgroups.read_topology(item) for _, item in self.topologies}

@@ -2,7 +2,7 @@
 
 Its objects are read as the service reads them, and only what is read is written: no environment, no images,
 no secrets, no status but what counts, no ConfigMaps but those that say something of GPUs or policies. Of
-labels and annotations of pods the known ones are kept.
+labels and annotations of pods the known ones are kept, and the labels by which other pods select.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ import yaml
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.dialects import configmaps, coscheduling, kai, ranks
-from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NodeObject, PodObject
+from muster.dialects import configmaps, coscheduling, kai, peers, ranks
+from muster.dialects.objects import (
+    ConfigMapObject,
+    CustomObject,
+    Metadata,
+    NamespaceObject,
+    NodeObject,
+    PodObject,
+)
 from muster.dialects.pods import TEMPLATE_HASH
 from muster.dialects.settings import DEFAULTS, Settings
 
@@ -48,6 +55,9 @@ KEPT_PREFIXES = (
 kubectl's last-applied-configuration holds the whole manifest."""
 
 
+APP_KEYS, APP_PREFIX = frozenset({"app", "k8s-app"}), "app.kubernetes.io/"
+"""Labels of pods by which most selectors choose: those of manifests that are added to the file, too."""
+
 KEPT_SPEC = frozenset(
     {"minMember", "minSubGroup", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "levels"}
 )
@@ -74,12 +84,29 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
     problems: list[str] = []
     nodes = await _listed(client, decode.nodes(), problems)
     pods = await _listed(client, decode.pods(), problems)
+    keys, namespace_keys = _selected(pods)
     items = [
         *[item async for item in _beside(client, settings, problems)],
+        *[item async for item in _namespaces(client, namespace_keys, problems)],
         *(node_item(node, settings) for node in nodes),
-        *(pod_item(pod, settings) for pod in pods),
+        *(pod_item(pod, settings, keys) for pod in pods),
     ]
     return Captured(tuple(items), len(nodes), len(pods), tuple(problems))
+
+
+def _selected(pods: Iterable[PodObject]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the keys of labels of pods, and of namespaces, that any of these pods selects others by."""
+    found = [peers.selector_keys(pod.spec) for pod in pods]
+    return frozenset().union(*(keys for keys, _ in found)), frozenset().union(*(keys for _, keys in found))
+
+
+async def _namespaces(
+    client: KubeClient, keys: frozenset[str], problems: list[str]
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield the namespaces, if any pod selects pods by labels of theirs."""
+    for namespace in await _listed_if_there(client, decode.namespaces(), problems) if keys else ():
+        labels = {key: value for key, value in (namespace.metadata.labels or {}).items() if key in keys}
+        yield _item("Namespace", NamespaceObject(Metadata(name=namespace.metadata.name, labels=labels)))
 
 
 async def _beside(
@@ -145,8 +172,16 @@ def node_item(node: NodeObject, settings: Settings = DEFAULTS) -> dict[str, Any]
     return _item("Node", msgspec.structs.replace(node, metadata=meta))
 
 
-def pod_item(pod: PodObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
-    labels = _kept(pod.metadata.labels, settings)
+def pod_item(
+    pod: PodObject, settings: Settings = DEFAULTS, keys: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """A pod; `keys` are those of labels that other pods select by."""
+    selected = {
+        key: value
+        for key, value in (pod.metadata.labels or {}).items()
+        if key in keys or key in APP_KEYS or key.startswith(APP_PREFIX)
+    }
+    labels = (selected | (_kept(pod.metadata.labels, settings) or {})) or None
     owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
     meta = _metadata(pod.metadata, labels, settings)
     meta = msgspec.structs.replace(meta, owner_references=owners or None)
@@ -190,7 +225,7 @@ def _kept(values: Mapping[str, str] | None, settings: Settings) -> dict[str, str
     return kept or None
 
 
-def _item(kind: str, value: NodeObject | PodObject | ConfigMapObject) -> dict[str, Any]:
+def _item(kind: str, value: NodeObject | PodObject | ConfigMapObject | NamespaceObject) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": kind, **msgspec.to_builtins(value)}
 
 

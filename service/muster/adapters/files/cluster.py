@@ -1,13 +1,14 @@
 """Documents → the facts of a cluster, as the service would see them after `kubectl apply`.
 
-What the API server adds is added here: namespaces, UIDs, priorities by class, and that names are unique.
+What the API server adds is added here: namespaces, UIDs, priorities by class, matchLabelKeys of pod affinity
+in its selectors, and that names are unique.
 Pods without a creation time count as created after all that have one, in the order of the documents.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
@@ -18,11 +19,12 @@ from muster.adapters.files.beside import Beside
 from muster.adapters.files.problems import BadInput, Malformed
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document
-from muster.dialects import nodes, pods
+from muster.dialects import nodes, peers, pods
 from muster.dialects.objects import Metadata, NodeObject
 from muster.dialects.settings import Settings
 from muster.domain.levels import Level, part_of
 from muster.domain.node import Node
+from muster.domain.peers import Labels
 from muster.domain.pod import Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
@@ -44,6 +46,8 @@ class Cluster:
     pods: tuple[Pod, ...]
     pod_groups: tuple[PodGroup, ...] = ()
     policies: Policies = DEFAULT_POLICIES
+    namespaces: Mapping[str, Labels] = field(default_factory=dict)
+    """Their labels."""
     notes: tuple[str, ...] = ()
     skipped: dict[str, int] = field(default_factory=dict)
 
@@ -106,7 +110,8 @@ def cluster_of(documents: Iterable[Document], settings: Settings) -> Cluster:
     found.notes.extend(_unnamed(groups, seen_pods))
     found.notes.extend(_nowhere(groups, seen_pods, seen_nodes, policies.levels))
     skipped = dict(sorted(found.skipped.items()))
-    return Cluster(seen_nodes, seen_pods, groups, policies, tuple(found.notes), skipped)
+    namespaces = found.beside.labels_of_namespaces({pod.namespace for pod in seen_pods})
+    return Cluster(seen_nodes, seen_pods, groups, policies, namespaces, tuple(found.notes), skipped)
 
 
 _NO_NODES = (
@@ -230,7 +235,10 @@ def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
                 uid=meta.uid or templates.uid_of("Pod", namespace, name),
             ),
             spec=msgspec.structs.replace(
-                spec, priority=priority or 0, scheduler_name=spec.scheduler_name or "default-scheduler"
+                spec,
+                priority=priority or 0,
+                scheduler_name=spec.scheduler_name or "default-scheduler",
+                affinity=peers.as_stored(spec.affinity, meta.labels or {}),
             ),
         )
         place = 0 if meta.creation_timestamp else found.number(document)

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.node import Node
+from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
@@ -79,8 +80,9 @@ def decide(
     clock: Clock,
     groups: Iterable[PodGroup] = (),
     policies: Policies = DEFAULT_POLICIES,
+    namespaces: Mapping[str, Labels] | None = None,
 ) -> Decided:
-    """Place every pending gang. `clock` gives seconds, for timings alone."""
+    """Place every pending gang. `clock` gives seconds, for timings alone; `namespaces` are their labels."""
     ledger, roster = Ledger(), Roster()
     ledger.set_policies(policies)
     roster.policies = policies
@@ -88,9 +90,11 @@ def decide(
         ledger.set_node(node)
     for of_gang in groups:
         roster.see_pod_group(of_gang.key, of_gang)
+    for name, labels in (namespaces or {}).items():
+        ledger.neighbours.see_namespace(name, labels)
     names: set[NameKey] = set()
     for pod in pods:
-        ledger.bind(pod.uid, pod.usage)
+        ledger.see(pod)
         names |= roster.see(pod)
     before = ledger.snapshot()
     outcomes = []

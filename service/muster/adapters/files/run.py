@@ -51,6 +51,7 @@ def place_files(
         time.perf_counter,
         cluster.pod_groups,
         cluster.policies,
+        cluster.namespaces,
     )
     notes = cluster.notes
     if cluster.skipped:

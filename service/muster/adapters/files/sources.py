@@ -63,7 +63,7 @@ class Document:
             for field in ("name", "generateName", "namespace")
         )
         name = name or generated or "(no name)"
-        cluster_wide = self.kind in ("Node", "PriorityClass", "Topology")
+        cluster_wide = self.kind in ("Namespace", "Node", "PriorityClass", "Topology")
         return f"{self.kind} {name}" if cluster_wide else f"{self.kind} {namespace or 'default'}/{name}"
 
     def malformed(self, problem: str) -> Malformed:
