@@ -1,0 +1,105 @@
+"""Which nodes the constraints of a gang of one leave open, judged node by node, without the planner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from muster.dialects import nodes, peers, pods
+from muster.dialects.objects import NodeObject, PodObject
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.node import Node, Taint
+from muster.domain.pod import Pod
+from muster.domain.request import Toleration
+from muster.gangs.ledger import Ledger
+from muster.gangs.requests import request
+from muster.gangs.roster import Roster
+
+PLUGINS = {
+    "podAffinity": "InterPodAffinity",
+    "podAntiAffinity": "InterPodAffinity",
+    "topologySpreadConstraints": "PodTopologySpread",
+    "hostPort": "NodePorts",
+}
+"""The first word of a constraint's name → the plugin that it stands for."""
+
+
+def allowed(case: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return plugin → the names of the nodes that the constraints on the pending pod leave open.
+
+    `case` has `Nodes`, `Pods`, `Namespaces` and the pending `Pod`, as the API has them.
+    """
+    ledger, roster = Ledger(), Roster()
+    for item in case["Nodes"]:
+        ledger.set_node(nodes.read(msgspec.convert(item, NodeObject)))
+    for item in case["Namespaces"]:
+        meta = item["metadata"]
+        ledger.neighbours.see_namespace(meta["name"], peers.labels_of(meta.get("labels")))
+    for item in (*case["Pods"], case["Pod"]):
+        pod = pods.read(msgspec.convert(item, PodObject))
+        ledger.see(pod)
+        roster.see(pod)
+    pending = roster.pods[case["Pod"]["metadata"]["uid"]]
+    (group,) = (group for name in roster.names for group in roster.groups(name) if group.unbound)
+    constraints = request(group, ledger).constraints
+    there = ledger.nodes.values()
+    return {
+        plugin: [
+            node.name
+            for node in there
+            if all(
+                _open(each, node, there, pending)
+                for each in constraints
+                if PLUGINS[each.name.split()[0]] == plugin
+            )
+        ]
+        for plugin in set(PLUGINS.values())
+    }
+
+
+def _open(constraint: Constraint, node: Node, there: Iterable[Node], pending: Pod) -> bool:
+    """Return whether the pending pod, of role "", can go to the node."""
+    key = constraint.topology_key
+    domain = _domain(node, key)
+    if isinstance(constraint, Spread):
+        return domain is not None and _skew(constraint, domain, there, pending) <= constraint.max_skew
+    taken = {_domain(each, key) for each in there if each.name in constraint.existing} - {None}
+    if isinstance(constraint, AntiAffinity):
+        return domain not in taken
+    assert isinstance(constraint, Affinity)
+    if domain is None:
+        return False
+    return domain in taken if constraint.existing else "" in constraint.others
+
+
+def _domain(node: Node, key: str) -> str | None:
+    return node.name if key == NODE else node.labels.get(key)
+
+
+def _skew(constraint: Spread, domain: str, there: Iterable[Node], pending: Pod) -> int:
+    counts: Counter[str] = Counter()
+    for node in there:
+        if _eligible(constraint, node, pending):
+            counts[node.labels[constraint.topology_key]] += constraint.existing.get(node.name, 0)
+    least = min(counts.values(), default=0) if len(counts) >= constraint.min_domains else 0
+    return counts[domain] + ("" in constraint.counted) - least
+
+
+def _eligible(constraint: Spread, node: Node, pending: Pod) -> bool:
+    if not constraint.required_keys <= node.labels.keys():
+        return False
+    selected = all(node.labels.get(term.key) in term.values for term in pending.rules.required)
+    tolerated = all(
+        any(_tolerates(each, taint) for each in pending.rules.tolerations)
+        for taint in node.taints
+        if taint.effect in ("NoSchedule", "NoExecute")
+    )
+    return (selected or not constraint.honor_affinity) and (tolerated or not constraint.honor_taints)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """As the cases need it: tolerations of one key, whatever its value and effect."""
+    return toleration.operator == "Exists" and toleration.key == taint.key
