@@ -40,6 +40,9 @@ def check(coordinator: Coordinator) -> list[str]:
     if lives.earmark is not None and lives.earmark.gang not in lives.gangs:
         broken.append(f"the earmark of {lives.earmark.gang} has outlived it")
     movable = {uid for gang in lives.gangs.values() if gang.phase in _AHEAD for uid in gang.reserved}
+    usages = {**lives.ledger.held, **lives.ledger.bound}
+    if lives.ledger.neighbours.placed != {uid: usage.node for uid, usage in usages.items()}:
+        broken.append("pods are counted on other nodes than those where the ledger has them")
     for name in lives.ledger.nodes:
         broken += _node(lives.ledger, name, movable)
     return broken

@@ -146,6 +146,11 @@ class Neighbours:
         marks, self.marks = self.marks, Marks()
         return marks
 
+    @property
+    def placed(self) -> Mapping[str, str]:
+        """UID → node of all pods that are on one."""
+        return self._node
+
     # --- queries ------------------------------------------------------------------------------------
 
     def matching(self, terms: Collection[PeerTerm]) -> frozenset[str]:
