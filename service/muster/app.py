@@ -29,6 +29,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.pulse import Pulse
 from muster.adapters.kube.statuses import StatusWriter
+from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
 from muster.adapters.owner import Gangs, Owner
 from muster.adapters.planner import Place, Planner
@@ -102,6 +103,11 @@ class App:
         yield watch(decode.nodes(), intake.on_node, self._silence("nodes"))
         yield watch(decode.pods(), intake.on_pod, self._silence("pods"))
         yield watch(decode.namespaces(), intake.on_namespace)
+        volumes = VolumeIntake(self._put)
+        yield watch(decode.csi_drivers(), volumes.on_driver)
+        yield watch(decode.storage_classes(), volumes.on_storage_class)
+        yield watch(decode.volumes(), volumes.on_volume)
+        yield watch(decode.volume_claims(), volumes.on_claim)
         if config.config_maps.enabled:
             yield watch(decode.config_maps(config.config_maps.namespace), intake.on_config_map)
         if config.policies.enabled:

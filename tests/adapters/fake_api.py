@@ -13,6 +13,15 @@ from typing import Any
 from aiohttp import web
 
 DEADLINE_S = 10.0
+EMPTY = (
+    "/configmaps",
+    "/namespaces",
+    "/persistentvolumeclaims",
+    "/persistentvolumes",
+    "/storageclasses",
+    "/csidrivers",
+)
+"""Ends of the paths of lists that are there, and have nothing in them unless a test says so."""
 
 
 def pod(name: str, version: int = 1, **status: str) -> dict[str, Any]:
@@ -112,7 +121,7 @@ class FakeApi:
         """String in a listed object → JSON text that is sent instead: what json.dumps can't write."""
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
         self.served: dict[str, list[dict[str, Any]]] = {}
-        """Other lists, by path. What is not here is 404; of ConfigMaps and namespaces there are none."""
+        """Other lists, by path. What is not here is 404, but for `EMPTY`."""
         self.frozen = False
         """Whether it says nothing more, though its connections stand. What it is told lands all the same."""
         self.asked_for_health = asyncio.Queue[None]()
@@ -185,7 +194,7 @@ class FakeApi:
             return _status(503)
         if path in self.forbidden:
             return _status(403)
-        if path not in self.served and not path.endswith(("/configmaps", "/namespaces")):
+        if path not in self.served and not path.endswith(EMPTY):
             return _status(404)
         if query.get("watch") == "true":
             streams = self._streams_of.setdefault(path, asyncio.Queue())

@@ -105,6 +105,21 @@ def test_who_is_asked_about_again(
     assert bool(world.solves) is again
 
 
+def test_a_claim_that_can_be_used_on_many_nodes_after_all() -> None:
+    shared = PeerRules(volume_claims=("data",))
+    world = World(auto=False).start(node("a", FULL), node("b", FULL))
+    world.send(events.VolumeClaimSeen(world.now, "ns", "data", True))
+    world.see(other("x", "a", DB, volume_claims=("data",)))
+    world.see(replace(pod("p", gang="", gpus=1), peers=shared))
+    (asked,) = world.solves
+    assert [set(each.existing) for each in asked.request.constraints] == [{"a"}]
+    world.solve(no(asked))
+    assert not world.solves
+    world.send(events.VolumeClaimSeen(world.now, "ns", "data", False))
+    (asked,) = world.solves
+    assert asked.request.constraints == ()
+
+
 def test_a_change_while_the_planner_thinks_makes_its_no_old() -> None:
     world = refused(APART, DATABASE, other("y", "a", DB))
     world.gone("y")

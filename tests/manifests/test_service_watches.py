@@ -15,10 +15,17 @@ from local_cluster.cluster import LocalCluster
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.settings import DEFAULTS
-from muster.gangs.events import NamespaceSeen, PodGroupGone, PodGroupSeen, PoliciesSeen
+from muster.gangs.events import (
+    NamespaceSeen,
+    PodGroupGone,
+    PodGroupSeen,
+    PoliciesSeen,
+    VolumeClaimSeen,
+)
 from tests.adapters.heard import DEADLINE_S, Heard
 from tests.manifests.rendering import SCHEDULER_CONFIG
 
@@ -27,6 +34,33 @@ pytestmark = pytest.mark.cluster
 QUICK = WatchSettings(backoff_first_s=0.05, backoff_limit_s=0.2)
 CRD = "podgroups.scheduling.run.ai"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+CLAIM_OF_A_DISK: list[tuple[str, dict[str, Any]]] = [
+    (
+        "/apis/storage.k8s.io/v1/csidrivers",
+        {"metadata": {"name": "disk.example.com"}, "spec": {"attachRequired": True}},
+    ),
+    (
+        "/apis/storage.k8s.io/v1/storageclasses",
+        {
+            "metadata": {"name": "disk"},
+            "provisioner": "disk.example.com",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+    ),
+    (
+        "/api/v1/namespaces/default/persistentvolumeclaims",
+        {
+            "metadata": {"name": "data"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "disk",
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        },
+    ),
+]
 
 
 @asynccontextmanager
@@ -42,6 +76,13 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
         (decode.kai_pod_groups(), intake.on_pod_group),
         (decode.coscheduling_pod_groups(), intake.on_pod_group),
         (decode.topologies(), intake.on_topology),
+    ]
+    volumes = VolumeIntake(heard.put)
+    sinks += [
+        (decode.csi_drivers(), volumes.on_driver),
+        (decode.storage_classes(), volumes.on_storage_class),
+        (decode.volumes(), volumes.on_volume),
+        (decode.volume_claims(), volumes.on_claim),
     ]
     async with KubeClient(str(kubeconfig)) as client:
         watchers = [Watcher(client, resource, sink, metrics, QUICK) for resource, sink in sinks]
@@ -72,6 +113,9 @@ async def test_what_is_installed_later_is_seen_and_what_is_removed_is_gone(
         }
         await asyncio.to_thread(api.post, "/api/v1/namespaces/kai-scheduler/configmaps", policies)
         await heard.hears(lambda event: isinstance(event, PoliciesSeen))
+        for path, made in CLAIM_OF_A_DISK:
+            await asyncio.to_thread(api.post, path, made)
+        await heard.hears(lambda event: isinstance(event, VolumeClaimSeen) and event.attaches_once)
         crd = yaml.safe_load((SCHEDULER_CONFIG / "podgroups" / "crd-podgroup.yaml").read_text())
         await asyncio.to_thread(api.post, CRDS, crd)
         path = "/apis/scheduling.run.ai/v2/namespaces/default/podgroups"

@@ -193,6 +193,57 @@ class PodObject(_Object, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class ClaimSpec(_Object, frozen=True):
+    access_modes: list[str] | None = None
+    volume_name: str = ""
+    storage_class_name: str | None = None
+
+
+class PersistentVolumeClaim(_Object, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: ClaimSpec = ClaimSpec()
+
+
+class CsiVolume(_Object, frozen=True):
+    driver: str = ""
+
+
+class Disk(_Object, frozen=True):
+    """A volume that is attached to a node: that it is one is enough."""
+
+
+class VolumeSpec(_Object, frozen=True):
+    """The kinds of volumes that are attached to nodes. Others are mounted alone."""
+
+    csi: CsiVolume | None = None
+    aws_elastic_block_store: Disk | None = None
+    azure_disk: Disk | None = None
+    cinder: Disk | None = None
+    fc: Disk | None = None
+    gce_persistent_disk: Disk | None = None
+    iscsi: Disk | None = None
+    vsphere_volume: Disk | None = None
+
+
+class PersistentVolume(_Object, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: VolumeSpec = VolumeSpec()
+
+
+class StorageClass(_Object, frozen=True):
+    metadata: Metadata = Metadata()
+    provisioner: str = ""
+
+
+class CsiDriverSpec(_Object, frozen=True):
+    attach_required: bool | None = None
+
+
+class CsiDriver(_Object, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: CsiDriverSpec = CsiDriverSpec()
+
+
 class NodeTaint(_Object, frozen=True):
     key: str = ""
     value: str = ""

@@ -97,6 +97,8 @@ class Coordinator:
                 self.lives.ledger.neighbours.see_namespace(name, labels)
             case events.NamespaceGone(_, name):
                 self.lives.ledger.neighbours.see_namespace(name, None)
+            case events.VolumeClaimSeen(_, namespace, name, attaches_once):
+                self.lives.ledger.neighbours.see_claim(namespace, name, attaches_once)
             case events.PoliciesSeen(now, policies):
                 self._policies_seen(policies, now)
 

@@ -64,6 +64,16 @@ class NamespaceGone:
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeClaimSeen:
+    """Whether a PersistentVolumeClaim is of a volume that attaches to one node alone; False if it is gone."""
+
+    now: float
+    namespace: str
+    name: str
+    attaches_once: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PoliciesSeen:
     """The policies and levels that hold from now on."""
 
@@ -147,6 +157,7 @@ Event = (
     | PodGroupGone
     | NamespaceSeen
     | NamespaceGone
+    | VolumeClaimSeen
     | PoliciesSeen
     | Synced
     | SessionOpened

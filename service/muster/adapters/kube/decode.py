@@ -20,11 +20,15 @@ from muster.adapters.kube.bounded import bounded
 from muster.adapters.kube.salvage import salvage
 from muster.dialects.objects import (
     ConfigMapObject,
+    CsiDriver,
     CustomObject,
     Metadata,
     NamespaceObject,
     NodeObject,
+    PersistentVolume,
+    PersistentVolumeClaim,
     PodObject,
+    StorageClass,
 )
 from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
 from muster.domain.podgroup import OURS
@@ -282,7 +286,29 @@ def nodes() -> Resource[NodeObject]:
 def namespaces() -> Resource[NamespaceObject]:
     """Namespaces, of which the labels count: terms of pod affinity select by them."""
     path = "/api/v1/namespaces"
-    return Resource("Namespace", "namespaces", (path,), NamespaceObject, lambda metadata: metadata.name)
+    return Resource("Namespace", "namespaces", (path,), NamespaceObject, _name)
+
+
+def volume_claims() -> Resource[PersistentVolumeClaim]:
+    path = "/api/v1/persistentvolumeclaims"
+    return Resource(
+        "PersistentVolumeClaim", "persistentvolumeclaims", (path,), PersistentVolumeClaim, config_map_key
+    )
+
+
+def volumes() -> Resource[PersistentVolume]:
+    path = "/api/v1/persistentvolumes"
+    return Resource("PersistentVolume", "persistentvolumes", (path,), PersistentVolume, _name)
+
+
+def storage_classes() -> Resource[StorageClass]:
+    path = "/apis/storage.k8s.io/v1/storageclasses"
+    return Resource("StorageClass", "storageclasses", (path,), StorageClass, _name)
+
+
+def csi_drivers() -> Resource[CsiDriver]:
+    path = "/apis/storage.k8s.io/v1/csidrivers"
+    return Resource("CSIDriver", "csidrivers", (path,), CsiDriver, _name)
 
 
 def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
@@ -317,6 +343,10 @@ def _custom(
     group = versions[0].partition("/")[0]
     paths = tuple(f"/apis/{version}/{plural}" for version in versions)
     return Resource(kind, f"{plural}.{group}", paths, CustomObject, key, optional=True)
+
+
+def _name(metadata: Metadata) -> str:
+    return metadata.name
 
 
 def _uid(metadata: Metadata) -> str:
