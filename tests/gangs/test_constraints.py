@@ -137,10 +137,13 @@ CASES: dict[str, tuple[list[Pod], list[Pod], dict[str, Any], tuple[Constraint, .
             other("z", "c", DB, "m", anti_affinity=(term("web", ZONE, by=(SelectorTerm("t", "Exists"),)),)),
         ],
         {"namespaces": {"ns": {"t": ""}}},
-        tuple(
-            AntiAffinity(f"podAntiAffinity of other pods, app=web by {ZONE}", ZONE, ONE, existing=OPEN(name))
-            for name in "bc"
-        ),
+        (AntiAffinity(f"podAntiAffinity of other pods, 2 terms by {ZONE}", ZONE, ONE, existing=OPEN("bc")),),
+    ),
+    "terms by a key that no node has": (
+        [member("p", WEB)],
+        [other("x", "a", DB, anti_affinity=(term("web", "nowhere"),))],
+        {},
+        (),
     ),
     "what both say is one constraint": (
         [member("p", WEB, anti_affinity=(term("web"),))],

@@ -14,6 +14,7 @@ from muster.domain.peers import HostPort, PeerRules, PeerTerm, Selector, matches
 from muster.domain.pod import Pod
 from muster.domain.request import SelectorTerm
 from muster.gangs.ledger import Ledger
+from muster.gangs.repelling import MAX_TERMS
 from tests.gangs.world import foreign, pod
 
 SELECTORS: list[Selector] = [
@@ -143,13 +144,19 @@ def _compare(
             for each, node in there
             if each.namespace == "m" and not each.terminating and matches(selector, dict(each.labels))
         )
+    pairs = {("app", "web"), ("tier", "db")}
     repelling: dict[PeerTerm, set[str]] = {}
     for each, node in there:
         for term in each.peers.anti_affinity:
-            if covers(term, "m"):
+            ins = [one for one in term.selector or () if one.operator == "In"]
+            may_match = all(any((one.key, value) in pairs for value in one.values) for one in ins)
+            if covers(term, "m") and may_match:
                 repelling.setdefault(term, set()).add(node)
-    assert dict(index.repelling("m")) == repelling
-    assert index.repels("m") >= bool(repelling)
+    found: dict[PeerTerm, set[str]] = {}
+    for term, nodes in index.repelling.against("m", namespaces.get("m", {}), pairs):
+        found.setdefault(term, set()).update(nodes)
+    assert found == repelling
+    assert bool(index.repelling) >= bool(repelling)
     assert index.with_port(port) == {
         node for each, node in there if any(port.conflicts(other) for other in each.peers.host_ports)
     }
@@ -179,8 +186,25 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
         index._node,
         index._alike,
         index._ending,
-        index._terms,
+        index.repelling,
         index._ports,
         index._claims,
     )
     assert not any(kept)
+
+
+def test_the_terms_of_one_namespace_that_are_looked_at_are_bounded() -> None:
+    """Whoever has thousands of different terms makes the requests of others no slower."""
+    ledger = Ledger()
+    for number in range(3 * MAX_TERMS):
+        term = PeerTerm("zone", (SelectorTerm("app", "NotIn", (str(number),)),), (), ())
+        ledger.see(
+            replace(
+                foreign(f"u{number}", "a", gpus=0), namespace="evil", peers=PeerRules(anti_affinity=(term,))
+            )
+        )
+    mine = PeerTerm("zone", (SelectorTerm("app", "In", ("web",)),), (), ())
+    ledger.see(replace(foreign("v", "b", gpus=0), peers=PeerRules(anti_affinity=(mine,))))
+    found = dict(ledger.neighbours.repelling.against("m", {}, [("app", "web")]))
+    assert len(found) == MAX_TERMS + 1
+    assert found[mine] == {"b"}

@@ -38,7 +38,7 @@ class Peers:
         rules = list({id(pod.peers): pod.peers for pod in pods if pod.peers is not NO_PEER_RULES}.values())
         self._terms = dict.fromkeys(term for each in rules for term in (*each.affinity, *each.anti_affinity))
         self._spread = dict.fromkeys(term for each in rules for term in each.spread)
-        self._repelling = dict(self._terms_against(pods)) if neighbours.repels(self._namespace) else {}
+        self._repelling = dict(self._terms_against(pods)) if neighbours.repelling else {}
         self._claims = self._single_claims(pods) if any(each.volume_claims for each in rules) else frozenset()
         self._selectors = tuple(dict.fromkeys(self._selectors_of_members()))
         self._keys = frozenset(each.key for selector in self._selectors for each in selector or ())
@@ -77,12 +77,11 @@ class Peers:
     def _terms_against(self, pods: Iterable[Pod]) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
         """Yield the terms of pods on nodes that may repel a member, with their nodes."""
         pairs = set[tuple[str, str]]().union(*(pod.labels for pod in pods))
-        for term, nodes in self._neighbours.repelling(self._namespace):
-            if term.selector is not None and all(
-                each.operator != "In" or any((each.key, value) in pairs for value in each.values)
-                for each in term.selector
-            ):
-                yield term, nodes
+        by_term: dict[PeerTerm, frozenset[str]] = {}
+        terms = self._neighbours.repelling.against(self._namespace, self._namespace_labels, pairs)
+        for term, nodes in terms:
+            by_term[term] = by_term.get(term, frozenset()) | nodes
+        yield from by_term.items()
 
     def _single_claims(self, pods: Iterable[Pod]) -> frozenset[str]:
         """Return the claims that bind members to one node: another pod uses the same volume, which attaches
@@ -138,10 +137,23 @@ class Peers:
                 yield AntiAffinity(
                     f"podAntiAffinity {term.words}", term.topology_key, bearers, others, existing
                 )
+        yield from self._of_others(roles, repelling)
+
+    def _of_others(
+        self, roles: _Roles, repelling: Mapping[PeerTerm, frozenset[str]]
+    ) -> Iterator[AntiAffinity]:
+        """Yield what keeps members away from pods that repel them: one constraint for each topology key and
+        set of roles, however many terms there are."""
+        found: dict[tuple[str, frozenset[str]], list[PeerTerm]] = {}
         for term, nodes in repelling.items():
-            if repelled := self._matching(roles, (term,)):
-                name = f"podAntiAffinity of other pods, {term.words}"
-                yield AntiAffinity(name, term.topology_key, repelled, existing=self._known(nodes))
+            key = term.topology_key
+            repelled = self._matching(roles, (term,))
+            if repelled and any(key in self._nodes[node].labels for node in self._known(nodes)):
+                found.setdefault((key, repelled), []).append(term)
+        for (key, repelled), terms in found.items():
+            words = terms[0].words if len(terms) == 1 else f"{len(terms)} terms by {key}"
+            existing = self._known(frozenset().union(*(repelling[term] for term in terms)))
+            yield AntiAffinity(f"podAntiAffinity of other pods, {words}", key, repelled, existing=existing)
 
     def _affinity(self, roles: _Roles) -> Iterator[Affinity]:
         """Yield what members must be near to.

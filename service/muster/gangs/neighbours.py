@@ -18,6 +18,7 @@ from typing import TypeVar
 from muster.domain.peers import HostPort, Labels, PeerTerm, Selector
 from muster.domain.pod import Pod
 from muster.gangs.alike import Alike
+from muster.gangs.repelling import Repelling
 from muster.gangs.watched import Marks
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -38,8 +39,7 @@ class Neighbours:
         self._alike: dict[str, Alike] = {}
         self._ending: dict[str, Alike] = {}
         """The part of `_alike` that terminates."""
-        self._terms: dict[str | None, _Index[PeerTerm]] = {}
-        """Required anti-affinity of pods on nodes, by the namespaces that a term names; None: by labels."""
+        self.repelling = Repelling()
         self._ports: _Index[HostPort] = {}
         self._claims: _Index[tuple[str, str]] = {}
         self._attach_once: set[tuple[str, str]] = set()
@@ -132,10 +132,7 @@ class Neighbours:
             if not index[pod.namespace]:
                 del index[pod.namespace]
         for term in pod.peers.anti_affinity:
-            for key in term.namespaces if term.namespace_selector is None else (None,):
-                _add(self._terms.setdefault(key, {}), term, node, pods)
-                if not self._terms[key]:
-                    del self._terms[key]
+            self.repelling.add(pod.namespace, term, node, pods)
         for port in pod.peers.host_ports:
             _add(self._ports, port, node, pods)
         for claim in pod.peers.volume_claims:
@@ -173,18 +170,6 @@ class Neighbours:
                 for node, pods in nodes.items():
                     found[node] += sign * pods
         return +found
-
-    def repels(self, namespace: str) -> bool:
-        """Return whether any pod on a node has anti-affinity that may speak of the namespace."""
-        return namespace in self._terms or None in self._terms
-
-    def repelling(self, namespace: str) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
-        """Yield the anti-affinity terms of pods on nodes that speak of the namespace, with their nodes."""
-        labels = self.labels_of(namespace)
-        for key in (namespace, None):
-            for term, nodes in self._terms.get(key, {}).items():
-                if term.covers(namespace, labels):
-                    yield term, frozenset(nodes)
 
     def with_port(self, port: HostPort) -> frozenset[str]:
         """Return the nodes on which a pod has a port that conflicts with this one."""
