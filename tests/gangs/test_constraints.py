@@ -13,6 +13,7 @@ from muster.domain.node import Node
 from muster.domain.peers import HostPort, PeerRules, PeerTerm, Selector, SpreadTerm
 from muster.domain.pod import Pod, Wishes
 from muster.domain.request import NodeRules, Request, SelectorTerm
+from muster.gangs.constraints import MAX_RULES
 from muster.gangs.ledger import Ledger
 from muster.gangs.requests import request, watched
 from muster.gangs.watched import Marks
@@ -419,3 +420,34 @@ def test_too_many_changes_are_a_change_of_everything() -> None:
         marks.pod(other(f"x{number}", "a", {"i": str(number)}))
     assert marks.everything
     assert not marks.pods
+
+
+def test_more_different_rules_than_are_planned_are_left_to_the_plugins() -> None:
+    members = [member(f"p{i}", WEB, host_ports=(HostPort(i + 1),)) for i in range(MAX_RULES + 1)]
+    assert roles(members) == [": " + " ".join(sorted((each.name for each in members), key=_number))]
+    assert constraints(members) == ()
+    found = constraints(members[:-2])
+    assert len(found) == MAX_RULES - 1
+
+
+def _number(name: str) -> int:
+    return int(name[1:])
+
+
+def test_what_one_request_looks_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules that were looked at before hold; those beyond the bound are left to the plugins."""
+    everywhere = PeerTerm(HOST, (SelectorTerm("x", "DoesNotExist"),), (), ())
+    others = [other(f"o{i}", "a", {"i": str(i)}) for i in range(20)]
+    members = [member("p", WEB, anti_affinity=(term("web"), everywhere, term("db")))]
+    assert [each.topology_key for each in constraints(members, *others)] == [HOST] * 2
+    monkeypatch.setattr("muster.gangs.constraints.MAX_LOOKED_AT", 30)
+    assert [each.name for each in constraints(members, *others)] == [APART]
+
+
+def test_an_index_makes_the_next_request_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.gangs.constraints.MAX_LOOKED_AT", 30)
+    members = [member("p", WEB, anti_affinity=(term("o7", ZONE), term("web"), term("o8", ZONE)))]
+    ledger = ledger_of(*members, *(other(f"o{i}", "a", {"app": f"o{i}"}) for i in range(20)))
+    for _ in range(2):
+        found = request(group_of(*members), ledger).constraints
+        assert [each.existing for each in found] == [{"a"}, frozenset(), {"a"}]

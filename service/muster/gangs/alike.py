@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from muster.domain.peers import Labels, Selector, matches
+from muster.domain.request import SelectorTerm
 
 ByNode = Mapping[str, int]
 """Node → pods."""
@@ -49,9 +50,16 @@ class Alike:
             if all(matches(selector, as_map) for selector in selectors):
                 yield self._nodes[labels]
 
+    def looked_at(self, selectors: Sequence[Selector]) -> int:
+        """Return how many label sets `chosen` would look at: all of them, where no index helps yet."""
+        rarest = _rarest(selectors)
+        if rarest is None or rarest.key not in self._by_value:
+            return len(self._nodes)
+        by_value = self._by_value[rarest.key]
+        return sum(len(by_value.get(value, ())) for value in rarest.values)
+
     def _candidates(self, selectors: Sequence[Selector]) -> Iterator[Labels]:
-        ins = [term for selector in selectors for term in selector or () if term.operator == "In"]
-        rarest = min(ins, key=lambda term: (len(term.values), term.key), default=None)
+        rarest = _rarest(selectors)
         if rarest is None:
             yield from self._nodes
             return
@@ -77,3 +85,8 @@ class Alike:
                 self._by_value[key][value].discard(labels)
                 if not self._by_value[key][value]:
                     del self._by_value[key][value]
+
+
+def _rarest(selectors: Sequence[Selector]) -> SelectorTerm | None:
+    ins = [term for selector in selectors for term in selector or () if term.operator == "In"]
+    return min(ins, key=lambda term: (len(term.values), term.key), default=None)

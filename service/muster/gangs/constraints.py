@@ -13,13 +13,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
 from muster.domain.node import Node
-from muster.domain.peers import NO_PEER_RULES, Labels, PeerRules, PeerTerm, Selector, matches
+from muster.domain.peers import NO_PEER_RULES, Labels, PeerRules, PeerTerm, Selector, SpreadTerm, matches
 from muster.domain.pod import Pod
 from muster.gangs.neighbours import Neighbours
 from muster.gangs.watched import Watched
 
 Kind = tuple[int, ...]
 """What members of one role have in common as to constraints; () if no constraint speaks of any member."""
+
+MAX_RULES = 64
+"""Different rules of a gang's pods. With more, its own rules are left to the in-tree plugins."""
+MAX_LOOKED_AT = 100_000
+"""Label sets of other pods that one request looks at (some 50 ms). Rules beyond that are left to the in-tree
+plugins."""
 
 _Roles = Mapping[str, Pod]
 """Role → one of its members, which stands for all."""
@@ -36,16 +42,19 @@ class Peers:
         self._namespace_labels = neighbours.labels_of(self._namespace)
         # By identity: pods of one template share their rules, and a gang may have thousands of pods.
         rules = list({id(pod.peers): pod.peers for pod in pods if pod.peers is not NO_PEER_RULES}.values())
+        self._claims = self._single_claims(pods) if any(each.volume_claims for each in rules) else frozenset()
+        own = sorted({self._own(each) for each in (*rules, NO_PEER_RULES)}, key=repr)
+        if len(own) > MAX_RULES:
+            rules, own = [], own[:1]
+        numbers = {each: number for number, each in enumerate(own)}
+        self._number = {id(each): numbers[self._own(each)] for each in rules}
         self._terms = dict.fromkeys(term for each in rules for term in (*each.affinity, *each.anti_affinity))
         self._spread = dict.fromkeys(term for each in rules for term in each.spread)
         self._repelling = dict(self._terms_against(pods)) if neighbours.repelling else {}
-        self._claims = self._single_claims(pods) if any(each.volume_claims for each in rules) else frozenset()
         self._selectors = tuple(dict.fromkeys(self._selectors_of_members()))
         self._keys = frozenset(each.key for selector in self._selectors for each in selector or ())
         self._concerned = bool(rules or self._repelling)
-        own = sorted({self._own(each) for each in (*rules, NO_PEER_RULES)}, key=repr)
-        numbers = {each: number for number, each in enumerate(own)}
-        self._number = {id(each): numbers[self._own(each)] for each in (*rules, NO_PEER_RULES)}
+        self._left = MAX_LOOKED_AT
         self._matched: dict[Labels, tuple[bool, ...]] = {}
 
     # --- roles --------------------------------------------------------------------------------------
@@ -59,7 +68,7 @@ class Peers:
         if seen not in self._matched:
             labels = dict(seen)
             self._matched[seen] = tuple(matches(selector, labels) for selector in self._selectors)
-        return (self._number[id(pod.peers)], *self._matched[seen])
+        return (self._number.get(id(pod.peers), -1), *self._matched[seen])
 
     def _own(self, rules: PeerRules) -> tuple[object, ...]:
         """Return the rules, with those claims alone that bind members to one node."""
@@ -111,9 +120,8 @@ class Peers:
     @property
     def watched(self) -> Watched | None:
         """What else than capacity may help the gang; None for nothing."""
-        spread = (PeerTerm("", term.selector, (self._namespace,)) for term in self._spread)
         watched = Watched(
-            frozenset((*self._terms, *spread)),
+            frozenset((*self._terms, *map(self._as_peers, self._spread))),
             frozenset(self._repelling),
             frozenset((self._namespace, claim) for claim in self._claims),
         )
@@ -128,6 +136,8 @@ class Peers:
         mine = dict.fromkeys(term for pod in roles.values() for term in pod.peers.anti_affinity)
         repelling = dict(self._repelling)
         for term in mine:
+            if not self._affords((term,)):
+                continue
             bearers = frozenset(role for role, pod in roles.items() if term in pod.peers.anti_affinity)
             others = self._matching(roles, (term,))
             existing = self._known(self._neighbours.matching((term,)))
@@ -166,6 +176,8 @@ class Peers:
             if pod.peers.affinity:
                 bearers.setdefault(pod.peers.affinity, []).append(role)
         for terms, named in bearers.items():
+            if not self._affords(terms):
+                continue
             others = self._matching(roles, terms)
             existing = self._known(self._neighbours.matching(terms))
             keys = {term.topology_key for term in terms}
@@ -186,6 +198,8 @@ class Peers:
             terms = roles[named[0]].peers.spread
             keys = frozenset(term.topology_key for term in terms)
             for term in dict.fromkeys(terms):
+                if not self._affords((self._as_peers(term),)):
+                    continue
                 # kube-scheduler counts no pod for an empty selector (podtopologyspread/common.go).
                 counted = (
                     role
@@ -236,6 +250,18 @@ class Peers:
             for role, pod in roles.items()
             if all(matches(term.selector, dict(pod.labels)) for term in terms)
         )
+
+    def _affords(self, terms: Collection[PeerTerm]) -> bool:
+        """Return whether the terms can be looked at within what is left of MAX_LOOKED_AT."""
+        cost = self._neighbours.looked_at(terms)
+        if cost > self._left:
+            return False
+        self._left -= cost
+        return True
+
+    def _as_peers(self, term: SpreadTerm) -> PeerTerm:
+        """Return a term about the pods that a spread constraint counts."""
+        return PeerTerm(term.topology_key, term.selector, (self._namespace,))
 
     def _known(self, nodes: frozenset[str]) -> frozenset[str]:
         """Return those of the nodes that are there."""

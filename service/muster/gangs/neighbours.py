@@ -153,14 +153,23 @@ class Neighbours:
     def matching(self, terms: Collection[PeerTerm]) -> frozenset[str]:
         """Return the nodes with a pod that matches all the terms."""
         found: set[str] = set()
+        for alike in self._covered(terms):
+            for nodes in alike.chosen([term.selector for term in terms]):
+                found.update(nodes)
+        return frozenset(found)
+
+    def looked_at(self, terms: Collection[PeerTerm]) -> int:
+        """Return how many label sets `matching` would look at, and `counted` for a term of one namespace."""
+        return sum(alike.looked_at([term.selector for term in terms]) for alike in self._covered(terms))
+
+    def _covered(self, terms: Collection[PeerTerm]) -> Iterator[Alike]:
+        """Yield the pods of the namespaces that all the terms speak of."""
         first = next(iter(terms))
         named = self._alike.keys() if first.namespace_selector is not None else first.namespaces
         for namespace in self._alike.keys() & named:
-            alike, labels = self._alike[namespace], self.labels_of(namespace)
+            labels = self.labels_of(namespace)
             if all(term.covers(namespace, labels) for term in terms):
-                for nodes in alike.chosen([term.selector for term in terms]):
-                    found.update(nodes)
-        return frozenset(found)
+                yield self._alike[namespace]
 
     def counted(self, namespace: str, selector: Selector) -> dict[str, int]:
         """Return node → pods of the namespace that match the selector and do not terminate."""
