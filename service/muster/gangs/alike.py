@@ -45,9 +45,14 @@ class Alike:
 
     def chosen(self, selectors: Sequence[Selector]) -> Iterator[ByNode]:
         """Yield node → pods of each label set that satisfies all the selectors."""
+        keys = {term.key for selector in selectors for term in selector or ()}
+        known: dict[Labels, bool] = {}
         for labels in self._candidates(selectors):
-            as_map = dict(labels)
-            if all(matches(selector, as_map) for selector in selectors):
+            seen = tuple([pair for pair in labels if pair[0] in keys])
+            if seen not in known:
+                as_map = dict(seen)
+                known[seen] = all(matches(selector, as_map) for selector in selectors)
+            if known[seen]:
                 yield self._nodes[labels]
 
     def looked_at(self, selectors: Sequence[Selector]) -> int:

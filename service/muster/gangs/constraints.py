@@ -23,7 +23,7 @@ Kind = tuple[int, ...]
 
 MAX_RULES = 64
 """Different rules of a gang's pods. With more, its own rules are left to the in-tree plugins."""
-MAX_LOOKED_AT = 100_000
+MAX_LOOKED_AT = 50_000
 """Label sets of other pods that one request looks at (some 50 ms). Rules beyond that are left to the in-tree
 plugins."""
 
@@ -43,10 +43,13 @@ class Peers:
         # By identity: pods of one template share their rules, and a gang may have thousands of pods.
         rules = list({id(pod.peers): pod.peers for pod in pods if pod.peers is not NO_PEER_RULES}.values())
         self._claims = self._single_claims(pods) if any(each.volume_claims for each in rules) else frozenset()
-        own = sorted({self._own(each) for each in (*rules, NO_PEER_RULES)}, key=repr)
-        if len(own) > MAX_RULES:
-            rules, own = [], own[:1]
-        numbers = {each: number for number, each in enumerate(own)}
+        own = {self._own(NO_PEER_RULES)}
+        for each in rules:
+            own.add(self._own(each))
+            if len(own) > MAX_RULES:
+                rules = []
+                break
+        numbers = {each: number for number, each in enumerate(sorted(own, key=repr))}
         self._number = {id(each): numbers[self._own(each)] for each in rules}
         self._terms = dict.fromkeys(term for each in rules for term in (*each.affinity, *each.anti_affinity))
         self._spread = dict.fromkeys(term for each in rules for term in each.spread)
