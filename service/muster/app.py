@@ -38,9 +38,7 @@ from muster.adapters.telemetry.tracing import Tracing
 from muster.adapters.web import Web
 from muster.config import Config
 from muster.dialects.settings import Settings as DialectSettings
-from muster.domain.decision import Decision
 from muster.gangs.events import Event, Synced, WatchHeard, WatchSilent
-from muster.gangs.instructions import Solve
 from muster.gangs.settings import Settings as GangSettings
 
 EVENTS_DRAIN_S = 2.0
@@ -144,16 +142,18 @@ class App:
             works: list[_Part] = [*self._watchers.values(), self.owner, self._planner]
             for work in [*works, self._events, self._evictor, self._statuses, Pulse(self._client)]:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
-            tasks.append(asyncio.create_task(self._announce_sync(), name="sync"))
-            # beside the first lists; the first Solve queues behind it in the planner's thread
-            tasks.append(asyncio.create_task(self._planner.warm(_load_solver), name="load solver"))
+            # beside the first lists
+            warm = asyncio.create_task(self._planner.warm(), name="load solver")
+            tasks.append(warm)
+            tasks.append(asyncio.create_task(self._announce_sync(warm), name="sync"))
             stopping = asyncio.create_task(stop.wait())
             await _until_first_failure_or(stopping, tasks)
         finally:
             await self._end(tasks)
 
-    async def _announce_sync(self) -> None:
-        """Nothing is planned before all that is there has been seen in full."""
+    async def _announce_sync(self, warm: asyncio.Task[None]) -> None:
+        """Nothing is planned before all that is there has been seen in full, and the planner is loaded."""
+        await asyncio.wait([warm])  # its failure ends the service by itself
         for watcher in self._watchers.values():
             await watcher.synced.wait()
         await self.owner.sync(Synced(time.monotonic()))
@@ -279,18 +279,8 @@ async def _serve(app: App) -> None:
 
 
 def planning(config: Config) -> Place:
-    """`place` with this service's limits; the solver is imported by its first call, or by `_load_solver`."""
+    """`place` with this service's limits, in a process of its own."""
+    from muster.adapters.solver.inside import Outside
+    from muster.adapters.solver.process import Bounds
 
-    def plan(solve: Solve, seconds_left: Callable[[], float]) -> Decision:
-        from muster.placement.limits import Limits
-        from muster.placement.place import place
-
-        limits = Limits(config.planner.deterministic_time, seconds_left, solve.excluded)
-        return place(solve.snapshot, solve.request, limits)
-
-    return plan
-
-
-def _load_solver() -> None:
-    """Half a second of imports."""
-    import muster.placement.place  # noqa: F401
+    return Outside(Bounds(config.planner.deterministic_time, config.planner.memory_mib))

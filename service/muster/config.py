@@ -118,7 +118,11 @@ class Planner(_Section):
         description="CP-SAT's work on one decision, in its own deterministic measure (about a second each).",
     )
     time_limit_s: Seconds = Field(
-        default=10.0, description="Outer guard by wall clock; a decision that it cuts short says `truncated`."
+        default=10.0,
+        description="Wall clock for one decision; cut short it says `truncated`; 0.3 s later it is ended.",
+    )
+    memory_mib: Positive = Field(
+        default=1024, description="MiB that one decision may use; the planner's process is ended beyond."
     )
 
 

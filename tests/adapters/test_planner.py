@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from muster.adapters.planner import Place, Planner
+from muster.adapters.solver.process import Defect
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
 from muster.domain.decision import Decision, Objective, Placed, Unplaceable
-from muster.domain.reasons import DomainTooSmall
+from muster.domain.reasons import Cause, DomainTooSmall, TookTooLong, TookTooMuchMemory
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
 from muster.gangs.events import Decided, SolveFailed
@@ -43,8 +45,31 @@ class Bench:
         return list(self._spans.get_finished_spans())
 
 
+class Deciding:
+    """A function as the planner's thread calls it."""
+
+    def __init__(self, decide: Callable[[Solve, Callable[[], float]], Decision]) -> None:
+        self._decide = decide
+        self.is_loaded, self.is_closed = False, threading.Event()
+
+    def load(self) -> None:
+        self.is_loaded = True
+
+    def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        return self._decide(solve, seconds_left)
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+
 @asynccontextmanager
-async def planning(place: Place) -> AsyncIterator[Bench]:
+async def planning(decide: Callable[[Solve, Callable[[], float]], Decision]) -> AsyncIterator[Bench]:
+    async with planning_in(Deciding(decide)) as bench:
+        yield bench
+
+
+@asynccontextmanager
+async def planning_in(place: Place) -> AsyncIterator[Bench]:
     metrics, spans = Metrics(), InMemorySpanExporter()
     tracing = Tracing(spans)
 
@@ -116,3 +141,33 @@ async def test_a_decisions_span_tells_what_was_asked_and_decided() -> None:
     assert placed.attributes["muster.domain"] == "node a"
     assert placed.attributes["muster.objective.weakest_link_gb_per_s"] == 50.0
     assert refused.attributes["muster.causes"] == ("DomainTooSmall",)
+
+
+async def test_the_planner_is_loaded_before_the_first_gang_and_closed_at_the_end() -> None:
+    place = Deciding(lambda solve, seconds_left: PLACED)
+    async with planning_in(place) as bench:
+        await bench.planner.warm()
+        assert place.is_loaded
+        assert not place.is_closed.is_set()
+    assert place.is_closed.is_set()
+
+
+async def test_a_process_that_fails_is_told_in_its_own_words() -> None:
+    def place(solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        raise Defect("ZeroDivisionError: oops")
+
+    async with planning(place) as bench:
+        bench.planner.submit(asked("bad"))
+        failed = await bench.answer()
+    assert isinstance(failed, SolveFailed)
+    assert failed.error == "ZeroDivisionError: oops"
+
+
+@pytest.mark.parametrize("cause", [TookTooLong(10.0), TookTooMuchMemory(1024)])
+async def test_a_decision_that_was_ended_is_counted_as_that(cause: Cause) -> None:
+    async with planning(lambda solve, seconds_left: Unplaceable(GANG, (cause,))) as bench:
+        bench.planner.submit(asked("hog"))
+        await bench.answer()
+    assert bench.metrics.value("muster_decision_seconds_count", outcome="ended") == 1
+    (span,) = bench.spans()
+    assert span.attributes["muster.causes"] == (type(cause).__name__,)

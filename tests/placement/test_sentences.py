@@ -31,6 +31,9 @@ from muster.domain.reasons import (
     RunningElsewhere,
     SegmentsTooLarge,
     TooFewParts,
+    TookTooLong,
+    TookTooMuchMemory,
+    TooManyRoles,
     TooManyMembers,
     gpus_with,
 )
@@ -216,6 +219,17 @@ GOLDEN: list[tuple[Cause, str]] = [
     (
         NotDecided(truncated=True),
         "The search was ended by wall clock before it found a plan or a proof that there is none",
+    ),
+    (TookTooLong(10.0), "Not decided: the planner was ended after 10.0 s, the limit for one gang"),
+    (
+        TookTooMuchMemory(1024),
+        "Not decided: the planner was ended because it needed more than 1024 MiB of memory, the limit for "
+        "one gang",
+    ),
+    (
+        TooManyRoles(450, 64),
+        "Its pods are of 450 different roles, and a gang may have 64: give pods that do the same work equal "
+        "requests, node selectors and tolerations",
     ),
 ]
 

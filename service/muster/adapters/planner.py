@@ -1,8 +1,8 @@
 """The planner beside the event loop: one thread that turns `Solve` into `Decided`.
 
-A thread and not a process: CP-SAT releases the GIL while it solves, and a snapshot of thousands of nodes is
-handed over for nothing, where a process would pickle it. Building a model does hold the GIL, so the
-interpreter's switch interval is lowered: see `SWITCH_INTERVAL_S`.
+The thread waits for a process of its own (`adapters/solver`), which decides and can be ended. It encodes what
+it sends, and decides itself where no process can be started. For both, the interpreter's switch interval is
+lowered: see `SWITCH_INTERVAL_S`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Protocol
 
 import structlog
 
+from muster.adapters.solver.process import Defect
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing, describe, trace_id
 from muster.domain.decision import Decision, Placed
+from muster.domain.reasons import TookTooLong, TookTooMuchMemory
 from muster.gangs.events import Decided, SolveFailed
 from muster.gangs.instructions import Solve
 
@@ -31,10 +33,20 @@ log = structlog.get_logger(__name__)
 
 
 class Place(Protocol):
-    """`placement.place.place` with the limits of this service: blocking, called in the planner's thread.
-    `seconds_left` is what remains of the wall clock."""
+    """`placement.place.place` with the limits of this service: blocking, called in the planner's thread."""
 
-    def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision: ...
+    def load(self) -> None:
+        """Load the solver, before the first gang has to wait for it."""
+
+    def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        """Decide. `seconds_left` is what remains of the wall clock.
+
+        Raises:
+            Defect: the planner failed; the text says how.
+        """
+
+    def close(self) -> None:
+        """End what decides, from any thread; a decision in progress may fail."""
 
 
 class Planner:
@@ -65,9 +77,9 @@ class Planner:
         self._metrics.planner_queue.set(len(self._waiting))
         self._arrived.set()
 
-    async def warm(self, load: Callable[[], object]) -> None:
-        """Import the solver in the planner's thread, before the first gang has to wait for it."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, load)
+    async def warm(self) -> None:
+        """Return when the solver is loaded. `load` runs in the planner's thread."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._place.load)
 
     async def run(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -81,9 +93,10 @@ class Planner:
             self._arrived.clear()
 
     async def stop(self, deadline_s: float) -> None:
-        """No more solving; the one in progress is told that its time is up."""
+        """No more solving; what decides is ended."""
         self._stopping = True
         self._waiting.clear()
+        self._place.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
         try:
             await asyncio.wait_for(asyncio.to_thread(self._thread.shutdown), deadline_s)
@@ -101,14 +114,16 @@ class Planner:
             try:
                 decision = self._place(solve, seconds_left)
             except Exception as defect:  # one gang's defect must not stop the others
+                if self._stopping:
+                    return SolveFailed(time.monotonic(), solve.gang, solve.generation, "the service ends")
                 span.record_exception(defect)
                 self._metrics.planner_failures.inc()
                 log.exception("the planner failed", gang=str(solve.request.gang), generation=solve.generation)
-                error = f"{type(defect).__name__}: {defect}"
+                error = str(defect) if isinstance(defect, Defect) else f"{type(defect).__name__}: {defect}"
                 return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)
             describe(span, decision)
         took, trace = time.monotonic() - began, trace_id(span)
-        outcome = "placed" if isinstance(decision, Placed) else "unplaceable"
+        outcome = _outcome(decision)
         self._metrics.decision_seconds.labels(outcome).observe(took)
         log.info(
             "decided",
@@ -119,3 +134,10 @@ class Planner:
             trace_id=trace,
         )
         return Decided(time.monotonic(), solve.gang, solve.generation, decision, trace)
+
+
+def _outcome(decision: Decision) -> str:
+    if isinstance(decision, Placed):
+        return "placed"
+    ended = any(isinstance(cause, TookTooLong | TookTooMuchMemory) for cause in decision.causes)
+    return "ended" if ended else "unplaceable"

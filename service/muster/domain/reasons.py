@@ -318,6 +318,31 @@ class NotDecided:
     truncated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TookTooLong:
+    """The planner was ended after `limit_s` seconds of wall clock: nothing is known."""
+
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TookTooMuchMemory:
+    """The planner was ended when it needed more than `limit_mib` MiB for the decision: nothing is known."""
+
+    limit_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyRoles:
+    """The gang's members differ too much: there are `roles` roles, and `most` are planned together."""
+
+    roles: int
+    most: int
+
+
+Undecided = NotDecided | TookTooLong | TookTooMuchMemory
+"""Causes that say nothing about the cluster: the gang is asked about again after a pause."""
+
 Cause = (
     BadValue
     | MembersDisagree
@@ -345,4 +370,7 @@ Cause = (
     | NodesExcluded
     | NotSupported
     | NotDecided
+    | TookTooLong
+    | TookTooMuchMemory
+    | TooManyRoles
 )

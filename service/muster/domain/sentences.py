@@ -39,7 +39,10 @@ from muster.domain.reasons import (
     SegmentsTooLarge,
     SkewTooLarge,
     TooFewParts,
+    TookTooLong,
+    TookTooMuchMemory,
     TooManyMembers,
+    TooManyRoles,
     in_bytes,
 )
 from muster.domain.relaxations import (
@@ -146,6 +149,8 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause
             return f"the search was ended by {by} before it found a plan or a proof that there is none"
         case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge() | RoomTooSmall():
             return _constrained(cause)
+        case TookTooLong() | TookTooMuchMemory() | TooManyRoles():
+            return _too_much(cause)
     return _out_of_place(cause)
 
 
@@ -162,6 +167,19 @@ def _constrained(cause: AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge 
         case RoomTooSmall(role, room, members):
             of = f"{members}{_of_role(role)}" if role else f"{members}"
             return f"nodes can attach the volumes of {room} {_plural('member', room)}, of {of}, at most{so}"
+
+
+def _too_much(cause: TookTooLong | TookTooMuchMemory | TooManyRoles) -> str:
+    """The gang asks more of the planner than one gang may have."""
+    match cause:
+        case TookTooLong(limit_s):
+            return f"not decided: the planner was ended after {limit_s:.1f} s, the limit for one gang"
+        case TookTooMuchMemory(limit_mib):
+            limit = f"{limit_mib} MiB of memory, the limit for one gang"
+            return f"not decided: the planner was ended because it needed more than {limit}"
+        case TooManyRoles(roles, most):
+            way_out = "give pods that do the same work equal requests, node selectors and tolerations"
+            return f"its pods are of {roles} different roles, and a gang may have {most}: {way_out}"
 
 
 def _short_of(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart) -> str:

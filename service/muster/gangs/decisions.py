@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import NotDecided
+from muster.domain.reasons import Undecided
 from muster.domain.sentences import sentence
 from muster.gangs import events
 from muster.gangs.gang import Gang, Solving, usages
@@ -27,7 +27,7 @@ def decided(lives: Lives, event: events.Decided) -> None:
         if overtaken and not gang.overtaken:
             lives.again(gang, Trigger.OUTDATED)
             return
-        if any(isinstance(cause, NotDecided) for cause in decision.causes):
+        if any(isinstance(cause, Undecided) for cause in decision.causes):
             lives.not_decided(gang, sentence(decision), event.now)
             return
         lives.refused(gang, decision.causes, sentence(decision), event.now)

@@ -1,0 +1,165 @@
+"""The planner's process: answers one request after another, until the service is gone or ends it.
+
+Started as `python -m muster.adapters.solver.child FD PARENT PLACE`: the socket to the service, the service's
+process id, and the function that decides, as "module:function". It is a program of its own and no fork: the
+service has threads (gRPC's among them), which do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from muster.adapters.solver import wire
+from muster.adapters.solver.messages import Answer, Ask, Failed, OutOfMemory, Ready
+from muster.adapters.solver.replica import Replica
+from muster.domain.decision import Decision
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.placement.limits import Limits
+
+_DIE_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+_LATE_S = 2.0
+"""So long after the service should have ended it, the process ends itself."""
+
+_MANY = 1000
+"""With so many changed nodes, what lives on is taken out of the garbage collector's sight again."""
+
+_MOST_GROWTH_MIB = 512
+"""A process that has grown by so much over many decisions ends, and another one takes its place."""
+
+_TRIM_MIB = 64
+"""After a decision that grew the process by so much, free memory is given back to the system."""
+
+
+class Place(Protocol):
+    """`placement.place.place`."""
+
+    def __call__(self, snapshot: Snapshot, request: Request, limits: Limits) -> Decision: ...
+
+
+def main(fd: int, parent: int, place: str) -> None:
+    """Serve requests on the socket `fd` until it is closed."""
+    _settle_in(parent)
+    channel = socket.socket(fileno=fd)
+    module, name = place.split(":")
+    serve(channel, getattr(importlib.import_module(module), name))
+
+
+def serve(channel: socket.socket, place: Place) -> None:
+    """Answer each `Ask` on the socket; return when the service has closed it."""
+    replica, settled = Replica(), 0
+    wire.send(channel, wire.encoded(Ready()))
+    while True:
+        try:
+            body = wire.receive(channel)
+        except (EOFError, ConnectionError):
+            return
+        baseline = data_bytes()
+        settled = settled or baseline
+        try:
+            ask = wire.decoded(body)
+            assert isinstance(ask, Ask)
+            _limit(baseline, ask)
+            answer = _answer(replica.apply(ask.difference), ask, place)
+            renewed = len(ask.difference.changed)
+            del ask, body
+            if data_bytes() - baseline > _TRIM_MIB << 20:
+                _trim()
+            ends = data_bytes() - settled > _MOST_GROWTH_MIB << 20 and renewed <= _MANY
+            reply = wire.encoded(replace(answer, ends=ends) if isinstance(answer, Answer) else answer)
+        except MemoryError:
+            reply, ends, renewed = _OUT_OF_MEMORY, True, 0
+        _unlimit()
+        try:
+            wire.send(channel, reply)
+        except (BrokenPipeError, ConnectionError):
+            return
+        if ends:
+            return  # the service starts another one, with nothing left over
+        if renewed > _MANY:  # they live as long as this process: no collection has to look at them again
+            gc.collect()
+            gc.freeze()
+            settled = data_bytes()
+
+
+_OUT_OF_MEMORY = wire.encoded(OutOfMemory())
+"""Made beforehand: there may be no memory to make it."""
+
+
+def _answer(snapshot: Snapshot, ask: Ask, place: Place) -> Answer | Failed:
+    limits = Limits(ask.deterministic_time, _seconds_until(ask.until), ask.excluded)
+    try:
+        return Answer(place(snapshot, ask.request, limits))
+    except MemoryError:
+        raise
+    except Exception as defect:  # noqa: BLE001 - whatever it is, the service is told
+        return Failed(f"{type(defect).__name__}: {defect}", traceback.format_exc())
+
+
+def _seconds_until(until: float) -> Callable[[], float]:
+    return lambda: until - time.monotonic()
+
+
+def data_bytes() -> int:
+    """The private writable memory of this process, as RLIMIT_DATA counts it; 0 where nobody says."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[5]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _limit(baseline: int, ask: Ask) -> None:
+    """Bound the memory and the time of what follows. The timer ends this process where the service can't."""
+    if baseline:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = baseline + ask.memory_bytes
+        if hard != resource.RLIM_INFINITY:
+            most = min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, ask.until - time.monotonic()) + _LATE_S)
+
+
+def _unlimit() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def _trim() -> None:
+    """Give free memory back to the system: it would count in the baseline of the next decision."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def _settle_in(parent: int) -> None:
+    """The service alone ends this process, and it does not outlive the service."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,83 @@
+"""Deciding in the service itself, where no process can be started: bounded in time alone, by the planner."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from muster.adapters.solver.process import PLACE, Bounds, CantStart, PlannerProcess
+from muster.domain.decision import Decision
+from muster.gangs.instructions import Solve
+from muster.placement.limits import Limits
+
+TRY_AGAIN_S = 60.0
+"""How long it is decided inside before a process is tried again."""
+
+log = structlog.get_logger(__name__)
+
+
+class Inside:
+    """Decides on the thread that calls it."""
+
+    def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
+        self._bounds = bounds
+        self._name = place
+        self._closed = False
+
+    def load(self) -> None:
+        """Half a second of imports."""
+        self._function()
+
+    def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        def left() -> float:
+            return 0.0 if self._closed else seconds_left()
+
+        limits = Limits(self._bounds.deterministic_time, left, solve.excluded)
+        decision: Decision = self._function()(solve.snapshot, solve.request, limits)
+        return decision
+
+    def close(self) -> None:
+        """The decision in progress is told that its time is up."""
+        self._closed = True
+
+    def _function(self) -> Any:
+        module, name = self._name.split(":")
+        return getattr(importlib.import_module(module), name)
+
+
+class Outside:
+    """Decides in a process; inside as long as none can be started."""
+
+    def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
+        self.process = PlannerProcess(bounds, place)
+        self._inside = Inside(bounds, place)
+        self._inside_until = 0.0
+
+    def load(self) -> None:
+        """Start the process and wait until it is ready; load the planner here where that fails."""
+        try:
+            self.process.load()
+        except CantStart as problem:
+            self._stay_inside(problem)
+            self._inside.load()
+
+    def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        if time.monotonic() >= self._inside_until:
+            try:
+                return self.process(solve, seconds_left)
+            except CantStart as problem:
+                self._stay_inside(problem)
+        return self._inside(solve, seconds_left)
+
+    def close(self) -> None:
+        """End the process, and tell a decision inside that its time is up."""
+        self._inside.close()
+        self.process.close()
+
+    def _stay_inside(self, problem: CantStart) -> None:
+        self._inside_until = time.monotonic() + TRY_AGAIN_S
+        log.warning("planning inside the service, without limits of memory and time", why=str(problem))

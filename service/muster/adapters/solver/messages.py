@@ -1,0 +1,49 @@
+"""What the service and the planner's process say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster.adapters.solver.replica import Difference
+from muster.domain.decision import Decision
+from muster.domain.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The process has loaded the planner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Decide about one gang. `until`: when its wall clock is spent, on the monotonic clock, which is the same
+    in all processes. `memory_bytes`: how much more memory the process may use meanwhile."""
+
+    difference: Difference
+    request: Request
+    excluded: Mapping[tuple[str, str], str]
+    deterministic_time: float
+    until: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was decided. `ends`: the process ends now, because it has grown too much over many decisions."""
+
+    decision: Decision
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The planner has a defect. `error` is its type and its text."""
+
+    error: str
+    trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """The decision reached the memory limit; the process ends."""

@@ -1,0 +1,276 @@
+"""The service's end of the planner's process: starts it, asks it, ends it when a limit is reached.
+
+All of this blocks, and belongs on one thread of its own, which lives as long as the service: the kernel ends
+the process together with the thread that started it. `close` alone may be called from elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from muster.adapters.solver import wire
+from muster.adapters.solver.messages import Answer, Ask, Failed, OutOfMemory, Ready
+from muster.adapters.solver.replica import Sent
+from muster.domain.decision import Decision, Unplaceable
+from muster.domain.reasons import TookTooLong, TookTooMuchMemory
+from muster.gangs.instructions import Solve
+
+PLACE = "muster.placement.place:place"
+
+MARGIN_S = 0.3
+"""The planner minds the time limit itself, and may have a plan by then; so much later it is ended."""
+
+EXIT_S = 1.0
+"""How long a process that has closed its socket may take to exit: its status says what it died of."""
+
+POLL_S = 0.002
+
+START_S = 60.0
+"""How long a process may take to load the planner."""
+
+log = structlog.get_logger(__name__)
+
+
+class CantStart(Exception):
+    """No process for the planner can be started here."""
+
+
+class Defect(Exception):
+    """The planner failed in its process. The text is the error's type and message."""
+
+
+class StillStarting(Exception):
+    """The process has not loaded the planner yet, and may still do so."""
+
+
+class Closed(Exception):
+    """The service ends, and the planner's process has been ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`deterministic_time` as in `placement.limits.Limits`; `memory_mib` is what one decision may use beyond
+    what the process holds before it."""
+
+    deterministic_time: float = 0.5
+    memory_mib: int = 1024
+
+
+class _Child:
+    """One process, from its start to its end."""
+
+    def __init__(self, place: str) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            command = [sys.executable, "-P", "-m", "muster.adapters.solver.child"]
+            self._process = subprocess.Popen(
+                [*command, str(theirs.fileno()), str(os.getpid()), place],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.channel, self.sent, self.is_ready = ours, Sent(), False
+        self.resident_before = 0
+        self.must_be_ready_by = time.monotonic() + START_S
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it now. Any thread may call this."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)  # Popen.kill would take the exit status
+
+    def is_over(self) -> bool:
+        """Whether it has closed its end of the socket, while nothing was asked of it."""
+        return bool(select.select([self.channel], [], [], 0)[0])
+
+    def reap(self, grace_s: float = 0.0) -> tuple[int, int]:
+        """End it, if it has not ended by itself after `grace_s`, and wait until it is gone: its exit status,
+        and the most memory that it held, in bytes."""
+        until = time.monotonic() + grace_s
+        gone = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < until and os.waitid(os.P_PID, self.pid, gone) is None:
+                time.sleep(POLL_S)
+        self.kill()
+        self.channel.close()
+        try:
+            _, status, usage = os.wait4(self._process.pid, 0)
+        except ChildProcessError:
+            return 0, 0
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return self._process.returncode, usage.ru_maxrss * 1024
+
+    def resident(self) -> int:
+        """The memory that it holds now, in bytes; 0 where nobody says."""
+        try:
+            with open(f"/proc/{self.pid}/statm", "rb") as file:
+                return int(file.read().split()[1]) * resource.getpagesize()
+        except (OSError, IndexError, ValueError):
+            return 0
+
+
+class PlannerProcess:
+    """Decides in a process of its own. `place` is the function that decides there, as "module:function"."""
+
+    def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
+        self._bounds = bounds
+        self._place = place
+        self._child: _Child | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now; None before the first and after the last."""
+        child = self._child
+        return None if child is None else child.pid
+
+    def load(self) -> None:
+        """Start the process, and return when it has loaded the planner.
+
+        Raises:
+            CantStart: it did not come so far.
+            Closed: `close` was called.
+        """
+        self._ready(time.monotonic() + 2 * START_S)
+
+    def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        """Decide. Where the process reaches a limit it is ended, and the next one started at once.
+
+        Raises:
+            CantStart: there is no process, and none can be started.
+            Defect: the planner failed, or its process died for no known reason.
+            Closed: `close` was called.
+        """
+        limit_s = seconds_left()
+        until = time.monotonic() + limit_s
+        try:
+            child = self._ready(until)
+            if child.is_over():
+                self._replace("died between two decisions", solve, EXIT_S)
+                child = self._ready(until)
+            ask = Ask(
+                child.sent.difference(solve.snapshot),
+                solve.request,
+                solve.excluded,
+                self._bounds.deterministic_time,
+                until,
+                self._bounds.memory_mib << 20,
+            )
+            wire.send(child.channel, wire.encoded(ask), until + MARGIN_S)
+            reply = wire.decoded(wire.receive(child.channel, until + MARGIN_S))
+            child.resident_before = child.resident()
+        except StillStarting:
+            return Unplaceable(solve.request.gang, (TookTooLong(limit_s),))
+        except TimeoutError:
+            self._replace("took too long", solve)
+            return Unplaceable(solve.request.gang, (TookTooLong(limit_s),))
+        except (EOFError, OSError) as end:
+            return self._died(solve, limit_s, end)
+        match reply:
+            case Answer(decision, ends):
+                if ends:
+                    self._replace("has grown too much", solve, EXIT_S)
+                return decision
+            case OutOfMemory():
+                return self._out_of_memory(solve)
+            case Failed(error, trace):
+                defect = Defect(error)
+                defect.add_note(trace)
+                raise defect
+        raise Defect(f"the planner's process answered {reply!r}")
+
+    def close(self) -> None:
+        """End the process; a decision in progress raises Closed."""
+        with self._lock:
+            self._closed = True
+            child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            with contextlib.suppress(OSError):
+                child.channel.shutdown(socket.SHUT_RDWR)
+            child.reap()
+
+    def _ready(self, until: float) -> _Child:
+        """The process, once it has loaded the planner."""
+        child = self._child or self._start()
+        if child.is_ready:
+            return child
+        try:
+            hello = wire.decoded(wire.receive(child.channel, min(until, child.must_be_ready_by)))
+        except TimeoutError as late:
+            if time.monotonic() < child.must_be_ready_by:
+                raise StillStarting from late
+            self._end()
+            raise CantStart(f"the planner's process was not ready within {START_S:g} s") from late
+        except (EOFError, OSError) as end:
+            if self._closed:
+                raise Closed from end
+            status, _ = self._end(EXIT_S)
+            raise CantStart(f"the planner's process ended with status {status} before it was ready") from end
+        assert isinstance(hello, Ready)
+        child.is_ready, child.resident_before = True, child.resident()
+        return child
+
+    def _start(self) -> _Child:
+        with self._lock:
+            if self._closed:
+                raise Closed
+            try:
+                self._child = _Child(self._place)
+            except OSError as problem:
+                raise CantStart(f"the planner's process can't be started: {problem}") from problem
+            return self._child
+
+    def _end(self, grace_s: float = 0.0) -> tuple[int, int]:
+        """End the process, if there is one: its exit status, and the most memory that it held."""
+        with self._lock:
+            child, self._child = self._child, None
+        return child.reap(grace_s) if child is not None else (0, 0)
+
+    def _replace(self, why: str, solve: Solve, grace_s: float = 0.0) -> tuple[int, int]:
+        """End the process and start the next one, which loads the planner while others wait."""
+        ended = self._end(grace_s)
+        gang = str(solve.request.gang)
+        log.warning("the planner's process is replaced", why=why, gang=gang, status=ended[0])
+        with contextlib.suppress(CantStart, Closed):  # the next decision meets it again, and says so
+            self._start()
+        return ended
+
+    def _out_of_memory(self, solve: Solve) -> Decision:
+        self._replace("took too much memory", solve)
+        return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
+
+    def _died(self, solve: Solve, limit_s: float, end: Exception) -> Decision:
+        """It is gone with no answer: memory was refused to the solver, the kernel ended it, or a defect."""
+        if self._closed:
+            raise Closed from end
+        before = self._child.resident_before if self._child is not None else 0
+        status, most = self._replace("died", solve, EXIT_S)
+        if status == -signal.SIGALRM:
+            return Unplaceable(solve.request.gang, (TookTooLong(limit_s),))
+        grown = most - before
+        if status < 0 and before and grown > self._bounds.memory_mib << 19:
+            return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
+        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        raise Defect(f"the planner's process died ({name})") from end

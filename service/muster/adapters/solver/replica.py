@@ -1,0 +1,145 @@
+"""The cluster as the planner's process knows it: kept up to date by what changed since the last request.
+
+Snapshots share the states of nodes that did not change. So comparing two of them by identity finds the rest,
+at some nanoseconds a node. The process rebuilds a snapshot from its own states: what did not change is the
+same object there too, which the planner's columns rely on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, count
+from operator import is_not
+from typing import NamedTuple
+
+from muster.domain.levels import Level
+from muster.domain.node import Node, Resources
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.topology import GpuTopology
+from muster.domain.typical import TypicalRequest
+
+CHUNK = 64
+"""So many states are compared at once."""
+
+
+MOST_TOPOLOGIES = 4096
+"""Topologies that are sent once and shared by nodes. Clusters have a few; more come with their nodes."""
+
+_ELSEWHERE = GpuTopology(())
+"""Stands in a Node on the wire whose topology is sent by its number."""
+
+
+class Changed(NamedTuple):
+    """One node as it is now. `node` is None where the replica has its Node already. `topology` is the number
+    of the Node's topology among those sent, -1 where the Node carries it."""
+
+    name: str
+    node: Node | None
+    topology: int
+    free: Resources
+    free_gpus: int
+    unindexed_gpus: int
+    memory: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a replica needs to hold the next snapshot. `names`: all nodes in order, None where they are those
+    from before. `facts`: levels and typical requests, None where they have not changed."""
+
+    changed: tuple[Changed, ...]
+    topologies: tuple[GpuTopology, ...] = ()
+    names: tuple[str, ...] | None = None
+    facts: tuple[tuple[Level, ...], tuple[TypicalRequest, ...]] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the snapshot is the one from before."""
+        return not self.changed and self.names is None and self.facts is None
+
+
+class Sent:
+    """What one process has been sent, on the service's side."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._states: list[NodeState] = []
+        self._facts: tuple[tuple[Level, ...], tuple[TypicalRequest, ...]] | None = None
+        self._topologies: dict[GpuTopology, int] = {}
+
+    def difference(self, snapshot: Snapshot) -> Difference:
+        """What the process has to be sent for this snapshot; it counts as sent from now on."""
+        names, states = list(snapshot.nodes), list(snapshot.nodes.values())
+        facts = (snapshot.levels, snapshot.typical)
+        new_facts = None if facts == self._facts else facts
+        new_names = None if names == self._names else tuple(names)
+        pairs: list[tuple[NodeState | None, NodeState]]
+        if new_names is None:
+            pairs = [(self._states[at], states[at]) for at in _differ(self._states, states)]
+        else:
+            known = dict(zip(self._names, self._states, strict=True))
+            olds = [known.get(name) for name in names]
+            pairs = [(olds[at], states[at]) for at in compress(count(), map(is_not, olds, states))]
+        first = len(self._topologies)
+        changed = tuple(self._changed(old, new) for old, new in pairs)
+        topologies = tuple(self._topologies)[first:] if len(self._topologies) > first else ()
+        self._names, self._states, self._facts = names, states, facts
+        return Difference(changed, topologies, new_names, new_facts)
+
+    def _changed(self, old: NodeState | None, new: NodeState) -> Changed:
+        node, number = None, -1
+        if old is None or old.node is not new.node:
+            node, number = new.node, self._number(new.node.topology)
+            if number >= 0:
+                node = replace(node, topology=_ELSEWHERE)
+        return Changed(new.node.name, node, number, new.free, new.free_gpus, new.unindexed_gpus, new.memory)
+
+    def _number(self, topology: GpuTopology) -> int:
+        number = self._topologies.get(topology)
+        if number is None:
+            if len(self._topologies) >= MOST_TOPOLOGIES:
+                return -1
+            number = self._topologies[topology] = len(self._topologies)
+        return number
+
+
+class Replica:
+    """The last snapshot, in the planner's process."""
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot({})
+        self._topologies: list[GpuTopology] = []
+
+    def apply(self, difference: Difference) -> Snapshot:
+        """The snapshot that the difference leads to: the same object as before where nothing changed."""
+        self._topologies += difference.topologies
+        if difference.is_empty:
+            return self.snapshot
+        states = dict(self.snapshot.nodes)
+        for changed in difference.changed:
+            states[changed.name] = self._state(changed)
+        if difference.names is not None:
+            states = {name: states[name] for name in difference.names}
+        levels, typical = difference.facts or (self.snapshot.levels, self.snapshot.typical)
+        self.snapshot = Snapshot(states, levels, typical)
+        return self.snapshot
+
+    def _state(self, changed: Changed) -> NodeState:
+        node = changed.node
+        if node is None:
+            node = self.snapshot.nodes[changed.name].node
+        elif changed.topology >= 0:
+            node = replace(node, topology=self._topologies[changed.topology])
+        return NodeState(node, changed.free, changed.free_gpus, changed.unindexed_gpus, changed.memory)
+
+
+def _differ(before: Sequence[NodeState], now: Sequence[NodeState]) -> list[int]:
+    """The positions of unequal states. Lists compare by identity first: only a chunk that differs costs."""
+    found: list[int] = []
+    for start in range(0, len(now), CHUNK):
+        old, new = before[start : start + CHUNK], now[start : start + CHUNK]
+        if old != new:
+            differ = compress(count(start), map(is_not, old, new))
+            found.extend(at for at in differ if before[at] != now[at])
+    return found

@@ -1,0 +1,133 @@
+"""Messages between the service and the planner's process: pickles in frames, on one stream socket.
+
+Both ends are the same program, so pickle is safe here. Dataclasses with slots pickle slowly by default: some
+microseconds each, in Python. So each class of the domain is reduced to its constructor and its fields.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import io
+import pickle
+import socket
+import struct
+import time
+from collections.abc import Callable
+from operator import attrgetter
+from types import ModuleType
+from typing import Any
+
+from muster.domain import (
+    constraints,
+    decision,
+    levels,
+    node,
+    reasons,
+    relaxations,
+    request,
+    snapshot,
+    topology,
+    typical,
+)
+
+_MODULES: tuple[ModuleType, ...] = (
+    constraints,
+    decision,
+    levels,
+    node,
+    reasons,
+    relaxations,
+    request,
+    snapshot,
+    topology,
+    typical,
+)
+_LENGTH = struct.Struct(">Q")
+_CHUNK = 1 << 20
+
+Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def encoded(message: object) -> bytes:
+    """The message as bytes."""
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, protocol=5)
+    pickler.dispatch_table = _REDUCERS
+    pickler.dump(message)
+    return buffer.getvalue()
+
+
+def decoded(body: bytes | bytearray) -> Any:
+    """The message that `encoded` was given."""
+    return pickle.loads(body)
+
+
+def send(channel: socket.socket, body: bytes, until: float | None = None) -> None:
+    """Send one frame. `until` is a time of the monotonic clock, None waits for ever.
+
+    Raises:
+        TimeoutError: the other end did not take it by then.
+        OSError: the other end is gone.
+    """
+    channel.settimeout(_left(until))
+    channel.sendall(_LENGTH.pack(len(body)))
+    view = memoryview(body)
+    for start in range(0, len(view), _CHUNK):
+        channel.settimeout(_left(until))
+        channel.sendall(view[start : start + _CHUNK])
+
+
+def receive(channel: socket.socket, until: float | None = None) -> bytearray:
+    """Wait for one frame. `until` is a time of the monotonic clock, None waits for ever.
+
+    Raises:
+        TimeoutError: it did not come by then.
+        EOFError, OSError: the other end is gone.
+    """
+    return _exactly(channel, _LENGTH.unpack(_exactly(channel, _LENGTH.size, until))[0], until)
+
+
+def _exactly(channel: socket.socket, size: int, until: float | None) -> bytearray:
+    body = bytearray(size)
+    view, at = memoryview(body), 0
+    while at < size:
+        channel.settimeout(_left(until))
+        count = channel.recv_into(view[at:])
+        if not count:
+            raise EOFError("the other end closed the socket")
+        at += count
+    return body
+
+
+def _left(until: float | None) -> float | None:
+    """Seconds until then; a timeout of 0 would mean something else to a socket."""
+    return None if until is None else max(0.001, until - time.monotonic())
+
+
+def _reducers() -> dict[type, Callable[[Any], Any]]:
+    """How each dataclass of the domain is taken apart."""
+    table: dict[type, Callable[[Any], Any]] = dict(copyreg.dispatch_table)
+    for module in _MODULES:
+        for made in vars(module).values():
+            if not isinstance(made, type) or made.__module__ != module.__name__:
+                continue  # imported there
+            if dataclasses.is_dataclass(made):
+                table[made] = _reducer(made)
+    return table
+
+
+def _reducer(made: type) -> Callable[[Any], Reduced]:
+    names = [field.name for field in dataclasses.fields(made) if field.init and not field.kw_only]
+    if len(names) != len(dataclasses.fields(made)):
+        raise TypeError(f"{made.__name__} has fields that its constructor does not take by position")
+    if len(names) == 1:
+        one = attrgetter(names[0])
+        return lambda value: (made, (one(value),))
+    if not names:
+        return lambda _: (made, ())
+    fields = attrgetter(*names)
+    return lambda value: (made, fields(value))
+
+
+_REDUCERS = _reducers()

@@ -1,0 +1,115 @@
+"""What the planner's process is sent: differences, from which it makes the same snapshots."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+
+import pytest
+
+from muster.adapters.solver import wire
+from muster.adapters.solver.replica import Difference, Replica, Sent
+from muster.domain.constraints import Affinity, AntiAffinity, Spread
+from muster.domain.node import Resources, Usage
+from muster.domain.policies import Policies
+from muster.domain.request import GangId, Member, Request, Role
+from muster.domain.snapshot import Snapshot
+from muster.domain.typical import TypicalRequest
+from muster.gangs.ledger import Ledger
+from muster.placement.cluster.columns import NOTHING, following
+from tests.gangs.world import node
+
+
+def carried(sent: Sent, replica: Replica, snapshot: Snapshot) -> Snapshot:
+    """The snapshot as it is on the other side."""
+    return replica.apply(wire.decoded(wire.encoded(sent.difference(snapshot))))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_the_replica_holds_the_same_cluster(seed: int) -> None:
+    rng, ledger, sent, replica = random.Random(seed), Ledger(), Sent(), Replica()
+    before = Snapshot({})
+    for step in range(60):
+        name = f"n{rng.randrange(12)}"
+        match rng.randrange(6):
+            case 0:
+                ledger.set_node(node(name, rng.choice((2, 4, 8)), {"rack": f"r{rng.randrange(3)}"}))
+            case 1:
+                ledger.drop_node(name)
+            case 2:
+                typical = (TypicalRequest(1.0, rng.randrange(1, 9)),)
+                ledger.set_policies(Policies(typical=typical))
+            case _:
+                usage = Usage(f"p{step}", name, Resources(rng.randrange(3), 1, 1), unindexed_gpus=1)
+                ledger.bind(f"p{rng.randrange(20)}", rng.choice((None, usage)))
+        snapshot = ledger.snapshot()
+        after = carried(sent, replica, snapshot)
+        assert after == snapshot
+        assert list(after.nodes) == list(snapshot.nodes)
+        for kept in after.nodes.keys() & before.nodes.keys():
+            assert (after.nodes[kept] is before.nodes[kept]) == (after.nodes[kept] == before.nodes[kept])
+        before = after
+
+
+def test_what_did_not_change_is_not_sent() -> None:
+    ledger, sent = Ledger(), Sent()
+    for index in range(200):
+        ledger.set_node(node(f"n{index:03}", 8))
+    assert len(sent.difference(ledger.snapshot()).changed) == 200
+    assert sent.difference(ledger.snapshot()) == Difference(())
+    ledger.bind("p", Usage("p", "n017", Resources(), gpus=1))
+    (changed,) = sent.difference(ledger.snapshot()).changed
+    assert (changed.name, changed.node, changed.free_gpus) == ("n017", None, 0b11111110)
+    ledger.drop_node("n017")
+    difference = sent.difference(ledger.snapshot())
+    assert difference.changed == ()
+    assert difference.names is not None
+
+
+def test_nodes_with_equal_links_share_one_topology_on_the_other_side() -> None:
+    sent, replica = Sent(), Replica()
+    nodes = carried(sent, replica, Snapshot.of([node("a", 8), node("b", 8), node("c", 4)], ())).nodes
+    assert nodes["a"].node.topology is nodes["b"].node.topology
+    assert len(replica.apply(Difference(())).nodes) == 3
+
+
+def test_the_columns_of_an_unchanged_snapshot_are_not_made_again() -> None:
+    ledger, sent, replica = Ledger(), Sent(), Replica()
+    for index in range(200):
+        ledger.set_node(node(f"n{index:03}", 8))
+    first = carried(sent, replica, ledger.snapshot())
+    assert carried(sent, replica, ledger.snapshot()) is first
+    columns = following(NOTHING, first)
+    ledger.bind("p", Usage("p", "n017", Resources(), gpus=1))
+    later = following(columns, carried(sent, replica, ledger.snapshot()))
+    assert later.profile is columns.profile
+    assert later.free_count[17] == 7
+
+
+def test_a_request_with_constraints_arrives_as_it_was_sent() -> None:
+    role = Role("w", (Member("u", "p", 1),), Resources(1, 2, 3), room={"a": 1}, scores={"a": 7})
+    constraints = (
+        AntiAffinity("x", "host", frozenset("w")),
+        Affinity("y", "zone", frozenset("w"), existing=frozenset("a")),
+        Spread("z", "zone", 1, frozenset("w"), frozenset("w"), {"a": 2}),
+    )
+    request = Request(GangId("n", "ack", "g", ("o",)), (role,), 1, constraints=constraints)
+    assert wire.decoded(wire.encoded(request)) == request
+
+
+def test_a_frame_that_nobody_takes_or_sends_ends_in_time() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        with pytest.raises(TimeoutError):
+            wire.receive(one, time.monotonic() + 0.01)
+        with pytest.raises(TimeoutError):
+            wire.send(one, bytes(1 << 25), time.monotonic() + 0.01)
+        other.close()
+        with pytest.raises(OSError, match="pipe"):
+            wire.send(one, bytes(1 << 25))
+    one, other = socket.socketpair()
+    with one:
+        other.close()
+        with pytest.raises(EOFError):
+            wire.receive(one)
