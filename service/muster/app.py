@@ -283,4 +283,5 @@ def planning(config: Config) -> Place:
     from muster.adapters.solver.inside import Outside
     from muster.adapters.solver.process import Bounds
 
-    return Outside(Bounds(config.planner.deterministic_time, config.planner.memory_mib))
+    settings = config.planner
+    return Outside(Bounds(settings.deterministic_time, settings.memory_mib, settings.most_roles))

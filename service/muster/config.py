@@ -124,6 +124,10 @@ class Planner(_Section):
     memory_mib: Positive = Field(
         default=1024, description="MiB that one decision may use; the planner's process is ended beyond."
     )
+    most_roles: Positive = Field(
+        default=64,
+        description="Roles (pods with equal requests) of one gang; a gang of more is refused.",
+    )
 
 
 class Gangs(_Section):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import NodesExcluded, NotDecided
+from muster.domain.reasons import NodesExcluded, NotDecided, TooManyRoles
 from muster.placement import place as planner
+from muster.placement.gang.site import Site
+from muster.placement.limits import MOST_ROLES
 from muster.placement.place import Limits, place
+from muster.placement.search.prices import MOST_OF_PAIRS, prices
 from muster.placement.search.search import Found, search
 from tests.placement.drawings import cluster, gang
 
@@ -82,6 +88,33 @@ def test_where_the_solver_does_not_find_how_few_racks_do_the_gang_is_placed_in_m
     assert crossed["zone"] == share + 1
     assert crossed["rack"] <= 15 * share
     assert decision.optimal or decision.unproven in ("rack", "node")
+
+
+def test_more_roles_than_are_planned_together_are_refused_before_any_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner, "site_of", None)  # nothing is looked at
+    request = gang("1 x 1 GPU")
+    roles = tuple(replace(request.roles[0], name=f"r{n}") for n in range(MOST_ROLES + 1))
+    decision = place(cluster(": a[8]"), replace(request, roles=roles))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (TooManyRoles(MOST_ROLES + 1, MOST_ROLES),)
+
+
+def test_as_many_roles_as_are_allowed_are_planned() -> None:
+    request = gang("1 x 1 GPU 1 cpu + 1 x 1 GPU 2 cpu + 1 x 1 GPU 3 cpu")
+    assert isinstance(place(cluster(": a[8]"), request, Limits(most_roles=3)), Placed)
+    assert isinstance(place(cluster(": a[8]"), request, Limits(most_roles=2)), Unplaceable)
+
+
+@pytest.mark.parametrize("roles", [2, 8, 9, 40, 300])
+def test_prices_are_few_for_any_number_of_roles(roles: int) -> None:
+    site = SimpleNamespace(
+        roles=[SimpleNamespace(gpus=1)] * roles, asks=[SimpleNamespace(units=0, gpus=1)] * roles
+    )
+    found = prices(cast(Site, site), (2,) * roles)
+    assert len(found) <= roles + 3 + MOST_OF_PAIRS
+    assert all(len(price) == roles and any(price) for price in found)
 
 
 def test_a_pair_that_a_plugin_refused_is_left_out_and_named() -> None:

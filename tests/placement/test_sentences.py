@@ -33,8 +33,8 @@ from muster.domain.reasons import (
     TooFewParts,
     TookTooLong,
     TookTooMuchMemory,
-    TooManyRoles,
     TooManyMembers,
+    TooManyRoles,
     gpus_with,
 )
 from muster.domain.relaxations import (

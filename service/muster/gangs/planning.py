@@ -13,7 +13,14 @@ from collections.abc import Iterable
 
 from muster.domain.decision import Placed
 from muster.domain.pod import Batch, Pod
-from muster.domain.reasons import BadValue, Cause, ClusterTooSmall, MembersDisagree, MemberTooLarge
+from muster.domain.reasons import (
+    BadValue,
+    Cause,
+    ClusterTooSmall,
+    MembersDisagree,
+    MemberTooLarge,
+    TooManyRoles,
+)
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.gangs import requests
@@ -35,7 +42,7 @@ from muster.gangs.voice import Kinds, Voice
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 """Phases in which a gang that was refused still waits."""
-_NEVER = {MemberTooLarge.__name__, ClusterTooSmall.__name__}
+_NEVER = {MemberTooLarge.__name__, ClusterTooSmall.__name__, TooManyRoles.__name__}
 """Kinds of reasons that nothing that ends will change."""
 
 

@@ -13,6 +13,10 @@ PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
 """What a decision's time is spent on. The rest of it, naming members for one, is in none."""
 
 
+MOST_ROLES = 64
+"""Roles of one gang, by default: crafted gangs of so many take 2 s of a core at most, of 400 a minute."""
+
+
 @dataclass(slots=True)
 class Timings:
     """A stop watch of one decision, by phase, in seconds. `clock` is the caller's; the decision is the same
@@ -29,13 +33,15 @@ class Limits:
     `deterministic_time` is CP-SAT's own measure (about a second of a core), over all solves of the decision:
     same input, same answer. `seconds_left` is an outer guard: called before a solve, it says how much wall
     clock is left; a decision that it cut short says `truncated`. `excluded` maps (role, node) to the name of
-    the plugin that refused the pair. `timings` is filled in where it is given.
+    the plugin that refused the pair. `timings` is filled in where it is given. A gang of more than
+    `most_roles` roles is refused before any search.
     """
 
     deterministic_time: float = 0.5
     seconds_left: Callable[[], float] | None = None
     excluded: Mapping[tuple[str, str], str] = field(default_factory=dict)
     timings: Timings | None = None
+    most_roles: int = MOST_ROLES
 
 
 class Budget:

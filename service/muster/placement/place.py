@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster.domain.decision import Decision, Placed, Unplaceable
+from muster.domain.reasons import TooManyRoles
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.evaluate import objective
@@ -49,6 +50,8 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     if not request.size:
         raise ValueError(f"gang {request.gang} has no members: there is nothing to place")
     limits = limits or Limits()
+    if len(request.roles) > limits.most_roles:
+        return Unplaceable(request.gang, (TooManyRoles(len(request.roles), limits.most_roles),))
     budget = Budget(limits)
     with budget.phase("scan"):
         site = site_of(snapshot, request, limits.excluded)

@@ -101,7 +101,8 @@ _OUT_OF_MEMORY = wire.encoded(OutOfMemory())
 
 
 def _answer(snapshot: Snapshot, ask: Ask, place: Place) -> Answer | Failed:
-    limits = Limits(ask.deterministic_time, _seconds_until(ask.until), ask.excluded)
+    left = _seconds_until(ask.until)
+    limits = Limits(ask.deterministic_time, left, ask.excluded, most_roles=ask.most_roles)
     try:
         return Answer(place(snapshot, ask.request, limits))
     except MemoryError:

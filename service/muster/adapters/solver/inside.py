@@ -36,7 +36,8 @@ class Inside:
         def left() -> float:
             return 0.0 if self._closed else seconds_left()
 
-        limits = Limits(self._bounds.deterministic_time, left, solve.excluded)
+        bounds = self._bounds
+        limits = Limits(bounds.deterministic_time, left, solve.excluded, most_roles=bounds.most_roles)
         decision: Decision = self._function()(solve.snapshot, solve.request, limits)
         return decision
 

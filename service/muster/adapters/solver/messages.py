@@ -26,6 +26,7 @@ class Ask:
     deterministic_time: float
     until: float
     memory_bytes: int
+    most_roles: int
 
 
 @dataclass(frozen=True, slots=True)

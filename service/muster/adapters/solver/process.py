@@ -27,6 +27,7 @@ from muster.adapters.solver.replica import Sent
 from muster.domain.decision import Decision, Unplaceable
 from muster.domain.reasons import TookTooLong, TookTooMuchMemory
 from muster.gangs.instructions import Solve
+from muster.placement.limits import MOST_ROLES
 
 PLACE = "muster.placement.place:place"
 
@@ -62,11 +63,12 @@ class Closed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`deterministic_time` as in `placement.limits.Limits`; `memory_mib` is what one decision may use beyond
-    what the process holds before it."""
+    """`deterministic_time` and `most_roles` as in `placement.limits.Limits`; `memory_mib` is what
+    one decision may use beyond what the process holds before it."""
 
     deterministic_time: float = 0.5
     memory_mib: int = 1024
+    most_roles: int = MOST_ROLES
 
 
 class _Child:
@@ -176,6 +178,7 @@ class PlannerProcess:
                 self._bounds.deterministic_time,
                 until,
                 self._bounds.memory_mib << 20,
+                self._bounds.most_roles,
             )
             wire.send(child.channel, wire.encoded(ask), until + MARGIN_S)
             reply = wire.decoded(wire.receive(child.channel, until + MARGIN_S))

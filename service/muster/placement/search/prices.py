@@ -8,7 +8,8 @@ bound is met.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, islice
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +24,28 @@ Price = tuple[float, ...]
 RATIOS = 16
 """Steps between the price of one role alone and of another alone."""
 
+MOST_OF_PAIRS = 512
+"""Prices of pairs, about: all ratios for eight roles, fewer ratios for more roles, and then fewer pairs. Each
+price costs time on every node, and any choice of prices is a bound."""
+
 
 def prices(site: Site, need: Counts) -> tuple[Price, ...]:
-    """Each role alone, all alike, by their GPUs, and pairs of roles at ratios of what is needed."""
+    """Each role alone, all alike, by their GPUs, and pairs of roles at ratios of what is needed: not all of
+    these where they are many."""
     active = [r for r, count in enumerate(need) if count]
     found = [tuple(float(r == role) for r in range(len(need))) for role in active]
     if len(active) > 1:
         found += [tuple(float(n > 0) for n in need), tuple(float(role.gpus) for role in site.roles)]
         found += [tuple(float(ask.units * ask.gpus) for ask in site.asks)]
-    for a, b in combinations(active, 2):
-        for step in range(1, RATIOS):
-            share = step / RATIOS
-            weights = {a: share / need[a], b: (1 - share) / need[b]}
-            found.append(tuple(weights.get(r, 0.0) for r in range(len(need))))
+    pairs = comb(len(active), 2)
+    steps = max(1, min(RATIOS - 1, MOST_OF_PAIRS // max(1, pairs)))
+    every = -(-pairs // MOST_OF_PAIRS)
+    for a, b in islice(combinations(active, 2), 0, None, max(1, every)):
+        for step in range(1, steps + 1):
+            share = step / (steps + 1)
+            price = [0.0] * len(need)
+            price[a], price[b] = share / need[a], (1 - share) / need[b]
+            found.append(tuple(price))
     return tuple(price for price in dict.fromkeys(found) if any(price))
 
 
