@@ -69,6 +69,7 @@ class App:
             gangs,
             self.metrics,
             solve=self._planner.submit,
+            end_solve=self._planner.end,
             emit=self._events.emit,
             evict=self._evictor.evict,
             write_status=self._statuses.write,

@@ -187,6 +187,13 @@ class Gangs(_Section):
     prompt_retries: int = Field(
         default=3, ge=0, description="Withdrawals in a row that are tried again at once."
     )
+    patience_s: Seconds = Field(
+        default=2.0,
+        description="How long one decision may last while other gangs wait for the planner.",
+    )
+    pause_max_s: Seconds = Field(
+        default=600.0, description="Longest pause of a gang about which the planner was ended."
+    )
     ahead: int = Field(
         default=768,
         ge=1,

@@ -97,6 +97,7 @@ class Bench:
             self.gangs,
             self.metrics,
             solve=lambda _: None,
+            end_solve=lambda _: None,
             emit=self.emitted.append,
             evict=self.evicted.append,
             write_status=self.statuses.append,

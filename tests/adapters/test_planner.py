@@ -20,7 +20,7 @@ from muster.domain.reasons import Cause, DomainTooSmall, TookTooLong, TookTooMuc
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
 from muster.gangs.events import Decided, SolveFailed
-from muster.gangs.instructions import Solve
+from muster.gangs.instructions import EndSolve, Solve
 
 DEADLINE_S = 10.0
 GANG = GangId("default", "ack", "g")
@@ -50,13 +50,16 @@ class Deciding:
 
     def __init__(self, decide: Callable[[Solve, Callable[[], float]], Decision]) -> None:
         self._decide = decide
-        self.is_loaded, self.is_closed = False, threading.Event()
+        self.is_loaded, self.is_closed, self.is_interrupted = False, threading.Event(), threading.Event()
 
     def load(self) -> None:
         self.is_loaded = True
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
         return self._decide(solve, seconds_left)
+
+    def interrupt(self) -> None:
+        self.is_interrupted.set()
 
     def close(self) -> None:
         self.is_closed.set()
@@ -150,6 +153,27 @@ async def test_the_planner_is_loaded_before_the_first_gang_and_closed_at_the_end
         assert place.is_loaded
         assert not place.is_closed.is_set()
     assert place.is_closed.is_set()
+
+
+async def test_only_the_decision_in_progress_is_ended() -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def decide(solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        began.set()
+        may_end.wait(DEADLINE_S)
+        return PLACED
+
+    place = Deciding(decide)
+    async with planning_in(place) as bench:
+        bench.planner.end(EndSolve("g", 1))
+        bench.planner.submit(asked("g"))
+        assert await asyncio.to_thread(began.wait, DEADLINE_S)
+        bench.planner.end(EndSolve("g", 2))
+        assert not place.is_interrupted.is_set()
+        bench.planner.end(EndSolve("g", 1))
+        assert place.is_interrupted.is_set()
+        may_end.set()
+        await bench.answer()
 
 
 async def test_a_process_that_fails_is_told_in_its_own_words() -> None:

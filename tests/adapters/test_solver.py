@@ -75,7 +75,7 @@ def test_a_decision_that_does_not_end_is_ended_and_the_next_one_is_made(
     assert isinstance(decision, Unplaceable)
     (cause,) = decision.causes
     assert isinstance(cause, TookTooLong)
-    assert cause.limit_s == pytest.approx(0.2, abs=0.05)
+    assert cause.seconds == pytest.approx(0.2, abs=0.05)
     assert is_gone(before)
     assert its_pid(process) == process.pid != before
 
@@ -144,6 +144,21 @@ def test_the_signals_that_end_a_service_do_not_end_its_process(process: PlannerP
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(before, number)
     assert its_pid(process) == before
+
+
+def test_a_decision_is_ended_where_others_wait(process: PlannerProcess) -> None:
+    before, answers = its_pid(process), list[Decision]()
+    thread = threading.Thread(target=lambda: answers.append(ask(process, "spins", 1000)))
+    thread.start()
+    while not answers:
+        process.interrupt()  # it may not have begun yet
+        thread.join(0.05)
+    (answer,) = answers
+    assert isinstance(answer, Unplaceable)
+    (cause,) = answer.causes
+    assert isinstance(cause, TookTooLong)
+    assert cause.others_wait
+    assert its_pid(process) != before
 
 
 def test_close_ends_a_decision_in_progress_and_nothing_is_left(process: PlannerProcess) -> None:

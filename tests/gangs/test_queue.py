@@ -74,3 +74,31 @@ def test_what_is_put_and_dropped_for_ever_does_not_pile_up() -> None:
         queue.put("g", 0, 1.0)
         queue.drop("g")
     assert len(queue._by_priority) + len(queue._by_last_turn) <= 4 * FAIR_TURN
+
+
+def test_gangs_of_a_resting_namespace_come_after_all_others_and_not_never() -> None:
+    queue = Queue()
+    for key in ("hog/ack/1", "hog/ack/2", "other/ack/3"):
+        queue.put(key, 9 if key.startswith("hog") else 0, 1.0)
+    assert [queue.pop(resting={"hog"}) for _ in range(4)] == ["other/ack/3", "hog/ack/1", "hog/ack/2", None]
+
+
+def test_a_namespace_that_rests_no_more_has_its_old_place() -> None:
+    queue = Queue()
+    for key, priority in (("hog/ack/1", 9), ("hog/ack/2", 8), ("a/ack/3", 1), ("a/ack/4", 0)):
+        queue.put(key, priority, 1.0)
+    assert queue.pop(resting={"hog"}) == "a/ack/3"
+    queue.put("hog/ack/2", 10, 1.0)
+    queue.drop("hog/ack/1")
+    assert queue.pop() == "hog/ack/2"
+    assert queue.pop() == "a/ack/4"
+
+
+def test_what_rests_and_is_put_again_for_ever_does_not_pile_up() -> None:
+    queue = Queue()
+    queue.put("hog/ack/0", 0, 1.0)
+    for number in range(1000):
+        queue.put("hog/ack/1", 0, 1.0)
+        queue.put(f"a/ack/{number}", 0, 1.0)
+        assert queue.pop(resting={"hog"}) == f"a/ack/{number}"
+    assert len(queue._by_priority) + len(queue._by_last_turn) <= 4 * FAIR_TURN + 16

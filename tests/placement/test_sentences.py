@@ -222,6 +222,10 @@ GOLDEN: list[tuple[Cause, str]] = [
     ),
     (TookTooLong(10.0), "Not decided: the planner was ended after 10.0 s, the limit for one gang"),
     (
+        TookTooLong(2.0, others_wait=True),
+        "Not decided: the planner was ended after 2.0 s, because other gangs waited",
+    ),
+    (
         TookTooMuchMemory(1024),
         "Not decided: the planner was ended because it needed more than 1024 MiB of memory, the limit for "
         "one gang",

@@ -23,7 +23,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.node import Usage
 from muster.gangs import calls
 from muster.gangs.events import Event, SessionClosed, SessionOpened, Tick
-from muster.gangs.instructions import EmitEvent, Evict, Instruction, PushVerdict, Solve, WriteStatus
+from muster.gangs.instructions import EmitEvent, EndSolve, Evict, Instruction, PushVerdict, Solve, WriteStatus
 
 SLICE_S = 0.005
 """Events are handled for so long before the loop's other tasks get a turn."""
@@ -69,12 +69,13 @@ class Owner:
     """Carries events to the gangs and instructions from them. `run` ends only by cancellation, or by a defect
     in the Coordinator: its state can't be trusted then, and a restart rebuilds it from what is bound."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each kind of instruction
         self,
         gangs: Gangs,
         metrics: Metrics,
         *,
         solve: Callable[[Solve], None],
+        end_solve: Callable[[EndSolve], None],
         emit: Callable[[EmitEvent], None],
         evict: Callable[[Evict], None],
         write_status: Callable[[WriteStatus], None],
@@ -84,6 +85,7 @@ class Owner:
         self._gangs = gangs
         self._metrics = metrics
         self._solve = solve
+        self._end_solve = end_solve
         self._emit = emit
         self._evict = evict
         self._write_status = write_status
@@ -152,6 +154,8 @@ class Owner:
             match instruction:
                 case Solve():
                     self._solve(instruction)
+                case EndSolve():
+                    self._end_solve(instruction)
                 case PushVerdict():
                     self._push(instruction)
                 case EmitEvent():

@@ -21,9 +21,9 @@ from muster.adapters.solver.process import Defect
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing, describe, trace_id
 from muster.domain.decision import Decision, Placed
-from muster.domain.reasons import TookTooLong, TookTooMuchMemory
+from muster.domain.reasons import Ended
 from muster.gangs.events import Decided, SolveFailed
-from muster.gangs.instructions import Solve
+from muster.gangs.instructions import EndSolve, Solve
 
 SWITCH_INTERVAL_S = 0.0005
 """Python's default of 5 ms is what a call of the shim would wait, several times over, for a planner that
@@ -44,6 +44,9 @@ class Place(Protocol):
         Raises:
             Defect: the planner failed; the text says how.
         """
+
+    def interrupt(self) -> None:
+        """End the decision in progress, from any thread: it says `TookTooLong`."""
 
     def close(self) -> None:
         """End what decides, from any thread; a decision in progress may fail."""
@@ -69,6 +72,7 @@ class Planner:
         self._waiting: deque[Solve] = deque()
         self._arrived = asyncio.Event()
         self._stopping = False
+        self._deciding: tuple[str, int] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="planner")
 
     def submit(self, solve: Solve) -> None:
@@ -76,6 +80,11 @@ class Planner:
         self._waiting.append(solve)
         self._metrics.planner_queue.set(len(self._waiting))
         self._arrived.set()
+
+    def end(self, instruction: EndSolve) -> None:
+        """End this decision, if it is the one in progress."""
+        if self._deciding == (instruction.gang, instruction.generation):
+            self._place.interrupt()
 
     async def warm(self) -> None:
         """Return when the solver is loaded. `load` runs in the planner's thread."""
@@ -89,7 +98,10 @@ class Planner:
             while self._waiting:
                 solve = self._waiting.popleft()
                 self._metrics.planner_queue.set(len(self._waiting))
-                await self._put(await loop.run_in_executor(self._thread, self._decide, solve))
+                self._deciding = (solve.gang, solve.generation)
+                answer = await loop.run_in_executor(self._thread, self._decide, solve)
+                self._deciding = None
+                await self._put(answer)
             self._arrived.clear()
 
     async def stop(self, deadline_s: float) -> None:
@@ -139,5 +151,5 @@ class Planner:
 def _outcome(decision: Decision) -> str:
     if isinstance(decision, Placed):
         return "placed"
-    ended = any(isinstance(cause, TookTooLong | TookTooMuchMemory) for cause in decision.causes)
+    ended = any(isinstance(cause, Ended) for cause in decision.causes)
     return "ended" if ended else "unplaceable"

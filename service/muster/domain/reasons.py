@@ -320,9 +320,11 @@ class NotDecided:
 
 @dataclass(frozen=True, slots=True)
 class TookTooLong:
-    """The planner was ended after `limit_s` seconds of wall clock: nothing is known."""
+    """The planner was ended after `seconds` of wall clock: nothing is known. `others_wait`: because other
+    gangs waited for it, and not because that is the limit."""
 
-    limit_s: float
+    seconds: float
+    others_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +342,8 @@ class TooManyRoles:
     most: int
 
 
-Undecided = NotDecided | TookTooLong | TookTooMuchMemory
-"""Causes that say nothing about the cluster: the gang is asked about again after a pause."""
+Ended = TookTooLong | TookTooMuchMemory
+"""Causes that say nothing about the cluster: the planner was ended."""
 
 Cause = (
     BadValue

@@ -172,8 +172,9 @@ def _constrained(cause: AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge 
 def _too_much(cause: TookTooLong | TookTooMuchMemory | TooManyRoles) -> str:
     """The gang asks more of the planner than one gang may have."""
     match cause:
-        case TookTooLong(limit_s):
-            return f"not decided: the planner was ended after {limit_s:.1f} s, the limit for one gang"
+        case TookTooLong(seconds, others_wait):
+            why = "because other gangs waited" if others_wait else "the limit for one gang"
+            return f"not decided: the planner was ended after {seconds:.1f} s, {why}"
         case TookTooMuchMemory(limit_mib):
             limit = f"{limit_mib} MiB of memory, the limit for one gang"
             return f"not decided: the planner was ended because it needed more than {limit}"

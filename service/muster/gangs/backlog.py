@@ -69,9 +69,15 @@ class Backlog:
         self.leave(gang)
         self._queue.forget(gang.key)
 
-    def next(self, only_partial: bool = False) -> str | None:
-        """The gang to be planned now, taken out of the queue; `only_partial` as `Queue.pop` takes it."""
-        return self._queue.pop(only_partial)
+    @property
+    def waiting(self) -> int:
+        """How many gangs wait for the planner."""
+        return len(self._queue)
+
+    def next(self, only_partial: bool = False, resting: Collection[str] = ()) -> str | None:
+        """The gang to be planned now, taken out of the queue; `only_partial` and `resting` as `Queue.pop`
+        takes them."""
+        return self._queue.pop(only_partial, resting)
 
     def next_to_update(self) -> str | None:
         """A gang to be asked about for the numbers alone, if it is still refused."""

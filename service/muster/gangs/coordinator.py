@@ -110,6 +110,7 @@ class Coordinator:
         found = (
             lives.alarms.next(),
             lives.backlog.update_at,
+            lives.turns.ends_at if lives.backlog.waiting else None,
             lives.earmarks.next_at(),
             self._statuses.next_deadline(),
             *lives.orphans.values(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import Undecided
+from muster.domain.reasons import Ended, NotDecided
 from muster.domain.sentences import sentence
 from muster.gangs import events
 from muster.gangs.gang import Gang, Solving, usages
@@ -14,20 +14,24 @@ from muster.gangs.lives import Lives
 
 def decided(lives: Lives, event: events.Decided) -> None:
     """The planner answered: a plan, or that nothing fits."""
-    found = _asked(lives, event.gang, event.generation)
+    found = _asked(lives, event)
     if found is None:
         return
-    gang, solving = found
+    gang, solving, took_s = found
     decision = event.decision
     if isinstance(decision, Unplaceable):
         overtaken = lives.backlog.overtaken(gang)
         if gang.arrived is not None:  # of pods that it was not asked about
             lives.settle(gang, event.now)
             return
+        if any(isinstance(cause, Ended) for cause in decision.causes):
+            lives.ended(gang, sentence(decision), event.now, took_s)
+            return
+        gang.ended, gang.pause_s = 0, 0.0
         if overtaken and not gang.overtaken:
             lives.again(gang, Trigger.OUTDATED)
             return
-        if any(isinstance(cause, Undecided) for cause in decision.causes):
+        if any(isinstance(cause, NotDecided) for cause in decision.causes):
             lives.not_decided(gang, sentence(decision), event.now)
             return
         lives.refused(gang, decision.causes, sentence(decision), event.now)
@@ -48,22 +52,25 @@ def decided(lives: Lives, event: events.Decided) -> None:
 
 def solve_failed(lives: Lives, event: events.SolveFailed) -> None:
     """The planner has a defect: the gang is shown as refused, and asked about again."""
-    found = _asked(lives, event.gang, event.generation)
+    found = _asked(lives, event)
     if found is not None:
         text = f"the planner failed, which is a defect: {event.error}"
         lives.not_decided(found[0], text, event.now)
 
 
-def _asked(lives: Lives, gang: str, generation: int) -> tuple[Gang, Solving] | None:
-    """The gang that waits for this answer, with what was asked; None when the answer is void."""
+def _asked(lives: Lives, answer: events.Decided | events.SolveFailed) -> tuple[Gang, Solving, float] | None:
+    """The gang that waits for this answer, what was asked, and how many seconds it took; None when the
+    answer is void."""
+    gang, generation = answer.gang, answer.generation
     solving = lives.solving
     if solving is None or (solving.gang, solving.generation) != (gang, generation):
         return None
     lives.solving = None
+    took_s = lives.turns.over(answer.now)
     record = lives.gangs.get(gang)
     if record is None or record.generation != generation or record.phase is not Phase.PLANNING:
         return None
-    return record, solving
+    return record, solving, took_s
 
 
 def _outdated(lives: Lives, gang: Gang, solving: Solving, decision: Placed) -> bool:

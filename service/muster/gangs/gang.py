@@ -123,6 +123,10 @@ class Gang:
     evicting: frozenset[str] = frozenset()
     lost: str = ""
     attempts: int = 0
+    ended: int = 0
+    """How often in a row the planner was ended while it decided about this gang."""
+    pause_s: float = 0.0
+    """How long it had to wait after the last of these."""
     overtaken: bool = False
     stale: bool = False
     landed: int = 0

@@ -25,6 +25,14 @@ class Solve:
     excluded: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class EndSolve:
+    """End the decision about this gang, if it is still being made: others wait. It is answered as ever."""
+
+    gang: str
+    generation: int
+
+
 class Outcome(StrEnum):
     """The outcomes of a verdict on the wire."""
 
@@ -91,4 +99,4 @@ class WriteStatus:
     status: PodGroupStatus
 
 
-Instruction = Solve | PushVerdict | EmitEvent | Evict | WriteStatus
+Instruction = Solve | EndSolve | PushVerdict | EmitEvent | Evict | WriteStatus

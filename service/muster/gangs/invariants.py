@@ -81,7 +81,8 @@ def _goes_on(gang: Gang, lives: Lives) -> list[str]:
         broken.append(f"{gang.key} is {gang.phase} and waits for the planner")
     if gang.phase is Phase.PLANNING and not (waits or asked):
         broken.append(f"{gang.key} is {gang.phase}, and nobody is going to ask")
-    if gang.phase is Phase.UNPLACEABLE and not waits:
+    pauses = gang.ended and Alarm.PHASE in gang.alarms
+    if gang.phase is Phase.UNPLACEABLE and not (waits or pauses):
         broken.append(f"{gang.key} is {gang.phase}, and nothing will help it")
     if gang.phase in _TIMED and Alarm.PHASE not in gang.alarms:
         broken.append(f"{gang.key} is {gang.phase} without an end")

@@ -31,13 +31,15 @@ from muster.gangs.earmark import Earmark, Earmarks, hidden_by
 from muster.gangs.events import Decided
 from muster.gangs.gang import Alarm, Exclusion, Gang, Plan, Solving, usages
 from muster.gangs.halves import is_half
-from muster.gangs.instructions import EventReason, Instruction, Outcome, Solve
+from muster.gangs.instructions import EndSolve, EventReason, Instruction, Outcome, Solve
 from muster.gangs.kept import Kept
 from muster.gangs.ledger import Ledger, fits
 from muster.gangs.life import Phase, Trigger, after
 from muster.gangs.needs import Needs
+from muster.gangs.queue import namespace_of
 from muster.gangs.roster import Group, Roster
 from muster.gangs.settings import Settings
+from muster.gangs.turns import Turns
 from muster.gangs.voice import Kinds, Voice
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
@@ -66,6 +68,7 @@ class Planning:
         self.voice = Voice(settings, self.alarms, self.numbers, lambda: self.active)
         self.backlog = Backlog(self.ledger)
         self.kept = Kept(self.gangs, self.ledger)
+        self.turns = Turns()
         self.earmarks = Earmarks(settings, self.ledger)
         self.ahead: dict[str, int] = {}
         """Members of the gangs that are planned and not permitted yet."""
@@ -144,10 +147,14 @@ class Planning:
         ahead of the shim: what waits there for its turn was planned on old facts, its time runs, and what is
         more urgent comes after it. Half gangs do not wait for that, unless a higher priority does: their
         grace may be over before."""
-        if self.solving is not None or not self.active or self.silent:
+        if self.solving is not None:
+            if self.backlog.waiting and self.turns.late(self.now):
+                self.voice.instruct(EndSolve(self.solving.gang, self.solving.generation))
+            return
+        if not self.active or self.silent:
             return
         far_ahead = sum(self.ahead.values()) >= self.settings.ahead
-        key = self.backlog.next(only_partial=far_ahead)
+        key = self.backlog.next(far_ahead, self.turns.resting(self.now))
         while key is None and not far_ahead and (old := self.backlog.next_to_update()) is not None:
             gang = self.gangs.get(old)
             if gang is not None and gang.phase is Phase.UNPLACEABLE and Alarm.COUNT not in gang.alarms:
@@ -164,6 +171,7 @@ class Planning:
         gang.needs = Needs.of(request, watched)
         self.solving = Solving(key, gang.generation, request, snapshot)
         self.backlog.asked()
+        self.turns.began(namespace_of(key), self.now, self.settings.patience_s, gang.ended)
         self.voice.instruct(Solve(key, gang.generation, request, snapshot, excluded))
 
     def open_to(self, gang: Gang) -> Snapshot:
@@ -181,7 +189,7 @@ class Planning:
         order = scheduling_order(solving.request, placed, solving.snapshot)
         batch = self._batch(gang, len(order), solving.request.min_member)
         gang.plan = Plan(gang.generation, solving.request, placed, pods, order, batch, event.trace_id)
-        gang.reason = ""
+        gang.reason, gang.ended, gang.pause_s = "", 0, 0.0
         self.ledger.hold(usages(placed, pods))
         self.go(gang, Trigger.PLACED)
         gang.kept -= pods.keys()
@@ -226,6 +234,14 @@ class Planning:
     def refused(self, gang: Gang, causes: Iterable[Cause], text: str, now: float) -> None:
         """The planner has causes why nothing fits."""
         self.nothing_fits(gang, tuple(map(kind, causes)), text, now)
+
+    def ended(self, gang: Gang, text: str, now: float, took_s: float) -> None:
+        """The planner was ended: the gang is asked about again after a pause, longer each time, and not
+        because something came free, which happens all the time."""
+        gang.ended += 1
+        gang.pause_s = self.settings.pause(gang.pause_s, took_s)
+        self.nothing_fits(gang, ("not decided",), text, now, now + gang.pause_s)
+        self.backlog.leave(gang)
 
     def not_decided(self, gang: Gang, text: str, now: float) -> None:
         """The planner failed, or gave up with no proof: asked again after a pause, longer each time."""

@@ -13,6 +13,7 @@ fits. So every few turns the planner goes to the gang that it was asked about lo
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Collection
 
 FAIR_TURN = 4
 """Every so many turns the gang that was planned longest ago comes first."""
@@ -22,13 +23,62 @@ _Entry = tuple[bool, int, int, bool, float, str, int]
 in part, when it was created, its key, number of the entry."""
 
 
+def namespace_of(key: str) -> str:
+    """The namespace of a gang's key."""
+    return key.partition("/")[0]
+
+
+class _Order:
+    """Entries in one order. Those of namespaces that rest lie apart: each is moved once, and not looked at
+    for each turn of the others. `stands`: whether an entry still counts."""
+
+    def __init__(self, stands: Callable[[_Entry], bool]) -> None:
+        self._stands = stands
+        self._heap: list[_Entry] = []
+        self._apart: dict[str, list[_Entry]] = {}
+
+    def __len__(self) -> int:
+        return len(self._heap) + sum(map(len, self._apart.values()))
+
+    def push(self, entry: _Entry) -> None:
+        heapq.heappush(self._heap, entry)
+
+    def first(self, resting: Collection[str]) -> _Entry | None:
+        """The first entry of a namespace that does not rest; where there is none, the first of all."""
+        for namespace in self._apart.keys() - resting:
+            for entry in self._apart.pop(namespace):
+                heapq.heappush(self._heap, entry)
+        while self._heap:
+            entry = self._heap[0]
+            namespace = namespace_of(entry[5])
+            if not self._stands(entry):
+                heapq.heappop(self._heap)
+            elif entry[0] and namespace in resting:
+                heapq.heappush(self._apart.setdefault(namespace, []), heapq.heappop(self._heap))
+            else:
+                return entry
+        return min(filter(None, map(self._head, self._apart.values())), default=None)
+
+    def tidy(self, standing: int) -> None:
+        """Forget entries that stand no more, when they are the most."""
+        if len(self) > 2 * standing + FAIR_TURN:
+            for heap in (self._heap, *self._apart.values()):
+                heap[:] = filter(self._stands, heap)
+                heapq.heapify(heap)
+
+    def _head(self, heap: list[_Entry]) -> _Entry | None:
+        while heap and not self._stands(heap[0]):
+            heapq.heappop(heap)
+        return heap[0] if heap else None
+
+
 class Queue:
     """Gang keys waiting to be planned. Each stands in it once."""
 
     def __init__(self) -> None:
         self._entries: dict[str, int] = {}
-        self._by_priority: list[_Entry] = []
-        self._by_last_turn: list[_Entry] = []
+        self._by_priority = _Order(self._stands)
+        self._by_last_turn = _Order(self._stands)
         self._last_turn: dict[str, int] = {}
         self._turn = 0
         self._number = 0
@@ -41,9 +91,12 @@ class Queue:
         self._entries[key] = self._number
         place = (-priority, not partial, created, key, self._number)
         last_turn = 0 if first else self._last_turn.get(key, 0)
-        heapq.heappush(self._by_priority, (not first, 0, *place))
-        heapq.heappush(self._by_last_turn, (not first, last_turn, *place))
+        self._by_priority.push((not first, 0, *place))
+        self._by_last_turn.push((not first, last_turn, *place))
         self._tidy()  # a standby takes nothing out
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
@@ -57,42 +110,29 @@ class Queue:
         self.drop(key)
         self._last_turn.pop(key, None)
 
-    def pop(self, only_partial: bool = False) -> str | None:
+    def pop(self, only_partial: bool = False, resting: Collection[str] = ()) -> str | None:
         """Take out the next gang and return its key; None if none waits.
 
-        `only_partial`: None too unless the first by priority is bound in part.
+        `only_partial`: None too unless the first by priority is bound in part. Gangs of namespaces that are
+        `resting` come after those of others, except for those that are `first`.
         """
-        if only_partial and not self._partial_is_next():
+        entry = self._by_priority.first(resting)
+        if only_partial and (entry is None or entry[3]):
             return None
         self._turn += 1
-        by_age = self._turn % FAIR_TURN == 0 and not only_partial
-        key = self._first(self._by_last_turn if by_age else self._by_priority)
-        if key is None:
+        if entry is None:
             return None
+        if self._turn % FAIR_TURN == 0 and not only_partial:
+            entry = self._by_last_turn.first(resting) or entry
+        key = entry[5]
         del self._entries[key]
         self._last_turn[key] = self._turn
         self._tidy()
         return key
 
     def _tidy(self) -> None:
-        """Forget entries that stand no more, when they are the most."""
-        for heap in (self._by_priority, self._by_last_turn):
-            if len(heap) > 2 * len(self._entries) + FAIR_TURN:
-                heap[:] = [entry for entry in heap if self._stands(entry)]
-                heapq.heapify(heap)
-
-    def _partial_is_next(self) -> bool:
-        heap = self._by_priority
-        while heap and not self._stands(heap[0]):
-            heapq.heappop(heap)
-        return bool(heap) and not heap[0][3]
-
-    def _first(self, heap: list[_Entry]) -> str | None:
-        while heap:
-            entry = heapq.heappop(heap)
-            if self._stands(entry):
-                return entry[5]
-        return None
+        for order in (self._by_priority, self._by_last_turn):
+            order.tidy(len(self._entries))
 
     def _stands(self, entry: _Entry) -> bool:
         return self._entries.get(entry[5]) == entry[6]

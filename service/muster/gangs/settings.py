@@ -58,6 +58,10 @@ class Settings:
     earmark_s: float = 600.0
     earmark_share: float = 0.75
     status_s: float = 1.0
+    patience_s: float = 2.0
+    """How long a decision may last while other gangs wait for the planner; see `turns`."""
+    pause_max_s: float = 600.0
+    """Longest pause of a gang about which the planner was ended."""
     ahead: int = 768
     """Members that are planned and not permitted, with which no more gangs are planned: half as many again as
     the shim lets through at once (`maxUnderWay`), so that the next ones stand at its door."""
@@ -83,6 +87,10 @@ class Settings:
     def backoff(self, attempts: int) -> float:
         """The pause after this many withdrawals in a row."""
         return min(self.backoff_max_s, self.backoff_s * 2.0 ** min(attempts - 1, 30))
+
+    def pause(self, last_s: float, took_s: float) -> float:
+        """The pause of a gang about which the planner was ended after so long, after a pause of `last_s`."""
+        return min(self.pause_max_s, 2 * max(self.backoff_s, last_s, took_s))
 
     def exclusion(self, refusals: int) -> float:
         """How long a node is left out that has refused a role so often.

@@ -26,23 +26,29 @@ class Inside:
     def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
         self._bounds = bounds
         self._name = place
-        self._closed = False
+        self._closed = self._interrupted = False
 
     def load(self) -> None:
         """Half a second of imports."""
         self._function()
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        self._interrupted = False
+
         def left() -> float:
-            return 0.0 if self._closed else seconds_left()
+            return 0.0 if self._closed or self._interrupted else seconds_left()
 
         bounds = self._bounds
         limits = Limits(bounds.deterministic_time, left, solve.excluded, most_roles=bounds.most_roles)
         decision: Decision = self._function()(solve.snapshot, solve.request, limits)
         return decision
 
-    def close(self) -> None:
+    def interrupt(self) -> None:
         """The decision in progress is told that its time is up."""
+        self._interrupted = True
+
+    def close(self) -> None:
+        """The decision in progress is told that its time is up, and so is each later one."""
         self._closed = True
 
     def _function(self) -> Any:
@@ -73,6 +79,11 @@ class Outside:
             except CantStart as problem:
                 self._stay_inside(problem)
         return self._inside(solve, seconds_left)
+
+    def interrupt(self) -> None:
+        """End the decision in progress; the process is replaced."""
+        self._inside.interrupt()
+        self.process.interrupt()
 
     def close(self) -> None:
         """End the process, and tell a decision inside that its time is up."""

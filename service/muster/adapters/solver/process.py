@@ -139,7 +139,7 @@ class PlannerProcess:
         self._place = place
         self._child: _Child | None = None
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._interrupted = False
 
     @property
     def pid(self) -> int | None:
@@ -164,8 +164,9 @@ class PlannerProcess:
             Defect: the planner failed, or its process died for no known reason.
             Closed: `close` was called.
         """
-        limit_s = seconds_left()
-        until = time.monotonic() + limit_s
+        limit_s, began = seconds_left(), time.monotonic()
+        until = began + limit_s
+        self._interrupted = False
         try:
             child = self._ready(until)
             if child.is_over():
@@ -189,6 +190,9 @@ class PlannerProcess:
             self._replace("took too long", solve)
             return Unplaceable(solve.request.gang, (TookTooLong(limit_s),))
         except (EOFError, OSError) as end:
+            if self._interrupted and not self._closed:
+                self._replace("others wait", solve)
+                return Unplaceable(solve.request.gang, (TookTooLong(time.monotonic() - began, True),))
             return self._died(solve, limit_s, end)
         match reply:
             case Answer(decision, ends):
@@ -202,6 +206,13 @@ class PlannerProcess:
                 defect.add_note(trace)
                 raise defect
         raise Defect(f"the planner's process answered {reply!r}")
+
+    def interrupt(self) -> None:
+        """End the decision in progress, from any thread. Between two decisions it costs a new process."""
+        with self._lock:
+            if self._child is not None and self._child.is_ready:
+                self._interrupted = True
+                self._child.kill()
 
     def close(self) -> None:
         """End the process; a decision in progress raises Closed."""
