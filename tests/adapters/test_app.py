@@ -25,11 +25,11 @@ DEADLINE_S = 30.0
 
 
 @asynccontextmanager
-async def serving(api: FakeApi, folder: Path) -> AsyncIterator[tuple[App, Config]]:
+async def serving(api: FakeApi, folder: Path, **settings: Any) -> AsyncIterator[tuple[App, Config]]:
     async with api.running() as port:
         config = load(
             environment={},
-            flags={"kubeconfig": kubeconfig(folder, port), "socket": str(folder / "run" / "s")},
+            flags={"kubeconfig": kubeconfig(folder, port), "socket": str(folder / "run" / "s"), **settings},
         )
         app = App(config, Coordinator(), planning(config))
         stop = asyncio.Event()
@@ -174,3 +174,36 @@ async def test_what_a_config_map_says_is_waited_for(api: FakeApi, short_folder: 
         assert why.startswith("waiting for the first list of configmaps kube-system")
         api.held.clear()
         await asyncio.wait_for(app.owner.synced(), DEADLINE_S)
+
+
+async def test_a_gang_that_no_planner_could_decide_is_ended_and_the_others_are_planned(
+    api: FakeApi, short_folder: Path
+) -> None:
+    """450 pods of 450 roles: minutes of work, and gigabytes."""
+    api.nodes = [gpu_node(f"n{number:03}", 8) for number in range(100)]
+    api.pods = {}
+    for number in range(450):
+        hog = api.pods[f"hog-{number:03}"] = gpu_pod(f"hog-{number:03}", 1)
+        hog["metadata"]["labels"] = {
+            "gpu-topology": "hog",
+            "gpu-topology-replica": "450",
+        }
+        hog["spec"]["containers"][0]["resources"]["requests"] = {"cpu": f"{1000 + number}m"}
+    limits = {"planner.time_limit_s": 0.5, "planner.most_roles": 1000}
+    async with (
+        serving(api, short_folder, **limits) as (app, _),
+        grpc.aio.insecure_channel(app.endpoint.address) as channel,
+    ):
+        watch = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
+        stream = watch(v1.WatchRequest(session="s"), timeout=DEADLINE_S)
+        await stream.read()
+        refused = (await stream.read()).verdict
+        assert refused.outcome is v1.Outcome.REFUSED
+        assert refused.reason.startswith("Not decided: the planner was ended after 0.5 s")
+        pods = await api.stream()
+        pods.event("ADDED", gpu_pod("late", 8))
+        while (verdict := (await stream.read()).verdict).names != ["late"]:
+            assert verdict.outcome is v1.Outcome.REFUSED
+        assert verdict.outcome is v1.Outcome.PLANNED
+        assert (await get(app, "/readyz"))[0] == 200
+        assert 'muster_decision_seconds_count{outcome="ended"}' in (await get(app, "/metrics"))[1]

@@ -39,6 +39,12 @@ EXIT_S = 1.0
 
 POLL_S = 0.002
 
+WATCH_S = 0.1
+"""So often the memory of the process is looked at while it decides."""
+
+SHORT_S = 2.0
+"""The time limit of a decision for which others have waited already while the process was started."""
+
 START_S = 60.0
 """How long a process may take to load the planner."""
 
@@ -51,10 +57,6 @@ class CantStart(Exception):
 
 class Defect(Exception):
     """The planner failed in its process. The text is the error's type and message."""
-
-
-class StillStarting(Exception):
-    """The process has not loaded the planner yet, and may still do so."""
 
 
 class Closed(Exception):
@@ -89,7 +91,7 @@ class _Child:
         finally:
             theirs.close()
         self.channel, self.sent, self.is_ready = ours, Sent(), False
-        self.resident_before = 0
+        self.resident_before = self.resident_most = 0
         self.must_be_ready_by = time.monotonic() + START_S
 
     @property
@@ -105,9 +107,17 @@ class _Child:
         """Whether it has closed its end of the socket, while nothing was asked of it."""
         return bool(select.select([self.channel], [], [], 0)[0])
 
-    def reap(self, grace_s: float = 0.0) -> tuple[int, int]:
+    def watch(self, until: float) -> None:
+        """Wait for an answer, or until then, and note how much memory it holds meanwhile. (The kernel's own
+        note of that, `ru_maxrss`, counts what the service held when it started the process.)"""
+        while (left := until - time.monotonic()) > 0:
+            if select.select([self.channel], [], [], min(left, WATCH_S))[0]:
+                return
+            self.resident_most = max(self.resident_most, self.resident())
+
+    def reap(self, grace_s: float = 0.0) -> int:
         """End it, if it has not ended by itself after `grace_s`, and wait until it is gone: its exit status,
-        and the most memory that it held, in bytes."""
+        negative for a signal."""
         until = time.monotonic() + grace_s
         gone = os.WEXITED | os.WNOHANG | os.WNOWAIT
         with contextlib.suppress(ChildProcessError):
@@ -116,11 +126,11 @@ class _Child:
         self.kill()
         self.channel.close()
         try:
-            _, status, usage = os.wait4(self._process.pid, 0)
+            _, status = os.waitpid(self._process.pid, 0)
         except ChildProcessError:
-            return 0, 0
+            return 0
         self._process.returncode = os.waitstatus_to_exitcode(status)
-        return self._process.returncode, usage.ru_maxrss * 1024
+        return self._process.returncode
 
     def resident(self) -> int:
         """The memory that it holds now, in bytes; 0 where nobody says."""
@@ -138,8 +148,9 @@ class PlannerProcess:
         self._bounds = bounds
         self._place = place
         self._child: _Child | None = None
+        self._spare: _Child | None = None
         self._lock = threading.Lock()
-        self._closed = self._interrupted = False
+        self._closed = self._interrupted = self._hurry = False
 
     @property
     def pid(self) -> int | None:
@@ -154,24 +165,27 @@ class PlannerProcess:
             CantStart: it did not come so far.
             Closed: `close` was called.
         """
-        self._ready(time.monotonic() + 2 * START_S)
+        self._ready()
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
-        """Decide. Where the process reaches a limit it is ended, and the next one started at once.
+        """Decide. Where the process reaches a limit it is ended, and the next one started at once. The time
+        limit counts from when there is a process that has loaded the planner.
 
         Raises:
             CantStart: there is no process, and none can be started.
             Defect: the planner failed, or its process died for no known reason.
             Closed: `close` was called.
         """
-        limit_s, began = seconds_left(), time.monotonic()
+        limit_s, self._interrupted, self._hurry = seconds_left(), False, False
+        child = self._ready()
+        if child.is_over():
+            self._replace("died between two decisions", solve, EXIT_S)
+            child = self._ready()
+        if self._hurry:
+            limit_s = min(limit_s, SHORT_S)
+        began = time.monotonic()
         until = began + limit_s
-        self._interrupted = False
         try:
-            child = self._ready(until)
-            if child.is_over():
-                self._replace("died between two decisions", solve, EXIT_S)
-                child = self._ready(until)
             ask = Ask(
                 child.sent.difference(solve.snapshot),
                 solve.request,
@@ -182,10 +196,9 @@ class PlannerProcess:
                 self._bounds.most_roles,
             )
             wire.send(child.channel, wire.encoded(ask), until + MARGIN_S)
+            child.watch(until + MARGIN_S)
             reply = wire.decoded(wire.receive(child.channel, until + MARGIN_S))
             child.resident_before = child.resident()
-        except StillStarting:
-            return Unplaceable(solve.request.gang, (TookTooLong(limit_s),))
         except TimeoutError:
             self._replace("took too long", solve)
             return Unplaceable(solve.request.gang, (TookTooLong(limit_s),))
@@ -213,34 +226,35 @@ class PlannerProcess:
             if self._child is not None and self._child.is_ready:
                 self._interrupted = True
                 self._child.kill()
+            else:
+                self._hurry = True
 
     def close(self) -> None:
         """End the process; a decision in progress raises Closed."""
         with self._lock:
             self._closed = True
-            child, self._child = self._child, None
-        if child is not None:
+            children = [child for child in (self._child, self._spare) if child is not None]
+            self._child = self._spare = None
+        for child in children:
             child.kill()
             with contextlib.suppress(OSError):
                 child.channel.shutdown(socket.SHUT_RDWR)
             child.reap()
 
-    def _ready(self, until: float) -> _Child:
+    def _ready(self) -> _Child:
         """The process, once it has loaded the planner."""
         child = self._child or self._start()
         if child.is_ready:
             return child
         try:
-            hello = wire.decoded(wire.receive(child.channel, min(until, child.must_be_ready_by)))
+            hello = wire.decoded(wire.receive(child.channel, child.must_be_ready_by))
         except TimeoutError as late:
-            if time.monotonic() < child.must_be_ready_by:
-                raise StillStarting from late
             self._end()
             raise CantStart(f"the planner's process was not ready within {START_S:g} s") from late
         except (EOFError, OSError) as end:
             if self._closed:
                 raise Closed from end
-            status, _ = self._end(EXIT_S)
+            status = self._end(EXIT_S)
             raise CantStart(f"the planner's process ended with status {status} before it was ready") from end
         assert isinstance(hello, Ready)
         child.is_ready, child.resident_before = True, child.resident()
@@ -250,26 +264,36 @@ class PlannerProcess:
         with self._lock:
             if self._closed:
                 raise Closed
-            try:
-                self._child = _Child(self._place)
-            except OSError as problem:
-                raise CantStart(f"the planner's process can't be started: {problem}") from problem
+            self._child, self._spare = self._spare or self._new(), None
             return self._child
 
-    def _end(self, grace_s: float = 0.0) -> tuple[int, int]:
-        """End the process, if there is one: its exit status, and the most memory that it held."""
+    def _new(self) -> _Child:
+        try:
+            return _Child(self._place)
+        except OSError as problem:
+            raise CantStart(f"the planner's process can't be started: {problem}") from problem
+
+    def _end(self, grace_s: float = 0.0) -> int:
+        """End the process, if there is one; returns its exit status."""
         with self._lock:
             child, self._child = self._child, None
-        return child.reap(grace_s) if child is not None else (0, 0)
+        return child.reap(grace_s) if child is not None else 0
 
-    def _replace(self, why: str, solve: Solve, grace_s: float = 0.0) -> tuple[int, int]:
+    def _replace(self, why: str, solve: Solve, grace_s: float = 0.0) -> int:
         """End the process and start the next one, which loads the planner while others wait."""
         ended = self._end(grace_s)
         gang = str(solve.request.gang)
-        log.warning("the planner's process is replaced", why=why, gang=gang, status=ended[0])
+        log.warning("the planner's process is replaced", why=why, gang=gang, status=ended)
         with contextlib.suppress(CantStart, Closed):  # the next decision meets it again, and says so
             self._start()
+            self._prepare_spare()
         return ended
+
+    def _prepare_spare(self) -> None:
+        """Start one more process: where one had to be ended, others will have to be."""
+        with self._lock:
+            if not self._closed and self._spare is None:
+                self._spare = self._new()
 
     def _out_of_memory(self, solve: Solve) -> Decision:
         self._replace("took too much memory", solve)
@@ -279,12 +303,12 @@ class PlannerProcess:
         """It is gone with no answer: memory was refused to the solver, the kernel ended it, or a defect."""
         if self._closed:
             raise Closed from end
-        before = self._child.resident_before if self._child is not None else 0
-        status, most = self._replace("died", solve, EXIT_S)
+        child = self._child
+        grown = 0 if child is None else child.resident_most - child.resident_before
+        status = self._replace("died", solve, EXIT_S)
         if status == -signal.SIGALRM:
             return Unplaceable(solve.request.gang, (TookTooLong(limit_s),))
-        grown = most - before
-        if status < 0 and before and grown > self._bounds.memory_mib << 19:
+        if status < 0 and grown > self._bounds.memory_mib << 19:
             return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
         raise Defect(f"the planner's process died ({name})") from end
