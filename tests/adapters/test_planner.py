@@ -48,6 +48,8 @@ class Bench:
 class Deciding:
     """A function as the planner's thread calls it."""
 
+    waited_s = 0.25
+
     def __init__(self, decide: Callable[[Solve, Callable[[], float]], Decision]) -> None:
         self._decide = decide
         self.is_loaded, self.is_closed, self.is_interrupted = False, threading.Event(), threading.Event()
@@ -95,6 +97,7 @@ async def test_each_solve_is_answered_in_order_with_its_generation() -> None:
         answers = [await bench.answer() for _ in range(3)]
     assert [answer.generation for answer in answers] == [1, 2, 3]
     assert all(isinstance(answer, Decided) and answer.decision is PLACED for answer in answers)
+    assert all(isinstance(answer, Decided) and answer.waited_s == 0.25 for answer in answers)
     assert bench.metrics.value("muster_decision_seconds_count", outcome="placed") == 3
 
 

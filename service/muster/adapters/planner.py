@@ -35,6 +35,10 @@ log = structlog.get_logger(__name__)
 class Place(Protocol):
     """`placement.place.place` with the limits of this service: blocking, called in the planner's thread."""
 
+    @property
+    def waited_s(self) -> float:
+        """How long the last decision waited before it began, in seconds."""
+
     def load(self) -> None:
         """Load the solver, before the first gang has to wait for it."""
 
@@ -145,7 +149,8 @@ class Planner:
             took_ms=round(took * 1000, 1),
             trace_id=trace,
         )
-        return Decided(time.monotonic(), solve.gang, solve.generation, decision, trace)
+        waited_s = self._place.waited_s
+        return Decided(time.monotonic(), solve.gang, solve.generation, decision, trace, waited_s)
 
 
 def _outcome(decision: Decision) -> str:

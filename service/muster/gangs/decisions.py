@@ -66,7 +66,7 @@ def _asked(lives: Lives, answer: events.Decided | events.SolveFailed) -> tuple[G
     if solving is None or (solving.gang, solving.generation) != (gang, generation):
         return None
     lives.solving = None
-    took_s = lives.turns.over(answer.now)
+    took_s = lives.turns.over(answer.now, answer.waited_s if isinstance(answer, events.Decided) else 0.0)
     record = lives.gangs.get(gang)
     if record is None or record.generation != generation or record.phase is not Phase.PLANNING:
         return None

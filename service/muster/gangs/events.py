@@ -106,13 +106,15 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The planner answered an instruction `Solve`. `trace_id`: of the trace that shows how, "" for none."""
+    """The planner answered an instruction `Solve`. `trace_id`: of the trace that shows how, "" for none.
+    `waited_s`: how long the gang waited, in seconds, before the planner began."""
 
     now: float
     gang: str
     generation: int
     decision: Decision
     trace_id: str = ""
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

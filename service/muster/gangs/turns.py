@@ -42,9 +42,10 @@ class Turns:
             self._no_long_turn[namespace] = now + LONG_TURNS * min(patience_s, MOST_S)
         self._namespace, self._since, self.ends_at = namespace, now, now + patience_s
 
-    def over(self, now: float) -> float:
-        """The planner has answered; returns how long it took, in seconds."""
-        took, self.ends_at = max(0.0, now - self._since), None
+    def over(self, now: float, waited_s: float = 0.0) -> float:
+        """The planner has answered; returns how long it took, in seconds, without `waited_s`: how long it
+        took until it began, for which the gang can do nothing."""
+        took, self.ends_at = max(0.0, now - self._since - waited_s), None
         if took > FREE_S:
             begins = max(now, self._rest.get(self._namespace, now))
             self._rest[self._namespace] = begins + took * (1 / SHARE - 1)

@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 class Inside:
     """Decides on the thread that calls it."""
 
+    waited_s = 0.0
+
     def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
         self._bounds = bounds
         self._name = place
@@ -63,6 +65,11 @@ class Outside:
         self.process = PlannerProcess(bounds, place)
         self._inside = Inside(bounds, place)
         self._inside_until = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """How long the last decision waited for a process, in seconds."""
+        return self.process.waited_s
 
     def load(self) -> None:
         """Start the process and wait until it is ready; load the planner here where that fails."""

@@ -42,8 +42,8 @@ POLL_S = 0.002
 WATCH_S = 0.1
 """So often the memory of the process is looked at while it decides."""
 
-SHORT_S = 2.0
-"""The time limit of a decision for which others have waited already while the process was started."""
+SHORT_S = 1.0
+"""A decision for which others wait has so long at least. It may have waited itself for a process."""
 
 START_S = 60.0
 """How long a process may take to load the planner."""
@@ -107,13 +107,13 @@ class _Child:
         """Whether it has closed its end of the socket, while nothing was asked of it."""
         return bool(select.select([self.channel], [], [], 0)[0])
 
-    def watch(self, until: float) -> None:
-        """Wait for an answer, or until then, and note how much memory it holds meanwhile. (The kernel's own
-        note of that, `ru_maxrss`, counts what the service held when it started the process.)"""
-        while (left := until - time.monotonic()) > 0:
-            if select.select([self.channel], [], [], min(left, WATCH_S))[0]:
-                return
-            self.resident_most = max(self.resident_most, self.resident())
+    def answers(self, within_s: float) -> bool:
+        """Whether an answer, or its end, comes within this time. Where not, it is noted how much memory it
+        holds. (The kernel's own note, `ru_maxrss`, counts what the service held when it started it.)"""
+        if select.select([self.channel], [], [], within_s)[0]:
+            return True
+        self.resident_most = max(self.resident_most, self.resident())
+        return False
 
     def reap(self, grace_s: float = 0.0) -> int:
         """End it, if it has not ended by itself after `grace_s`, and wait until it is gone: its exit status,
@@ -149,8 +149,11 @@ class PlannerProcess:
         self._place = place
         self._child: _Child | None = None
         self._spare: _Child | None = None
+        self._wants_spare = False
+        self.waited_s = 0.0
+        """How long the last decision waited for a process, in seconds."""
         self._lock = threading.Lock()
-        self._closed = self._interrupted = self._hurry = False
+        self._closed = self._interrupted = False
 
     @property
     def pid(self) -> int | None:
@@ -176,14 +179,22 @@ class PlannerProcess:
             Defect: the planner failed, or its process died for no known reason.
             Closed: `close` was called.
         """
-        limit_s, self._interrupted, self._hurry = seconds_left(), False, False
+        try:
+            return self._decided(solve, seconds_left())
+        except (OSError, ValueError) as end:  # the socket was closed under it
+            if self._closed:
+                raise Closed from end
+            raise
+
+    def _decided(self, solve: Solve, limit_s: float) -> Decision:
+        self._interrupted, asked = False, time.monotonic()
         child = self._ready()
         if child.is_over():
             self._replace("died between two decisions", solve, EXIT_S)
             child = self._ready()
-        if self._hurry:
-            limit_s = min(limit_s, SHORT_S)
+        self._prepare_spare()
         began = time.monotonic()
+        self.waited_s = began - asked
         until = began + limit_s
         try:
             ask = Ask(
@@ -196,16 +207,16 @@ class PlannerProcess:
                 self._bounds.most_roles,
             )
             wire.send(child.channel, wire.encoded(ask), until + MARGIN_S)
-            child.watch(until + MARGIN_S)
+            while not child.answers(WATCH_S) and time.monotonic() < until + MARGIN_S:
+                if self._interrupted and time.monotonic() > began + SHORT_S:
+                    self._replace("others wait", solve)
+                    return Unplaceable(solve.request.gang, (TookTooLong(time.monotonic() - began, True),))
             reply = wire.decoded(wire.receive(child.channel, until + MARGIN_S))
             child.resident_before = child.resident()
         except TimeoutError:
             self._replace("took too long", solve)
             return Unplaceable(solve.request.gang, (TookTooLong(limit_s),))
         except (EOFError, OSError) as end:
-            if self._interrupted and not self._closed:
-                self._replace("others wait", solve)
-                return Unplaceable(solve.request.gang, (TookTooLong(time.monotonic() - began, True),))
             return self._died(solve, limit_s, end)
         match reply:
             case Answer(decision, ends):
@@ -221,13 +232,8 @@ class PlannerProcess:
         raise Defect(f"the planner's process answered {reply!r}")
 
     def interrupt(self) -> None:
-        """End the decision in progress, from any thread. Between two decisions it costs a new process."""
-        with self._lock:
-            if self._child is not None and self._child.is_ready:
-                self._interrupted = True
-                self._child.kill()
-            else:
-                self._hurry = True
+        """End the decision in progress, once it has had `SHORT_S`. Any thread may call this."""
+        self._interrupted = True
 
     def close(self) -> None:
         """End the process; a decision in progress raises Closed."""
@@ -286,13 +292,14 @@ class PlannerProcess:
         log.warning("the planner's process is replaced", why=why, gang=gang, status=ended)
         with contextlib.suppress(CantStart, Closed):  # the next decision meets it again, and says so
             self._start()
-            self._prepare_spare()
+        self._wants_spare = True
         return ended
 
     def _prepare_spare(self) -> None:
-        """Start one more process: where one had to be ended, others will have to be."""
-        with self._lock:
-            if not self._closed and self._spare is None:
+        """Start one more process, if one had to be ended before: others will have to be. Not while the other
+        one starts, which gangs wait for."""
+        with self._lock, contextlib.suppress(CantStart):
+            if self._wants_spare and not self._closed and self._spare is None:
                 self._spare = self._new()
 
     def _out_of_memory(self, solve: Solve) -> Decision:
