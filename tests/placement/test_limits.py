@@ -12,6 +12,8 @@ import pytest
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.reasons import NodesExcluded, NotDecided, TooManyRoles
 from muster.placement import place as planner
+from muster.placement.explain import enough
+from muster.placement.explain.joint import most_together
 from muster.placement.gang.site import Site
 from muster.placement.limits import MOST_ROLES
 from muster.placement.place import Limits, place
@@ -88,6 +90,27 @@ def test_where_the_solver_does_not_find_how_few_racks_do_the_gang_is_placed_in_m
     assert crossed["zone"] == share + 1
     assert crossed["rack"] <= 15 * share
     assert decision.optimal or decision.unproven in ("rack", "node")
+
+
+def test_once_the_wall_clock_is_spent_no_more_is_counted_to_explain_a_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many roles each count takes a while, and there are many to be left out."""
+    snapshot = cluster("rack r1: a[2]\n rack r2: b[2]")
+    request = gang(" + ".join(f"3 x 1 GPU {cpu} cpu" for cpu in range(1, 9)) + ", min 20")
+    counted: list[int] = []
+
+    def count(*args: object) -> object:
+        counted.append(1)
+        return most_together(*args)  # type: ignore[arg-type]  # passed on as it comes
+
+    monkeypatch.setattr(enough, "most_together", count)
+    assert isinstance(place(snapshot, request), Unplaceable)
+    in_time = len(counted)
+    decision = place(snapshot, request, Limits(seconds_left=lambda: 0.0))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes
+    assert len(counted) - in_time == 0 < in_time
 
 
 def test_more_roles_than_are_planned_together_are_refused_before_any_search(

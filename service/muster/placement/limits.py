@@ -14,7 +14,8 @@ PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
 
 
 MOST_ROLES = 64
-"""Roles of one gang, by default: crafted gangs of so many take 2 s of a core at most, of 400 a minute."""
+"""Roles of one gang, by default. To place crafted gangs of so many takes 2 s of a core, of 100 a minute; to
+explain a refusal takes up to 16 s, which the wall clock bounds."""
 
 
 @dataclass(slots=True)
