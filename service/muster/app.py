@@ -12,7 +12,6 @@ import gc
 import signal
 import socket as sockets
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -187,9 +186,9 @@ class App:
         waiting = [name for name, watcher in self._watchers.items() if not watcher.synced.is_set()]
         return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
 
-    def _shown(self) -> dict[str, object]:
+    async def _shown(self) -> dict[str, object]:
         """What /gangs says."""
-        return {"ready": self.owner.is_synced, "gangs": self.owner.summary()}
+        return {"ready": self.owner.is_synced, "gangs": await self.owner.summary()}
 
     def _show_at_scrape(self) -> None:
         def silence() -> Iterable[tuple[str, float]]:
@@ -198,12 +197,10 @@ class App:
                 yield name, now - watcher.last_heard
 
         def phases() -> Iterable[tuple[str, float]]:
-            counts = Counter(str(gang.phase) for gang in self.owner.summary())
-            return [(phase, float(count)) for phase, count in counts.items()]
+            return [(phase, float(count)) for phase, count in self.owner.counts()[0].items()]
 
         def queues() -> Iterable[tuple[str, float]]:
-            counts = Counter(gang.queue for gang in self.owner.summary() if gang.queue)
-            return [(queue, float(count)) for queue, count in counts.items()]
+            return [(queue, float(count)) for queue, count in self.owner.counts()[1].items()]
 
         self.metrics.read_at_scrape("muster_gangs", "Gangs by phase.", "phase", phases)
         self.metrics.read_at_scrape(

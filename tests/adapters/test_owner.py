@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.server import Refusal
 from muster.adapters.grpc.sessions import Cause, Session
-from muster.adapters.owner import Owner
+from muster.adapters.owner import SHOWN_AT_ONCE, Owner
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.node import Resources, Usage
 from muster.domain.podgroup import PodGroupStatus
@@ -41,6 +42,9 @@ class Recorded:
         self.deadline: float | None = None
         self.fails: type | None = None
         self.order: list[str] = []
+        self.gangs = 0
+        self.shown: list[int] = []
+        """How many gangs were looked at, each time."""
 
     def handle(self, event: Event) -> list[Instruction]:
         if self.fails is type(event):
@@ -75,8 +79,15 @@ class Recorded:
     def next_deadline(self) -> float | None:
         return self.deadline
 
-    def summary(self) -> object:
-        return ()
+    def keys(self) -> list[str]:
+        return [f"g{number:04}" for number in range(self.gangs)]
+
+    def counts(self) -> tuple[Counter[str], Counter[str]]:
+        return Counter(), Counter()
+
+    def summary(self, keys: Iterable[str]) -> tuple[object, ...]:
+        self.shown.append(len(list(keys)))
+        return tuple(keys)
 
     def evicts(self, uid: str) -> bool:
         return True
@@ -245,3 +256,19 @@ async def test_a_defect_in_the_gangs_ends_the_owner(bench: Bench) -> None:
     await bench.owner.put(NodeGone(0.0, "a"))
     with pytest.raises(RuntimeError, match="a defect"):
         await asyncio.wait_for(bench.task, DEADLINE_S)
+
+
+async def test_the_loop_goes_on_while_many_gangs_are_shown(bench: Bench) -> None:
+    bench.gangs.gangs = 1000
+    turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            turns.append(len(bench.gangs.shown))
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    assert await bench.owner.summary() == bench.gangs.keys()
+    task.cancel()
+    assert max(bench.gangs.shown) <= SHOWN_AT_ONCE
+    assert set(turns) >= set(range(1, len(bench.gangs.shown))), "a turn after each part"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -24,6 +25,9 @@ from muster.domain.node import Usage
 from muster.gangs import calls
 from muster.gangs.events import Event, SessionClosed, SessionOpened, Tick
 from muster.gangs.instructions import EmitEvent, EndSolve, Evict, Instruction, PushVerdict, Solve, WriteStatus
+
+SHOWN_AT_ONCE = 200
+"""Gangs that are looked at, for a reader, before the loop's other tasks get a turn: some milliseconds."""
 
 SLICE_S = 0.005
 """Events are handled for so long before the loop's other tasks get a turn."""
@@ -55,7 +59,9 @@ class Gangs(Protocol):
         uid: str,
     ) -> list[Instruction]: ...
     def next_deadline(self) -> float | None: ...
-    def summary(self) -> Any: ...
+    def keys(self) -> list[str]: ...
+    def counts(self) -> tuple[Counter[str], Counter[str]]: ...
+    def summary(self, keys: Iterable[str]) -> tuple[Any, ...]: ...
     def evicts(self, uid: str) -> bool: ...
 
 
@@ -121,8 +127,18 @@ class Owner:
     def is_synced(self) -> bool:
         return self._synced.is_set()
 
-    def summary(self) -> Any:
-        return self._gangs.summary()
+    async def summary(self) -> list[Any]:
+        """All gangs, some at a time: the loop does other work between them."""
+        views: list[Any] = []
+        keys = self._gangs.keys()
+        for start in range(0, len(keys), SHOWN_AT_ONCE):
+            views += self._gangs.summary(keys[start : start + SHOWN_AT_ONCE])
+            await asyncio.sleep(0)
+        return views
+
+    def counts(self) -> tuple[Counter[str], Counter[str]]:
+        """How many gangs there are by phase, and by queue."""
+        return self._gangs.counts()
 
     def shut_down(self) -> None:
         """End the session."""

@@ -6,7 +6,7 @@ By default on a free port of the loopback interface; the address is written besi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -30,7 +30,11 @@ class Web:
     """The HTTP server. `gangs` gives what /gangs shows; `unready` why the service is not ready, or ""."""
 
     def __init__(
-        self, metrics: Metrics, gangs: Callable[[], object], unready: Callable[[], str], socket: Path
+        self,
+        metrics: Metrics,
+        gangs: Callable[[], Awaitable[object]],
+        unready: Callable[[], str],
+        socket: Path,
     ) -> None:
         self._metrics = metrics
         self._gangs = gangs
@@ -80,4 +84,4 @@ class Web:
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def _on_gangs(self, _: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(self._gangs()), content_type="application/json")
+        return web.Response(body=msgspec.json.encode(await self._gangs()), content_type="application/json")

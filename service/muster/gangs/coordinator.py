@@ -6,6 +6,9 @@ It is synchronous and not thread-safe: one task owns it. Every Solve that it ask
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import Policies
@@ -117,11 +120,27 @@ class Coordinator:
         )
         return min((when for when in found if when is not None), default=None)
 
-    def summary(self) -> tuple[GangView, ...]:
-        """All gangs, by key. To look changes nothing: no alarm is set."""
+    def keys(self) -> list[str]:
+        """The keys of all gangs, in order."""
+        return sorted(self.lives.gangs)
+
+    def counts(self) -> tuple[Counter[str], Counter[str]]:
+        """How many gangs there are by phase, and by the queue of their PodGroup where they have one."""
+        phases, queues = Counter[str](), Counter[str]()
+        for gang in self.lives.gangs.values():
+            phases[gang.phase.value] += 1
+            if gang.group.pod_group is not None and gang.group.pod_group.queue:
+                queues[gang.group.pod_group.queue] += 1
+        return phases, queues
+
+    def summary(self, keys: Iterable[str] | None = None) -> tuple[GangView, ...]:
+        """The gangs of these keys, without those that are gone; all gangs, by key, where none are named. To
+        look changes nothing: no alarm is set."""
         views = []
-        for key in sorted(self.lives.gangs):
-            gang = self.lives.gangs[key]
+        for key in self.keys() if keys is None else keys:
+            gang = self.lives.gangs.get(key)
+            if gang is None:
+                continue
             group = self.lives.counted(gang) or gang.group
             views.append(view(gang, requests.priority(group), requests.created(group)))
         return tuple(views)
