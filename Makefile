@@ -198,6 +198,12 @@ demo: $(READY) ## Show gangs being placed on a local cluster (builds what it nee
 example: $(READY) ## Apply NAME=… of examples/ on a local cluster and show what comes of it; without NAME, list them
 	@$(PY) -m local_cluster.examples $(if $(KEEP),--keep) $(NAME)
 
+.PHONY: up
+up: $(READY) ## A local cluster with Muster until Ctrl-C (NODES=40 GPUS=8 RACK=8 GPU=h100, or SHAPE=file)
+	@$(PY) -m local_cluster.up $(if $(NODES),--nodes '$(NODES)') $(if $(GPUS),--gpus '$(GPUS)') \
+	  $(if $(RACK),--rack '$(RACK)') $(if $(GPU),--gpu '$(GPU)') $(if $(RESOURCE),--resource '$(RESOURCE)') \
+	  $(if $(SHAPE),--shape '$(SHAPE)') $(if $(DIR),--dir '$(DIR)')
+
 .PHONY: kind-up
 kind-up: $(READY) ## A kind cluster with GPU-shaped nodes and Muster in it (needs docker)
 	$(PY) kind-cluster/up.py

@@ -25,7 +25,7 @@ from local_cluster.demo.show import Show
 from local_cluster.nodes import NodesNotReady
 from local_cluster.places import cache_root
 from local_cluster.processes import ProcessError
-from local_cluster.recipes import RECIPES
+from local_cluster.recipes import COMPONENTS, RECIPES
 from local_cluster.stack import Stack, StackError
 
 FAILURES = (
@@ -89,6 +89,13 @@ class Sandbox:
         self._show.say("\nCtrl-C stops it.", "bold")
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
+
+    def ended(self) -> str:
+        """The name of a process that should run and does not; "" while all of them run."""
+        there = self.cluster.running()
+        parts = {"muster serve": self.stack.service.alive, "the scheduler": self.stack.scheduler.alive}
+        gone = [name for name in COMPONENTS if name not in there]
+        return next(iter(gone + [name for name, alive in parts.items() if not alive]), "")
 
     def stop(self) -> None:
         """Stop everything; no interrupt comes between from here on."""

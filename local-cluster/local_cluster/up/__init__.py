@@ -1,0 +1,1 @@
+"""`make up`: a cluster with Muster on it to try things on, which stays until Ctrl-C."""
