@@ -152,3 +152,16 @@ def test_pods_of_another_scheduler_count_as_used(scene: Scene) -> None:
     scene.event("TopologyUnplaceable", large)
     scene.runs(scene.create(objects.pod("small", gpus=5)))
     assert large not in scene.bound()
+
+
+def test_a_placed_job_has_one_event_on_its_first_pod_and_one_on_the_job(scene: Scene) -> None:
+    scene.node(objects.node("a"))
+    template = objects.pod("template", gang=objects.ack("g", 4))
+    scene.apply(objects.job("train", template, completions=4))
+    scene.until(lambda: len(scene.pods_of_job("train")) == 4, "four pods")
+    pods = scene.pods_of_job("train")
+    scene.runs(pods)
+    scene.event("TopologyPlaced", "train")
+    placed = scene.event("TopologyPlaced", pods[0])
+    assert {event.pod for event in scene.events("TopologyPlaced")} == {"train", pods[0]}
+    assert "4 of 4 members" in placed.message

@@ -43,8 +43,9 @@ def test_a_member_of_an_unplaceable_gang_is_deleted_and_replaced(scene: Scene) -
     scene.node(objects.node("a", gpus=2))
     gang = objects.ack("g", 3)
     names = scene.create(*(objects.pod(f"w-{rank}", gang=gang) for rank in range(3)))
+    scene.event("TopologyUnplaceable", names[0])
     for name in names:
-        scene.event("TopologyUnplaceable", name)
+        scene.says(name, objects.GPU)
     scene.delete(names[0])
     scene.node(objects.node("b", gpus=2))
     scene.runs(scene.create(objects.pod("lone")))

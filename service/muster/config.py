@@ -107,6 +107,11 @@ class Events(_Section):
     )
     per_s: float = Field(default=50.0, gt=0, description="Events posted in a second, at most.")
     burst: Positive = Field(default=100, description="Events posted at once after a pause, at most.")
+    namespace_queue: Positive = Field(default=1_000, description="Events of one namespace that may wait.")
+    namespace_per_s: float = Field(default=20.0, gt=0, description="Events of one namespace in a second.")
+    namespace_burst: Positive = Field(
+        default=50, description="Events of one namespace posted at once after a pause, at most."
+    )
     repeat_after_s: Seconds = Field(
         default=600.0, description="A pod's last event is posted again only after so long."
     )

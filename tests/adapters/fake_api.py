@@ -108,6 +108,8 @@ class FakeApi:
         self.lists: list[dict[str, str]] = []
         self.posted: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.failing: list[int] = []
+        self.refusing: dict[str, int] = {}
+        """Namespace → the status with which each POST in it is refused."""
         """Statuses that the next requests are refused with."""
         self.retry_after = "0"
         """Where the pods are refused: how long to wait, as text."""
@@ -235,6 +237,8 @@ class FakeApi:
         body = await request.json()
         if self.failing:
             return _status(self.failing.pop(0))
+        if refused := self.refusing.get(body["metadata"].get("namespace", "")):
+            return _status(refused)
         self.posted.put_nowait(body)
         if body.get("involvedObject", {}).get("name") in self.never_answered:
             await asyncio.sleep(DEADLINE_S)

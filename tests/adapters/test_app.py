@@ -148,7 +148,7 @@ async def test_a_pod_group_is_planned_and_shows_how_it_stands(api: FakeApi, shor
         stream = watch(v1.WatchRequest(session="s"), timeout=DEADLINE_S)
         await stream.read()
         assert (await stream.read()).verdict.outcome is v1.Outcome.REFUSED
-        events = [await api.event() for _ in range(3)]
+        events = [await api.event() for _ in range(2)]
         assert {event["involvedObject"]["kind"] for event in events} == {"Pod", "PodGroup"}
         assert {event["reason"] for event in events} == {"TopologyUnplaceable"}
         path, body = await api.patch()

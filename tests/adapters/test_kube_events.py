@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -116,6 +117,72 @@ async def test_the_rate_is_limited(api: FakeApi, client: KubeClient) -> None:
         await drained(poster)
         assert loop.time() - began >= 0.09
     assert api.posted.qsize() == 11
+
+
+def of_gang(namespace: str, pod: str) -> EmitEvent:
+    return EmitEvent(namespace, ((pod, f"uid-{namespace}-{pod}"),), EventReason.UNPLACEABLE, "no room")
+
+
+async def test_a_namespace_that_floods_delays_and_drops_its_own_events_alone(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """Nothing of the flood's rest can be posted while the test runs: its budget is two events."""
+    settings = EventSettings(queue=100, namespace_queue=80, namespace_per_s=1e-6, namespace_burst=2)
+    async with posting(client, settings) as (poster, metrics):
+        for number in range(4000):
+            poster.emit(of_gang("flood", f"pod-{number}"))
+        for number in range(15):
+            poster.emit(of_gang(f"quiet-{number}", "a"))
+            poster.emit(of_gang(f"quiet-{number}", "b"))
+        seen = [await api.event() for _ in range(32)]
+    of = [str(event["metadata"]["namespace"]) for event in seen]
+    assert of.count("flood") == 2
+    assert len({name for name in of if name != "flood"}) == 15
+    # the flood gave way: 10 of its events for those that found the queue full
+    assert results(metrics) == {"posted": 32, "dropped": 4000 - 80 + 10, "failed": 0, "repeated": 0}
+
+
+async def test_a_namespace_that_refuses_events_holds_up_itself_alone(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """As one does whose quota of events is used up: each of its events is tried again for long."""
+    api.refusing["full"] = 403
+    metrics = Metrics()
+    poster = EventPoster(client, metrics, "host-1", EventSettings(burst=1000), Retry(first_s=60, limit_s=60))
+    async with at_work(poster):
+        for number in range(400):
+            poster.emit(of_gang("full", f"pod-{number}"))
+        poster.emit(of_gang("other", "a"))
+        while (await api.event())["metadata"]["namespace"] != "other":
+            pass
+    assert results(metrics)["dropped"] == 0
+
+
+async def test_events_on_nodes_have_a_budget_of_their_own(api: FakeApi, client: KubeClient) -> None:
+    settings = EventSettings(namespace_per_s=1e-6, namespace_burst=1)
+    async with posting(client, settings) as (poster, _):
+        for pod in "abc":
+            poster.emit(of_gang("default", pod))
+        poster.emit(EmitEvent("default", (("n", "n"),), EventReason.INVALID, "broken", "Node"))
+        kinds = [(await api.event())["involvedObject"]["kind"] for _ in range(2)]
+    assert sorted(kinds) == ["Node", "Pod"]
+
+
+@pytest.mark.parametrize("name", ["train", "Train_1", "a/../b", "-", "x" * 300])
+async def test_a_controller_may_have_any_name(api: FakeApi, client: KubeClient, name: str) -> None:
+    """An ownerReference may name what no object can be called; the event's own name must be one."""
+    emit = EmitEvent("default", ((name, "u"),), EventReason.PLACED, "placed", "Job", "batch/v1")
+    async with posting(client) as (poster, _):
+        poster.emit(emit)
+        event = await api.event()
+    assert event["involvedObject"] == {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "namespace": "default",
+        "name": name,
+        "uid": "u",
+    }
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", event["metadata"]["name"])
 
 
 @pytest.mark.parametrize("code", [403, 503], ids=["it does not know our rights yet", "it is not ready"])

@@ -14,7 +14,7 @@ from muster.dialects.pods import gang_keys, read
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import Settings
 from muster.domain.node import Resources
-from muster.domain.pod import Batch, GangClaim
+from muster.domain.pod import Batch, Controller, GangClaim
 from muster.domain.reasons import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from tests.dialects.objects import pod_object
@@ -228,6 +228,14 @@ def test_who_owns_it_and_where_it_stands() -> None:
     )
     assert (pod.owner, pod.rank, pod.priority, pod.created) == ("job", 12, 7, 1767225600.0)
     assert (pod.terminating, pod.gated, pod.present) == (True, True, False)
+
+
+def test_events_go_to_its_controller() -> None:
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job", "controller": True}
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "other"}
+    gpu_pod = read(pod_object(labels=GANG, ownerReferences=[other, job]))
+    assert gpu_pod.controller == Controller("batch/v1", "Job", "train", "job")
+    assert read(pod_object(labels=GANG, ownerReferences=[other])).controller is None
 
 
 @pytest.mark.parametrize(

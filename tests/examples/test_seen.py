@@ -49,6 +49,24 @@ MOMENTS: dict[str, tuple[list[Object], list[Object], Outcome, bool]] = {
         False,
     ),
     "one is refused": ([waiting("p", "no room")], [event("p", REFUSED)], Outcome(0, 1, REFUSED), True),
+    "two run, and the first has the gang's event": (
+        [pod("p"), pod("q")],
+        [event("p", PLACED)],
+        Outcome(2, 2),
+        True,
+    ),
+    "two are refused, and only one has its condition": (
+        [waiting("p", "no room"), waiting("q")],
+        [event("p", REFUSED)],
+        Outcome(0, 2, REFUSED),
+        False,
+    ),
+    "two are refused": (
+        [waiting("p", "no room"), waiting("q", "no room")],
+        [event("p", REFUSED)],
+        Outcome(0, 2, REFUSED),
+        True,
+    ),
     "another one's event": ([waiting("p")], [event("q", REFUSED)], Outcome(0, 1), False),
     "events of others": ([pod("p")], [event("p", "Scheduled")], Outcome(1, 1), False),
 }

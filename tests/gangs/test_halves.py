@@ -106,7 +106,7 @@ def test_what_finds_no_place_in_time_is_given_up_as_a_whole() -> None:
     assert evict.why == "only 1 of 2 members could be bound in time"
     assert world.phase() == "given up"
     last = world.events[-1]
-    assert (last.reason, last.objects) == (EventReason.WITHDRAWN, (("p0", "p0"), ("p1", "p1")))
+    assert (last.reason, last.objects) == (EventReason.WITHDRAWN, (("p0", "p0"),))
     assert last.message == (
         "gang given up: only 1 of 2 members could be bound in time; what is bound is evicted"
     )

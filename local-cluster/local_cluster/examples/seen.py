@@ -70,14 +70,14 @@ def outcome(pods: Sequence[Object], events: Iterable[Object]) -> Outcome:
 
 
 def told(pods: Iterable[Object], events: Iterable[Object]) -> bool:
-    """Whether all has been said: an event on each pod, and a condition on those that nothing can help but a
-    change of the cluster or of the pods."""
-    reasons = {event["involvedObject"].get("name"): event["reason"] for event in topology(events)}
-    return all(
-        runs(pod) or reason == "TopologyWaiting" or condition(pod)
-        for pod in pods
-        if (reason := reasons.get(pod["metadata"]["name"])) is not None
-    ) and all(pod["metadata"]["name"] in reasons for pod in pods)
+    """Whether all has been said: an event, and a condition on each pod that nothing can help but a change of
+    the cluster or of the pods. Events are the gang's: its first pod has one, the others need not."""
+    pods = list(pods)
+    names = {pod["metadata"]["name"] for pod in pods}
+    said = [event["reason"] for event in topology(events) if event["involvedObject"].get("name") in names]
+    if pods and not said:
+        return False
+    return all(runs(pod) or said[-1] == "TopologyWaiting" or condition(pod) for pod in pods)
 
 
 def counted(groups: Iterable[Object], expected: Outcome) -> bool:

@@ -12,6 +12,7 @@ class _Object(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
 
 
 class OwnerReference(_Object, frozen=True):
+    api_version: str = ""
     uid: str = ""
     kind: str = ""
     name: str = ""

@@ -12,7 +12,7 @@ from muster.dialects.reading import agreed
 from muster.dialects.requests import Asked
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import Controller, GangClaim, Pod, Wishes
 from muster.domain.reasons import BadValue, Cause, DialectsDisagree, ForgedAllocation
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
@@ -53,6 +53,7 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
         claim=claim,
         rank=ranks.read(meta) if said.rank is None else said.rank,
         owner=_owner(meta),
+        controller=_controller(meta) if claim is not None else None,
         priority=spec.priority or 0,
         created=_seconds(meta.creation_timestamp),
         started=_seconds(obj.status.start_time),
@@ -81,6 +82,14 @@ def _owner(meta: Metadata) -> str:
     if deployment := deployment_of(meta):
         return f"Deployment/{deployment}"
     return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
+
+
+def _controller(meta: Metadata) -> Controller | None:
+    """The controller itself; for a Deployment's pod its ReplicaSet."""
+    for owner in meta.owner_references or ():
+        if owner.controller:
+            return Controller(owner.api_version, owner.kind, owner.name, owner.uid)
+    return None
 
 
 def deployment_of(meta: Metadata) -> str:

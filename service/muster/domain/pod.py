@@ -57,6 +57,16 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Controller:
+    """The object that made a pod, as the pod's controlling ownerReference names it."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod. `node` is "" until it is bound. `causes` say what is ill-formed in it; such a pod is never
     planned. `gpus` counts whole GPUs of `gpu_resource`, summed over its containers; `container_gpus` are the
@@ -82,6 +92,8 @@ class Pod:
     rank: int | None = None
     owner: str = ""
     """UID of its controller; "Deployment/<name>" for a Deployment's, "" for a bare pod."""
+    controller: Controller | None = None
+    """What events about its gang are posted on; None for a bare pod."""
     priority: int = 0
     created: float = 0.0
     started: float = 0.0

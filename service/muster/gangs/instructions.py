@@ -68,8 +68,8 @@ class EventReason(StrEnum):
 class EmitEvent:
     """Post one Kubernetes event on each of these objects: (name, UID). One a change of state, never a retry.
 
-    `kind` is Pod, PodGroup, ConfigMap, or Node, which has no namespace: its events go to `default`, its UID
-    being its name, as the kubelet does it.
+    `kind` is Pod, PodGroup, the kind of a controller, ConfigMap, or Node. A node has no namespace: its events
+    go to `default`, its UID being its name, as the kubelet does it.
     """
 
     namespace: str

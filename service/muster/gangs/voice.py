@@ -1,7 +1,8 @@
 """What the shim and the users are told: verdicts and events, none of them twice.
 
-A refusal is worth a scheduling cycle, a condition and an event of each pod: it is given once for each kind of
-reason, to those that have not had it. Where only its numbers change, they are told at a slow rate.
+A refusal is worth a scheduling cycle and a condition of each pod: it is given once for each kind of reason,
+to those that have not had it. Where only its numbers change, they are told at a slow rate. Events are posted
+on the gang's first pod and on its PodGroup or controller alone, however many members the gang has.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from muster.domain.pod import Controller
 from muster.domain.sentences import MAX_CHARACTERS
 from muster.gangs.alarms import Alarms
 from muster.gangs.gang import Alarm, Gang
@@ -90,16 +92,30 @@ class Voice:
     def emit(
         self, gang: Gang, reason: EventReason, message: str, pods: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        """One event on each of these pods, or on each waiting member, once for each change of state."""
+        """Post one event on the gang, once for each change of state.
+
+        It is posted on the first of `pods` by name (the waiting members where none are given), and on the
+        gang's PodGroup, or where it has none on the controller of that pod.
+        """
         said = (reason, "" if reason in _SAID_ONCE else message)
         pods = pods or gang.waiting()
         if self._listening() and pods and gang.announced != said:
             gang.announced = said
             namespace = gang.group.gang.namespace
-            self._out.append(EmitEvent(namespace, pods, reason, message))
+            first = min(pods)
+            self._out.append(EmitEvent(namespace, (first,), reason, message))
             if (group := gang.group.pod_group) is not None:
                 where = ((group.name, group.uid),)
                 self._out.append(EmitEvent(namespace, where, reason, message, "PodGroup", group.api_version))
+            elif (by := _controller(gang, first[1])) is not None:
+                where = ((by.name, by.uid),)
+                self._out.append(EmitEvent(namespace, where, reason, message, by.kind, by.api_version))
+
+
+def _controller(gang: Gang, uid: str) -> Controller | None:
+    """Return the controller of a member; None for a bare pod, or where the pod has gone."""
+    members = (*gang.group.unbound, *gang.group.bound)
+    return next((pod.controller for pod in members if pod.uid == uid), None)
 
 
 def short(text: str) -> str:

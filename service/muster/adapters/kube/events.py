@@ -1,13 +1,16 @@
 """Kubernetes events: what users see in `kubectl describe`, never at the cost of planning.
 
-They are posted at a limited rate. What does not fit into the queue is dropped and counted: an event is a
-courtesy, the pods' condition and /gangs carry the same sentence. core/v1 is used because `kubectl describe`
+They are posted at a limited rate, in all and for each namespace: a namespace that floods delays and drops its
+own events alone. What does not fit into the queue is dropped and counted: an event is a courtesy, the pods'
+condition and /gangs carry the same sentence. core/v1 is used because `kubectl describe`
 and every collector read it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ from uuid import uuid4
 import structlog
 
 from muster.adapters.kube.client import ApiError, KubeClient, KubeError
+from muster.adapters.kube.fairqueue import FairQueue, Shares
 from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.printable import printable
@@ -27,6 +31,11 @@ MESSAGE_LIMIT = 1024
 """Bytes that the API server takes in `message`; our sentences put the cause first."""
 HTTP_CONFLICT = 409
 """There is an event of this name: a try whose answer did not come had landed."""
+NODES = ""
+"""The budget of events on nodes, which are no namespace's."""
+WINDOW = 16
+"""Events of a namespace that are being sent or sent again: where its events are refused, the others go on."""
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,198}[a-z0-9])?")
 NORMAL = frozenset({EventReason.WAITING, EventReason.PLACED})
 
 log = structlog.get_logger(__name__)
@@ -34,12 +43,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EventSettings:
-    """`queue`: how many may wait. `per_s` and `burst`: how fast they are posted. `repeat_after_s`: an
-    object's last event is posted once more only after so long."""
+    """`queue`: how many may wait. `per_s` and `burst`: how fast they are posted. `namespace_…`: the same for
+    one namespace. `repeat_after_s`: an object's last event is posted once more only after so long."""
 
     queue: int = 10_000
     per_s: float = 50.0
     burst: int = 100
+    namespace_queue: int = 1_000
+    namespace_per_s: float = 20.0
+    namespace_burst: int = 50
     repeat_after_s: float = 600.0
 
 
@@ -56,6 +68,11 @@ class _Post:
     id: str
     """Of the event's own name, the same at each try."""
 
+    @property
+    def budget(self) -> str:
+        """Whose rate and room it takes."""
+        return NODES if self.kind == "Node" else self.namespace
+
 
 class EventPoster(Outbox[_Post]):
     """Posts events. `instance` names this process in them."""
@@ -69,7 +86,19 @@ class EventPoster(Outbox[_Post]):
         retry: Retry | None = None,
     ) -> None:
         self._settings = settings or EventSettings()
-        super().__init__(self._settings.queue, retry)
+        super().__init__(sys.maxsize, retry)  # what may wait is bounded before it
+        self._unsent = FairQueue[_Post](
+            Shares(
+                self._settings.queue,
+                self._settings.namespace_queue,
+                self._settings.namespace_per_s,
+                self._settings.namespace_burst,
+                WINDOW,
+            )
+        )
+        self._changed = asyncio.Event()
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
         self._client = client
         self._metrics = metrics
         self._instance = instance
@@ -95,9 +124,48 @@ class EventPoster(Outbox[_Post]):
             )
             if self._repeated(uid, instruction.reason, message):
                 self._metrics.event("repeated")
-            elif not self._put(post.id, post, of=uid):
-                del self._last[uid]  # it was not said
+            elif (dropped := self._unsent.put(post.budget, post, time.monotonic())) is not None:
+                self._last.pop(dropped.uid, None)  # it was not said
                 self._metrics.event("dropped")
+        if self._unsent:
+            self._all_sent.clear()
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Post what is queued; ends only by cancellation."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super().run())
+            group.create_task(self._feed())
+
+    async def drained(self) -> None:
+        """Return when nothing waits any more."""
+        await self._all_sent.wait()
+        await super().drained()
+
+    async def _feed(self) -> None:
+        """Pass on what its namespace's budget and the common rate allow, one namespace after another."""
+        while True:
+            ready_in = self._unsent.ready_in(time.monotonic())
+            if ready_in == 0:
+                await self._take_token()
+                post = self._unsent.take(time.monotonic())
+                self._put(post.id, post, of=post.uid)
+                if not self._unsent:
+                    self._all_sent.set()
+                continue
+            self._changed.clear()
+            await self._until_changed(ready_in)
+
+    async def _until_changed(self, within_s: float | None) -> None:
+        # not wait_for: before Python 3.12 it loses a cancellation that comes with the change
+        timer = None
+        if within_s is not None:
+            timer = asyncio.get_running_loop().call_later(within_s, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def _repeated(self, uid: str, reason: EventReason, message: str) -> bool:
         """Whether the object's last event said the same not long ago: a retry, and no change of state."""
@@ -119,7 +187,6 @@ class EventPoster(Outbox[_Post]):
             await asyncio.sleep(-self._tokens / self._settings.per_s)
 
     async def _send(self, item: _Post) -> None:
-        await self._take_token()
         what = f"event on {item.kind.lower()} {item.namespace}/{item.name}"
         await self._client.post(what, f"/api/v1/namespaces/{item.namespace}/events", self._body(item))
 
@@ -127,6 +194,8 @@ class EventPoster(Outbox[_Post]):
         return time.monotonic() - self._client.silent_s
 
     def _ended(self, item: _Post, refusal: KubeError | None) -> None:
+        self._unsent.done(item.budget, time.monotonic())
+        self._changed.set()
         if refusal is None or (isinstance(refusal, ApiError) and refusal.status == HTTP_CONFLICT):
             self._metrics.event("posted")
         else:  # often in a namespace that is going away: nobody will miss it there
@@ -138,7 +207,7 @@ class EventPoster(Outbox[_Post]):
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{post.name[:200]}.{post.id}", "namespace": post.namespace},
+            "metadata": {"name": _event_name(post), "namespace": post.namespace},
             "involvedObject": {
                 "apiVersion": post.api_version,
                 "kind": post.kind,
@@ -156,6 +225,12 @@ class EventPoster(Outbox[_Post]):
             "reportingComponent": COMPONENT,
             "reportingInstance": self._instance,
         }
+
+
+def _event_name(post: _Post) -> str:
+    """Return the event's own name. A controller may be called what no object can be called."""
+    named = _OBJECT_NAME.fullmatch(post.name[:200])
+    return f"{post.name[:200] if named else COMPONENT}.{post.id}"
 
 
 def _shortened(message: str) -> str:
