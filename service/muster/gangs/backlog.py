@@ -10,14 +10,16 @@ from muster.gangs.gang import Gang
 from muster.gangs.ledger import Ledger
 from muster.gangs.needs import Needs, may_fit_now
 from muster.gangs.queue import Queue
+from muster.gangs.refused import RefusedNeeds
 from muster.gangs.watched import Marks
 
 
 class Backlog:
     """Each gang is in the queue, refused, or neither.
 
-    Gangs with equal needs are looked at once. What is passed over is shown with numbers that are old: it is
-    asked about again from `update_at` on, while nobody else waits for the planner.
+    Gangs with equal needs are looked at once, and all needs together. What is passed over is shown with
+    numbers that are old: it is asked about again from `update_at` on, while no other gang waits for the
+    planner.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -29,10 +31,15 @@ class Backlog:
         """Refused gangs that were holding places when they were refused: each is looked at alone."""
         self._constrained: set[Needs] = set()
         """Those of `_refused` that other pods bear on."""
+        self._needs = RefusedNeeds()
+        self._numbers: dict[Needs, int] = {}
+        """Refused needs → the number of their refusal, in the order of time."""
+        self._number = 0
+        self._passed_over = -1
+        """Refused needs with at most this number were passed over, but for some that may have been asked."""
         self._gained: set[str] = set()
         self._marks = Marks()
         self._anywhere = False
-        self._passed_over: set[Needs] = set()
         self._to_update: list[str] = []
 
     def wait(self, gang: Gang, partial: bool, first: bool) -> None:
@@ -43,7 +50,12 @@ class Backlog:
     def refused(self, gang: Gang) -> None:
         """Nothing fits it now."""
         assert gang.needs is not None
-        self._refused.setdefault(gang.needs, set()).add(gang.key)
+        if gang.needs not in self._refused:
+            self._refused[gang.needs] = set()
+            self._needs.add(gang.needs)
+            self._number += 1
+            self._numbers[gang.needs] = self._number
+        self._refused[gang.needs].add(gang.key)
         if gang.kept:
             self._holding[gang.key] = gang
         if gang.needs.watched is not None:
@@ -61,7 +73,8 @@ class Backlog:
         if gang.needs in self._refused:
             self._refused[gang.needs].discard(gang.key)
             if not self._refused[gang.needs]:
-                del self._refused[gang.needs]
+                del self._refused[gang.needs], self._numbers[gang.needs]
+                self._needs.discard(gang.needs)
                 self._constrained.discard(gang.needs)
 
     def forget(self, gang: Gang) -> None:
@@ -89,16 +102,23 @@ class Backlog:
         self._gained.update(gained)
         self._marks.add(marks)
         self._anywhere |= anywhere
-        came_free = bool(gained) or anywhere
-        asked = self._refused if came_free else self._constrained
-        helped = {needs for needs in asked if anywhere or may_fit_now(needs, self._ledger, gained, marks)}
-        if came_free:
-            self._passed_over |= self._refused.keys() - helped
-        if self._passed_over and self.update_at is None:
-            self.update_at = update_at
-        keys = set(itertools.chain.from_iterable(self._refused[needs] for needs in helped))
-        keys.update(key for key, gang in self._holding.items() if self._may_fit(gang, gained, marks))
-        return sorted(keys)
+        if anywhere:
+            return self._woken(self._refused.keys(), update_at)
+        helped = set(self._needs.may_fit(self._ledger, gained)) if gained else set()
+        for needs in self._constrained - helped if marks else ():
+            if may_fit_now(needs, self._ledger, (), marks):
+                helped.add(needs)
+        keys = self._woken(helped, update_at if gained else None)
+        holding = (key for key, gang in self._holding.items() if self._may_fit(gang, gained, marks))
+        return sorted({*keys, *holding})
+
+    def _woken(self, helped: Collection[Needs], update_at: float | None) -> list[str]:
+        """Return the gangs with these needs; note from when on the others show old numbers, if they do."""
+        if update_at is not None and len(helped) < len(self._refused):
+            self._passed_over = self._number
+            if self.update_at is None:
+                self.update_at = update_at
+        return sorted(itertools.chain.from_iterable(self._refused[needs] for needs in helped))
 
     def asked(self) -> None:
         """The planner is asked about the cluster as it is now."""
@@ -115,6 +135,6 @@ class Backlog:
 
     def update(self) -> None:
         """The time has come to ask about what was passed over."""
-        old = (self._refused[needs] for needs in self._passed_over if needs in self._refused)
+        old = (self._refused[needs] for needs, at in self._numbers.items() if at <= self._passed_over)
         self._to_update = sorted({*self._to_update, *itertools.chain.from_iterable(old)}, reverse=True)
-        self._passed_over, self.update_at = set(), None
+        self._passed_over, self.update_at = -1, None

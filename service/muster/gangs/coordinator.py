@@ -115,6 +115,7 @@ class Coordinator:
             lives.backlog.update_at,
             lives.turns.ends_at if lives.backlog.waiting else None,
             lives.earmarks.next_at(),
+            lives.now if lives.to_wake else None,
             self._statuses.next_deadline(),
             *lives.orphans.values(),
         )

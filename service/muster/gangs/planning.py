@@ -44,6 +44,8 @@ from muster.gangs.voice import Kinds, Voice
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 """Phases in which a gang that was refused still waits."""
+_WOKEN_AT_ONCE = 2000
+"""Refused gangs that are queued again in one event, some 20 ms; the others follow in the next events."""
 _NEVER = {MemberTooLarge.__name__, ClusterTooSmall.__name__, TooManyRoles.__name__}
 """Kinds of reasons that nothing that ends will change."""
 
@@ -67,6 +69,8 @@ class Planning:
         self.alarms = Alarms(self.gangs, lambda: self.now)
         self.voice = Voice(settings, self.alarms, self.numbers, lambda: self.active)
         self.backlog = Backlog(self.ledger)
+        self.to_wake: dict[str, None] = {}
+        """Keys of refused gangs that something may help and that are not in the queue again yet, in order."""
         self.kept = Kept(self.gangs, self.ledger)
         self.turns = Turns()
         self.earmarks = Earmarks(settings, self.ledger)
@@ -138,20 +142,32 @@ class Planning:
         now is looked at again."""
         update_at = self.now + self.settings.numbers_s
         marks = self.ledger.neighbours.take_marks()
-        for key in self.backlog.freed(self.ledger.take_gained(), marks, anywhere, update_at):
-            if Alarm.COUNT not in self.gangs[key].alarms:  # else it is planned again soon, once it is counted
-                self.again(self.gangs[key], Trigger.FREED)
+        woken = self.backlog.freed(self.ledger.take_gained(), marks, anywhere, update_at)
+        self.to_wake |= dict.fromkeys(woken)
+
+    def _wake(self) -> None:
+        """Plan gangs again that something may help, so many for each event: the event loop is not held up.
+        The planner is asked when all have their place in the queue, so that they keep their order."""
+        for _ in range(min(_WOKEN_AT_ONCE, len(self.to_wake))):
+            key = next(iter(self.to_wake))
+            del self.to_wake[key]
+            gang = self.gangs.get(key)
+            if gang is None or gang.phase is not Phase.UNPLACEABLE:
+                continue  # it was planned again meanwhile, for another reason
+            if Alarm.COUNT not in gang.alarms:  # else it is planned again soon, once it is counted
+                self.again(gang, Trigger.FREED)
 
     def _pump(self) -> None:
         """Ask for the next plan, one at a time: its snapshot must hold what the one before took. And not far
         ahead of the shim: what waits there for its turn was planned on old facts, its time runs, and what is
         more urgent comes after it. Half gangs do not wait for that, unless a higher priority does: their
         grace may be over before."""
+        self._wake()
         if self.solving is not None:
             if self.backlog.waiting and self.turns.late(self.now):
                 self.voice.instruct(EndSolve(self.solving.gang, self.solving.generation))
             return
-        if not self.active or self.silent:
+        if self.to_wake or not self.active or self.silent:
             return
         far_ahead = sum(self.ahead.values()) >= self.settings.ahead
         key = self.backlog.next(far_ahead, self.turns.resting(self.now))

@@ -1,0 +1,86 @@
+"""Many refused gangs that something may help: queued again in small parts, and none of them forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.domain.node import Resources
+from muster.gangs import events, planning
+from muster.gangs.life import Phase
+from tests.gangs.world import World, foreign, node, pod
+
+
+def refused() -> World:
+    """Twelve refused gangs of different needs."""
+    world = World().start(node("a", 8), node("b", 8))
+    world.see(foreign("f", "a", gpus=8), foreign("g", "b", gpus=8))
+    world.see(
+        *(
+            pod(f"p{number:02}", gang="", gpus=2, priority=number % 3, resources=Resources(number, 0, 1))
+            for number in range(12)
+        )
+    )
+    assert phases(world) == {"unplaceable": 12}
+    return world
+
+
+@pytest.fixture
+def crowd(monkeypatch: pytest.MonkeyPatch) -> World:
+    """The same, and three of them are queued again in one event."""
+    monkeypatch.setattr(planning, "_WOKEN_AT_ONCE", 3)
+    return refused()
+
+
+def phases(world: World) -> dict[str, int]:
+    return dict(world.coordinator.counts()[0])
+
+
+def planned(world: World) -> set[str]:
+    return {gang.key for gang in world.coordinator.lives.gangs.values() if gang.phase is Phase.PLANNED}
+
+
+def test_the_planner_is_asked_once_all_are_queued(crowd: World) -> None:
+    crowd.auto = False
+    asked = len(crowd.solves)
+    crowd.pods.pop("f")
+    crowd.send(events.PodGone(crowd.now, "f"))
+    for _ in range(3):
+        assert len(crowd.solves) == asked
+        assert crowd.coordinator.next_deadline() == crowd.now
+        crowd.send(events.Tick(crowd.now))
+    assert phases(crowd) == {"planning": 12}
+    assert len(crowd.solves) == asked + 1
+
+
+def test_the_same_gangs_get_the_room_as_where_all_are_queued_at_once(
+    crowd: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd.gone("f")
+    monkeypatch.setattr(planning, "_WOKEN_AT_ONCE", 12)
+    at_once = refused()
+    at_once.gone("f")
+    assert phases(crowd) == {"planned": 4, "unplaceable": 8}
+    assert planned(crowd) == planned(at_once)
+
+
+def test_one_that_goes_before_its_turn_is_no_trouble(crowd: World) -> None:
+    crowd.auto = False
+    crowd.pods.pop("f")
+    crowd.send(events.PodGone(crowd.now, "f"))
+    for uid in [uid for uid in crowd.pods if uid.startswith("p")]:
+        crowd.pods.pop(uid)
+        crowd.send(events.PodGone(crowd.now, uid))
+    crowd.auto = True
+    if crowd.solves:
+        crowd.solve()
+    crowd.wait(5)
+    assert phases(crowd) == {}
+    assert not crowd.coordinator.lives.to_wake
+
+
+def test_what_comes_free_again_and_again_wakes_each_once(crowd: World) -> None:
+    crowd.auto = False
+    for uid in "fg":
+        crowd.pods.pop(uid)
+        crowd.send(events.PodGone(crowd.now, uid))
+    assert len(crowd.coordinator.lives.to_wake) == 12 - 2 * 3
