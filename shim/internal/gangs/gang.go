@@ -113,13 +113,13 @@ func (g *Gang) Why() string {
 }
 
 // Open stores the answers: from now on PreEnqueue lets the members through, and they stand in the
-// scheduling queue where a pod of that time does. False if the verdict was voided meanwhile.
+// scheduling queue where a pod of that time does, or of the time when the gang failed last. False if the verdict was voided meanwhile.
 func (g *Gang) Open(answer *Answer, since time.Time) bool {
 	defer g.lock()()
 	if g.phase != Pending {
 		return false
 	}
-	g.answer, g.phase, g.since = answer, Open, since
+	g.answer, g.phase, g.since = answer, Open, g.store.turns.since(g, since)
 	return true
 }
 
@@ -176,8 +176,17 @@ func (g *Gang) lock() (unlock func()) {
 	return g.store.mu.Unlock
 }
 
-// close voids the verdict; the lock is held. What it returns is empty if it was void before.
+// close voids the verdict because a member failed; the lock is held. What it returns is empty if it was void
+// before.
 func (g *Gang) close(why string) Instructions {
+	if g.phase != Closed {
+		g.store.turns.fail(g, time.Now())
+	}
+	return g.end(why)
+}
+
+// end voids the verdict, whatever the reason; the lock is held.
+func (g *Gang) end(why string) Instructions {
 	if g.phase == Closed {
 		return Instructions{}
 	}
@@ -193,7 +202,7 @@ func (g *Gang) void(why string) Instructions {
 		g.barred = true
 		return Instructions{}
 	}
-	return g.close(why)
+	return g.end(why)
 }
 
 // report tells the service what became of member i.

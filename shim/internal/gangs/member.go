@@ -190,6 +190,7 @@ func (g *Gang) Bound(i int) {
 	defer g.lock()()
 	g.members[i].state = bound
 	delete(g.store.inFlight, g.UIDs[i])
+	g.store.turns.leave(g.UIDs[i])
 	for at := range g.members {
 		if g.members[at].state != bound {
 			return

@@ -18,6 +18,7 @@ type Store struct {
 	gangs    map[string]*Gang
 	byUID    map[types.UID]slot
 	inFlight map[types.UID]*InFlight
+	turns    turns
 }
 
 type slot struct {
@@ -31,6 +32,7 @@ func NewStore() *Store {
 		gangs:    map[string]*Gang{},
 		byUID:    map[types.UID]slot{},
 		inFlight: map[types.UID]*InFlight{},
+		turns:    newTurns(),
 	}
 }
 
@@ -73,6 +75,9 @@ func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
 			return nil, Instructions{}, nil
 		}
 		s.drop(old)
+		if old.phase == Open {
+			s.turns.fail(old, time.Now())
+		}
 		return nil, old.void("withdrawn: " + verdict.Reason), nil
 	}
 	if err := check(verdict); err != nil {
@@ -111,10 +116,15 @@ func check(v *musterv1.Verdict) error {
 	return nil
 }
 
-// Through answers PreEnqueue: may this pod of ours go to the active queue?
+// Through says whether this pod of ours may go to the active queue now.
 func (s *Store) Through(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.through(uid)
+}
+
+// through is Through; the lock is held.
+func (s *Store) through(uid types.UID) bool {
 	at, found := s.byUID[uid]
 	if !found {
 		return false
@@ -129,17 +139,6 @@ func (s *Store) Through(uid types.UID) bool {
 	default:
 		return m.state != failed
 	}
-}
-
-// Place is where a pod of an open plan stands in the scheduling queue: with the other members.
-func (s *Store) Place(uid types.UID) (since time.Time, gang string, found bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g := s.byUID[uid].gang
-	if g == nil || g.phase == Pending || g.Refused {
-		return time.Time{}, "", false
-	}
-	return g.since, g.Plan.Gang, true
 }
 
 // joined: the refusal in g names members that the same one in old did not. Those that have failed with
@@ -209,6 +208,7 @@ func (s *Store) meet(uid types.UID) (at slot, answer *Answer, only bool) {
 func (s *Store) Forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.turns.depart(uid, time.Now())
 	at, found := s.byUID[uid]
 	if !found {
 		return

@@ -13,7 +13,7 @@ const reasonGated = "waiting for a verdict on the gang"
 // it runs under the scheduling queue's lock (backend/queue/scheduling_queue.go, Add). A pod held
 // here has neither condition nor event.
 func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
-	if !p.ours(pod) || hasSchedulingGroup(pod) || p.store.Through(pod.UID) {
+	if !p.ours(pod) || hasSchedulingGroup(pod) || p.store.Enter(pod.UID) {
 		return nil
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonGated)

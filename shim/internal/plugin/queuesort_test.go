@@ -44,7 +44,7 @@ func TestMembersOfAGangStandTogether(t *testing.T) {
 		{"f1", 0, 1},
 		{"e0", 0, 7}, {"e1", 0, 9}, // since 2
 		{"f3", 0, 3}, {"p0", 0, 4},
-		{"l1", 0, 5}, {"l0", 0, 6}, {"t0", 0, 5}, {"t1", 0, 5}, // since 5, one gang after the other
+		{"l0", 0, 6}, {"l1", 0, 5}, {"t0", 0, 5}, {"t1", 0, 5}, // since 5, one gang after the other
 		{"f6", 0, 6}, {"r0", 0, 6}, // nothing is held for it
 		{"low", -1, 0},
 	}
@@ -53,6 +53,7 @@ func TestMembersOfAGangStandTogether(t *testing.T) {
 	for i, entity := range inOrder {
 		want = append(want, entity.name)
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: entity.name, UID: types.UID("uid-" + entity.name)}, Spec: v1.PodSpec{Priority: &entity.priority}}
+		p.store.Enter(pod.UID) // as PreEnqueue does
 		info, err := framework.NewPodInfo(pod)
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,144 @@
+package gangs
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+// open applies a planned verdict of two members and opens it.
+func open(t *testing.T, s *Store, generation uint64, since time.Time) *Gang {
+	t.Helper()
+	g, _, err := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, generation, 2, 2))
+	if err != nil || g == nil || !g.Open(answer(2), since) {
+		t.Fatalf("Apply, Open: %v %v", g, err)
+	}
+	return g
+}
+
+func enter(t *testing.T, s *Store, uid types.UID) Turn {
+	t.Helper()
+	if !s.Enter(uid) {
+		t.Fatalf("%s may not enter", uid)
+	}
+	turn, _ := s.Turn(uid)
+	return turn
+}
+
+// A pod that stands in the queue keeps its place whatever becomes of its verdict, and has the new one's when it
+// comes again.
+func TestAPlaceIsFixedWhileAPodIsQueued(t *testing.T) {
+	early := time.Now().Add(-time.Hour)
+	for name, change := range map[string]func(*Store, *Gang){
+		"withdrawn": func(s *Store, _ *Gang) {
+			_, _, _ = s.Apply(verdict(musterv1.Outcome_OUTCOME_WITHDRAWN, 2, 2, 2))
+		},
+		"refused":          func(s *Store, _ *Gang) { _, _, _ = s.Apply(verdict(musterv1.Outcome_OUTCOME_REFUSED, 2, 2, 2)) },
+		"planned anew":     func(s *Store, _ *Gang) { open(t, s, 2, early.Add(time.Minute)) },
+		"session lost":     func(s *Store, _ *Gang) { s.Lost() },
+		"a member fails":   func(_ *Store, g *Gang) { g.Fail(1, "n1", neverSent, "", "no") },
+		"pod deleted":      func(s *Store, _ *Gang) { s.Forget("u1") },
+		"all pods deleted": func(s *Store, _ *Gang) { s.Forget("u0"); s.Forget("u1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewStore()
+			s.Begin(7)
+			g := open(t, s, 1, early)
+			want := Turn{Since: early, Gang: "ns/g", Member: 1}
+			if got := enter(t, s, "u1"); got != want {
+				t.Fatalf("place %+v, want %+v", got, want)
+			}
+			change(s, g)
+			if got, found := s.Turn("u1"); !found || got != want {
+				t.Errorf("the place became %+v (%v) while the pod was queued", got, found)
+			}
+		})
+	}
+}
+
+func TestARefusedPodStandsAlone(t *testing.T) {
+	s := NewStore()
+	s.Begin(7)
+	open(t, s, 1, time.Now())
+	enter(t, s, "u0")
+	g, _, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_REFUSED, 2, 2, 2))
+	g.Open(Refusal("no room"), time.Now())
+	if turn := enter(t, s, "u0"); turn != (Turn{}) {
+		t.Errorf("a refused pod has the place %+v", turn)
+	}
+}
+
+// One that has had its turn and failed stands where a pod does that fails: behind those that came meanwhile.
+func TestAGangThatFailsGivesWay(t *testing.T) {
+	early := time.Now().Add(-time.Hour)
+	for name, c := range map[string]struct {
+		end   func(*Store, *Gang)
+		seen  bool
+		later bool
+	}{
+		"a member fails":                {func(_ *Store, g *Gang) { g.Fail(0, "n0", neverSent, "", "no") }, true, true},
+		"aborted":                       {func(_ *Store, g *Gang) { g.Abort("denied") }, true, true},
+		"stalled":                       {func(_ *Store, g *Gang) { g.Stall("too slow") }, true, true},
+		"withdrawn in its turn":         {withdraw, true, true},
+		"withdrawn before its turn":     {withdraw, false, false},
+		"the session is lost":           {func(s *Store, _ *Gang) { s.Lost(); s.Begin(8) }, true, false},
+		"the service has a better plan": {func(*Store, *Gang) {}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewStore()
+			s.Begin(7)
+			g := open(t, s, 1, early)
+			if c.seen {
+				s.Admit("u0")
+			}
+			before := time.Now()
+			c.end(s, g)
+			open(t, s, 2, early)
+			for i, uid := range []types.UID{"u0", "u1"} {
+				turn := enter(t, s, uid)
+				if later := !turn.Since.Before(before); later != c.later || turn.Member != i {
+					t.Errorf("%s stands at %v, member %d; failed at %v", uid, turn.Since, turn.Member, before)
+				}
+			}
+		})
+	}
+}
+
+func withdraw(s *Store, _ *Gang) {
+	_, _, _ = s.Apply(verdict(musterv1.Outcome_OUTCOME_WITHDRAWN, 1, 2, 2))
+}
+
+func TestPlacesAreForgottenSomeTimeAfterTheirPods(t *testing.T) {
+	s := NewStore()
+	s.Begin(7)
+	g := open(t, s, 1, time.Now())
+	s.Admit("u0")
+	enter(t, s, "u0")
+	enter(t, s, "u1")
+	g.Abort("denied")
+	s.Forget("u0")
+	s.Forget("u1")
+	now := time.Now()
+	s.turns.depart("other", now)
+	if len(s.turns.fixed) != 2 || len(s.turns.failed) != 2 {
+		t.Errorf("forgotten at once: %v %v", s.turns.fixed, s.turns.failed)
+	}
+	s.turns.depart("other", now.Add(turnsKept+time.Minute))
+	if left := len(s.turns.fixed) + len(s.turns.failed) + len(s.turns.departed); left != 0 {
+		t.Errorf("%d are kept for ever", left)
+	}
+}
+
+func TestABoundPodHasNoPlace(t *testing.T) {
+	s := NewStore()
+	s.Begin(7)
+	g := open(t, s, 1, time.Now())
+	enter(t, s, "u0")
+	g.Bound(0)
+	if turn, found := s.Turn("u0"); found {
+		t.Errorf("kept: %+v", turn)
+	}
+}
