@@ -17,8 +17,8 @@ from local_cluster.stack import Stack
 
 @dataclass(frozen=True)
 class Case:
-    """The first of `pods` must get an event `reason`, all of them a condition with all of `words`, and none is
-    bound."""
+    """The first of `pods` must get an event `reason`, all of them a condition with all of `words`. None of
+    them is bound."""
 
     pods: Sequence[Object]
     words: Sequence[str]
