@@ -227,7 +227,9 @@ def _pod(
             namespace=owner.namespace,
             labels={**(template.metadata.labels or {}), **labels},
             annotations={**(template.metadata.annotations or {}), **annotations},
-            owner_references=[OwnerReference(owner.uid, owner.kind, owner.name, controller=True)],
+            owner_references=[
+                OwnerReference(uid=owner.uid, kind=owner.kind, name=owner.name, controller=True)
+            ],
         ),
         spec=template.spec,
     )
