@@ -21,6 +21,12 @@ var (
 		Help:           "Verdicts on gangs, by what became of them.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"outcome"})
+	inTree = metrics.NewHistogram(&metrics.HistogramOpts{
+		Name:           "muster_shim_in_tree_seconds",
+		Help:           "Time of one inspection of all nodes by the in-tree plugins, for the questions that were due together.",
+		Buckets:        metrics.ExponentialBuckets(0.001, 2, 14), // 1 ms … 8 s
+		StabilityLevel: metrics.ALPHA,
+	})
 	session = metrics.NewGauge(&metrics.GaugeOpts{
 		Name:           "muster_shim_session_up",
 		Help:           "1 while a session with the service is open.",
@@ -31,7 +37,7 @@ var (
 
 // Register adds them to the registry that kube-scheduler serves.
 func Register() {
-	register.Do(func() { legacyregistry.MustRegister(unary, gangs, session) })
+	register.Do(func() { legacyregistry.MustRegister(unary, gangs, inTree, session) })
 }
 
 // Unary observes one call.
@@ -50,3 +56,6 @@ func Session(up bool) {
 		session.Set(0)
 	}
 }
+
+// InTree observes one inspection of all nodes.
+func InTree(took time.Duration) { inTree.Observe(took.Seconds()) }

@@ -212,7 +212,9 @@ type WatchRequest struct {
 	Session string `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
 	// Members past Permit whose Bindings this shim has not seen answered: their GPUs are taken until
 	// the cluster says otherwise.
-	InFlight      []*InFlightBinding `protobuf:"bytes,2,rep,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	InFlight []*InFlightBinding `protobuf:"bytes,2,rep,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	// The shim answers each InTreeQuestion. Where this is false the service asks none.
+	AnswersInTree bool `protobuf:"varint,3,opt,name=answers_in_tree,json=answersInTree,proto3" json:"answers_in_tree,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -259,6 +261,13 @@ func (x *WatchRequest) GetInFlight() []*InFlightBinding {
 		return x.InFlight
 	}
 	return nil
+}
+
+func (x *WatchRequest) GetAnswersInTree() bool {
+	if x != nil {
+		return x.AnswersInTree
+	}
+	return false
 }
 
 type InFlightBinding struct {
@@ -343,6 +352,7 @@ type WatchResponse struct {
 	//
 	//	*WatchResponse_SessionOpened
 	//	*WatchResponse_Verdict
+	//	*WatchResponse_InTreeQuestion
 	Event         isWatchResponse_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -403,6 +413,15 @@ func (x *WatchResponse) GetVerdict() *Verdict {
 	return nil
 }
 
+func (x *WatchResponse) GetInTreeQuestion() *InTreeQuestion {
+	if x != nil {
+		if x, ok := x.Event.(*WatchResponse_InTreeQuestion); ok {
+			return x.InTreeQuestion
+		}
+	}
+	return nil
+}
+
 type isWatchResponse_Event interface {
 	isWatchResponse_Event()
 }
@@ -415,9 +434,15 @@ type WatchResponse_Verdict struct {
 	Verdict *Verdict `protobuf:"bytes,2,opt,name=verdict,proto3,oneof"`
 }
 
+type WatchResponse_InTreeQuestion struct {
+	InTreeQuestion *InTreeQuestion `protobuf:"bytes,3,opt,name=in_tree_question,json=inTreeQuestion,proto3,oneof"`
+}
+
 func (*WatchResponse_SessionOpened) isWatchResponse_Event() {}
 
 func (*WatchResponse_Verdict) isWatchResponse_Event() {}
+
+func (*WatchResponse_InTreeQuestion) isWatchResponse_Event() {}
 
 type SessionOpened struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1147,6 +1172,359 @@ func (*UnreserveResponse) Descriptor() ([]byte, []int) {
 	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{15}
 }
 
+// InTreeQuestion asks which nodes the in-tree plugins refuse to unbound pods of a gang, for plugins that the
+// service does not model (volumes, resource claims, declared features, extenders). It stays open until the
+// pods are bound or gone or the session ends. A later question for the gang replaces it.
+type InTreeQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Gang  string                 `protobuf:"bytes,1,opt,name=gang,proto3" json:"gang,omitempty"`
+	// Numbers rise within a session; a report carries the number that it answers.
+	Question  uint64 `protobuf:"varint,2,opt,name=question,proto3" json:"question,omitempty"`
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Pod names and UIDs, in one order: an index into it means a pod below.
+	Names         []string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
+	Uids          []string `protobuf:"bytes,5,rep,name=uids,proto3" json:"uids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InTreeQuestion) Reset() {
+	*x = InTreeQuestion{}
+	mi := &file_muster_v1_gang_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InTreeQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InTreeQuestion) ProtoMessage() {}
+
+func (x *InTreeQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_gang_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InTreeQuestion.ProtoReflect.Descriptor instead.
+func (*InTreeQuestion) Descriptor() ([]byte, []int) {
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *InTreeQuestion) GetGang() string {
+	if x != nil {
+		return x.Gang
+	}
+	return ""
+}
+
+func (x *InTreeQuestion) GetQuestion() uint64 {
+	if x != nil {
+		return x.Question
+	}
+	return 0
+}
+
+func (x *InTreeQuestion) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *InTreeQuestion) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *InTreeQuestion) GetUids() []string {
+	if x != nil {
+		return x.Uids
+	}
+	return nil
+}
+
+type ReportInTreeRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Epoch    uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Gang     string                 `protobuf:"bytes,2,opt,name=gang,proto3" json:"gang,omitempty"`
+	Question uint64                 `protobuf:"varint,3,opt,name=question,proto3" json:"question,omitempty"`
+	// Distinct node names, and distinct pairs of plugin and reason; the indices below point here.
+	Nodes    []string         `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Refusals []*InTreeRefusal `protobuf:"bytes,5,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// One for each kind of pods that get the same answer. A pod in none of them has no answer yet.
+	Answers       []*InTreeAnswer `protobuf:"bytes,6,rep,name=answers,proto3" json:"answers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportInTreeRequest) Reset() {
+	*x = ReportInTreeRequest{}
+	mi := &file_muster_v1_gang_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportInTreeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportInTreeRequest) ProtoMessage() {}
+
+func (x *ReportInTreeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_gang_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportInTreeRequest.ProtoReflect.Descriptor instead.
+func (*ReportInTreeRequest) Descriptor() ([]byte, []int) {
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReportInTreeRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ReportInTreeRequest) GetGang() string {
+	if x != nil {
+		return x.Gang
+	}
+	return ""
+}
+
+func (x *ReportInTreeRequest) GetQuestion() uint64 {
+	if x != nil {
+		return x.Question
+	}
+	return 0
+}
+
+func (x *ReportInTreeRequest) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *ReportInTreeRequest) GetRefusals() []*InTreeRefusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *ReportInTreeRequest) GetAnswers() []*InTreeAnswer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+type InTreeRefusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the plugin, or of the extender.
+	Plugin        string `protobuf:"bytes,1,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InTreeRefusal) Reset() {
+	*x = InTreeRefusal{}
+	mi := &file_muster_v1_gang_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InTreeRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InTreeRefusal) ProtoMessage() {}
+
+func (x *InTreeRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_gang_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InTreeRefusal.ProtoReflect.Descriptor instead.
+func (*InTreeRefusal) Descriptor() ([]byte, []int) {
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *InTreeRefusal) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *InTreeRefusal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type InTreeAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Indices of the pods.
+	Pods []uint32 `protobuf:"varint,1,rep,packed,name=pods,proto3" json:"pods,omitempty"`
+	// nodes[refused_nodes[i]] is refused by refusals[refused_by[i]].
+	RefusedNodes []uint32 `protobuf:"varint,2,rep,packed,name=refused_nodes,json=refusedNodes,proto3" json:"refused_nodes,omitempty"`
+	RefusedBy    []uint32 `protobuf:"varint,3,rep,packed,name=refused_by,json=refusedBy,proto3" json:"refused_by,omitempty"`
+	// nodes[room_nodes[i]] can hold room[i] of these pods together, and not more. Other nodes have no such limit.
+	RoomNodes []uint32 `protobuf:"varint,4,rep,packed,name=room_nodes,json=roomNodes,proto3" json:"room_nodes,omitempty"`
+	Room      []uint32 `protobuf:"varint,5,rep,packed,name=room,proto3" json:"room,omitempty"`
+	// Set if a plugin refuses the pods whatever the node.
+	Everywhere *InTreeRefusal `protobuf:"bytes,6,opt,name=everywhere,proto3" json:"everywhere,omitempty"`
+	// PersistentVolumeClaims that the pods name and that do not exist.
+	MissingClaims []string `protobuf:"bytes,7,rep,name=missing_claims,json=missingClaims,proto3" json:"missing_claims,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InTreeAnswer) Reset() {
+	*x = InTreeAnswer{}
+	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InTreeAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InTreeAnswer) ProtoMessage() {}
+
+func (x *InTreeAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InTreeAnswer.ProtoReflect.Descriptor instead.
+func (*InTreeAnswer) Descriptor() ([]byte, []int) {
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *InTreeAnswer) GetPods() []uint32 {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetRefusedNodes() []uint32 {
+	if x != nil {
+		return x.RefusedNodes
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetRefusedBy() []uint32 {
+	if x != nil {
+		return x.RefusedBy
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetRoomNodes() []uint32 {
+	if x != nil {
+		return x.RoomNodes
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetRoom() []uint32 {
+	if x != nil {
+		return x.Room
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetEverywhere() *InTreeRefusal {
+	if x != nil {
+		return x.Everywhere
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetMissingClaims() []string {
+	if x != nil {
+		return x.MissingClaims
+	}
+	return nil
+}
+
+type ReportInTreeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportInTreeResponse) Reset() {
+	*x = ReportInTreeResponse{}
+	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportInTreeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportInTreeResponse) ProtoMessage() {}
+
+func (x *ReportInTreeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportInTreeResponse.ProtoReflect.Descriptor instead.
+func (*ReportInTreeResponse) Descriptor() ([]byte, []int) {
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{20}
+}
+
 var File_muster_v1_gang_service_proto protoreflect.FileDescriptor
 
 const file_muster_v1_gang_service_proto_rawDesc = "" +
@@ -1157,10 +1535,11 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x04gang\x18\x02 \x01(\tR\x04gang\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
-	"generation\"a\n" +
+	"generation\"\x89\x01\n" +
 	"\fWatchRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x127\n" +
-	"\tin_flight\x18\x02 \x03(\v2\x1a.muster.v1.InFlightBindingR\binFlight\"\xf8\x01\n" +
+	"\tin_flight\x18\x02 \x03(\v2\x1a.muster.v1.InFlightBindingR\binFlight\x12&\n" +
+	"\x0fanswers_in_tree\x18\x03 \x01(\bR\ranswersInTree\"\xf8\x01\n" +
 	"\x0fInFlightBinding\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1169,10 +1548,11 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\vannotations\x18\x05 \x03(\v2+.muster.v1.InFlightBinding.AnnotationsEntryR\vannotations\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8b\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd2\x01\n" +
 	"\rWatchResponse\x12A\n" +
 	"\x0esession_opened\x18\x01 \x01(\v2\x18.muster.v1.SessionOpenedH\x00R\rsessionOpened\x12.\n" +
-	"\averdict\x18\x02 \x01(\v2\x12.muster.v1.VerdictH\x00R\averdictB\a\n" +
+	"\averdict\x18\x02 \x01(\v2\x12.muster.v1.VerdictH\x00R\averdict\x12E\n" +
+	"\x10in_tree_question\x18\x03 \x01(\v2\x19.muster.v1.InTreeQuestionH\x00R\x0einTreeQuestionB\a\n" +
 	"\x05event\"%\n" +
 	"\rSessionOpened\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\xe7\x01\n" +
@@ -1223,7 +1603,36 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x06plugin\x18\x05 \x01(\tR\x06plugin\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\x12\x10\n" +
 	"\x03uid\x18\a \x01(\tR\x03uid\"\x13\n" +
-	"\x11UnreserveResponse*c\n" +
+	"\x11UnreserveResponse\"\x88\x01\n" +
+	"\x0eInTreeQuestion\x12\x12\n" +
+	"\x04gang\x18\x01 \x01(\tR\x04gang\x12\x1a\n" +
+	"\bquestion\x18\x02 \x01(\x04R\bquestion\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05names\x18\x04 \x03(\tR\x05names\x12\x12\n" +
+	"\x04uids\x18\x05 \x03(\tR\x04uids\"\xda\x01\n" +
+	"\x13ReportInTreeRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04gang\x18\x02 \x01(\tR\x04gang\x12\x1a\n" +
+	"\bquestion\x18\x03 \x01(\x04R\bquestion\x12\x14\n" +
+	"\x05nodes\x18\x04 \x03(\tR\x05nodes\x124\n" +
+	"\brefusals\x18\x05 \x03(\v2\x18.muster.v1.InTreeRefusalR\brefusals\x121\n" +
+	"\aanswers\x18\x06 \x03(\v2\x17.muster.v1.InTreeAnswerR\aanswers\"?\n" +
+	"\rInTreeRefusal\x12\x16\n" +
+	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xfa\x01\n" +
+	"\fInTreeAnswer\x12\x12\n" +
+	"\x04pods\x18\x01 \x03(\rR\x04pods\x12#\n" +
+	"\rrefused_nodes\x18\x02 \x03(\rR\frefusedNodes\x12\x1d\n" +
+	"\n" +
+	"refused_by\x18\x03 \x03(\rR\trefusedBy\x12\x1d\n" +
+	"\n" +
+	"room_nodes\x18\x04 \x03(\rR\troomNodes\x12\x12\n" +
+	"\x04room\x18\x05 \x03(\rR\x04room\x128\n" +
+	"\n" +
+	"everywhere\x18\x06 \x01(\v2\x18.muster.v1.InTreeRefusalR\n" +
+	"everywhere\x12%\n" +
+	"\x0emissing_claims\x18\a \x03(\tR\rmissingClaims\"\x16\n" +
+	"\x14ReportInTreeResponse*c\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_PLANNED\x10\x01\x12\x13\n" +
@@ -1233,14 +1642,15 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x18BINDING_FATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17BINDING_FATE_NEVER_SENT\x10\x01\x12\x18\n" +
 	"\x14BINDING_FATE_REFUSED\x10\x02\x12\x18\n" +
-	"\x14BINDING_FATE_UNKNOWN\x10\x032\x8f\x03\n" +
+	"\x14BINDING_FATE_UNKNOWN\x10\x032\xe0\x03\n" +
 	"\vGangService\x12<\n" +
 	"\x05Watch\x12\x17.muster.v1.WatchRequest\x1a\x18.muster.v1.WatchResponse0\x01\x12=\n" +
 	"\x06Filter\x12\x18.muster.v1.FilterRequest\x1a\x19.muster.v1.FilterResponse\x12:\n" +
 	"\x05Score\x12\x17.muster.v1.ScoreRequest\x1a\x18.muster.v1.ScoreResponse\x12@\n" +
 	"\aReserve\x12\x19.muster.v1.ReserveRequest\x1a\x1a.muster.v1.ReserveResponse\x12=\n" +
 	"\x06Permit\x12\x18.muster.v1.PermitRequest\x1a\x19.muster.v1.PermitResponse\x12F\n" +
-	"\tUnreserve\x12\x1b.muster.v1.UnreserveRequest\x1a\x1c.muster.v1.UnreserveResponseB,Z*muster.dev/shim/internal/musterv1;musterv1b\x06proto3"
+	"\tUnreserve\x12\x1b.muster.v1.UnreserveRequest\x1a\x1c.muster.v1.UnreserveResponse\x12O\n" +
+	"\fReportInTree\x12\x1e.muster.v1.ReportInTreeRequest\x1a\x1f.muster.v1.ReportInTreeResponseB,Z*muster.dev/shim/internal/musterv1;musterv1b\x06proto3"
 
 var (
 	file_muster_v1_gang_service_proto_rawDescOnce sync.Once
@@ -1255,57 +1665,68 @@ func file_muster_v1_gang_service_proto_rawDescGZIP() []byte {
 }
 
 var file_muster_v1_gang_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_muster_v1_gang_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_muster_v1_gang_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_muster_v1_gang_service_proto_goTypes = []any{
-	(Outcome)(0),              // 0: muster.v1.Outcome
-	(BindingFate)(0),          // 1: muster.v1.BindingFate
-	(*PlanRef)(nil),           // 2: muster.v1.PlanRef
-	(*WatchRequest)(nil),      // 3: muster.v1.WatchRequest
-	(*InFlightBinding)(nil),   // 4: muster.v1.InFlightBinding
-	(*WatchResponse)(nil),     // 5: muster.v1.WatchResponse
-	(*SessionOpened)(nil),     // 6: muster.v1.SessionOpened
-	(*Verdict)(nil),           // 7: muster.v1.Verdict
-	(*FilterRequest)(nil),     // 8: muster.v1.FilterRequest
-	(*FilterResponse)(nil),    // 9: muster.v1.FilterResponse
-	(*ScoreRequest)(nil),      // 10: muster.v1.ScoreRequest
-	(*ScoreResponse)(nil),     // 11: muster.v1.ScoreResponse
-	(*ReserveRequest)(nil),    // 12: muster.v1.ReserveRequest
-	(*ReserveResponse)(nil),   // 13: muster.v1.ReserveResponse
-	(*PermitRequest)(nil),     // 14: muster.v1.PermitRequest
-	(*PermitResponse)(nil),    // 15: muster.v1.PermitResponse
-	(*UnreserveRequest)(nil),  // 16: muster.v1.UnreserveRequest
-	(*UnreserveResponse)(nil), // 17: muster.v1.UnreserveResponse
-	nil,                       // 18: muster.v1.InFlightBinding.AnnotationsEntry
+	(Outcome)(0),                 // 0: muster.v1.Outcome
+	(BindingFate)(0),             // 1: muster.v1.BindingFate
+	(*PlanRef)(nil),              // 2: muster.v1.PlanRef
+	(*WatchRequest)(nil),         // 3: muster.v1.WatchRequest
+	(*InFlightBinding)(nil),      // 4: muster.v1.InFlightBinding
+	(*WatchResponse)(nil),        // 5: muster.v1.WatchResponse
+	(*SessionOpened)(nil),        // 6: muster.v1.SessionOpened
+	(*Verdict)(nil),              // 7: muster.v1.Verdict
+	(*FilterRequest)(nil),        // 8: muster.v1.FilterRequest
+	(*FilterResponse)(nil),       // 9: muster.v1.FilterResponse
+	(*ScoreRequest)(nil),         // 10: muster.v1.ScoreRequest
+	(*ScoreResponse)(nil),        // 11: muster.v1.ScoreResponse
+	(*ReserveRequest)(nil),       // 12: muster.v1.ReserveRequest
+	(*ReserveResponse)(nil),      // 13: muster.v1.ReserveResponse
+	(*PermitRequest)(nil),        // 14: muster.v1.PermitRequest
+	(*PermitResponse)(nil),       // 15: muster.v1.PermitResponse
+	(*UnreserveRequest)(nil),     // 16: muster.v1.UnreserveRequest
+	(*UnreserveResponse)(nil),    // 17: muster.v1.UnreserveResponse
+	(*InTreeQuestion)(nil),       // 18: muster.v1.InTreeQuestion
+	(*ReportInTreeRequest)(nil),  // 19: muster.v1.ReportInTreeRequest
+	(*InTreeRefusal)(nil),        // 20: muster.v1.InTreeRefusal
+	(*InTreeAnswer)(nil),         // 21: muster.v1.InTreeAnswer
+	(*ReportInTreeResponse)(nil), // 22: muster.v1.ReportInTreeResponse
+	nil,                          // 23: muster.v1.InFlightBinding.AnnotationsEntry
 }
 var file_muster_v1_gang_service_proto_depIdxs = []int32{
 	4,  // 0: muster.v1.WatchRequest.in_flight:type_name -> muster.v1.InFlightBinding
-	18, // 1: muster.v1.InFlightBinding.annotations:type_name -> muster.v1.InFlightBinding.AnnotationsEntry
+	23, // 1: muster.v1.InFlightBinding.annotations:type_name -> muster.v1.InFlightBinding.AnnotationsEntry
 	6,  // 2: muster.v1.WatchResponse.session_opened:type_name -> muster.v1.SessionOpened
 	7,  // 3: muster.v1.WatchResponse.verdict:type_name -> muster.v1.Verdict
-	0,  // 4: muster.v1.Verdict.outcome:type_name -> muster.v1.Outcome
-	2,  // 5: muster.v1.FilterRequest.plan:type_name -> muster.v1.PlanRef
-	2,  // 6: muster.v1.ScoreRequest.plan:type_name -> muster.v1.PlanRef
-	2,  // 7: muster.v1.ReserveRequest.plan:type_name -> muster.v1.PlanRef
-	2,  // 8: muster.v1.PermitRequest.plan:type_name -> muster.v1.PlanRef
-	2,  // 9: muster.v1.UnreserveRequest.plan:type_name -> muster.v1.PlanRef
-	1,  // 10: muster.v1.UnreserveRequest.fate:type_name -> muster.v1.BindingFate
-	3,  // 11: muster.v1.GangService.Watch:input_type -> muster.v1.WatchRequest
-	8,  // 12: muster.v1.GangService.Filter:input_type -> muster.v1.FilterRequest
-	10, // 13: muster.v1.GangService.Score:input_type -> muster.v1.ScoreRequest
-	12, // 14: muster.v1.GangService.Reserve:input_type -> muster.v1.ReserveRequest
-	14, // 15: muster.v1.GangService.Permit:input_type -> muster.v1.PermitRequest
-	16, // 16: muster.v1.GangService.Unreserve:input_type -> muster.v1.UnreserveRequest
-	5,  // 17: muster.v1.GangService.Watch:output_type -> muster.v1.WatchResponse
-	9,  // 18: muster.v1.GangService.Filter:output_type -> muster.v1.FilterResponse
-	11, // 19: muster.v1.GangService.Score:output_type -> muster.v1.ScoreResponse
-	13, // 20: muster.v1.GangService.Reserve:output_type -> muster.v1.ReserveResponse
-	15, // 21: muster.v1.GangService.Permit:output_type -> muster.v1.PermitResponse
-	17, // 22: muster.v1.GangService.Unreserve:output_type -> muster.v1.UnreserveResponse
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	18, // 4: muster.v1.WatchResponse.in_tree_question:type_name -> muster.v1.InTreeQuestion
+	0,  // 5: muster.v1.Verdict.outcome:type_name -> muster.v1.Outcome
+	2,  // 6: muster.v1.FilterRequest.plan:type_name -> muster.v1.PlanRef
+	2,  // 7: muster.v1.ScoreRequest.plan:type_name -> muster.v1.PlanRef
+	2,  // 8: muster.v1.ReserveRequest.plan:type_name -> muster.v1.PlanRef
+	2,  // 9: muster.v1.PermitRequest.plan:type_name -> muster.v1.PlanRef
+	2,  // 10: muster.v1.UnreserveRequest.plan:type_name -> muster.v1.PlanRef
+	1,  // 11: muster.v1.UnreserveRequest.fate:type_name -> muster.v1.BindingFate
+	20, // 12: muster.v1.ReportInTreeRequest.refusals:type_name -> muster.v1.InTreeRefusal
+	21, // 13: muster.v1.ReportInTreeRequest.answers:type_name -> muster.v1.InTreeAnswer
+	20, // 14: muster.v1.InTreeAnswer.everywhere:type_name -> muster.v1.InTreeRefusal
+	3,  // 15: muster.v1.GangService.Watch:input_type -> muster.v1.WatchRequest
+	8,  // 16: muster.v1.GangService.Filter:input_type -> muster.v1.FilterRequest
+	10, // 17: muster.v1.GangService.Score:input_type -> muster.v1.ScoreRequest
+	12, // 18: muster.v1.GangService.Reserve:input_type -> muster.v1.ReserveRequest
+	14, // 19: muster.v1.GangService.Permit:input_type -> muster.v1.PermitRequest
+	16, // 20: muster.v1.GangService.Unreserve:input_type -> muster.v1.UnreserveRequest
+	19, // 21: muster.v1.GangService.ReportInTree:input_type -> muster.v1.ReportInTreeRequest
+	5,  // 22: muster.v1.GangService.Watch:output_type -> muster.v1.WatchResponse
+	9,  // 23: muster.v1.GangService.Filter:output_type -> muster.v1.FilterResponse
+	11, // 24: muster.v1.GangService.Score:output_type -> muster.v1.ScoreResponse
+	13, // 25: muster.v1.GangService.Reserve:output_type -> muster.v1.ReserveResponse
+	15, // 26: muster.v1.GangService.Permit:output_type -> muster.v1.PermitResponse
+	17, // 27: muster.v1.GangService.Unreserve:output_type -> muster.v1.UnreserveResponse
+	22, // 28: muster.v1.GangService.ReportInTree:output_type -> muster.v1.ReportInTreeResponse
+	22, // [22:29] is the sub-list for method output_type
+	15, // [15:22] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_muster_v1_gang_service_proto_init() }
@@ -1316,6 +1737,7 @@ func file_muster_v1_gang_service_proto_init() {
 	file_muster_v1_gang_service_proto_msgTypes[3].OneofWrappers = []any{
 		(*WatchResponse_SessionOpened)(nil),
 		(*WatchResponse_Verdict)(nil),
+		(*WatchResponse_InTreeQuestion)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1323,7 +1745,7 @@ func file_muster_v1_gang_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_muster_v1_gang_service_proto_rawDesc), len(file_muster_v1_gang_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,12 +29,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	GangService_Watch_FullMethodName     = "/muster.v1.GangService/Watch"
-	GangService_Filter_FullMethodName    = "/muster.v1.GangService/Filter"
-	GangService_Score_FullMethodName     = "/muster.v1.GangService/Score"
-	GangService_Reserve_FullMethodName   = "/muster.v1.GangService/Reserve"
-	GangService_Permit_FullMethodName    = "/muster.v1.GangService/Permit"
-	GangService_Unreserve_FullMethodName = "/muster.v1.GangService/Unreserve"
+	GangService_Watch_FullMethodName        = "/muster.v1.GangService/Watch"
+	GangService_Filter_FullMethodName       = "/muster.v1.GangService/Filter"
+	GangService_Score_FullMethodName        = "/muster.v1.GangService/Score"
+	GangService_Reserve_FullMethodName      = "/muster.v1.GangService/Reserve"
+	GangService_Permit_FullMethodName       = "/muster.v1.GangService/Permit"
+	GangService_Unreserve_FullMethodName    = "/muster.v1.GangService/Unreserve"
+	GangService_ReportInTree_FullMethodName = "/muster.v1.GangService/ReportInTree"
 )
 
 // GangServiceClient is the client API for GangService service.
@@ -57,6 +58,9 @@ type GangServiceClient interface {
 	// Unreserve reports that a member will not go where it was planned, with what is known of its
 	// Binding. It is idempotent and may come without a Reserve.
 	Unreserve(ctx context.Context, in *UnreserveRequest, opts ...grpc.CallOption) (*UnreserveResponse, error)
+	// ReportInTree answers an InTreeQuestion, and again each time the answer changes. A report of another
+	// epoch, or for an older question of the gang, fails with FAILED_PRECONDITION and changes nothing.
+	ReportInTree(ctx context.Context, in *ReportInTreeRequest, opts ...grpc.CallOption) (*ReportInTreeResponse, error)
 }
 
 type gangServiceClient struct {
@@ -136,6 +140,16 @@ func (c *gangServiceClient) Unreserve(ctx context.Context, in *UnreserveRequest,
 	return out, nil
 }
 
+func (c *gangServiceClient) ReportInTree(ctx context.Context, in *ReportInTreeRequest, opts ...grpc.CallOption) (*ReportInTreeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportInTreeResponse)
+	err := c.cc.Invoke(ctx, GangService_ReportInTree_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // GangServiceServer is the server API for GangService service.
 // All implementations must embed UnimplementedGangServiceServer
 // for forward compatibility.
@@ -156,6 +170,9 @@ type GangServiceServer interface {
 	// Unreserve reports that a member will not go where it was planned, with what is known of its
 	// Binding. It is idempotent and may come without a Reserve.
 	Unreserve(context.Context, *UnreserveRequest) (*UnreserveResponse, error)
+	// ReportInTree answers an InTreeQuestion, and again each time the answer changes. A report of another
+	// epoch, or for an older question of the gang, fails with FAILED_PRECONDITION and changes nothing.
+	ReportInTree(context.Context, *ReportInTreeRequest) (*ReportInTreeResponse, error)
 	mustEmbedUnimplementedGangServiceServer()
 }
 
@@ -183,6 +200,9 @@ func (UnimplementedGangServiceServer) Permit(context.Context, *PermitRequest) (*
 }
 func (UnimplementedGangServiceServer) Unreserve(context.Context, *UnreserveRequest) (*UnreserveResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Unreserve not implemented")
+}
+func (UnimplementedGangServiceServer) ReportInTree(context.Context, *ReportInTreeRequest) (*ReportInTreeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportInTree not implemented")
 }
 func (UnimplementedGangServiceServer) mustEmbedUnimplementedGangServiceServer() {}
 func (UnimplementedGangServiceServer) testEmbeddedByValue()                     {}
@@ -306,6 +326,24 @@ func _GangService_Unreserve_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GangService_ReportInTree_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportInTreeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GangServiceServer).ReportInTree(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GangService_ReportInTree_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GangServiceServer).ReportInTree(ctx, req.(*ReportInTreeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // GangService_ServiceDesc is the grpc.ServiceDesc for GangService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -332,6 +370,10 @@ var GangService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Unreserve",
 			Handler:    _GangService_Unreserve_Handler,
+		},
+		{
+			MethodName: "ReportInTree",
+			Handler:    _GangService_ReportInTree_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

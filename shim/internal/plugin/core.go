@@ -14,6 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"muster.dev/shim/internal/gangs"
+	"muster.dev/shim/internal/intree"
 	"muster.dev/shim/internal/metrics"
 	"muster.dev/shim/internal/musterv1"
 	"muster.dev/shim/internal/service"
@@ -43,6 +44,7 @@ type core struct {
 	fetches  chan struct{}
 	bindings chan struct{}
 	room     *room
+	inTree   *intree.Asker
 	send     sender
 	stop     <-chan struct{} // the process ends
 
@@ -68,6 +70,7 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 		bindings: make(chan struct{}, maxBindings),
 		room:     newRoom(maxUnderWay),
 	}
+	c.inTree = intree.New(handle, client.ReportInTree)
 	return c, c.watchPods(handle.SharedInformerFactory())
 }
 
@@ -94,6 +97,12 @@ func (c *core) run(ctx context.Context) {
 	defer func() { _ = c.client.Close() }()
 	if !cache.WaitForCacheSync(ctx.Done(), c.synced) {
 		return
+	}
+	if err := c.inTree.Prepare(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "No in-tree answers: nodes that plugins refuse are met one by one")
+		c.inTree = nil
+	} else {
+		go c.inTree.Run(ctx)
 	}
 	go c.clearNominations(ctx)
 	go c.deliverReports(ctx)

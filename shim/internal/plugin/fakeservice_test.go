@@ -27,13 +27,14 @@ type fakeService struct {
 	reserve func(context.Context, *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error)
 	permit  func(*musterv1.PermitRequest) (*musterv1.PermitResponse, error)
 
-	mu       sync.Mutex
-	epoch    uint64
-	calls    map[string]int
-	verdicts chan *musterv1.Verdict
+	mu    sync.Mutex
+	epoch uint64
+	calls map[string]int
+	told  chan *musterv1.WatchResponse
 
 	watches chan *musterv1.WatchRequest
 	reports chan *musterv1.UnreserveRequest
+	inTree  chan *musterv1.ReportInTreeRequest
 }
 
 func newFakeService(t *testing.T) *fakeService {
@@ -44,7 +45,7 @@ func newFakeService(t *testing.T) *fakeService {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	s := &fakeService{
 		t: t, socket: filepath.Join(dir, "s"), calls: map[string]int{},
-		watches: make(chan *musterv1.WatchRequest, 100), reports: make(chan *musterv1.UnreserveRequest, 100),
+		watches: make(chan *musterv1.WatchRequest, 100), reports: make(chan *musterv1.UnreserveRequest, 100), inTree: make(chan *musterv1.ReportInTreeRequest, 100),
 		reserve: func(context.Context, *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
 			return &musterv1.ReserveResponse{Claimed: true}, nil
 		},
@@ -59,7 +60,7 @@ func (s *fakeService) start() {
 	}
 	s.mu.Lock()
 	s.epoch++
-	s.verdicts = make(chan *musterv1.Verdict, 100)
+	s.told = make(chan *musterv1.WatchResponse, 100)
 	s.mu.Unlock()
 	server := grpc.NewServer()
 	s.server = server
@@ -73,7 +74,18 @@ func (s *fakeService) kill() { s.server.Stop() }
 func (s *fakeService) push(v *musterv1.Verdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.verdicts <- v
+	s.told <- &musterv1.WatchResponse{Event: &musterv1.WatchResponse_Verdict{Verdict: v}}
+}
+
+func (s *fakeService) ask(q *musterv1.InTreeQuestion) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told <- &musterv1.WatchResponse{Event: &musterv1.WatchResponse_InTreeQuestion{InTreeQuestion: q}}
+}
+
+func (s *fakeService) ReportInTree(_ context.Context, r *musterv1.ReportInTreeRequest) (*musterv1.ReportInTreeResponse, error) {
+	s.inTree <- r
+	return &musterv1.ReportInTreeResponse{}, nil
 }
 
 func (s *fakeService) count(method string) {
@@ -91,7 +103,7 @@ func (s *fakeService) called() string {
 
 func (s *fakeService) Watch(r *musterv1.WatchRequest, stream grpc.ServerStreamingServer[musterv1.WatchResponse]) error {
 	s.mu.Lock()
-	epoch, verdicts := s.epoch, s.verdicts
+	epoch, told := s.epoch, s.told
 	s.mu.Unlock()
 	s.watches <- r
 	opened := &musterv1.WatchResponse{Event: &musterv1.WatchResponse_SessionOpened{SessionOpened: &musterv1.SessionOpened{Epoch: epoch}}}
@@ -102,8 +114,8 @@ func (s *fakeService) Watch(r *musterv1.WatchRequest, stream grpc.ServerStreamin
 		select {
 		case <-stream.Context().Done():
 			return nil
-		case v := <-verdicts:
-			if err := stream.Send(&musterv1.WatchResponse{Event: &musterv1.WatchResponse_Verdict{Verdict: v}}); err != nil {
+		case response := <-told:
+			if err := stream.Send(response); err != nil {
 				return err
 			}
 		}

@@ -39,7 +39,7 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.client.Watch(ctx, &musterv1.WatchRequest{
-		Session: string(uuid.NewUUID()), InFlight: c.inFlight(),
+		Session: string(uuid.NewUUID()), InFlight: c.inFlight(), AnswersInTree: c.inTree != nil,
 	})
 	if err != nil {
 		return false, err
@@ -53,6 +53,10 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 		return false, errFirst
 	}
 	c.store.Begin(open.Epoch)
+	if c.inTree != nil {
+		c.inTree.Begin(open.Epoch)
+		defer c.inTree.Begin(0)
+	}
 	metrics.Session(true)
 	klog.FromContext(ctx).Info("Session with the service opened", "epoch", open.Epoch)
 	defer func() {
@@ -66,6 +70,9 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 		}
 		if verdict := response.GetVerdict(); verdict != nil {
 			c.take(ctx, verdict)
+		}
+		if question := response.GetInTreeQuestion(); question != nil && c.inTree != nil {
+			c.inTree.Ask(question)
 		}
 	}
 }

@@ -85,6 +85,12 @@ func (c *Client) Unreserve(ctx context.Context, request *musterv1.UnreserveReque
 	return err
 }
 
+// ReportInTree answers a question about in-tree plugins.
+func (c *Client) ReportInTree(ctx context.Context, request *musterv1.ReportInTreeRequest) error {
+	_, err := call(ctx, c, "ReportInTree", request, c.gangs.ReportInTree)
+	return err
+}
+
 // IsStale: the service has moved on to another epoch or generation.
 func IsStale(err error) bool { return status.Code(err) == codes.FailedPrecondition }
 

@@ -8,10 +8,15 @@ __all__ = (
     "FilterRequest",
     "FilterResponse",
     "InFlightBinding",
+    "InTreeAnswer",
+    "InTreeQuestion",
+    "InTreeRefusal",
     "Outcome",
     "PermitRequest",
     "PermitResponse",
     "PlanRef",
+    "ReportInTreeRequest",
+    "ReportInTreeResponse",
     "ReserveRequest",
     "ReserveResponse",
     "ScoreRequest",
@@ -162,6 +167,82 @@ default_message_pool.register_message("muster.v1", "InFlightBinding", InFlightBi
 
 
 @dataclass(eq=False, repr=False)
+class InTreeAnswer(betterproto2.Message):
+    pods: "list[int]" = betterproto2.field(1, betterproto2.TYPE_UINT32, repeated=True)
+    """
+    Indices of the pods.
+    """
+
+    refused_nodes: "list[int]" = betterproto2.field(2, betterproto2.TYPE_UINT32, repeated=True)
+    """
+    nodes[refused_nodes[i]] is refused by refusals[refused_by[i]].
+    """
+
+    refused_by: "list[int]" = betterproto2.field(3, betterproto2.TYPE_UINT32, repeated=True)
+
+    room_nodes: "list[int]" = betterproto2.field(4, betterproto2.TYPE_UINT32, repeated=True)
+    """
+    nodes[room_nodes[i]] can hold room[i] of these pods together, and not more. Other nodes have no such limit.
+    """
+
+    room: "list[int]" = betterproto2.field(5, betterproto2.TYPE_UINT32, repeated=True)
+
+    everywhere: "InTreeRefusal | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Set if a plugin refuses the pods whatever the node.
+    """
+
+    missing_claims: "list[str]" = betterproto2.field(7, betterproto2.TYPE_STRING, repeated=True)
+    """
+    PersistentVolumeClaims that the pods name and that do not exist.
+    """
+
+
+default_message_pool.register_message("muster.v1", "InTreeAnswer", InTreeAnswer)
+
+
+@dataclass(eq=False, repr=False)
+class InTreeQuestion(betterproto2.Message):
+    """
+    InTreeQuestion asks which nodes the in-tree plugins refuse to unbound pods of a gang, for plugins that the
+    service does not model (volumes, resource claims, declared features, extenders). It stays open until the
+    pods are bound or gone or the session ends. A later question for the gang replaces it.
+    """
+
+    gang: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    question: "int" = betterproto2.field(2, betterproto2.TYPE_UINT64)
+    """
+    Numbers rise within a session; a report carries the number that it answers.
+    """
+
+    namespace: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+    names: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Pod names and UIDs, in one order: an index into it means a pod below.
+    """
+
+    uids: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
+
+
+default_message_pool.register_message("muster.v1", "InTreeQuestion", InTreeQuestion)
+
+
+@dataclass(eq=False, repr=False)
+class InTreeRefusal(betterproto2.Message):
+    plugin: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Name of the plugin, or of the extender.
+    """
+
+    reason: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("muster.v1", "InTreeRefusal", InTreeRefusal)
+
+
+@dataclass(eq=False, repr=False)
 class PermitRequest(betterproto2.Message):
     plan: "PlanRef | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
@@ -219,6 +300,38 @@ class PlanRef(betterproto2.Message):
 
 
 default_message_pool.register_message("muster.v1", "PlanRef", PlanRef)
+
+
+@dataclass(eq=False, repr=False)
+class ReportInTreeRequest(betterproto2.Message):
+    epoch: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
+
+    gang: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    question: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
+
+    nodes: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Distinct node names, and distinct pairs of plugin and reason; the indices below point here.
+    """
+
+    refusals: "list[InTreeRefusal]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
+
+    answers: "list[InTreeAnswer]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    One for each kind of pods that get the same answer. A pod in none of them has no answer yet.
+    """
+
+
+default_message_pool.register_message("muster.v1", "ReportInTreeRequest", ReportInTreeRequest)
+
+
+@dataclass(eq=False, repr=False)
+class ReportInTreeResponse(betterproto2.Message):
+    pass
+
+
+default_message_pool.register_message("muster.v1", "ReportInTreeResponse", ReportInTreeResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -366,6 +479,11 @@ class WatchRequest(betterproto2.Message):
     the cluster says otherwise.
     """
 
+    answers_in_tree: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+    """
+    The shim answers each InTreeQuestion. Where this is false the service asks none.
+    """
+
 
 default_message_pool.register_message("muster.v1", "WatchRequest", WatchRequest)
 
@@ -384,6 +502,10 @@ class WatchResponse(betterproto2.Message):
     )
 
     verdict: "Verdict | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True, group="event")
+
+    in_tree_question: "InTreeQuestion | None" = betterproto2.field(
+        3, betterproto2.TYPE_MESSAGE, optional=True, group="event"
+    )
 
 
 default_message_pool.register_message("muster.v1", "WatchResponse", WatchResponse)

@@ -1,0 +1,123 @@
+package intree
+
+import (
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+)
+
+// watch listens to what the asked plugins look at: informers that kube-scheduler runs for them already.
+func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Plugin) error {
+	core, storage, resource := factory.Core().V1(), factory.Storage().V1(), factory.Resource().V1()
+	needed := []cache.SharedIndexInformer{}
+	for _, plugin := range asked {
+		switch plugin.Name {
+		case names.VolumeBinding:
+			needed = append(needed, core.PersistentVolumes().Informer(), storage.StorageClasses().Informer(),
+				storage.CSINodes().Informer(), storage.CSIDrivers().Informer(), storage.CSIStorageCapacities().Informer())
+		case names.NodeVolumeLimits:
+			needed = append(needed, storage.VolumeAttachments().Informer())
+		case names.DynamicResources:
+			needed = append(needed, resource.ResourceClaims().Informer(), resource.ResourceSlices().Informer(),
+				resource.DeviceClasses().Informer())
+		}
+	}
+	for _, informer := range needed {
+		if _, err := informer.AddEventHandler(a.any()); err != nil {
+			return err
+		}
+	}
+	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
+		core.Nodes().Informer():                  a.nodes(),
+		core.Pods().Informer():                   a.boundPods(),
+		core.PersistentVolumeClaims().Informer(): a.claims(),
+	} {
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// any change counts, but for a resync.
+func (a *Asker) any() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { a.touched() },
+		DeleteFunc: func(any) { a.touched() },
+		UpdateFunc: func(before, after any) {
+			if !sameVersion(before, after) {
+				a.touched()
+			}
+		},
+	}
+}
+
+// nodes come and go, and change their labels and features; their heartbeats are no cause.
+func (a *Asker) nodes() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { a.touched() },
+		DeleteFunc: func(any) { a.touched() },
+		UpdateFunc: func(before, after any) {
+			was, is := before.(*v1.Node), after.(*v1.Node)
+			if !maps.Equal(was.Labels, is.Labels) || !slices.Equal(was.Status.DeclaredFeatures, is.Status.DeclaredFeatures) {
+				a.touched()
+			}
+		},
+	}
+}
+
+// boundPods that use volumes take of a node's limits while they are there, and give it back.
+func (a *Asker) boundPods() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			if counts(before.(*v1.Pod)) != counts(after.(*v1.Pod)) {
+				a.touched()
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if pod, ok := gone(obj).(*v1.Pod); ok && counts(pod) {
+				a.touched()
+			}
+		},
+	}
+}
+
+// claims count if a question's pod names them.
+func (a *Asker) claims() cache.ResourceEventHandler {
+	touched := func(obj any) {
+		if claim, ok := gone(obj).(*v1.PersistentVolumeClaim); ok {
+			a.claimTouched(claim.Namespace + "/" + claim.Name)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    touched,
+		DeleteFunc: touched,
+		UpdateFunc: func(before, after any) {
+			if !sameVersion(before, after) {
+				touched(after)
+			}
+		},
+	}
+}
+
+func gone(obj any) any {
+	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		return last.Obj
+	}
+	return obj
+}
+
+func sameVersion(before, after any) bool {
+	was, err := meta.Accessor(before)
+	if err != nil {
+		return false
+	}
+	is, err := meta.Accessor(after)
+	return err == nil && was.GetResourceVersion() == is.GetResourceVersion() && is.GetResourceVersion() != ""
+}

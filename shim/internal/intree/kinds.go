@@ -1,0 +1,164 @@
+package intree
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/component-helpers/storage/volume"
+)
+
+// kind is a set of pods that get the same answer: they differ in names alone.
+type kind struct {
+	pods    []int // indices into the question
+	missing []string
+}
+
+// sorter tells kinds apart. It reads the informers alone.
+type sorter struct {
+	claims  corelisters.PersistentVolumeClaimLister
+	volumes corelisters.PersistentVolumeLister
+	devices resourcelisters.ResourceClaimLister // nil without dynamic resource allocation
+}
+
+// kinds sorts the pods; one that is nil is in none. `used` tells which claims bound pods use.
+func (s *sorter) kinds(pods []*v1.Pod, used func(key string) bool) []*kind {
+	meant := s.meant()
+	byKey := map[string]*kind{}
+	var found []*kind
+	for i, pod := range pods {
+		if pod == nil {
+			continue
+		}
+		key, missing := s.key(pod, func(claim string) bool { return used(claim) || meant.Has(claim) })
+		if byKey[key] == nil {
+			byKey[key] = &kind{missing: missing}
+			found = append(found, byKey[key])
+		}
+		byKey[key].pods = append(byKey[key].pods, i)
+	}
+	return found
+}
+
+// meant are the claims that a volume is reserved for: such a claim is like no other.
+func (s *sorter) meant() sets.Set[string] {
+	found := sets.New[string]()
+	volumes, err := s.volumes.List(labels.Everything())
+	if err != nil {
+		return found // an informer's lister never fails
+	}
+	for _, pv := range volumes {
+		if pv.Spec.ClaimRef != nil && pv.Status.Phase != v1.VolumeBound {
+			found.Insert(pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name)
+		}
+	}
+	return found
+}
+
+// key is equal for pods that get the same answer. `single` tells which claims are like no other.
+func (s *sorter) key(pod *v1.Pod, single func(claim string) bool) (key string, missing []string) {
+	parts := []any{shape(pod)}
+	for i := range pod.Spec.Volumes {
+		each := &pod.Spec.Volumes[i]
+		if name := claimName(pod, each); name != "" {
+			claim, err := s.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
+			if err != nil {
+				missing = append(missing, name)
+				continue
+			}
+			readOnly := each.PersistentVolumeClaim != nil && each.PersistentVolumeClaim.ReadOnly
+			parts = append(parts, each.Ephemeral != nil, readOnly, s.claim(claim, single(pod.Namespace+"/"+name)))
+		} else if disk(each) {
+			parts = append(parts, each.VolumeSource)
+		}
+	}
+	for _, claim := range pod.Spec.ResourceClaims {
+		parts = append(parts, s.device(pod, claim))
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		return "missing " + strings.Join(missing, " "), missing
+	}
+	text, err := json.Marshal(parts)
+	if err != nil {
+		return string(pod.UID), nil
+	}
+	return string(text), nil
+}
+
+// shape is what plugins may read of a pod beside its volumes, without what often differs between members.
+func shape(pod *v1.Pod) *v1.PodSpec {
+	spec := pod.Spec.DeepCopy()
+	spec.Volumes, spec.ResourceClaims, spec.Hostname, spec.Subdomain, spec.SchedulingGates = nil, nil, "", "", nil
+	for _, containers := range [][]v1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			containers[i].Env, containers[i].EnvFrom = nil, nil
+			containers[i].Args, containers[i].Command = nil, nil
+		}
+	}
+	return spec
+}
+
+// claim is what VolumeBinding, VolumeZone and NodeVolumeLimits read of a claim and of its volume.
+func (s *sorter) claim(claim *v1.PersistentVolumeClaim, single bool) any {
+	if single || claim.DeletionTimestamp != nil || claim.Annotations[volume.AnnSelectedNode] != "" {
+		return claim.Name
+	}
+	if claim.Spec.VolumeName == "" {
+		spec := claim.Spec.DeepCopy()
+		return []any{volume.GetPersistentVolumeClaimClass(claim), claim.Status.Phase, spec}
+	}
+	pv, err := s.volumes.Get(claim.Spec.VolumeName)
+	if err != nil {
+		return claim.Name
+	}
+	zones := map[string]string{}
+	for _, label := range []string{
+		v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelFailureDomainBetaZone, v1.LabelFailureDomainBetaRegion,
+	} {
+		zones[label] = pv.Labels[label]
+	}
+	source := pv.Spec.PersistentVolumeSource.DeepCopy()
+	if source.CSI != nil {
+		source = &v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: source.CSI.Driver}}
+	} else if source.Local != nil {
+		source = &v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{}}
+	}
+	_, completed := claim.Annotations[volume.AnnBindCompleted]
+	return []any{completed, claim.Status.Phase, claim.Spec.AccessModes, pv.Spec.NodeAffinity, zones, source}
+}
+
+// device is a resource claim: what it asks for while nothing is allocated, else itself.
+func (s *sorter) device(pod *v1.Pod, named v1.PodResourceClaim) any {
+	name := named.ResourceClaimName
+	for _, status := range pod.Status.ResourceClaimStatuses {
+		if status.Name == named.Name && status.ResourceClaimName != nil {
+			name = status.ResourceClaimName
+		}
+	}
+	if name == nil || s.devices == nil {
+		return named
+	}
+	claim, err := s.devices.ResourceClaims(pod.Namespace).Get(*name)
+	if err != nil || named.ResourceClaimName != nil || claim.Status.Allocation != nil {
+		return *name
+	}
+	return claim.Spec
+}
+
+// claimName is the claim that a volume uses; "" for other volumes.
+func claimName(pod *v1.Pod, each *v1.Volume) string {
+	switch {
+	case each.PersistentVolumeClaim != nil:
+		return each.PersistentVolumeClaim.ClaimName
+	case each.Ephemeral != nil:
+		return ephemeral.VolumeClaimName(pod, each)
+	}
+	return ""
+}

@@ -1,0 +1,78 @@
+package intree
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+)
+
+// modelled plugins are rules of the planner: it answers for them, with more pods in view than one.
+var modelled = sets.New(
+	names.NodeName, names.NodeUnschedulable, names.TaintToleration, names.NodeAffinity, names.NodePorts,
+	names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity,
+)
+
+// profileName labels the metrics of this instance, so that those of the real profiles stay true.
+const profileName = "muster-in-tree-answers"
+
+// asked lists the in-tree filter plugins of a profile that the planner does not model, in the profile's order.
+func asked(profile *config.Plugins) (found []config.Plugin) {
+	registry := plugins.NewInTreeRegistry()
+	for _, plugin := range profile.Filter.Enabled {
+		if _, inTree := registry[plugin.Name]; inTree && !modelled.Has(plugin.Name) {
+			found = append(found, config.Plugin{Name: plugin.Name})
+		}
+	}
+	return found
+}
+
+// newFramework makes a framework instance with these plugins alone. It shares the informers, clients and
+// managers of the handle, and reads the snapshot. A framework needs a queue sort and a bind plugin too
+// (framework/runtime/framework.go, NewFramework); neither is ever called.
+func newFramework(ctx context.Context, handle fwk.Handle, snapshot fwk.SharedLister, asked []config.Plugin) (framework.Framework, error) {
+	args, err := defaultArgs()
+	if err != nil {
+		return nil, err
+	}
+	set := config.PluginSet{Enabled: asked}
+	profile := &config.KubeSchedulerProfile{
+		SchedulerName: profileName,
+		PluginConfig:  args,
+		Plugins: &config.Plugins{
+			QueueSort: config.PluginSet{Enabled: []config.Plugin{{Name: names.PrioritySort}}},
+			Bind:      config.PluginSet{Enabled: []config.Plugin{{Name: names.DefaultBinder}}},
+			PreFilter: set, // each of them has one
+			Filter:    set,
+		},
+	}
+	return frameworkruntime.NewFramework(ctx, plugins.NewInTreeRegistry(), profile,
+		frameworkruntime.WithClientSet(handle.ClientSet()),
+		frameworkruntime.WithKubeConfig(handle.KubeConfig()),
+		frameworkruntime.WithEventRecorder(handle.EventRecorder()),
+		frameworkruntime.WithInformerFactory(handle.SharedInformerFactory()),
+		frameworkruntime.WithSharedDRAManager(handle.SharedDRAManager()),
+		frameworkruntime.WithSharedCSIManager(handle.SharedCSIManager()),
+		frameworkruntime.WithSnapshotSharedLister(snapshot),
+		frameworkruntime.WithParallelism(1),
+	)
+}
+
+// defaultArgs are the arguments that kube-scheduler gives its plugins by default.
+func defaultArgs() ([]config.PluginConfig, error) {
+	var versioned configv1.KubeSchedulerConfiguration
+	scheme.Scheme.Default(&versioned)
+	var defaults config.KubeSchedulerConfiguration
+	if err := scheme.Scheme.Convert(&versioned, &defaults, nil); err != nil {
+		return nil, fmt.Errorf("default plugin arguments: %w", err)
+	}
+	return defaults.Profiles[0].PluginConfig, nil
+}
