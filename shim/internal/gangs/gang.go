@@ -185,14 +185,23 @@ func (g *Gang) close(why string) Instructions {
 	return g.end(why)
 }
 
-// end voids the verdict, whatever the reason; the lock is held.
+// end voids the verdict, whatever the reason; the lock is held. Past Permit the service waits for each member.
+// Those that have no cycle, and so no Unreserve, are reported here. Before Permit the report of one member ends
+// the plan for all.
 func (g *Gang) end(why string) Instructions {
 	if g.phase == Closed {
 		return Instructions{}
 	}
+	do := Instructions{Closed: []*Gang{g}}
+	for i := range g.members {
+		if g.phase == Permitted && g.members[i].state == idle {
+			g.members[i].state = failed
+			do.Reports = append(do.Reports, g.report(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", why))
+		}
+	}
 	g.phase, g.why = Closed, why
 	close(g.closed)
-	return Instructions{Closed: []*Gang{g}}
+	return do
 }
 
 // void ends what the service no longer stands by; the lock is held. Members past Permit go on.

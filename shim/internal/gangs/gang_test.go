@@ -158,6 +158,32 @@ func TestOneFailureBeforeTheCommitEndsAll(t *testing.T) {
 	}
 }
 
+// The service waits for each member of a permitted gang. One that has not come has no cycle that would report it.
+func TestAGangThatClosesPastPermitReportsMembersThatHaveNotCome(t *testing.T) {
+	for name, end := range map[string]func(*Gang) Instructions{
+		"a member fails": func(g *Gang) Instructions { return g.Fail(1, "n1", neverSent, "", "preempted") },
+		"aborted":        func(g *Gang) Instructions { return g.Abort("not all members came to Bind in time") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewStore()
+			g := planned(t, s, 1, 4, 2)
+			arrive(t, s, g, 0, Wait)
+			arrive(t, s, g, 1, Ask)
+			permit(t, g)
+			reported := map[uint32]int{}
+			do := end(g)
+			do.add(g.Fail(0, "n0", neverSent, "", "closed"))
+			do.add(g.Fail(1, "n1", neverSent, "", "closed"))
+			for _, report := range do.Reports {
+				reported[report.Member]++
+			}
+			if len(reported) != 4 || len(do.Reports) != 4 {
+				t.Errorf("reported, by member: %v", reported)
+			}
+		})
+	}
+}
+
 func TestPastPermitNothingIsTakenBack(t *testing.T) {
 	for name, end := range map[string]func(*Store) Instructions{
 		"lost": (*Store).Lost,

@@ -17,10 +17,8 @@ import (
 
 // answerAll answers these questions on one snapshot, and reports what has changed.
 func (a *Asker) answerAll(ctx context.Context, due []*question) {
-	logger := klog.FromContext(ctx)
-	nodes := a.handle.SharedInformerFactory().Core().V1().Nodes().Lister()
-	if err := a.inspector.snapshot.renew(nodes, a.pods); err != nil {
-		logger.Error(err, "The cluster can't be listed for in-tree answers")
+	if err := a.renew(); err != nil {
+		klog.FromContext(ctx).Error(err, "The cluster can't be listed for in-tree answers")
 		return
 	}
 	for _, q := range due {
@@ -40,6 +38,11 @@ func (a *Asker) answerAll(ctx context.Context, due []*question) {
 		report.Epoch, report.Gang, report.Question = q.epoch, q.asked.Gang, q.asked.Question
 		a.send(ctx, q, report)
 	}
+}
+
+// renew takes a snapshot of the cluster.
+func (a *Asker) renew() error {
+	return a.inspector.snapshot.renew(a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), a.pods)
 }
 
 // inspect answers for each kind of pods.

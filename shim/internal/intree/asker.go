@@ -11,6 +11,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"muster.dev/shim/internal/metrics"
@@ -33,7 +34,7 @@ const (
 type Report func(context.Context, *musterv1.ReportInTreeRequest) error
 
 // Asker keeps the service's questions, answers them, and answers again when a cause may have changed. All of it
-// runs on one goroutine, so that an inspection takes one core at most.
+// runs on one goroutine, but for the nodes of one inspection (coresShare).
 type Asker struct {
 	handle fwk.Handle
 	report Report
@@ -108,11 +109,14 @@ func (a *Asker) Prepare(ctx context.Context) error {
 	if !ok {
 		return errNoProfile
 	}
+	return a.prepare(ctx, asked(profile.ListPlugins()))
+}
+
+func (a *Asker) prepare(ctx context.Context, plugins []config.Plugin) error {
 	factory := a.handle.SharedInformerFactory()
 	core := factory.Core().V1()
 	a.pods = core.Pods().Lister()
 	snapshot := &snapshot{}
-	plugins := asked(profile.ListPlugins())
 	made, err := newFramework(ctx, a.handle, snapshot, plugins)
 	if err != nil {
 		return err

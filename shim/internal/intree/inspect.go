@@ -10,8 +10,9 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// roomAtMost bounds how many pods of a kind are tried together on a node: no node holds more GPU pods.
-const roomAtMost = 64
+// roomAtMost bounds how many pods of a kind are tried together on a node: few nodes hold more GPU pods, and each
+// step costs as many claims.
+const roomAtMost = 16
 
 // refusal is a plugin or extender, and its reason.
 type refusal struct{ plugin, reason string }
@@ -38,10 +39,14 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod) answer {
 		found.everywhere = everywhere
 		return found
 	}
+	refusals := make([]*refusal, len(i.snapshot.nodes))
+	i.framework.Parallelizer().Until(ctx, len(refusals), func(at int) {
+		refusals[at] = i.filter(ctx, one, i.snapshot.nodes[at])
+	}, "")
 	var open []fwk.NodeInfo
-	for _, node := range i.snapshot.nodes {
-		if refused := i.filter(ctx, one, node); refused != nil {
-			found.refused[node.Node().Name] = *refused
+	for at, node := range i.snapshot.nodes {
+		if refusals[at] != nil {
+			found.refused[node.Node().Name] = *refusals[at]
 		} else {
 			open = append(open, node)
 		}

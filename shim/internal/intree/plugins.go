@@ -3,6 +3,7 @@ package intree
 import (
 	"context"
 	"fmt"
+	"runtime"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -23,6 +24,10 @@ var modelled = sets.New(
 
 // profileName labels the metrics of this instance, so that those of the real profiles stay true.
 const profileName = "muster-in-tree-answers"
+
+// coresShare: an inspection takes one in so many cores at most, and one at least. The scheduling thread and its
+// own filters need the others.
+const coresShare = 4
 
 // asked lists the in-tree filter plugins of a profile that the planner does not model, in the profile's order.
 func asked(profile *config.Plugins) (found []config.Plugin) {
@@ -62,7 +67,7 @@ func newFramework(ctx context.Context, handle fwk.Handle, snapshot fwk.SharedLis
 		frameworkruntime.WithSharedDRAManager(handle.SharedDRAManager()),
 		frameworkruntime.WithSharedCSIManager(handle.SharedCSIManager()),
 		frameworkruntime.WithSnapshotSharedLister(snapshot),
-		frameworkruntime.WithParallelism(1),
+		frameworkruntime.WithParallelism(max(1, runtime.GOMAXPROCS(0)/coresShare)),
 	)
 }
 

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"muster.dev/shim/internal/musterv1"
 )
 
@@ -12,10 +14,14 @@ type reporter struct {
 	report   *musterv1.ReportInTreeRequest
 	nodes    map[string]uint32
 	refusals map[refusal]uint32
+	same     map[string]*musterv1.InTreeAnswer
 }
 
 func newReporter() *reporter {
-	return &reporter{report: &musterv1.ReportInTreeRequest{}, nodes: map[string]uint32{}, refusals: map[refusal]uint32{}}
+	return &reporter{
+		report: &musterv1.ReportInTreeRequest{}, nodes: map[string]uint32{}, refusals: map[refusal]uint32{},
+		same: map[string]*musterv1.InTreeAnswer{},
+	}
 }
 
 // add appends the answer for a kind. Equal answers give equal reports, so that an unchanged one can be told.
@@ -35,6 +41,20 @@ func (r *reporter) add(k *kind, found answer) {
 		said.RoomNodes = append(said.RoomNodes, r.node(node))
 		said.Room = append(said.Room, uint32(found.room[node]))
 	}
+	r.append(said)
+}
+
+// append merges kinds that get the same answer. Not those with room: it counts the pods of one kind.
+func (r *reporter) append(said *musterv1.InTreeAnswer) {
+	pods := said.Pods
+	said.Pods = nil
+	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(said)
+	if same := r.same[string(key)]; err == nil && len(said.Room) == 0 && same != nil {
+		same.Pods = append(same.Pods, pods...)
+		return
+	}
+	said.Pods = pods
+	r.same[string(key)] = said
 	r.report.Answers = append(r.report.Answers, said)
 }
 

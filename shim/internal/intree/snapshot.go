@@ -60,27 +60,46 @@ func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodListe
 	if err != nil {
 		return err
 	}
+	onNode := map[string][]*v1.Pod{}
+	for _, pod := range allPods {
+		if counts(pod) {
+			onNode[pod.Spec.NodeName] = append(onNode[pod.Spec.NodeName], pod)
+		}
+	}
+	before := s.byName
 	s.byName = make(map[string]*framework.NodeInfo, len(allNodes))
 	s.nodes = make([]fwk.NodeInfo, 0, len(allNodes))
 	s.claims = map[string]int{}
 	for _, node := range allNodes {
-		info := framework.NewNodeInfo()
-		info.SetNode(node)
+		info := before[node.Name]
+		if info == nil || !holds(info, node, onNode[node.Name]) {
+			info = framework.NewNodeInfo(onNode[node.Name]...)
+			info.SetNode(node)
+		}
 		s.byName[node.Name] = info
 		s.nodes = append(s.nodes, info)
 	}
 	slices.SortFunc(s.nodes, func(a, b fwk.NodeInfo) int { return cmp.Compare(a.Node().Name, b.Node().Name) })
-	for _, pod := range allPods {
-		if info := s.byName[pod.Spec.NodeName]; info != nil && counts(pod) {
-			info.AddPod(pod)
-		}
-	}
 	for _, info := range s.byName {
 		for claim, pods := range info.PVCRefCounts {
 			s.claims[claim] += pods
 		}
 	}
 	return nil
+}
+
+// holds says whether info is still true: informers replace an object that changes, so that it need not be
+// made anew, which takes most of the time. No plugin changes it.
+func holds(info *framework.NodeInfo, node *v1.Node, pods []*v1.Pod) bool {
+	if info.Node() != node || len(info.Pods) != len(pods) {
+		return false
+	}
+	for _, known := range info.Pods {
+		if !slices.Contains(pods, known.GetPod()) {
+			return false
+		}
+	}
+	return true
 }
 
 // counts says whether a bound pod takes something that an asked plugin counts. Finished pods take nothing.

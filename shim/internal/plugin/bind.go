@@ -51,11 +51,19 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		}
 		return fwk.NewStatus(fwk.Skip)
 	}
+	if err := p.stands(node); err != nil {
+		c.fate.message = err.Error() // its Unreserve ends the gang: nothing is committed yet
+		return fwk.AsStatus(err)
+	}
 	// Before the barrier, which ends the gang's own stay: no moment without either.
 	p.room.add(1)
 	defer p.room.add(-1)
 	if err := p.barrier(ctx, c.Gang, c.Member); err != nil {
 		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
+	}
+	if err := p.stands(node); err != nil {
+		c.fate.message = err.Error()
+		return fwk.AsStatus(err)
 	}
 	annotations, version := c.Gang.Binding(c.Member)
 	if err := checkAnnotations(pod, annotations); err != nil {
@@ -73,6 +81,14 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		return fwk.AsStatus(err)
 	}
 	c.Gang.Bound(c.Member)
+	return nil
+}
+
+// stands says whether the node is still there. The API server would take a Binding to a node that has gone.
+func (p *Plugin) stands(node string) error {
+	if _, err := p.nodes.Get(node); err != nil {
+		return fmt.Errorf("not bound: %w", err)
+	}
 	return nil
 }
 

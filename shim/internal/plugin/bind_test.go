@@ -129,3 +129,28 @@ func TestCheckAnnotations(t *testing.T) {
 		}
 	}
 }
+
+// The API server takes a Binding to a node that is not there.
+func TestANodeThatGoesWhilePermitIsAskedGetsNoBinding(t *testing.T) {
+	h := newHarness(t, node("stays", "16"), node("goes", "16"))
+	h.service.plan([]string{"stays"}, []string{"goes"})
+	permitted := h.service.permit
+	h.service.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
+		if err := h.client.CoreV1().Nodes().Delete(h.ctx, "goes", metav1.DeleteOptions{}); err != nil {
+			return nil, err
+		}
+		h.until("the informer knows", func() bool { _, err := h.plugin.nodes.Get("goes"); return err != nil })
+		return permitted(r)
+	}
+	h.run("")
+	h.pods("1", "m0", "m1")
+	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	for range 2 {
+		if report := next(t, "report", h.service.reports); report.Fate != fateNeverSent || !strings.Contains(report.Message, `"goes" not found`) {
+			t.Errorf("report: %v", report)
+		}
+	}
+	if len(h.bound) != 0 {
+		t.Errorf("bound: %v", <-h.bound)
+	}
+}

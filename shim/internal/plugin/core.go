@@ -38,6 +38,7 @@ type core struct {
 	// and activator are set after the constructor has run (scheduler.go, New).
 	handle   fwk.Handle
 	pods     corelisters.PodLister
+	nodes    corelisters.NodeLister
 	synced   cache.InformerSynced
 	profiles sets.Set[string] // schedulerNames; complete before run goes on, when informers start
 	reports  chan *musterv1.UnreserveRequest
@@ -70,6 +71,7 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 		bindings: make(chan struct{}, maxBindings),
 		room:     newRoom(maxUnderWay),
 	}
+	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	c.inTree = intree.New(handle, client.ReportInTree)
 	return c, c.watchPods(handle.SharedInformerFactory())
 }
