@@ -172,9 +172,14 @@ class Gangs(_Section):
     earmark_share: float = Field(
         default=0.75, gt=0, le=1, description="Share of the cluster's GPUs that it covers, at most."
     )
+    answers_s: Seconds = Field(
+        default=3.0,
+        description="How long a gang waits for in-tree plugins to say which nodes they refuse it.",
+    )
     exclusion_first_s: Seconds = Field(
         default=1.0,
-        description="How long a node that an in-tree plugin refused is left out; 4 times as long each time.",
+        description="How long a node that an in-tree plugin refused is left out, once the others have been "
+        "tried; 4 times as long each time.",
     )
     status_s: Seconds = Field(
         default=1.0, description="From a change to the status of its PodGroup; as long between two of them."

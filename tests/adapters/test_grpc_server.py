@@ -14,14 +14,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from muster.adapters.grpc import encoding, reflection
+from muster.adapters.grpc import encoding, messages, reflection
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.server import MESSAGE_LIMIT, GangServer, Refusal
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
-from muster.gangs import calls
+from muster.gangs import calls, instructions
 
 DEADLINE_S = 10.0
 PLAN = v1.PlanRef(epoch=3, gang="default/ack/g", generation=7)
@@ -61,6 +61,9 @@ class Scripted:
     def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None:
         self._answer("unreserve", ref, refusal)
 
+    def report_in_tree(self, report: calls.InTreeReport) -> None:
+        self._answer("report_in_tree", report)
+
     async def synced(self) -> None:
         await self.ready.wait()
 
@@ -79,9 +82,12 @@ class Shim:
     def __init__(self, channel: Any) -> None:
         self.channel = channel
 
-    def watch(self, session: str = "s", in_flight: Sequence[v1.InFlightBinding] = ()) -> Any:
+    def watch(
+        self, session: str = "s", in_flight: Sequence[v1.InFlightBinding] = (), answers_in_tree: bool = False
+    ) -> Any:
         call = self.channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
-        return call(v1.WatchRequest(session=session, in_flight=list(in_flight)), timeout=DEADLINE_S)
+        request = v1.WatchRequest(session=session, in_flight=list(in_flight), answers_in_tree=answers_in_tree)
+        return call(request, timeout=DEADLINE_S)
 
     async def call(self, method: str, request: Any, response: Any) -> Any:
         call = self.channel.unary_unary(f"/muster.v1.GangService/{method}", bytes, response.parse)
@@ -186,6 +192,47 @@ async def test_errors_have_a_code_and_a_sentence(bench: Bench, case: str) -> Non
     assert bench.metrics.value("muster_call_seconds_count", method="Permit", code=code) == 1
 
 
+def in_tree_report() -> v1.ReportInTreeRequest:
+    first = v1.InTreeAnswer(pods=[0, 2], refused_nodes=[0, 2], refused_by=[1, 0], room_nodes=[1], room=[3])
+    everywhere = v1.InTreeRefusal(plugin="VolumeBinding", reason="unbound")
+    second = v1.InTreeAnswer(pods=[1], everywhere=everywhere, missing_claims=["data"])
+    return v1.ReportInTreeRequest(
+        epoch=3,
+        gang="default/ack/g",
+        question=9,
+        nodes=["a", "b", "c"],
+        refusals=[v1.InTreeRefusal(plugin="VolumeZone", reason="zone"), v1.InTreeRefusal(reason="full")],
+        answers=[first, second],
+    )
+
+
+async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -> None:
+    bench.gangs.answers["report_in_tree"] = None
+    await bench.shim.call("ReportInTree", in_tree_report(), v1.ReportInTreeResponse)
+    first = calls.InTreeAnswer({"a": "full", "c": "VolumeZone: zone"}, {"b": 3})
+    second = calls.InTreeAnswer(everywhere="VolumeBinding: unbound", missing_claims=("data",))
+    said = calls.InTreeReport(3, "default/ack/g", 9, (((0, 2), first), ((1,), second)))
+    assert bench.gangs.asked == [("report_in_tree", said)]
+
+
+@pytest.mark.parametrize("wrong", [{"refused_nodes": [7, 0]}, {"refused_by": [0]}, {"refused_by": [0, 5]}])
+async def test_an_in_tree_report_that_points_at_nothing_is_refused(
+    bench: Bench, wrong: dict[str, Any]
+) -> None:
+    report = in_tree_report()
+    report.answers[0] = dataclasses.replace(report.answers[0], **wrong)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await bench.shim.call("ReportInTree", report, v1.ReportInTreeResponse)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_an_in_tree_report_that_is_late_is_stale(bench: Bench) -> None:
+    bench.gangs.answers["report_in_tree"] = calls.StaleError("question 9 is not the current one")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await bench.shim.call("ReportInTree", in_tree_report(), v1.ReportInTreeResponse)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
 @pytest.mark.parametrize("plan", [None, v1.PlanRef(epoch=1)])
 async def test_a_call_without_a_plan_is_refused(bench: Bench, plan: v1.PlanRef | None) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="names no plan") as caught:
@@ -217,6 +264,7 @@ def test_long_lists_of_strings_are_read_back_as_they_were(texts: list[str]) -> N
     for response in (
         v1.WatchResponse(verdict=verdict),
         v1.WatchResponse(session_opened=v1.SessionOpened(epoch=5)),
+        v1.WatchResponse(in_tree_question=v1.InTreeQuestion("g", 2, "ns", ["a", "ö"], ["1", "2"])),
     ):
         assert v1.WatchResponse.parse(encoding.watch_bytes(response)) == response
 
@@ -234,6 +282,17 @@ async def test_a_session_begins_with_its_epoch_and_then_gets_verdicts(bench: Ben
     verdict = v1.Verdict(gang="g", generation=2, outcome=v1.Outcome.PLANNED, names=["p"], uids=["u"])
     bench.gangs.session.push(v1.WatchResponse(verdict=verdict))
     assert (await stream.read()).verdict == verdict
+
+
+async def test_a_session_knows_whether_its_shim_answers_questions_and_hands_them_on(bench: Bench) -> None:
+    stream = bench.shim.watch(answers_in_tree=True)
+    await stream.read()
+    assert bench.gangs.session is not None
+    assert bench.gangs.session.answers_in_tree
+    ask = instructions.AskInTree("ns/ack/g", 3, "ns", (("a", "u-a"), ("b", "u-b")))
+    bench.gangs.session.push(v1.WatchResponse(in_tree_question=messages.in_tree_question(ask)))
+    question = v1.InTreeQuestion("ns/ack/g", 3, "ns", ["a", "b"], ["u-a", "u-b"])
+    assert (await stream.read()).in_tree_question == question
 
 
 async def test_no_session_before_the_cluster_has_been_seen(bench: Bench) -> None:

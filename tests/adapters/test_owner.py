@@ -20,6 +20,7 @@ from muster.domain.podgroup import PodGroupStatus
 from muster.gangs import calls
 from muster.gangs.events import Event, NodeGone, PodGone, SessionClosed, SessionOpened, Synced, Tick
 from muster.gangs.instructions import (
+    AskInTree,
     EmitEvent,
     EventReason,
     Evict,
@@ -75,6 +76,9 @@ class Recorded:
     def unreserve(self, *_: Any) -> list[Instruction]:
         self.deadline = time.monotonic()
         return [verdict("from unreserve")]
+
+    def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:
+        return [verdict(f"from the report of {report.gang}")]
 
     def next_deadline(self) -> float | None:
         return self.deadline
@@ -272,3 +276,21 @@ async def test_the_loop_goes_on_while_many_gangs_are_shown(bench: Bench) -> None
     task.cancel()
     assert max(bench.gangs.shown) <= SHOWN_AT_ONCE
     assert set(turns) >= set(range(1, len(bench.gangs.shown))), "a turn after each part"
+
+
+async def test_questions_about_in_tree_plugins_reach_the_session_and_its_reports_the_gangs(
+    bench: Bench,
+) -> None:
+    session = Session(epoch=1, bound=8, answers_in_tree=True)
+    bench.gangs.gives = {SessionOpened: [AskInTree("g", 4, "ns", (("p", "u"),))]}
+    await bench.owner.sync(Synced(0.0))
+    await bench.owner.opened(session, [])
+    begun = bench.gangs.heard[-1]
+    assert isinstance(begun, SessionOpened)
+    assert begun.answers_in_tree
+    response = await asyncio.wait_for(session.next(), DEADLINE_S)
+    assert response is not None
+    assert response.in_tree_question is not None
+    assert (response.in_tree_question.gang, response.in_tree_question.question) == ("g", 4)
+    bench.owner.report_in_tree(calls.InTreeReport(1, "g", 4, ()))
+    assert await next_verdict(session) == "from the report of g"

@@ -15,13 +15,30 @@ from muster.domain import allocation
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.gangs import events
-from muster.gangs.calls import BindingFate, PermitAnswer, PlanRef, StaleError
-from muster.gangs.instructions import Outcome, PushVerdict
+from muster.gangs.calls import (
+    BindingFate,
+    InTreeAnswer,
+    InTreeReport,
+    PermitAnswer,
+    PlanRef,
+    StaleError,
+)
+from muster.gangs.instructions import AskInTree, Outcome, PushVerdict
 from muster.gangs.life import Phase
 from tests.gangs.awake import asleep, fits_now
 from tests.gangs.stage import GANGS, NODES, POD_GROUP, Broken, Chooser, First, Flying
 from tests.gangs.users import Users
 from tests.gangs.world import bound
+
+IN_TREE = (
+    InTreeAnswer(),
+    InTreeAnswer({"a": "VolumeBinding: no"}),
+    InTreeAnswer({"b": "VolumeBinding: no"}, {"a": 1, "c": 1}),
+    InTreeAnswer(dict.fromkeys(NODES, "VolumeBinding: no")),
+    InTreeAnswer(missing_claims=("data",)),
+    InTreeAnswer(everywhere="VolumeBinding: not bound"),
+)
+"""What in-tree plugins may answer."""
 
 
 class Cluster(Users):
@@ -205,6 +222,21 @@ class Cluster(Users):
                 self.perhaps_whole |= {uid for _, uid in flying.verdict.members}
                 self.perhaps_whole |= {each.uid for each in self._members().get(_run(pending), [])}
 
+    def in_tree_plugins_answer(self, choose: Chooser) -> None:
+        """For any gang that was asked about, also once more: nodes refused, room, a claim that is missing."""
+        if self.world.questions:
+            asked = choose.of(self.world.questions)
+            self._answer(asked, choose.of(IN_TREE), choose.of(IN_TREE))
+
+    def _answer(self, asked: AskInTree, first: InTreeAnswer, others: InTreeAnswer) -> None:
+        told = (((0,), first), (tuple(range(1, len(asked.pods))), others))
+        report = InTreeReport(self.world.epoch, asked.gang, asked.question, told)
+        try:
+            out = self.world.coordinator.report_in_tree(self.world.now, report)
+        except StaleError:
+            return
+        self.world.take(out)
+
     def binding_fails(self, choose: Chooser) -> None:
         if not self.flying:
             return
@@ -242,6 +274,7 @@ class Cluster(Users):
         self.world.missed = None
         self.world.restart()
         self.world.solves.clear()
+        self.world.questions.clear()
         self.last.clear()
         self._service_begins()
 
@@ -346,6 +379,8 @@ class Cluster(Users):
         self.goes_on(First())
         if self.world.coordinator.lives.epoch is None:
             self.restart_shim(First())
+        for asked in tuple(self.world.questions):
+            self._answer(asked, InTreeAnswer(), InTreeAnswer())
         end = self.world.now + 2000
         for _ in range(2000):
             if not self._next_step():

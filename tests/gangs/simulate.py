@@ -48,6 +48,7 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.land: 4,
     Cluster.binding_fails: 4,
     Cluster.give_back: 2,
+    Cluster.in_tree_plugins_answer: 4,
     Cluster.restart_service: 1,
     Cluster.restart_shim: 1,
     Cluster.disconnect: 1,

@@ -16,6 +16,8 @@ GANGS = {"g": (2, 2), "h": (3, 2), "k": (2, 4), "o": (3, 1), "e": (2, 1), "p": (
 MOST = {"e": 4, "p": 4}
 POD_GROUP = "p"
 """The gang of which a PodGroup says how many it needs."""
+VOLUMES = ("k", "e", "")
+"""Gangs whose pods use volumes: in-tree plugins are asked about them."""
 T = TypeVar("T")
 
 

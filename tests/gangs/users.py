@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain.levels import Level
+from muster.domain.peers import PeerRules
 from muster.domain.pod import GangClaim, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
 from muster.domain.request import Term
 from muster.gangs import events
 from muster.gangs.settings import Settings
-from tests.gangs.stage import GANGS, MOST, NODES, POD_GROUP, Chooser, Cut, Flying
+from tests.gangs.stage import GANGS, MOST, NODES, POD_GROUP, VOLUMES, Chooser, Cut, Flying
 from tests.gangs.world import foreign, node, pod, wishing
 
 NEAR = Policies(True, (Policy("near", 10, Term("nvlink", "pack")),), (Level("rack", ("rack",)),))
@@ -22,7 +23,7 @@ class Users:
     """The cluster as they see it: its nodes, PodGroups and policies; its pods are the world's."""
 
     def __init__(self) -> None:
-        self.world = Cut(Settings(ahead=3), auto=False)
+        self.world = Cut(Settings(ahead=3), auto=False, answers_in_tree=True)
         self.nodes = {name: node(name) for name in NODES[:2]}
         self.pod_group: PodGroup | None = None
         self.policies = NEAR
@@ -72,6 +73,8 @@ class Users:
             made = replace(made, claim=replace(made.claim, wishes=Wishes(policies=("near",))))
         elif gang == "o":
             made = replace(made, owner="workers" if any(p.owner == "master" for p in there) else "master")
+        if gang in VOLUMES:
+            made = replace(made, peers=PeerRules(volume_claims=(uid,)))
         self.world.see(made)
 
     def _clock(self) -> float:

@@ -12,9 +12,16 @@ from muster.domain.node import Node, Resources, Usage
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.topology import GpuTopology, Link
 from muster.gangs import events
-from muster.gangs.calls import BindingFate, PermitAnswer, PlanRef, ReserveAnswer
+from muster.gangs.calls import (
+    BindingFate,
+    InTreeAnswer,
+    InTreeReport,
+    PermitAnswer,
+    PlanRef,
+    ReserveAnswer,
+)
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.instructions import EmitEvent, Evict, Instruction, Outcome, PushVerdict, Solve
+from muster.gangs.instructions import AskInTree, EmitEvent, Evict, Instruction, Outcome, PushVerdict, Solve
 from muster.gangs.invariants import check
 from muster.gangs.settings import Settings
 from muster.placement.limits import Limits
@@ -75,13 +82,15 @@ class World:
     """A coordinator with a clock, its instructions gathered, and the invariants asked after each step.
 
     `auto` answers each Solve at once with the real planner. Unless the settings say so, no gang waits for
-    more pods than it needs: what is due at once is done at once.
+    more pods than it needs: what is due at once is done at once. `answers_in_tree`: its shims answer
+    questions about in-tree plugins; `report` is such an answer.
     """
 
     settings: Settings = field(default_factory=lambda: Settings(settle_s=0))
     auto: bool = True
     now: float = 1000.0
     epoch: int = 0
+    answers_in_tree: bool = False
 
     def __post_init__(self) -> None:
         self.coordinator = Coordinator(self.settings)
@@ -90,6 +99,7 @@ class World:
         self.verdicts: list[PushVerdict] = []
         self.events: list[EmitEvent] = []
         self.evictions: list[Evict] = []
+        self.questions: list[AskInTree] = []
         self.pods: dict[str, Pod] = {}
 
     # --- events -------------------------------------------------------------------------------------
@@ -108,7 +118,7 @@ class World:
 
     def connect(self, in_flight: tuple[Usage, ...] = ()) -> None:
         self.epoch += 1
-        self.send(events.SessionOpened(self.now, self.epoch, in_flight))
+        self.send(events.SessionOpened(self.now, self.epoch, in_flight, self.answers_in_tree))
 
     def see(self, *pods: Pod) -> None:
         for each in pods:
@@ -150,6 +160,8 @@ class World:
                     self.verdicts.append(instruction)
                 case EmitEvent():
                     self.events.append(instruction)
+                case AskInTree():
+                    self.questions.append(instruction)
                 case Evict():
                     self.evictions.append(instruction)
         broken = check(self.coordinator)
@@ -197,6 +209,13 @@ class World:
     ) -> None:
         ref, node = self.ref(gang), self.home(member, gang)
         self.take(self.coordinator.unreserve(self.now, ref, member, node, fate, plugin, message))
+
+    def report(self, *answers: InTreeAnswer, of: tuple[tuple[int, ...], ...] = ()) -> None:
+        """Answer the last question: `of` are the indices of the pods that get each answer; all get one."""
+        asked = self.questions[-1]
+        pods = of or (tuple(range(len(asked.pods))),)
+        told = InTreeReport(self.epoch, asked.gang, asked.question, tuple(zip(pods, answers, strict=True)))
+        self.take(self.coordinator.report_in_tree(self.now, told))
 
     def bind(self, answer: PermitAnswer, members: Iterable[int] = (), gang: str = "g") -> None:
         """The Bindings land, and the watch shows them. All members, or these."""

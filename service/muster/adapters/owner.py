@@ -24,7 +24,16 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.node import Usage
 from muster.gangs import calls
 from muster.gangs.events import Event, SessionClosed, SessionOpened, Tick
-from muster.gangs.instructions import EmitEvent, EndSolve, Evict, Instruction, PushVerdict, Solve, WriteStatus
+from muster.gangs.instructions import (
+    AskInTree,
+    EmitEvent,
+    EndSolve,
+    Evict,
+    Instruction,
+    PushVerdict,
+    Solve,
+    WriteStatus,
+)
 
 SHOWN_AT_ONCE = 200
 """Gangs that are looked at, for a reader, before the loop's other tasks get a turn: some milliseconds."""
@@ -58,6 +67,7 @@ class Gangs(Protocol):
         message: str,
         uid: str,
     ) -> list[Instruction]: ...
+    def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]: ...
     def next_deadline(self) -> float | None: ...
     def keys(self) -> list[str]: ...
     def counts(self) -> tuple[Counter[str], Counter[str]]: ...
@@ -174,6 +184,8 @@ class Owner:
                     self._end_solve(instruction)
                 case PushVerdict():
                     self._push(instruction)
+                case AskInTree():
+                    self._ask(instruction)
                 case EmitEvent():
                     self._emit(instruction)
                 case WriteStatus():
@@ -185,6 +197,10 @@ class Owner:
         response = v1.WatchResponse(verdict=messages.verdict(verdict))
         delivered = self._session is not None and self._session.push(response)
         self._metrics.verdict(verdict.outcome.value, delivered=delivered)
+
+    def _ask(self, question: AskInTree) -> None:
+        if self._session is not None:
+            self._session.push(v1.WatchResponse(in_tree_question=messages.in_tree_question(question)))
 
     def _arm_timer(self) -> None:
         """One timer for the earliest deadline; it puts a Tick."""
@@ -214,7 +230,8 @@ class Owner:
             self._session = session
             bindings = ((binding.uid, binding.node, binding.annotations) for binding in in_flight)
             usages = self._in_flight(bindings)
-            self._carry_out(self._gangs.handle(SessionOpened(time.monotonic(), session.epoch, usages)))
+            begun = SessionOpened(time.monotonic(), session.epoch, usages, session.answers_in_tree)
+            self._carry_out(self._gangs.handle(begun))
 
         await self._in_order(begin)
 
@@ -255,6 +272,9 @@ class Owner:
                 refusal.uid,
             )
         )
+
+    def report_in_tree(self, report: calls.InTreeReport) -> None:
+        self._after_call(self._gangs.report_in_tree(time.monotonic(), report))
 
     def _after_call(self, instructions: Iterable[Instruction]) -> None:
         self._carry_out(instructions)

@@ -85,6 +85,21 @@ def gpus_with(units: int) -> str:
     return f"GPUs of {units} GiB"
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimsMissing:
+    """The pods name PersistentVolumeClaims that do not exist (yet)."""
+
+    claims: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEverywhere:
+    """An in-tree plugin refuses members of the role whatever the node. `by` is the plugin and its reason."""
+
+    role: str
+    by: str
+
+
 # --- unplaceable: complete, and nothing fits ---------------------------------------------------------
 # `members_fit` of `members_needed` fit; None where the search for the most of them did not end.
 
@@ -353,6 +368,8 @@ Cause = (
     | DialectsDisagree
     | MembersMissing
     | PodGroupMissing
+    | ClaimsMissing
+    | RefusedEverywhere
     | MemberTooLarge
     | ClusterTooSmall
     | NotEnoughFree

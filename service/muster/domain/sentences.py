@@ -17,6 +17,7 @@ from muster.domain.reasons import (
     AntiAffinityLimits,
     BadValue,
     Cause,
+    ClaimsMissing,
     ClusterTooSmall,
     DialectsDisagree,
     DomainTooSmall,
@@ -33,6 +34,7 @@ from muster.domain.reasons import (
     NotEnoughFree,
     NotSupported,
     PodGroupMissing,
+    RefusedEverywhere,
     RoleScope,
     RoomTooSmall,
     RunningElsewhere,
@@ -132,6 +134,13 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause
             return f"waiting for {missing} more {members}: {present} of {needed} are here"
         case PodGroupMissing(name):
             return f"PodGroup {name} does not exist yet; its pods wait for it"
+        case ClaimsMissing(claims):
+            listed = ", ".join(claims[:_LISTED])
+            more = f" and {len(claims) - _LISTED} more" if len(claims) > _LISTED else ""
+            verb = "does" if len(claims) == 1 else "do"
+            return f"{_plural('PersistentVolumeClaim', len(claims))} {listed}{more} {verb} not exist"
+        case RefusedEverywhere(role, by):
+            return f"no node admits {_the_role(role)}: {by}"
         case MemberTooLarge(role, resource, needed, node, largest, anywhere):
             which = f"the largest node{'' if anywhere else ' that admits it'}, {node},"
             asks = f"a member{_of_role(role)} asks for {_amount(resource, needed)}"

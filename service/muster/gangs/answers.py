@@ -12,6 +12,7 @@ from muster.gangs.calls import (
     BindingFate,
     FilterAnswer,
     GivenBack,
+    InTreeReport,
     PermitAnswer,
     PlanRef,
     ReserveAnswer,
@@ -36,7 +37,7 @@ def filter_(lives: Lives, ref: PlanRef) -> FilterAnswer:
         return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
     if plan.filter_answer is None:
         snapshot = lives.open_to(gang)
-        excluded = gang.excluded(plan.request.roles, plan.pods)
+        excluded = lives.excluded(gang, plan.request.roles, plan.pods)
         found = moves.alternates(
             snapshot, plan.request, plan.placed, limit=lives.settings.alternates, excluded=excluded
         )
@@ -121,18 +122,32 @@ def unreserve(lives: Lives, now: float, ref: PlanRef, back: GivenBack) -> None:
     why, learnt = f"pod {name} was given back", False
     if back.plugin:
         learnt = lives.exclude(gang, pod, back, now)
+        lives.in_tree.refused(gang, back.plugin)
         why = f"node {back.node} was refused to pod {name} by {back.plugin}"
     if back.message:
         why = f"{why}: {back.message}"
     if gang.phase in (Phase.PLANNED, Phase.RESERVING):
         trigger = Trigger.NODE_REFUSED if back.plugin else Trigger.GIVEN_BACK
-        lives.withdraw(gang, trigger, why, now, pause=not back.plugin, learnt=learnt)
+        pause_s = lives.pause_between_nodes(gang) if learnt else 0.0
+        lives.withdraw(gang, trigger, why, now, pause=not back.plugin, learnt=learnt, pause_s=pause_s)
     elif gang.phase is Phase.PERMITTED and uid in gang.awaited:
         if back.fate is BindingFate.UNKNOWN:
             gang.awaited[uid] = now + lives.settings.session_s
             lives.alarms.set(gang, min(gang.awaited.values()))
             return
         lives.given_back(gang, uid, why, now)
+
+
+def in_tree(lives: Lives, report: InTreeReport) -> None:
+    """Take in what the in-tree plugins answer for a gang.
+
+    Raises:
+        StaleError: the epoch is not the current one, or no such question is open.
+    """
+    gang = lives.gangs.get(report.gang)
+    if gang is None or report.epoch != lives.epoch:
+        raise StaleError(f"gang {report.gang}: epoch {report.epoch} is not current, or the gang is gone")
+    lives.answered(gang, lives.in_tree.take(report))
 
 
 def _current(lives: Lives, ref: PlanRef) -> Gang:

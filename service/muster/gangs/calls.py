@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -53,6 +54,31 @@ class BindingFate(StrEnum):
     NEVER_SENT = "never-sent"
     REFUSED = "refused"
     UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class InTreeAnswer:
+    """What the in-tree plugins answer for pods of one kind.
+
+    `refused`: node → the plugin that refuses it, and its reason. `room`: node → how many of these pods it can
+    hold together; others have no such limit. `everywhere`: the plugin and its reason if the pods are refused
+    whatever the node, else "". `missing_claims` are PersistentVolumeClaims that do not exist.
+    """
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    room: Mapping[str, int] = field(default_factory=dict)
+    everywhere: str = ""
+    missing_claims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InTreeReport:
+    """One ReportInTree: answers with the indices of the pods, in the question's order, that get them."""
+
+    epoch: int
+    gang: str
+    question: int
+    answers: tuple[tuple[tuple[int, ...], InTreeAnswer], ...]
 
 
 @dataclass(frozen=True, slots=True)

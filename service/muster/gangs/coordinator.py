@@ -57,8 +57,9 @@ class Coordinator:
             case events.Synced(now):
                 self.lives.synced = True
                 self._activate(now)
-            case events.SessionOpened(now, epoch, in_flight):
+            case events.SessionOpened(now, epoch, in_flight, answers_in_tree):
                 self.lives.epoch = None
+                self.lives.in_tree.begin(answers_in_tree)
                 self._session_over(now)
                 self.lives.epoch, self._in_flight = epoch, in_flight
                 self._activate(now)
@@ -201,6 +202,16 @@ class Coordinator:
         """A member does not go where it was planned."""
         self.lives.now = now
         answers.unreserve(self.lives, now, ref, calls.GivenBack(member, node, fate, plugin, message, uid))
+        return self._told(now)
+
+    def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:
+        """Take in what in-tree plugins answer for a gang's pods.
+
+        Raises:
+            StaleError: the report's epoch or question is not the current one.
+        """
+        self.lives.now = now
+        answers.in_tree(self.lives, report)
         return self._told(now)
 
     # --- pods and nodes -----------------------------------------------------------------------------

@@ -17,6 +17,8 @@ def due(lives: Lives, gang: Gang, alarm: Alarm, now: float, same: bool) -> None:
             lives.say_numbers(gang, now)
         case Alarm.COUNT if same:
             lives.count(gang, now)
+        case Alarm.ANSWERS if same:
+            lives.wait_for_planner(gang)
         case Alarm.PHASE if same:
             _phase_due(lives, gang, now)
         case _:

@@ -28,7 +28,7 @@ def decided(lives: Lives, event: events.Decided) -> None:
             lives.ended(gang, sentence(decision), event.now, took_s)
             return
         gang.ended, gang.pause_s = 0, 0.0
-        if overtaken and not gang.overtaken:
+        if (overtaken or lives.in_tree.outdated(gang.key)) and not gang.overtaken:
             lives.again(gang, Trigger.OUTDATED)
             return
         if any(isinstance(cause, NotDecided) for cause in decision.causes):
@@ -79,4 +79,8 @@ def _outdated(lives: Lives, gang: Gang, solving: Solving, decision: Placed) -> b
     if any(nodes.get(place.node) != seen[place.node].node for place in decision.members):
         return True
     pods = {pod.uid: pod for pod in gang.group.unbound}
+    if lives.in_tree.outdated(gang.key):
+        refused = lives.in_tree.excluded(gang.key, solving.request.roles, nodes)
+        if any(place.node in refused.get(place.role, ()) for place in decision.members):
+            return True
     return not fits(lives.open_to(gang), usages(decision, pods))

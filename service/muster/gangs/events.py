@@ -91,11 +91,12 @@ class Synced:
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
     """A shim connected; every plan of the epoch before is void. `in_flight` are its Bindings whose fate is
-    not known yet."""
+    not known yet. `answers_in_tree`: it answers questions about in-tree plugins."""
 
     now: float
     epoch: int
     in_flight: tuple[Usage, ...] = ()
+    answers_in_tree: bool = False
 
 
 @dataclass(frozen=True, slots=True)

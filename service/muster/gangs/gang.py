@@ -53,11 +53,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A node that pods which ask alike must not take until then, because an in-tree plugin refused it."""
+    """A node that pods which ask alike must not take until then, because an in-tree plugin refused it, at
+    `since`. The end is open until all other nodes have been tried."""
 
-    until: float
+    since: float
     plugin: str
     message: str
+    until: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Alarm(StrEnum):
     """Its pods have come one after another: they are to be counted; ends with the phase."""
     HALF = "half"
     """It has been bound in part for as long as it may be."""
+    ANSWERS = "answers"
+    """In-tree plugins were asked about it: it is planned without their answers then; ends with the phase."""
     NUMBERS = "numbers"
     """The numbers in its refusal may be told again."""
 

@@ -54,6 +54,16 @@ class PushVerdict:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class AskInTree:
+    """Ask the shim which nodes the in-tree plugins refuse to these pods, (name, UID) each."""
+
+    gang: str
+    question: int
+    namespace: str
+    pods: tuple[tuple[str, str], ...]
+
+
 class EventReason(StrEnum):
     """Reasons of the Kubernetes events that users see."""
 
@@ -99,4 +109,4 @@ class WriteStatus:
     status: PodGroupStatus
 
 
-Instruction = Solve | EndSolve | PushVerdict | EmitEvent | Evict | WriteStatus
+Instruction = Solve | EndSolve | PushVerdict | AskInTree | EmitEvent | Evict | WriteStatus

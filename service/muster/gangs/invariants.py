@@ -79,7 +79,7 @@ def _goes_on(gang: Gang, lives: Lives) -> list[str]:
     asked = out is not None and (out.gang, out.generation) == (gang.key, gang.generation)
     if waits and gang.phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
         broken.append(f"{gang.key} is {gang.phase} and waits for the planner")
-    if gang.phase is Phase.PLANNING and not (waits or asked):
+    if gang.phase is Phase.PLANNING and not (waits or asked or Alarm.ANSWERS in gang.alarms):
         broken.append(f"{gang.key} is {gang.phase}, and nobody is going to ask")
     pauses = gang.ended and Alarm.PHASE in gang.alarms
     if gang.phase is Phase.UNPLACEABLE and not (waits or pauses):

@@ -106,7 +106,7 @@ class Lives(GivingUp):
             self.go(gang, Trigger.ALL_BOUND)
             gang.attempts, gang.reason, gang.announced, gang.arrived = 0, "", None, None
             self.voice.forget(gang)
-            gang.refusals = {}
+            gang.refusals, gang.exclusions = {}, {}
             if is_half(gang) and group.waits_for is not None:
                 gang.reason = sentence((group.waits_for,))
         elif group.causes:
@@ -202,10 +202,18 @@ class Lives(GivingUp):
     # --- plans end, or are carried out ----------------------------------------------------------------
 
     def withdraw(
-        self, gang: Gang, trigger: Trigger, why: str, now: float, pause: bool = False, learnt: bool = False
+        self,
+        gang: Gang,
+        trigger: Trigger,
+        why: str,
+        now: float,
+        pause: bool = False,
+        learnt: bool = False,
+        pause_s: float = 0.0,
     ) -> None:
         """Void the plan, free what it holds, and plan again: at once where something was `learnt` that will
-        not be asked twice, a few times in a row where something may have been, else after a `pause`."""
+        not be asked twice, a few times in a row where something may have been, else after a `pause`.
+        `pause_s` is a pause of so many seconds."""
         why, silent = short(why), trigger is Trigger.SESSION_OVER
         held = gang.reserved
         self.void(gang, trigger, why, silent)
@@ -219,7 +227,9 @@ class Lives(GivingUp):
                 self.kept.let_go_of_taken(node)
         else:
             self.kept.let_go(gang, held | gang.kept)
-        if pause or (not learnt and gang.attempts > self.settings.prompt_retries):
+        if pause_s:
+            self.alarms.set(gang, now + pause_s)
+        elif pause or (not learnt and gang.attempts > self.settings.prompt_retries):
             self.alarms.set(gang, now + self.settings.backoff(gang.attempts))
         else:
             self.settle(gang, now)
@@ -335,6 +345,7 @@ class Lives(GivingUp):
         self.kept.let_go(gang, held)
         del self.gangs[gang.key]
         self.backlog.forget(gang)
+        self.in_tree.forget(gang.key)
 
     # --- sessions and silence -------------------------------------------------------------------------
 
@@ -345,6 +356,8 @@ class Lives(GivingUp):
             self._as_members_say(gang, self.fresh(gang), now)
         kinds = gang.kinds
         self.voice.forget(gang)
+        if (question := self.in_tree.ask_again(gang)) is not None:
+            self.voice.instruct(question)
         gang.alarms.pop(Alarm.HALF, None)
         self.fresh(gang)
         self.note_half(gang, now)

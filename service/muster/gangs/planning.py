@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from muster.domain.decision import Placed
 from muster.domain.pod import Batch, Pod
 from muster.domain.reasons import (
     BadValue,
     Cause,
+    ClaimsMissing,
     ClusterTooSmall,
     MembersDisagree,
     MemberTooLarge,
+    RefusedEverywhere,
     TooManyRoles,
 )
-from muster.domain.request import Request
+from muster.domain.request import Request, Role
+from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.gangs import requests
 from muster.gangs.alarms import Alarms
@@ -32,6 +36,7 @@ from muster.gangs.events import Decided
 from muster.gangs.gang import Alarm, Exclusion, Gang, Plan, Solving, usages
 from muster.gangs.halves import is_half
 from muster.gangs.instructions import EndSolve, EventReason, Instruction, Outcome, Solve
+from muster.gangs.intree import MODELLED, InTree
 from muster.gangs.kept import Kept
 from muster.gangs.ledger import Ledger, fits
 from muster.gangs.life import Phase, Trigger, after
@@ -41,12 +46,20 @@ from muster.gangs.roster import Group, Roster
 from muster.gangs.settings import Settings
 from muster.gangs.turns import Turns
 from muster.gangs.voice import Kinds, Voice
+from muster.placement.exclusions import ByRole
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 """Phases in which a gang that was refused still waits."""
 _WOKEN_AT_ONCE = 2000
 """Refused gangs that are queued again in one event, some 20 ms; the others follow in the next events."""
-_NEVER = {MemberTooLarge.__name__, ClusterTooSmall.__name__, TooManyRoles.__name__}
+_AT_ONCE = 32
+"""Gangs that are looked at for one event at most, until one is for the planner."""
+_PROMPT = 16
+"""Nodes that are tried one after another without a pause, as plugins refuse them."""
+_NEVER = {
+    cause.__name__
+    for cause in (MemberTooLarge, ClusterTooSmall, ClaimsMissing, RefusedEverywhere, TooManyRoles)
+}
 """Kinds of reasons that nothing that ends will change."""
 
 
@@ -74,6 +87,7 @@ class Planning:
         self.kept = Kept(self.gangs, self.ledger)
         self.turns = Turns()
         self.earmarks = Earmarks(settings, self.ledger)
+        self.in_tree = InTree()
         self.ahead: dict[str, int] = {}
         """Members of the gangs that are planned and not permitted yet."""
 
@@ -118,8 +132,21 @@ class Planning:
         """It waits for the planner from now on."""
         gang.generation = next(self.numbers)
         gang.plan, gang.lost = None, ""
+        self.wait_for_planner(gang)
+
+    def wait_for_planner(self, gang: Gang) -> None:
+        """It has a place in the queue; its generation stays."""
         partial = is_half(gang)
         self.backlog.wait(gang, partial, first=partial and self.kept.covers(gang))
+
+    def answered(self, gang: Gang, changed: bool) -> None:
+        """In-tree plugins have answered for the gang, for the first time or anew."""
+        if changed:
+            gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.plugin in MODELLED}
+        if gang.alarms.pop(Alarm.ANSWERS, None) is not None:
+            self.wait_for_planner(gang)
+        elif changed and gang.phase is Phase.UNPLACEABLE and Alarm.COUNT not in gang.alarms:
+            self.again(gang, Trigger.FREED)
 
     def again(self, gang: Gang, trigger: Trigger) -> None:
         """Plan a gang once more that is unplaceable, or whose answer came too late."""
@@ -158,10 +185,7 @@ class Planning:
                 self.again(gang, Trigger.FREED)
 
     def _pump(self) -> None:
-        """Ask for the next plan, one at a time: its snapshot must hold what the one before took. And not far
-        ahead of the shim: what waits there for its turn was planned on old facts, its time runs, and what is
-        more urgent comes after it. Half gangs do not wait for that, unless a higher priority does: their
-        grace may be over before."""
+        """Ask for the next plan, one at a time: its snapshot must hold what the one before took."""
         self._wake()
         if self.solving is not None:
             if self.backlog.waiting and self.turns.late(self.now):
@@ -169,6 +193,16 @@ class Planning:
             return
         if self.to_wake or not self.active or self.silent:
             return
+        for _ in range(_AT_ONCE):
+            gang = self._next()
+            if gang is None or (not self._asks_in_tree(gang) and self._solve(gang)):
+                return
+        self.backlog.update_at = self.now  # a Tick goes on: one event must not take long
+
+    def _next(self) -> Gang | None:
+        """The gang that is planned now. None far ahead of the shim: what waits there for its turn was planned
+        on old facts, its time runs, and what is more urgent comes after it. Half gangs do not wait for that:
+        their grace may be over before."""
         far_ahead = sum(self.ahead.values()) >= self.settings.ahead
         key = self.backlog.next(far_ahead, self.turns.resting(self.now))
         while key is None and not far_ahead and (old := self.backlog.next_to_update()) is not None:
@@ -176,19 +210,47 @@ class Planning:
             if gang is not None and gang.phase is Phase.UNPLACEABLE and Alarm.COUNT not in gang.alarms:
                 self.again(gang, Trigger.FREED)
                 key = self.backlog.next()
-        if key is None:
-            return
-        gang = self.gangs[key]
+        return self.gangs[key] if key is not None else None
+
+    def _asks_in_tree(self, gang: Gang) -> bool:
+        """Have in-tree plugins asked about the gang first, if it needs that; whether it waits for answers."""
+        self.fresh(gang)
+        question = self.in_tree.ask(gang, self.now + self.settings.answers_s)
+        if question is not None:
+            self.voice.instruct(question)
+        until = self.in_tree.awaits(gang.key)
+        if until <= self.now:
+            return False
+        self.alarms.set(gang, until, Alarm.ANSWERS)
+        return True
+
+    def _solve(self, gang: Gang) -> bool:
+        """Ask the planner about the gang; False if it was refused without, for what plugins answered."""
         request = requests.request(self.fresh(gang), self.ledger, self.roster.policies)
         snapshot = self.open_to(gang)
-        excluded = gang.excluded(request.roles, {pod.uid: pod for pod in gang.group.unbound})
+        causes = self.in_tree.causes(gang, request)
+        request = self.in_tree.refine(gang.key, request)
         gang.arrived = None
         watched = requests.watched(gang.group, self.ledger) if request.constraints else None
         gang.needs = Needs.of(request, watched)
-        self.solving = Solving(key, gang.generation, request, snapshot)
+        self.in_tree.used(gang.key)
+        if causes:
+            self.refused(gang, causes, sentence(causes), self.now)
+            return False
+        excluded = self.excluded(gang, request.roles, {pod.uid: pod for pod in gang.group.unbound})
+        self.solving = Solving(gang.key, gang.generation, request, snapshot)
         self.backlog.asked()
-        self.turns.began(namespace_of(key), self.now, self.settings.patience_s, gang.ended)
-        self.voice.instruct(Solve(key, gang.generation, request, snapshot, excluded))
+        self.turns.began(namespace_of(gang.key), self.now, self.settings.patience_s, gang.ended)
+        self.voice.instruct(Solve(gang.key, gang.generation, request, snapshot, excluded))
+        return True
+
+    def excluded(self, gang: Gang, roles: Iterable[Role], pods: Mapping[str, Pod]) -> ByRole:
+        """Return (role, node) → what refuses the pair: answers of in-tree plugins, and late refusals."""
+        roles = tuple(roles)
+        found = self.in_tree.excluded(gang.key, roles, self.ledger.nodes)
+        for (role, node), by in gang.excluded(roles, pods).items():
+            found[role] = {**found.get(role, {}), node: by}
+        return ByRole(found)
 
     def open_to(self, gang: Gang) -> Snapshot:
         """The cluster as this gang may use it: what it holds is free, and what is kept for another is not."""
@@ -231,13 +293,14 @@ class Planning:
         though nothing changes."""
         self.go(gang, Trigger.NOTHING_FITS)
         self.backlog.refused(gang)
-        left_out = [
-            f"{node} ({out.plugin}: {out.message[:80]})" for (_, node), out in gang.exclusions.items()
-        ]
-        if left_out:
-            more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            text = f"{text}. Left out for a while: {', '.join(left_out[:3])}{more}"
-            kinds = (*kinds, "left out")
+        if gang.exclusions:
+            text, kinds = f"{text}. {_left_out(gang)}", (*kinds, "left out")
+            # All other nodes have been tried by now.
+            for pair, out in gang.exclusions.items():
+                if out.until == math.inf:
+                    ends = out.since + self.settings.exclusion(gang.refusals[pair])
+                    until = max(ends, now + self.settings.exclusion_first_s)
+                    gang.exclusions[pair] = replace(out, until=until)
             # An exclusion may have ended while the gang waited for the planner.
             again_at = max(now, min(again_at, *(out.until for out in gang.exclusions.values())))
         if again_at < math.inf:
@@ -266,12 +329,17 @@ class Planning:
         self.nothing_fits(gang, ("not decided",), text, now, again_at)
 
     def exclude(self, gang: Gang, pod: Pod, back: GivenBack, now: float) -> bool:
-        """Leave the node out for what asks like this member, longer each time; whether this is the first."""
+        """Leave the node out for what asks like this member, until all other nodes have been tried and for a
+        time that grows with each refusal; whether this is the first."""
         pair = (requests.asks(pod), back.node)
         gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
-        until = now + self.settings.exclusion(gang.refusals[pair])
-        gang.exclusions[pair] = Exclusion(until, back.plugin, back.message)
+        gang.exclusions[pair] = Exclusion(now, back.plugin, back.message)
         return gang.refusals[pair] == 1
+
+    def pause_between_nodes(self, gang: Gang) -> float:
+        """How long to wait before the next node is tried, in seconds: 0 at first, then ever longer."""
+        tried = sum(gang.refusals.values())
+        return 0.0 if tried <= _PROMPT else self.settings.backoff(1 + tried // (4 * _PROMPT))
 
     def go(self, gang: Gang, trigger: Trigger) -> None:
         """To the next phase; what was due in the one before is not any more."""
@@ -279,6 +347,7 @@ class Planning:
         self.roster.touched.add(gang.name[:3])
         gang.alarms.pop(Alarm.PHASE, None)
         gang.alarms.pop(Alarm.COUNT, None)
+        gang.alarms.pop(Alarm.ANSWERS, None)
         if gang.phase is not Phase.PERMITTED:
             gang.awaited = {}
         if gang.phase is Phase.PLANNED and gang.plan is not None:
@@ -322,6 +391,19 @@ def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tu
     """
     there = {member.uid for member in placed.members}
     return tuple(member.uid for role in request.roles for member in role.members if member.uid in there)
+
+
+def _left_out(gang: Gang) -> str:
+    """Which plugins refused planned nodes, how many, and why."""
+    nodes: dict[tuple[str, str], set[str]] = {}
+    for (_, node), out in gang.exclusions.items():
+        nodes.setdefault((out.plugin, out.message[:80]), set()).add(node)
+    told = [
+        f"{min(found) if len(found) == 1 else f'{len(found)} nodes'} ({plugin}: {why})"
+        for (plugin, why), found in sorted(nodes.items(), key=lambda each: (-len(each[1]), each[0]))
+    ]
+    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    return f"Left out for a while: {', '.join(told[:3])}{more}"
 
 
 def kind(cause: Cause) -> str:

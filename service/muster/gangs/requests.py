@@ -75,7 +75,7 @@ def _least(group: Group) -> int:
 def asks(pod: Pod) -> Asks:
     """The same for all pods of one role, by whatever name the role goes in the gang as it is now."""
     peers = pod.peers
-    rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports)
+    rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
     return (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.rules, rules)
 
 

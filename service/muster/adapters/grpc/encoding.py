@@ -23,7 +23,10 @@ _DELIMITED = 2
 
 
 def watch_bytes(response: WatchResponse) -> bytes:
-    verdict = response.verdict
+    verdict, question = response.verdict, response.in_tree_question
+    if question is not None:
+        rest = bytes(replace(question, names=[], uids=[]))
+        return _field(3, rest + _strings(4, question.names) + _strings(5, question.uids))
     if verdict is None:
         return bytes(response)
     rest = bytes(replace(verdict, names=[], uids=[]))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from muster.adapters.grpc.generated.muster.v1 import (
     BindingFate,
     FilterResponse,
+    InTreeQuestion,
     Outcome,
     PermitResponse,
     PlanRef,
@@ -55,6 +58,43 @@ def verdict(push: instructions.PushVerdict) -> Verdict:
         required=push.required,
         reason=printable(push.reason, MAX_CHARACTERS),
     )
+
+
+def in_tree_question(ask: instructions.AskInTree) -> InTreeQuestion:
+    """The question, as the shim is asked."""
+    return InTreeQuestion(
+        gang=ask.gang,
+        question=ask.question,
+        namespace=ask.namespace,
+        names=[name for name, _ in ask.pods],
+        uids=[uid for _, uid in ask.pods],
+    )
+
+
+def in_tree_report(report: Any) -> calls.InTreeReport:
+    """What the shim reports: `report` is a ReportInTreeRequest of `reflection.message`.
+
+    Raises:
+        IndexError: an index points at nothing.
+        ValueError: parallel lists differ in length.
+    """
+    nodes = list(report.nodes)
+    told = [_told(each) for each in report.refusals]
+
+    def answer(each: Any) -> tuple[tuple[int, ...], calls.InTreeAnswer]:
+        return tuple(each.pods), calls.InTreeAnswer(
+            refused={nodes[n]: told[by] for n, by in zip(each.refused_nodes, each.refused_by, strict=True)},
+            room={nodes[n]: room for n, room in zip(each.room_nodes, each.room, strict=True)},
+            everywhere=_told(each.everywhere) if each.HasField("everywhere") else "",
+            missing_claims=tuple(each.missing_claims),
+        )
+
+    answers = tuple(answer(each) for each in report.answers)
+    return calls.InTreeReport(report.epoch, report.gang, report.question, answers)
+
+
+def _told(refusal: Any) -> str:
+    return f"{refusal.plugin}: {refusal.reason}" if refusal.plugin else refusal.reason
 
 
 def filter_response(answer: calls.FilterAnswer) -> FilterResponse:

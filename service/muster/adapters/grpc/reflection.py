@@ -7,10 +7,17 @@ of their own: the process-wide pool stays free for others that might load the sa
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
+
+
+def message(name: str) -> Any:
+    """The class of a message of our contract by protobuf's own runtime: for long messages that come in, which
+    betterproto2 parses item by item in Python."""
+    return message_factory.GetMessageClass(pool().FindMessageTypeByName(f"muster.v1.{name}"))
 
 
 def pool() -> descriptor_pool.DescriptorPool:

@@ -49,6 +49,7 @@ class GangCalls(Protocol):
     def reserve(self, ref: calls.PlanRef, member: int, node: str) -> calls.ReserveAnswer: ...
     def permit(self, ref: calls.PlanRef) -> calls.PermitAnswer: ...
     def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None: ...
+    def report_in_tree(self, report: calls.InTreeReport) -> None: ...
 
     async def synced(self) -> None:
         """Returns once the cluster has been seen in full."""
@@ -138,6 +139,9 @@ class GangServer:
             "Reserve": unary(self._reserve, v1.ReserveRequest),
             "Permit": unary(self._permit, v1.PermitRequest, encoding.permit_bytes),
             "Unreserve": unary(self._unreserve, v1.UnreserveRequest),
+            "ReportInTree": grpc.unary_unary_rpc_method_handler(
+                self._report_in_tree, descriptors.message("ReportInTreeRequest").FromString, bytes
+            ),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -147,7 +151,7 @@ class GangServer:
         """One stream. Messages are written here, not yielded: a write that the shim does not take can then be
         given up when the session ends."""
         await self._gangs.synced()
-        session = Session(self._endpoint.next_epoch(), self._queue)
+        session = Session(self._endpoint.next_epoch(), self._queue, request.answers_in_tree)
         log.info("session opened", session=request.session, epoch=session.epoch)
         session.push(v1.WatchResponse(session_opened=v1.SessionOpened(epoch=session.epoch)))
         try:
@@ -210,6 +214,14 @@ class GangServer:
             return v1.UnreserveResponse()
 
         return await self._answer("Unreserve", request.plan, context, unreserve)
+
+    async def _report_in_tree(self, request: Any, context: Any) -> v1.ReportInTreeResponse:
+        def report(_: calls.PlanRef) -> v1.ReportInTreeResponse:
+            self._gangs.report_in_tree(messages.in_tree_report(request))
+            return v1.ReportInTreeResponse()
+
+        about = v1.PlanRef(epoch=request.epoch, gang=request.gang)
+        return await self._answer("ReportInTree", about, context, report)
 
     async def _answer(
         self, method: str, plan: v1.PlanRef | None, context: Any, answer: Callable[[calls.PlanRef], R]

@@ -25,8 +25,9 @@ class Cause(StrEnum):
 class Session:
     """One Watch stream. `push` and `end` never wait; `next` is for the one task that writes the stream."""
 
-    def __init__(self, epoch: int, bound: int) -> None:
+    def __init__(self, epoch: int, bound: int, answers_in_tree: bool = False) -> None:
         self.epoch = epoch
+        self.answers_in_tree = answers_in_tree
         self.cause: Cause | None = None
         self.ended = asyncio.Event()
         self._bound = bound
@@ -36,6 +37,8 @@ class Session:
     def push(self, response: WatchResponse) -> bool:
         """Queue one response; False when the session has ended, which a full queue makes it do."""
         gang = response.verdict.gang if response.verdict is not None else ""
+        if response.in_tree_question is not None:
+            gang = f"?{response.in_tree_question.gang}"  # no gang's key begins like that
         if self.cause is None and gang not in self._queue and len(self._queue) >= self._bound:
             self.end(Cause.SLOW)
         if self.cause is not None:

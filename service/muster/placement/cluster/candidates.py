@@ -18,6 +18,7 @@ from muster.domain.request import Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.arrays import Codes
 from muster.placement.cluster.columns import Bools, Columns, Profile, columns
+from muster.placement.exclusions import of_role
 
 NODE_NAME = "metadata.name"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -100,8 +101,8 @@ def _refusals(
     if any_of:
         holds = [np.logical_and.reduce([holding(view, term) for term in terms]) for terms in any_of if terms]
         reason[(reason < 0) & ~np.logical_or.reduce(holds)] = code(affinity_text(any_of))
-    for (name, node), by in excluded.items():
-        if name == role.name and by and node in view.row:
+    for node, by in of_role(excluded, role.name).items():
+        if by and node in view.row:
             reason[view.row[node]] = code(by)
     return reason, tuple(by for by in codes if by is not None)
 

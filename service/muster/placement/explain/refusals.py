@@ -16,6 +16,7 @@ from muster.placement.cluster.candidates import (
     selector_text,
 )
 from muster.placement.cluster.columns import Bools, Columns, Profile
+from muster.placement.exclusions import of_role
 
 NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints that stand for a node that is not ready."""
@@ -41,8 +42,8 @@ def refused_by(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str
             holds |= np.logical_and.reduce([holding(view, term) for term in terms])
         add(affinity_text(role.rules.any_of), ~holds)
     by_plugin: dict[str, list[int]] = {}
-    for (name, node), by in excluded.items():
-        if name == role.name and by and node in view.row:
+    for node, by in of_role(excluded, role.name).items():
+        if by and node in view.row:
             by_plugin.setdefault(by, []).append(view.row[node])
     for by, rows in sorted(by_plugin.items()):
         refused = np.zeros(len(view.names), np.bool_)

@@ -1,0 +1,36 @@
+"""Nodes that a role must not take, because a plugin of kube-scheduler refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByRole(Mapping[tuple[str, str], str]):
+    """(role, node) → what refuses the pair, kept by role.
+
+    64 roles that are refused by all but one of 5,000 nodes have as many dictionaries. No role looks through
+    those of the others.
+    """
+
+    roles: Mapping[str, Mapping[str, str]]
+
+    def __getitem__(self, pair: tuple[str, str]) -> str:
+        return self.roles[pair[0]][pair[1]]
+
+    def __contains__(self, pair: object) -> bool:
+        return isinstance(pair, tuple) and pair[1] in self.roles.get(pair[0], ())
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((role, node) for role, nodes in self.roles.items() for node in nodes)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.roles.values()))
+
+
+def of_role(excluded: Mapping[tuple[str, str], str], role: str) -> Mapping[str, str]:
+    """Return node → what refuses it, of one role."""
+    if isinstance(excluded, ByRole):
+        return excluded.roles.get(role, {})
+    return {node: by for (name, node), by in excluded.items() if name == role}
