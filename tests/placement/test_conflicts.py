@@ -14,10 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.domain.constraints import Affinity, Spread
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
 from muster.domain.reasons import (
     GPU_MEMORY,
+    AffinityUnsatisfied,
+    AntiAffinityLimits,
     Cause,
     DomainTooSmall,
     FreeApart,
@@ -28,11 +31,14 @@ from muster.domain.reasons import (
     NotDecided,
     NotEnoughFree,
     RoleScope,
+    RoomTooSmall,
     RunningElsewhere,
     SegmentsTooLarge,
+    SkewTooLarge,
     TooFewParts,
 )
 from muster.domain.relaxations import (
+    DropConstraint,
     DropSelector,
     FewerMembers,
     MoreFree,
@@ -71,6 +77,12 @@ FEATURES = {
     "segments of which members run": ("segments", "ranks", "running"),
     "roles of which members run": ("role scope", "running"),
     "all at once": ("role scope", "max per", "running"),
+    "members kept apart": ("anti-affinity",),
+    "members near pods": ("affinity",),
+    "members spread": ("skew",),
+    "room for few": ("room",),
+    "constraints and scopes": ("anti-affinity", "skew", "role scope", "room"),
+    "constraints beside members that run": ("affinity", "skew", "max per", "running"),
 }
 
 
@@ -105,7 +117,7 @@ def test_the_deletion_filter(cores: set[frozenset[int]], order: list[int]) -> No
 @examples(40)
 @given(data=st.data())
 def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject) -> None:
-    snapshot, request = data.draw(worlds(*FEATURES[name]))
+    snapshot, request = without_taints(data.draw(worlds(*FEATURES[name])))
     if fits(snapshot, request):
         return
     site, limits = site_of(snapshot, request, {}), Limits(deterministic_time=60)
@@ -124,7 +136,7 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
 @examples(40)
 @given(data=st.data())
 def test_what_is_told_to_help_helps(name: str, data: st.DataObject) -> None:
-    snapshot, request = data.draw(worlds(*(FEATURES | SLICES)[name]))
+    snapshot, request = without_taints(data.draw(worlds(*(FEATURES | SLICES)[name])))
     request = replace(request, gang=GangId("default", "annotations", "gang"))
     decision = place(snapshot, request, Limits(deterministic_time=60))
     if isinstance(decision, Placed):
@@ -138,6 +150,21 @@ def test_what_is_told_to_help_helps(name: str, data: st.DataObject) -> None:
             assert told["members_fit"] < told["members_needed"], cause
     for relaxation in decision.relaxations:
         assert any(fits(*world) for world in applied(snapshot, request, relaxation)), relaxation
+
+
+def without_taints(world: World) -> World:
+    """The world without taints, and with constraints that count pods whatever nodes admit: refusals are
+    dropped here by changed selectors."""
+    snapshot, request = world
+    states = {
+        name: replace(state, node=replace(state.node, taints=())) for name, state in snapshot.nodes.items()
+    }
+    roles = tuple(replace(role, rules=replace(role.rules, tolerations=())) for role in request.roles)
+    rules = tuple(
+        replace(rule, honor_affinity=False, honor_taints=False) if isinstance(rule, Spread) else rule
+        for rule in request.constraints
+    )
+    return World(replace(snapshot, nodes=states), replace(request, roles=roles, constraints=rules))
 
 
 def told_by(cause: Cause, request: Request) -> set[Kind]:  # noqa: PLR0911 — one cause, one return
@@ -160,6 +187,10 @@ def told_by(cause: Cause, request: Request) -> set[Kind]:  # noqa: PLR0911 — o
             return {Kind.SEGMENTS, *kinds}
         case TooFewParts(running=running):
             return {Kind.MAX_PER, *kinds, *([Kind.RUNNING] if running else [])}
+        case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge():
+            return {Kind.CONSTRAINT, *kinds}
+        case RoomTooSmall():
+            return {Kind.ROOM, *kinds}
         case RunningElsewhere():
             return {Kind.RUNNING}
         case NodesExcluded(by=by) if not by.startswith("no "):
@@ -195,7 +226,15 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
     limits = tuple(
         rule for rule in request.max_per if Assumption(Kind.MAX_PER, what=rule.scope) not in dropped
     )
-    request = replace(request, max_per=limits)
+    gone_roles = {each.role for each in dropped if each.kind is Kind.ROLE}
+    rules = tuple(
+        rule
+        for rule in request.constraints
+        if Assumption(Kind.CONSTRAINT, what=rule.name) not in dropped
+        and not (isinstance(rule, Spread) and gone_roles & rule.counted)
+        and not (isinstance(rule, Affinity) and gone_roles & rule.others)
+    )
+    request = replace(request, max_per=limits, constraints=rules)
     if Kind.SCOPE in kinds:
         request = replace(request, required_scope=None)
     if Kind.RUNNING in kinds:
@@ -232,6 +271,8 @@ def _relaxed_role(role: Role, dropped: frozenset[Assumption]) -> Role:
     role = replace(role, rules=replace(role.rules, required=terms))
     if Assumption(Kind.ROLE, role.name) in dropped:
         role = replace(role, members=())
+    if Assumption(Kind.ROOM, role.name) in dropped:
+        role = replace(role, room={})
     if Assumption(Kind.SEGMENTS, role.name) in dropped:
         role = replace(role, segments=())
     if Assumption(Kind.ROLE_SCOPE, role.name) in dropped:
@@ -285,6 +326,9 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
                 replace(rule, members=members) if rule.scope == scope else rule for rule in request.max_per
             )
             return [World(snapshot, replace(request, max_per=rules))]
+        case DropConstraint(name):
+            constraints = tuple(rule for rule in request.constraints if rule.name != name)
+            return [World(snapshot, replace(request, constraints=constraints))]
         case FewerMembers(least):
             return [World(snapshot, replace(request, min_member=least))]
         case Tolerate():

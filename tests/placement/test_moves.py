@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from muster.domain.constraints import AntiAffinity
 from muster.domain.decision import Placed
 from muster.placement.firstfit import first_fit
 from muster.placement.moves import alternates, move
@@ -75,3 +78,28 @@ def test_first_fit_takes_the_first_node_and_the_lowest_gpus() -> None:
     assert placed.objective.weakest_link_gb_per_s == 50
     assert [member.gpus for member in placed.members] == [(0,), (6,)]
     assert not first_fit(snapshot, gang("4 x 1 GPU")).complete
+
+
+def test_a_member_moves_only_where_nodes_hold_one_more() -> None:
+    snapshot, request, placed = planned(RACKS, "2 x 2 GPU")
+    role = replace(request.roles[0], room={"b": 0, "c": 1})
+    request = replace(request, roles=(role,))
+    assert alternates(snapshot, request, placed) == (("a", "c", "d"),) * 2
+    assert move(snapshot, request, placed, "w0", "b") is None
+    once = move(snapshot, request, placed, "w0", "c")
+    assert once is not None
+    assert alternates(snapshot, request, once)[1] == ("a", "d"), "c is full"
+
+
+def test_a_member_moves_only_where_it_keeps_the_constraints() -> None:
+    snapshot, request, placed = planned(RACKS, "2 x 2 GPU")
+    apart = AntiAffinity("apart", "node", frozenset("w"), frozenset("w"), frozenset({"d"}))
+    request = replace(request, constraints=(apart,))
+    placed = place(snapshot, request)
+    assert isinstance(placed, Placed)
+    first, second = placed.members
+    assert alternates(snapshot, request, placed) == ((first.node,), (second.node,))
+    for node in (second.node, "d"):
+        assert move(snapshot, request, placed, first.uid, node) is None
+    (free,) = {"a", "b", "c"} - {first.node, second.node}
+    assert move(snapshot, request, placed, first.uid, free) is not None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Spread
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.node import Node, Resources, Taint, TaintEffect, Usage
 from muster.domain.request import (
@@ -260,7 +260,7 @@ def _with_constraints(draw: st.DrawFn, world: World, kinds: list[str]) -> World:
     nodes = st.sampled_from(sorted(states))
     few_nodes = st.one_of(st.just(frozenset[str]()), st.frozensets(nodes, max_size=2))
     others = st.one_of(some_roles, some_roles, st.just(frozenset[str]()))
-    strategies = {
+    strategies: dict[str, st.SearchStrategy[Constraint]] = {
         "anti-affinity": st.builds(AntiAffinity, st.just("apart"), keys, some_roles, others, few_nodes),
         "affinity": st.builds(Affinity, st.just("near"), keys, some_roles, others, few_nodes),
         "skew": st.builds(
@@ -280,9 +280,9 @@ def _with_constraints(draw: st.DrawFn, world: World, kinds: list[str]) -> World:
     drawn = [draw(strategies[kind]) for kind in kinds if kind in strategies]
     if len(drawn) == 1 and draw(st.booleans()):
         drawn += [draw(strategies[kind]) for kind in kinds if kind in strategies]
-    rules = tuple(replace(rule, name=f"{rule.name} {i}") for i, rule in enumerate(drawn))
+    constraints = tuple(replace(rule, name=f"{rule.name} {i}") for i, rule in enumerate(drawn))
     snapshot = replace(world.snapshot, nodes=states)
-    return World(snapshot, replace(world.request, roles=tuple(roles), constraints=rules))
+    return World(snapshot, replace(world.request, roles=tuple(roles), constraints=constraints))
 
 
 @st.composite

@@ -168,11 +168,13 @@ def _constrained(cause: AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge 
     so = f"{_fit(cause.members_fit, cause.members_needed)}{_empty(cause.even_empty)}"
     match cause:
         case AntiAffinityLimits(name, key):
-            return f"{name} lets no member share one {key} with a pod that it keeps apart{so}"
+            return f"by {name}, no member may share one {key} with a pod that it keeps apart{so}"
         case AffinityUnsatisfied(name, key):
-            return f"{name} lets members lie only in one {key} with a pod that it names{so}"
+            return f"by {name}, members may lie only in one {key} with a pod that it names{so}"
         case SkewTooLarge(name, key, skew):
-            return f"{name} lets one {key} have {skew} more {_plural('pod', skew)} than another at most{so}"
+            return (
+                f"by {name}, one {key} may have {skew} more {_plural('pod', skew)} than another at most{so}"
+            )
         case RoomTooSmall(role, room, members):
             of = f"{members}{_of_role(role)}" if role else f"{members}"
             return f"nodes can attach the volumes of {room} {_plural('member', room)}, of {of}, at most{so}"
@@ -294,7 +296,7 @@ def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one
         case MorePerPart(scope, members, before):
             return f"up to {_members(members)} in one {scope} instead of {before}"
         case DropConstraint(constraint):
-            return f"no {constraint}"
+            return f"to drop {constraint}"
         case FewerMembers(min_member, before):
             return f"to start with {_members(min_member)} instead of {before}"
 

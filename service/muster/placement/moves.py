@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
@@ -48,7 +49,9 @@ def alternates(
     `excluded` are (role, node) pairs that a plugin refused, as in Limits.
     """
     bound = request.max_per or any(role.segments or role.required_scope for role in request.roles)
-    if bound:  # another node may break what binds members to each other: then the gang is planned anew
+    if (
+        bound or request.constraints
+    ):  # another node may break what binds members to each other: then the gang is planned anew
         return tuple((member.node,) for member in placed.members)
     view = columns(snapshot)
     taken: dict[str, list[Usage]] = {}
@@ -71,6 +74,7 @@ def alternates(
             room = room_of(view, role) > 0
             for row, state in after.items():
                 room[row] = _fits(state, role)
+            room[_full(view, role, placed)] = False
             open_to[member.role] = np.flatnonzero(inside & room & admits(view, role, excluded))
         rows = open_to[member.role]
         if (member.role, near) not in memo:
@@ -195,6 +199,12 @@ def _same_part(view: Columns, request: Request, placed: Placed) -> Bools:
         return np.asarray(np.arange(len(view.names)) == row)
     codes = view.wide if scope == Scope.NVLINK_DOMAIN else view.part(scope).codes
     return np.asarray(codes == codes[row])
+
+
+def _full(view: Columns, role: Role, placed: Placed) -> list[int]:
+    """Return the nodes that can hold no more members of the role beside those of the plan."""
+    there = Counter(member.node for member in placed.members if member.role == role.name)
+    return [view.row[node] for node, most in role.room.items() if node in view.row and there[node] >= most]
 
 
 def _after(state: NodeState, usages: Iterable[Usage]) -> NodeState:

@@ -148,12 +148,12 @@ def _spread(making: Making, rule: Spread, name: str) -> None:
         rules = making.blocks.roles[block].rules if rule.honor_affinity or rule.honor_taints else None
         alike[rules] = (*alike.get(rules, ()), block)
     for i, blocks in enumerate(alike.values()):
-        counts = np.where(_eligible(making.view, rule, making.blocks.roles[blocks[0]]), domains, -1)
+        counts = np.where(eligible_to(making.view, rule, making.blocks.roles[blocks[0]]), domains, -1)
         _spread_of(making, rule, f"{name}/{i}", domains, counts, blocks, counted)
 
 
-def _eligible(view: Columns, rule: Spread, role: Role) -> Bools:
-    """Return by row whether the node is eligible for the spread of this role."""
+def eligible_to(view: Columns, rule: Spread, role: Role) -> Bools:
+    """Return by row whether the node is eligible for the spread of this role, its own key aside."""
     eligible = np.ones(len(view.names), bool)
     for key in rule.required_keys:
         eligible &= view.label(key).codes >= 0

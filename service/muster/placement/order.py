@@ -1,0 +1,216 @@
+"""In which order kube-scheduler's in-tree plugins, which see one pod after another, accept a planned gang.
+
+Anti-affinity is symmetric, so the order does not matter to it. Affinity needs the matching pod first, and
+lets a pod that matches itself open a domain only while no matching pod is there. A spread accepts a pod by
+what the domains hold then: round by round over the domains it accepts all of a plan that keeps it at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from muster.domain.constraints import Affinity, Spread
+from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.placement.cluster.columns import Columns, columns
+from muster.placement.gang.constraints import domains_of, eligible_to
+
+MAX_STEPS = 20_000
+"""Steps of the search for an order, where the first try finds none."""
+
+
+def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the uids of the placed members in an order in which the in-tree plugins accept each.
+
+    `snapshot` is the cluster without the gang. Where several constraints leave no such order, or none is
+    found in MAX_STEPS, the members that are left come last, in the order of the plan.
+    """
+    view, roles = columns(snapshot), {role.name: role for role in request.roles}
+    plugins: list[_Plugin] = []
+    for rule in request.constraints:
+        if isinstance(rule, Affinity):
+            plugins.append(_Near(view, rule, placed.members))
+        elif isinstance(rule, Spread):
+            present = dict.fromkeys(member.role for member in placed.members)
+            plugins += [
+                _Even(view, rule, roles[name].name, request) for name in present if name in rule.roles
+            ]
+    if not plugins:
+        return tuple(member.uid for member in placed.members)
+    queue = _by_rounds(placed.members, plugins)
+    order = _in_passes(queue, plugins)
+    if len(order) < len(queue):
+        for member in reversed(order):
+            for plugin in plugins:
+                plugin.add(member, -1)
+        order = _searched(queue, plugins) or order
+    done = {member.uid for member in order}
+    left = [member for member in placed.members if member.uid not in done]
+    return tuple(member.uid for member in (*order, *left))
+
+
+class _Plugin(Protocol):
+    """One constraint as the in-tree plugin sees it while members come in."""
+
+    def accepts(self, member: MemberPlacement) -> bool:
+        """Tell whether the member passes now."""
+
+    def add(self, member: MemberPlacement, times: int = 1) -> None:
+        """Count the member, or with −1 no longer."""
+
+    def urgency(self, member: MemberPlacement) -> int:
+        """Tell how late the member is to come, as things are: the lower the earlier."""
+
+
+class _Near:
+    """Source: interpodaffinity/filtering.go, satisfyPodAffinity."""
+
+    def __init__(self, view: Columns, rule: Affinity, members: Sequence[MemberPlacement]) -> None:
+        self._rule, self._row, self._domains = rule, view.row, domains_of(view, rule.topology_key)
+        rows = [view.row[node] for node in rule.existing if node in view.row]
+        self._there = {int(self._domains[row]) for row in rows} - {-1}
+        self._matching: Counter[int] = Counter()
+        others = {self._at(member) for member in members if member.role in rule.others - rule.roles}
+        self._open_later = others | self._there
+
+    def _at(self, member: MemberPlacement) -> int:
+        return int(self._domains[self._row[member.node]])
+
+    def accepts(self, member: MemberPlacement) -> bool:
+        if member.role not in self._rule.roles:
+            return True
+        domain = self._at(member)
+        if domain < 0:
+            return False
+        first = not self._rule.existing and not self._matching.total() and member.role in self._rule.others
+        return first or domain in self._there or self._matching[domain] > 0
+
+    def add(self, member: MemberPlacement, times: int = 1) -> None:
+        domain = self._at(member)
+        if member.role in self._rule.others and domain >= 0:
+            self._matching[domain] += times
+
+    def urgency(self, member: MemberPlacement) -> int:
+        """Let the one that opens a domain come first, then those that others need, then these."""
+        if member.role not in self._rule.roles:
+            return -1 if member.role in self._rule.others else 0
+        opens = member.role in self._rule.others and self._at(member) not in self._open_later
+        return -2 if opens else 0
+
+
+class _Even:
+    """The spread of one role. Source: podtopologyspread/filtering.go, Filter."""
+
+    def __init__(self, view: Columns, rule: Spread, role: str, request: Request) -> None:
+        self._rule, self._role, self._row = rule, role, view.row
+        self._domains = domains_of(view, rule.topology_key)
+        eligible = eligible_to(view, rule, next(each for each in request.roles if each.name == role))
+        self._eligible = eligible & (self._domains >= 0)
+        self._count = dict.fromkeys(self._domains[self._eligible].tolist(), 0)
+        for node, pods in rule.existing.items():
+            if node in view.row and self._eligible[view.row[node]]:
+                self._count[int(self._domains[view.row[node]])] += pods
+        self._few = len(self._count) < max(1, rule.min_domains)
+        self._levels = Counter(self._count.values())
+
+    def accepts(self, member: MemberPlacement) -> bool:
+        if member.role != self._role:
+            return True
+        domain = int(self._domains[self._row[member.node]])
+        least = 0 if self._few else min(self._levels)
+        own = member.role in self._rule.counted
+        return domain >= 0 and self._count.get(domain, 0) + own - least <= self._rule.max_skew
+
+    def add(self, member: MemberPlacement, times: int = 1) -> None:
+        row = self._row[member.node]
+        if member.role in self._rule.counted and self._eligible[row]:
+            before = self._count[int(self._domains[row])]
+            self._levels[before] -= 1
+            if not self._levels[before]:
+                del self._levels[before]
+            self._count[int(self._domains[row])] = before + times
+            self._levels[before + times] += 1
+
+    def urgency(self, member: MemberPlacement) -> int:
+        """Let members that do not count come last, the others by the level that they raise a domain to."""
+        row = self._row[member.node]
+        if member.role in self._rule.counted:
+            return self._count[int(self._domains[row])] if self._eligible[row] else 0
+        return 1 << 30 if member.role == self._role else 0
+
+
+def _by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
+    """Return the members with those first that others need, then round by round over the domains."""
+    ranked = []
+    first = sorted(members, key=lambda member: min(0, *(each.urgency(member) for each in plugins)))
+    for i, member in enumerate(first):
+        urgencies = [plugin.urgency(member) for plugin in plugins]
+        ranked.append((min(0, *urgencies), max(0, *urgencies), i, member))
+        for plugin in plugins:
+            plugin.add(member)
+    for member in members:
+        for plugin in plugins:
+            plugin.add(member, -1)
+    return [member for *_, member in sorted(ranked, key=lambda one: one[:3])]
+
+
+def _in_passes(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
+    """Return those that are accepted in this order, the others tried again as long as that helps."""
+    order, left = list[MemberPlacement](), list(queue)
+    while left:
+        waiting = []
+        for member in left:
+            if all(plugin.accepts(member) for plugin in plugins):
+                order.append(member)
+                for plugin in plugins:
+                    plugin.add(member)
+            else:
+                waiting.append(member)
+        if len(waiting) == len(left):
+            break
+        left = waiting
+    return order
+
+
+def _searched(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement] | None:
+    """Return an order of all by trying one after another, members of one role and node once; None if none is
+    found."""
+    kinds = Counter((member.role, member.node) for member in queue)
+    example = {(member.role, member.node): member for member in reversed(queue)}
+    path: list[tuple[str, str]] = []
+    steps, dead = 0, set[frozenset[tuple[tuple[str, str], int]]]()
+
+    def fill() -> bool:
+        nonlocal steps
+        if len(path) == len(queue):
+            return True
+        state = frozenset((+kinds).items())
+        if state in dead:
+            return False
+        for kind, member in example.items():
+            steps += 1
+            if steps > MAX_STEPS:
+                return False
+            if kinds[kind] and all(plugin.accepts(member) for plugin in plugins):
+                kinds[kind] -= 1
+                path.append(kind)
+                for plugin in plugins:
+                    plugin.add(member)
+                if fill():
+                    return True
+                for plugin in plugins:
+                    plugin.add(member, -1)
+                path.pop()
+                kinds[kind] += 1
+        dead.add(state)
+        return False
+
+    if not fill():
+        return None
+    named: dict[tuple[str, str], list[MemberPlacement]] = {}
+    for member in reversed(queue):
+        named.setdefault((member.role, member.node), []).append(member)
+    return [named[kind].pop() for kind in path]

@@ -1,0 +1,154 @@
+"""The order of scheduling: the in-tree plugins, simulated pod by pod, accept each member in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from muster.domain.constraints import Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.placement.order import scheduling_order
+from muster.placement.place import Limits, place
+from tests.placement.drawings import LABELS, cluster, gang
+from tests.placement.drawings import plan as planned
+from tests.placement.worlds import World, worlds
+
+SETTINGS = settings(
+    max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+FEW = 6
+"""Members of which all orders are tried."""
+
+
+def accepted(snapshot: Snapshot, request: Request, members: list[MemberPlacement]) -> bool:
+    """Whether each member passes the filters, in this order, beside those before it."""
+    return all(
+        passes(snapshot, request, rule, member, members[:i])
+        for i, member in enumerate(members)
+        for rule in request.constraints
+    )
+
+
+def passes(
+    snapshot: Snapshot,
+    request: Request,
+    rule: Constraint,
+    pod: MemberPlacement,
+    before: list[MemberPlacement],
+) -> bool:
+    """As interpodaffinity/filtering.go and podtopologyspread/filtering.go have it, by definition."""
+
+    def at(node: str) -> str | None:
+        known = node in snapshot.nodes
+        labels = snapshot.nodes[node].node.labels if known else {}
+        return node if rule.topology_key == "node" and known else labels.get(rule.topology_key)
+
+    here = at(pod.node)
+    if isinstance(rule, AntiAffinity):
+        own = {at(m.node) for m in before if m.role in rule.others} if pod.role in rule.roles else set()
+        theirs = {at(m.node) for m in before if m.role in rule.roles} if pod.role in rule.others else set()
+        old = {at(node) for node in rule.existing} if pod.role in rule.roles else set()
+        return here is None or here not in own | theirs | old
+    if pod.role not in rule.roles:
+        return True
+    if here is None:
+        return False
+    if isinstance(rule, Affinity):
+        matching = {at(m.node) for m in before if m.role in rule.others} - {None}
+        if here in matching | {at(node) for node in rule.existing}:
+            return True
+        return not matching and not rule.existing and pod.role in rule.others
+    role = next(role for role in request.roles if role.name == pod.role)
+    counts = counts_of(snapshot, rule, role.name, request, before)
+    least = min(counts.values()) if len(counts) >= max(1, rule.min_domains) else 0
+    return counts.get(here, 0) + (pod.role in rule.counted) - least <= rule.max_skew
+
+
+def counts_of(
+    snapshot: Snapshot, rule: Spread, name: str, request: Request, before: list[MemberPlacement]
+) -> dict[str, int]:
+    """The matching pods of each eligible domain, as calPreFilterState counts them."""
+    role = next(role for role in request.roles if role.name == name)
+    counts: dict[str, int] = {}
+    for node, state in snapshot.nodes.items():
+        labels = state.node.labels
+        domain = node if rule.topology_key == "node" else labels.get(rule.topology_key)
+        chosen = all(labels.get(term.key) in term.values for term in role.rules.required)
+        refused = rule.honor_taints and state.node.taints and not role.rules.tolerations
+        if domain is None or rule.required_keys - labels.keys() or refused:
+            continue
+        if chosen or not rule.honor_affinity:
+            matching = sum(m.node == node and m.role in rule.counted for m in before)
+            counts[domain] = counts.get(domain, 0) + rule.existing.get(node, 0) + matching
+    return counts
+
+
+def in_order(request: Request, placed: Placed, snapshot: Snapshot) -> list[MemberPlacement]:
+    by_uid = {member.uid: member for member in placed.members}
+    order = scheduling_order(request, placed, snapshot)
+    assert sorted(order) == sorted(by_uid)
+    return [by_uid[uid] for uid in order]
+
+
+ONE = st.one_of(worlds("anti-affinity"), worlds("affinity"), worlds("skew"), worlds("skew", "ranks"))
+
+
+@SETTINGS
+@given(ONE)
+def test_each_member_is_accepted_in_its_turn(world: World) -> None:
+    """One constraint is always kept in some order, whatever plan keeps it at the end."""
+    snapshot, request = world
+    request = replace(request, constraints=request.constraints[:1])
+    decision = place(snapshot, request, Limits(deterministic_time=60))
+    assume(isinstance(decision, Placed))
+    assert isinstance(decision, Placed)
+    members = in_order(request, decision, snapshot)
+    assert accepted(snapshot, request, members), [m.name for m in members]
+
+
+@pytest.mark.brute_force
+@SETTINGS
+@given(worlds("affinity", "skew", "anti-affinity"))
+def test_of_several_constraints_an_order_is_found_where_there_is_one(world: World) -> None:
+    """An order of which all members are accepted is returned, if trying every order finds one."""
+    snapshot, request = world
+    decision = place(snapshot, request, Limits(deterministic_time=60))
+    assume(isinstance(decision, Placed) and 1 < len(decision.members) <= FEW)
+    assert isinstance(decision, Placed)
+    if not accepted(snapshot, request, in_order(request, decision, snapshot)):
+        assert not any(
+            accepted(snapshot, request, list(order)) for order in permutations(decision.members)
+        ), [m.name for m in decision.members]
+
+
+def test_round_by_round_over_the_domains() -> None:
+    """By names, the first zone would fill up before the second has a member."""
+    snapshot = cluster("zone z1: a[4]\n zone z2: b[4]\n zone z3: c[4]")
+    request = gang("6 x 1 GPU")
+    spread = Spread("even", LABELS["zone"], 1, frozenset("w"), frozenset("w"))
+    request = replace(request, constraints=(spread,))
+    placed = planned(snapshot, request, "w-0@a/0 w-1@a/1 w-2@b/0 w-3@b/1 w-4@c/0 w-5@c/1")
+    assert not accepted(snapshot, request, list(placed.members))
+    assert accepted(snapshot, request, in_order(request, placed, snapshot))
+
+
+def test_the_one_that_opens_a_domain_comes_before_pods_that_others_need() -> None:
+    """Once x-0 is there, a matching pod exists, and w-0 may open no domain any more."""
+    snapshot = cluster("zone z1: a[4]\n zone z2: b[4]")
+    request = gang("2 x 1 GPU + 1 x 1 GPU")
+    near = Affinity("near", LABELS["zone"], frozenset("w"), frozenset("wx"))
+    request = replace(request, constraints=(near,))
+    placed = planned(snapshot, request, "w-0@a/0 w-1@b/1 x-0@b/0")
+    assert scheduling_order(request, placed, snapshot) == ("w0", "x0", "w1")
+
+
+def test_without_constraints_members_keep_their_order() -> None:
+    snapshot, request = cluster(": a[4]"), gang("2 x 1 GPU + 1 x 1 GPU")
+    placed = planned(snapshot, request, "w-0@a/0 w-1@a/1 x-0@a/2")
+    assert scheduling_order(request, placed, snapshot) == ("w0", "w1", "x0")
