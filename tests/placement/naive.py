@@ -60,6 +60,8 @@ class Value(NamedTuple):
     weakest: float
     ring: float
     damage: int
+    fit: int = 0
+    penalty: int = 0
 
 
 @cache
@@ -529,6 +531,7 @@ def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
         ):
             return
         got = value(rules, (size - n for size, n in zip(sizes, left, strict=True)), unions)
+        got = preferred(snapshot, request, got, {state.node.name: option.counts for state, option in used})
         if found is not None and got >= found[0]:
             return
         kind = tuple(
@@ -598,7 +601,30 @@ def unions_of(snapshot: Snapshot, request: Request, members: tuple[MemberPlaceme
 def worth(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Value:
     """All levels of a plan."""
     counts = [sum(m.role == role.name for m in members) for role in request.roles]
-    return value(Rules(snapshot, request), counts, unions_of(snapshot, request, members))
+    got = value(Rules(snapshot, request), counts, unions_of(snapshot, request, members))
+    by_node = {
+        m.node: tuple(
+            sum(n.role == role.name and n.node == m.node for n in members) for role in request.roles
+        )
+        for m in members
+    }
+    return preferred(snapshot, request, got, by_node)
+
+
+def preferred(
+    snapshot: Snapshot, request: Request, value: Value, counts: Mapping[str, tuple[int, ...]]
+) -> Value:
+    """The value with the best fit and, below it, the scores of the nodes, where a role has any."""
+    if not any(role.scores and role.members for role in request.roles):
+        return value
+    fit = penalty = 0
+    for name, by_role in counts.items():
+        pairs, state = list(zip(by_role, request.roles, strict=True)), snapshot.nodes[name]
+        penalty += sum(n * (100 - role.scores.get(name, 0)) for n, role in pairs)
+        gpus, cores = state.node.topology.gpu_count, state.node.allocatable.cpu_milli
+        fit += 8 * max(0, state.free_gpu_count - sum(n * role.gpus for n, role in pairs)) // gpus
+        fit += 8 * max(0, state.free.cpu_milli - cpu_of(request, by_role)) // cores
+    return value._replace(fit=fit, penalty=penalty)
 
 
 def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Placed:
@@ -617,6 +643,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         weakest_link_gb_per_s=None if got.weakest in (0, -INF) else -got.weakest,
         ring_gb_per_s=-got.ring,
         damage=got.damage,
+        preference_penalty=got.penalty if any(r.scores and r.members for r in request.roles) else None,
     )
     return Placed(request.gang, members, objective, scope, f"{scope} {part}" if scope else "", optimal=True)
 

@@ -301,7 +301,7 @@ WORLDS = st.one_of(
     worlds("anti-affinity"),
     worlds("affinity"),
     worlds("skew"),
-    worlds("room"),
+    worlds("room", "scores"),
     worlds("anti-affinity", "affinity", "skew", "room", "running"),
 )
 
@@ -364,6 +364,7 @@ def _claimed_otherwise(draw: st.DrawFn, placed: Placed) -> Placed:
                 replace(placed, objective=replace(value, crossings=tuple(bent))),
                 replace(placed, objective=replace(value, crossings=value.crossings[1:])),
                 replace(placed, objective=replace(value, damage=value.damage + 250)),
+                replace(placed, objective=replace(value, preference_penalty=1)),
                 replace(placed, objective=replace(value, ring_gb_per_s=value.ring_gb_per_s + 1)),
                 replace(placed, objective=replace(value, weakest_link_gb_per_s=25.0)),
                 replace(placed, objective=replace(value, preferred_reached=scope)),

@@ -118,10 +118,12 @@ FEATURES = (
     "affinity",
     "skew",
     "room",
+    "scores",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs nobody knows.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
-hold few members. "typical": the cluster says what usually comes."""
+hold few members. "scores": preferences of kube-scheduler, by node.
+"typical": the cluster says what usually comes."""
 
 
 class World(NamedTuple):
@@ -169,6 +171,7 @@ class World(NamedTuple):
         lines += [str(kind) for kind in self.snapshot.typical]
         lines += [str(rule) for rule in request.constraints]
         lines += [f"room of {role.name}: {dict(role.room)}" for role in request.roles if role.room]
+        lines += [f"scores of {role.name}: {dict(role.scores)}" for role in request.roles if role.scores]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
         lines.append(f"running {stay}, max {[(rule.scope, rule.members) for rule in request.max_per]}")
         lines.append(
@@ -229,6 +232,15 @@ def _between_pods(draw: st.DrawFn, world: World, features: list[str]) -> World:
         nodes = sorted(world.snapshot.nodes)
         some = st.dictionaries(st.sampled_from([*nodes, "gone"]), st.integers(0, 2), min_size=1)
         roles = tuple(replace(role, room=draw(some)) for role in world.request.roles)
+        world = World(world.snapshot, replace(world.request, roles=roles))
+    if "scores" in features:
+        points = st.dictionaries(
+            st.sampled_from(sorted(world.snapshot.nodes)), st.integers(0, 100), min_size=1
+        )
+        first, *others = world.request.roles
+        roles = (replace(first, scores=draw(points)), *others)
+        if draw(st.booleans()):
+            roles = tuple(replace(role, scores=draw(points)) for role in roles)
         world = World(world.snapshot, replace(world.request, roles=roles))
     return world
 

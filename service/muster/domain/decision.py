@@ -38,6 +38,8 @@ class Objective:
     weakest_link_gb_per_s: float | None
     ring_gb_per_s: float
     damage: int
+    preference_penalty: int | None = None
+    """Σ over members of 100 − the score of their node; None where no role has scores."""
 
 
 @dataclass(frozen=True, slots=True)

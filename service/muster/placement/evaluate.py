@@ -54,6 +54,7 @@ def objective(
         damage=_priced(request, members, view)
         if is_priced(request, view)
         else sum(value.damage for value in values) + sum(_of_slices(place, members) for place in shared),
+        preference_penalty=_preferences(request, members),
     )
     asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
     for scope in narrow_to_wide(view.levels, asked):
@@ -72,6 +73,14 @@ def _worth(place: Place, mask: int, there: int) -> GpuSet:
     free = place.state.free_gpus
     own = _value_of(place.shape, free, mask)
     return replace(_value_of(place.shape, free | there, mask | there), damage=own.damage) if there else own
+
+
+def _preferences(request: Request, members: Sequence[MemberPlacement]) -> int | None:
+    """Σ over members of 100 − the score of their node; None where no role has scores."""
+    scores = {role.name: role.scores for role in request.roles if role.members}
+    if not any(scores.values()):
+        return None
+    return sum(100 - max(0, min(100, scores[member.role].get(member.node, 0))) for member in members)
 
 
 def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns) -> int:

@@ -84,6 +84,7 @@ def _objective(placed: Placed) -> dict[str, Any]:
         "weakest_link_gb_per_s": value.weakest_link_gb_per_s,
         "ring_gb_per_s": value.ring_gb_per_s,
         "damage_gpu_thousandths": value.damage,
+        **({} if value.preference_penalty is None else {"preference_penalty": value.preference_penalty}),
     }
 
 

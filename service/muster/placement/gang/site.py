@@ -57,6 +57,8 @@ class Site:
     rules: Rules
     admitted: Mapping[str, Bools]
     """By role of the request, as `candidates` has it: without what rules refuse."""
+    penalty: Ints | None = None
+    """[block, row]: 100 − the score of the node for a member; None where no role has scores."""
 
     @property
     def asks(self) -> Asks:
@@ -173,6 +175,15 @@ class Site:
         left = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
         return np.where(serves, of_shape, total), left - counts @ units - each * (counts @ whole)
 
+    def fit(self, rows: Ints, counts: Ints, left: Ints) -> Ints:
+        """Return the best fit `left`, by row or [row, mix], with the preferences of these members below it.
+
+        One step of it outweighs all scores of the gang. The last axis of `counts` is the role's.
+        """
+        if self.penalty is None:
+            return left
+        return np.asarray(left * (100 * self.request.size + 1) + self.penalty[:, rows].T @ counts.T)
+
     @property
     def need(self) -> Counts:
         return tuple(len(role.members) for role in self.roles)
@@ -215,8 +226,29 @@ def site_with(
     room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
     if rules.caps is not None:
         room = np.minimum(room, rules.caps)
-    site = Site(view, request, blocks.roles, admits, room, levels_of(view), standing, rules, admitted)
+    site = Site(
+        view,
+        request,
+        blocks.roles,
+        admits,
+        room,
+        levels_of(view),
+        standing,
+        rules,
+        admitted,
+        _penalties(view, blocks.roles),
+    )
     return replace(site, room=_ruled_room(site)) if len(rules.node_rules) > 1 else site
+
+
+def _penalties(view: Columns, roles: tuple[Role, ...]) -> Ints | None:
+    if not any(role.scores and role.members for role in roles):
+        return None
+    penalty = np.full((len(roles), len(view.names)), 100, np.int64)
+    for block, role in enumerate(roles):
+        scores = {view.row[node]: score for node, score in role.scores.items() if node in view.row}
+        penalty[block, list(scores)] -= np.clip(np.array(list(scores.values()), np.int64), 0, 100)
+    return penalty
 
 
 def _ruled_room(site: Site) -> Ints:

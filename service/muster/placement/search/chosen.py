@@ -147,7 +147,8 @@ def _table(site: Site, row: int, mixes: Ints) -> tuple[Table, bool]:
     mix = table[:, len(site.roles) + FIELDS.index("mix")]
     view, at = site.columns, np.array([row])
     total, free = site.gpu_shares(at, mixes)
-    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(mixes))[0]
+    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(mixes))
+    left = site.fit(at, mixes, left)[0]
     if site.prices is not None:
         damage = site.prices.of_whole(at, site.gpus(mixes), site.cpu(mixes))[0]
         table = table.copy()

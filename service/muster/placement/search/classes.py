@@ -201,7 +201,8 @@ def _left_over(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[
     def steps(rows: Ints, counts: Ints) -> Ints:
         at = rows[:, None]
         total, free = site.gpu_shares(rows, counts)
-        return left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(counts))
+        left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(counts))
+        return site.fit(rows, counts, left)
 
     return _by_mix(site, rows, index, mixes, steps)
 

@@ -77,6 +77,7 @@ def on_one_node(
     narrow = [scope for scope in scopes if scope in INSIDE]
     total, free = site.gpu_shares(rows, wanted)
     left = left_over_steps(total[:, 0], free[:, 0], view.cpu_total[rows], view.cpu[rows], 0, cpu)
+    left = site.fit(rows, wanted, left)
     priced = _priced(site, rows, need)
     if site.costs:
         return _sharing(site, rows, need, narrow, (left, priced), budget)

@@ -160,9 +160,11 @@ def left_over_of(site: Site, role: int, hopeful: Hopeful) -> Ints:
     """The best fit, [node, members]."""
     view, rows = site.columns, hopeful.rows
     members = np.arange(hopeful.shape[2])
-    total, free = site.gpu_shares(rows, members[:, None] * (np.arange(len(site.roles)) == role))
+    counts = members[:, None] * (np.arange(len(site.roles)) == role)
+    total, free = site.gpu_shares(rows, counts)
     cpu = members * site.roles[role].resources.cpu_milli
-    return left_over_steps(total, free, view.cpu_total[rows][:, None], view.cpu[rows][:, None], 0, cpu)
+    left = left_over_steps(total, free, view.cpu_total[rows][:, None], view.cpu[rows][:, None], 0, cpu)
+    return site.fit(rows, counts, left)
 
 
 Cheapest = Callable[[Ints], Ints | None]

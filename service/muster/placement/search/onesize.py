@@ -72,7 +72,7 @@ def one_size(site: Site, need: Counts) -> OneSize | None:
     """The members with those of one size put together; None where there are none such, or something binds
     members."""
     active = [role for role, count in enumerate(need) if count and site.roles[role].gpus]
-    capped = site.rules.caps is not None
+    capped = site.rules.caps is not None or site.penalty is not None
     if len(active) < 2 or not site.plain or site.costs or site.request.max_per or capped:
         return None
     unit = min(active, key=lambda role: site.roles[role].gpus)

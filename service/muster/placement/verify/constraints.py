@@ -28,6 +28,17 @@ def constraints(snapshot: Snapshot, request: Request, placed: Placed) -> Iterato
                 yield from _spread(snapshot, request, rule, placed.members)
 
 
+def preferences(request: Request, placed: Placed) -> list[str]:
+    """Return what is wrong with the claim of how much the scores of nodes are missed."""
+    scores = {role.name: role.scores for role in request.roles if role.members}
+    missed = 0
+    for member in placed.members:
+        missed += 100 - min(100, max(0, scores.get(member.role, {}).get(member.node, 0)))
+    counted = missed if any(scores.values()) else None
+    claimed = placed.objective.preference_penalty
+    return [] if counted == claimed else [f"the preferences are missed by {counted}, not {claimed}"]
+
+
 def _room(request: Request, members: Members) -> Iterator[str]:
     limits = {(role.name, node): room for role in request.roles for node, room in role.room.items()}
     if limits:

@@ -33,5 +33,6 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
         *scopes.crossings(fabric, snapshot, request, placed, everyone),
         *members.proof(placed),
         *(() if snapshot.typical and is_priced(request) else damage(placed, groups, touched)),
+        *constraints.preferences(request, placed),
         *links.links(placed, [everyone[name] for name in touched]),
     )
