@@ -10,6 +10,8 @@ import pytest
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.reasons import (
     GPU_MEMORY,
+    AffinityUnsatisfied,
+    AntiAffinityLimits,
     BadValue,
     Cause,
     ClusterTooSmall,
@@ -28,8 +30,10 @@ from muster.domain.reasons import (
     NotEnoughFree,
     NotSupported,
     RoleScope,
+    RoomTooSmall,
     RunningElsewhere,
     SegmentsTooLarge,
+    SkewTooLarge,
     TooFewParts,
     TookTooLong,
     TookTooMuchMemory,
@@ -38,6 +42,7 @@ from muster.domain.reasons import (
     gpus_with,
 )
 from muster.domain.relaxations import (
+    DropConstraint,
     DropSelector,
     FewerMembers,
     MoreFree,
@@ -198,6 +203,22 @@ GOLDEN: list[tuple[Cause, str]] = [
         "At most 1 member may lie in one node, 2 that run already counted: none of 1 fits",
     ),
     (
+        AntiAffinityLimits("the podAntiAffinity of web", "kubernetes.io/hostname", 3, 4),
+        "By the podAntiAffinity of web, no member may share one kubernetes.io/hostname with a pod that it keeps apart: 3 of 4 fit",
+    ),
+    (
+        AffinityUnsatisfied("the podAffinity of web", "zone", 0, 4, even_empty=True),
+        "By the podAffinity of web, members may lie only in one zone with a pod that it names: none of 4 fits, even if nothing else ran",
+    ),
+    (
+        SkewTooLarge("the spread of web", "zone", 1, None, 4),
+        "By the spread of web, one zone may have 1 more pod than another at most",
+    ),
+    (
+        RoomTooSmall("worker", 3, 4, 3, 6),
+        "Nodes can attach the volumes of 3 members, of 4 of role worker, at most: 3 of 6 fit",
+    ),
+    (
         RunningElsewhere("rack", "r1", 1),
         "1 member runs already in rack r1, and the others must join it",
     ),
@@ -255,6 +276,7 @@ HELPS: list[tuple[Relaxation, str]] = [
     ),
     (SmallerSegments("x", ()), "no segments for role x"),
     (MorePerPart("node", 3, 2), "up to 3 members in one node instead of 2"),
+    (DropConstraint("the spread of web"), "to drop the spread of web"),
     (FewerMembers(3, 4), "to start with 3 members instead of 4"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.placement.model import by_part
 from muster.placement.model.constraints import (
     apart,
     decided_levels,
@@ -16,8 +17,7 @@ from muster.placement.model.constraints import (
 )
 from muster.placement.model.objective import SUMS, Level, parts_level
 from muster.placement.model.problem import Bools, Problem
-from muster.placement.model.shares import shares
-from muster.placement.model.variables import LinearExpr, Variables
+from muster.placement.model.variables import Variables
 
 CONSTRAINTS = (
     replica_count,
@@ -39,27 +39,10 @@ def build(problem: Problem, level: Level | None = None, pooled: Bools | None = N
     variables = Variables(problem, levels_of(problem, level), pooled)
     for constraint in CONSTRAINTS:
         constraint.add(variables)
-    _add_bounds(variables)
+    by_part.add(variables, level)
     if level is not None:
         variables.model.minimize(variables.cost(level))
     return variables
-
-
-def _add_bounds(variables: Variables) -> None:
-    """Add what follows from the rules, and what the solver would take long to see: the fewest nodes of the
-    parts that take members in any case."""
-    problem = variables.problem
-    if (problem.patterns.nodes[problem.patterns.valid] == 0).any():
-        return
-    for i, share in enumerate(shares(problem)):
-        for part, nodes in share.fewest_nodes(problem).items():
-            here = [
-                variables.takes[v]
-                for g, group in enumerate(variables.groups)
-                if share.part[group.classes[0]] == part
-                for v in variables.of_group[g]
-            ]
-            variables.model.add(LinearExpr.sum(here) >= nodes).with_name(f"fewest_nodes/{i}/{part}")
 
 
 def levels_of(problem: Problem, level: Level | None) -> list[Level]:

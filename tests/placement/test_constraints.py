@@ -1,0 +1,202 @@
+"""Constraints between pods: gangs of up to 64 against an exact count, refusals, and members counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.decision import Placed, Unplaceable
+from muster.domain.reasons import (
+    AffinityUnsatisfied,
+    AntiAffinityLimits,
+    Cause,
+    ClusterTooSmall,
+    RoomTooSmall,
+    SkewTooLarge,
+)
+from muster.domain.relaxations import DropConstraint, Relaxation
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.placement.place import place
+from tests.placement.drawings import LABELS, cluster, gang
+
+W, X, WX = frozenset("w"), frozenset("x"), frozenset("wx")
+HOSTNAME, ZONE, RACK = "kubernetes.io/hostname", LABELS["zone"], LABELS["rack"]
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+Fabric = list[list[int]]
+"""By zone, by rack, how many nodes have a free GPU."""
+FABRICS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=2, max_size=4)
+
+
+def drawn(fabric: Fabric, gpus: int = 8) -> Snapshot:
+    lines = []
+    for z, racks in enumerate(fabric):
+        for r, nodes in enumerate(racks):
+            names = [f"n{z}-{r}-{n}" for n in range(nodes)]
+            inside = " ".join(f"{name}[{gpus}, cpu 64, {HOSTNAME}={name}]" for name in names)
+            lines.append(f"zone z{z} rack r{z}-{r}: {inside}")
+    return cluster("\n".join(lines))
+
+
+def asked(text: str, *rules: Constraint) -> Request:
+    return replace(gang(text), constraints=rules)
+
+
+def in_roles(members: int, gpus: int, *, two: bool) -> tuple[frozenset[str], str]:
+    """The members as one role or two, the second with so many GPUs; and the names of the roles."""
+    if two and members > 1:
+        return WX, f"{(members + 1) // 2} x 1 GPU + {members // 2} x {gpus} GPU"
+    return W, f"{members} x 1 GPU"
+
+
+def shared_out(total: int, most: list[int]) -> Iterator[list[int]]:
+    """All ways to share so many members out to zones that hold so many at most."""
+    if not most:
+        if not total:
+            yield []
+        return
+    for count in range(min(total, most[0]) + 1):
+        for rest in shared_out(total - count, most[1:]):
+            yield [count, *rest]
+
+
+def fewest(held: list[int], wanted: int) -> int:
+    """How many of the largest hold what is wanted."""
+    count = 0
+    for room in sorted(held, reverse=True):
+        if wanted <= 0:
+            break
+        count, wanted = count + 1, wanted - room
+    return count
+
+
+@SETTINGS
+@given(FABRICS, st.integers(1, 64), st.integers(1, 3), st.booleans())
+def test_one_a_host_and_even_over_zones(fabric: Fabric, members: int, skew: int, two: bool) -> None:
+    """The fewest zones and racks, or none: every way to share members out to zones is counted."""
+    roles, text = (
+        (WX, f"{(members + 1) // 2} x 1 GPU + {members // 2} x 1 GPU") if two else (W, f"{members} x 1 GPU")
+    )
+    request = asked(
+        text, AntiAffinity("apart", HOSTNAME, roles, roles), Spread("even", ZONE, skew, roles, roles)
+    )
+    decision = place(drawn(fabric), request)
+    best = min(
+        (
+            (sum(map(bool, counts)), sum(map(fewest, fabric, counts)))
+            for counts in shared_out(members, [sum(racks) for racks in fabric])
+            if max(counts) - min(counts) <= skew
+        ),
+        default=None,
+    )
+    if best is None:
+        assert isinstance(decision, Unplaceable)
+        assert all(
+            isinstance(cause, (AntiAffinityLimits, SkewTooLarge, ClusterTooSmall))
+            for cause in decision.causes
+        )
+        return
+    assert isinstance(decision, Placed)
+    assert decision.optimal, decision.unproven
+    crossed = dict(decision.objective.crossings)
+    assert (crossed["zone"], crossed["rack"], crossed["node"]) == (*best, members)
+
+
+@SETTINGS
+@given(FABRICS, st.integers(1, 12), st.booleans())
+def test_one_a_rack(fabric: Fabric, members: int, two: bool) -> None:
+    roles, text = (
+        (WX, f"{(members + 1) // 2} x 1 GPU + {members // 2} x 2 GPU") if two else (W, f"{members} x 1 GPU")
+    )
+    decision = place(drawn(fabric), asked(text, AntiAffinity("apart", RACK, roles, roles)))
+    racks = [len(racks) for racks in fabric]
+    assert isinstance(decision, Placed) is (sum(racks) >= members)
+    if isinstance(decision, Placed):
+        crossed = dict(decision.objective.crossings)
+        assert decision.optimal
+        assert (crossed["zone"], crossed["rack"]) == (fewest(racks, members), members)
+
+
+@pytest.mark.parametrize("members", [16, 64])
+def test_easy_cases_of_many_nodes_are_decided(members: int) -> None:
+    """On 600 nodes, with the default limits."""
+    snapshot = drawn([[20] * 10] * 3)
+    half = f"{members // 2} x 1 GPU + {members // 2} x 4 GPU"
+    for text, roles in ((f"{members} x 1 GPU", W), (half, WX)):
+        apart, even = AntiAffinity("apart", NODE, roles, roles), Spread("even", ZONE, 1, roles, roles)
+        for rules, zones in (((apart,), 1), ((even,), 3), ((apart, even), 3)):
+            decision = place(snapshot, asked(text, *rules))
+            assert isinstance(decision, Placed)
+            assert decision.optimal, (text, rules, decision.unproven)
+            assert dict(decision.objective.crossings)["zone"] == zones
+
+
+TWO_ZONES = f"zone z1 rack r1: a[4, {HOSTNAME}=a] b[4, {HOSTNAME}=b]\n zone z2 rack r2: c[4, {HOSTNAME}=c]"
+REFUSED: dict[str, tuple[str, tuple[Constraint, ...], tuple[Cause, ...], tuple[Relaxation, ...]]] = {
+    "one a host": (
+        "4 x 1 GPU",
+        (AntiAffinity("web's anti-affinity", HOSTNAME, W, W),),
+        (AntiAffinityLimits("web's anti-affinity", HOSTNAME, 3, 4, even_empty=True),),
+        (DropConstraint("web's anti-affinity"),),
+    ),
+    "others are everywhere": (
+        "1 x 1 GPU",
+        (AntiAffinity("apart", ZONE, W, frozenset(), frozenset("ac")),),
+        (AntiAffinityLimits("apart", ZONE, 0, 1, even_empty=True),),
+        (DropConstraint("apart"),),
+    ),
+    "no such pod": (
+        "1 x 1 GPU",
+        (Affinity("near the cache", ZONE, W),),
+        (AffinityUnsatisfied("near the cache", ZONE, 0, 1, even_empty=True),),
+        (DropConstraint("near the cache"),),
+    ),
+    "too many in one zone": (
+        "6 x 2 GPU",
+        (Spread("even", ZONE, 1, W, W),),
+        (SkewTooLarge("even", ZONE, 1, 5, 6, even_empty=True),),
+        (DropConstraint("even"),),
+    ),
+    "what is not to blame is not told": (
+        "13 x 1 GPU",
+        (Spread("even", ZONE, 9, W, W), Affinity("near", ZONE, W, W, frozenset("ac"))),
+        (ClusterTooSmall("w", "nvidia.com/gpu", 12, 13, None, 13, "a", 4),),
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_name_the_constraint(name: str) -> None:
+    text, rules, causes, relaxations = REFUSED[name]
+    decision = place(cluster(TWO_ZONES), asked(text, *rules))
+    assert isinstance(decision, Unplaceable)
+    assert (decision.causes, decision.relaxations) == (causes, relaxations)
+
+
+def test_room_is_told_in_members() -> None:
+    request = gang("4 x 1 GPU")
+    role = replace(request.roles[0], room={"a": 1, "b": 0, "c": 2})
+    decision = place(cluster(TWO_ZONES), replace(request, roles=(role,)))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (RoomTooSmall("w", 3, 4, 3, 4, even_empty=True),)
+
+
+def test_preferences_decide_between_equals_alone() -> None:
+    """b is as good as a, and kube-scheduler likes it more; c, in another zone, would take a link away."""
+    request = gang("2 x 2 GPU")
+    role = replace(request.roles[0], scores={"b": 60, "c": 100})
+    snapshot = cluster("zone z1: a[4] b[4]\n zone z2: c[8]")
+    decision = place(snapshot, replace(request, roles=(role,)))
+    assert isinstance(decision, Placed)
+    assert {member.node for member in decision.members} == {"b"}
+    assert decision.objective.preference_penalty == 80
+    plain = place(snapshot, request)
+    assert isinstance(plain, Placed)
+    assert plain.objective.preference_penalty is None
