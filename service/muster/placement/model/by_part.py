@@ -19,6 +19,9 @@ MAX_CHOICES = 16
 MAX_MEMBERS = 256
 """Members and nodes of a part for which tables are made."""
 
+MAX_CLASSES = 128
+"""Classes of nodes up to which tables are made."""
+
 NEVER = np.int64(1) << 50
 
 
@@ -27,6 +30,8 @@ def add(variables: Variables, level: Level | None) -> None:
     problem = variables.problem
     if not problem.rules or (problem.patterns.nodes[problem.patterns.valid] == 0).any():
         return
+    # Of several roles, and where nodes differ much, tables of members say too little.
+    alike = sum(map(bool, problem.need)) == 1 and problem.classes <= MAX_CLASSES
     for i, share in enumerate(shares(problem)):
         fewest = share.fewest_nodes(problem)
         for part, nodes in fewest.items():
@@ -38,7 +43,7 @@ def add(variables: Variables, level: Level | None) -> None:
             ]
             taken = LinearExpr.sum([variables.takes[v] for v in here])
             variables.model.add(taken >= nodes).with_name(f"by_part/{i}/{part}/nodes")
-            if level is not None and problem.exact and NODES.name in problem.at_most:
+            if alike and level is not None and problem.exact and NODES.name in problem.at_most:
                 others = sum(fewest.values()) - nodes
                 spare = problem.at_most[NODES.name] - others
                 _add_cost(variables, level, share, (part, here), spare, f"by_part/{i}/{part}")

@@ -107,7 +107,11 @@ def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Us
     else:
         problem, complete = fine(site, counted.problem)
     # Rules bind more than counts: on the nodes of the coarse solution, the solver finds who goes where.
-    use = _as_use(problem, placed) if site.plain else _on_nodes(problem, list(placed), budget)
+    if site.plain:
+        use = _as_use(problem, placed)
+    else:
+        used = {row for row, _, _ in counted.problem.taken(counted.use)} if counted.racks is None else set()
+        use = _on_nodes(problem, sorted(used), budget)
     still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value[-1])
     problem, use = _keeping(problem, still_open, use)
     scope, limit = counted_scope(problem)
