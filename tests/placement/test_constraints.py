@@ -20,7 +20,7 @@ from muster.domain.reasons import (
     SkewTooLarge,
 )
 from muster.domain.relaxations import DropConstraint, Relaxation
-from muster.domain.request import Request
+from muster.domain.request import Member, Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import place
 from tests.placement.drawings import LABELS, cluster, gang
@@ -135,6 +135,21 @@ def test_easy_cases_of_many_nodes_are_decided(members: int) -> None:
             assert isinstance(decision, Placed)
             assert decision.optimal, (text, rules, decision.unproven)
             assert dict(decision.objective.crossings)["zone"] == zones
+
+
+def test_many_roles_one_a_host() -> None:
+    """There are more mixes of fourteen roles than are looked at, and one a host leaves fourteen."""
+    request = gang("1 x 1 GPU")
+    roles = tuple(
+        replace(request.roles[0], name=f"r{i}", members=(Member(f"r{i}", f"r{i}"),)) for i in range(14)
+    )
+    names = frozenset(role.name for role in roles)
+    apart = AntiAffinity("apart", HOSTNAME, names, names)
+    request = replace(request, roles=roles, min_member=14, constraints=(apart,))
+    decision = place(drawn([[8, 8, 3]]), request)
+    assert isinstance(decision, Placed)
+    assert decision.optimal, decision.unproven
+    assert dict(decision.objective.crossings)["rack"] == 2
 
 
 TWO_ZONES = f"zone z1 rack r1: a[4, {HOSTNAME}=a] b[4, {HOSTNAME}=b]\n zone z2 rack r2: c[4, {HOSTNAME}=c]"

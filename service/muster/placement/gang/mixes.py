@@ -75,6 +75,8 @@ def mixes_on(site: Site, rows: Ints, need: Counts, masks: Ints | None = None) ->
     active = [r for r, count in enumerate(need) if count]
     if len(active) == 1:
         index, found = _of_one_role(caps[active[0]], active[0], len(need))
+    elif _one_each(site, rows, active):
+        index, found = _of_one_member(caps, active)
     else:
         free = view.free_gpus[rows] if masks is None else view.free_gpus[rows] & masks
         sliced = any(site.asks[r].units for r in active)
@@ -230,6 +232,23 @@ def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Mixes]]:
         _listed([counts(n) for n in range(1, cap + 1)], [counts(cap)] if cap else [], roles, complete=True)
         for cap in values.tolist()
     ]
+
+
+def _one_each(site: Site, rows: Ints, active: list[int]) -> bool:
+    """Whether each of these nodes takes one member at most, whatever its role."""
+    used = np.unique(site.rules.in_node[rows]).tolist()
+    rules = [site.rules.node_rules[i] for i in used]
+    return bool(rules) and all(rule is not None and rule.takes_one(active) for rule in rules)
+
+
+def _of_one_member(caps: Ints, active: list[int]) -> tuple[Ints, list[Mixes]]:
+    """The mixes of one member each."""
+    index, first = _distinct((caps[active] > 0).astype(np.int64))
+    found = []
+    for fits in caps[:, first].T > 0:
+        every = [tuple(int(r == one) for r in range(len(caps))) for one in active if fits[one]]
+        found.append(_listed(every, every, len(caps), complete=True))
+    return index, found
 
 
 def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:

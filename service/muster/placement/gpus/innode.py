@@ -6,7 +6,7 @@ taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -79,6 +79,10 @@ class InNode:
             and all(sum(mix[b] for b in blocks) <= most for blocks, most in self.limits)
             and all(_apart(mix, mine, others) for mine, others in self.apart)
         )
+
+    def takes_one(self, blocks: Sequence[int]) -> bool:
+        """Whether the node takes one member of all these blocks at most."""
+        return any({*blocks} <= {*mine} & {*others} for mine, others in self.apart)
 
     def alone(self, block: int) -> int:
         """How many members of one block the limits leave, −1 for no limit."""
