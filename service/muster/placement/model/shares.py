@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from muster.placement.model.problem import FREE, Ints, MaxPerPart, Problem, Skew
+from muster.placement.model.problem import FREE, Bools, Ints, MaxPerPart, Problem, Skew
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +48,18 @@ class PartShare:
             count = _fewest(held.astype(np.int64), int(self.low[one]) - free)
             total, least = total + count, max(least, count)
         return total if nested else least
+
+    def in_fullest(self, other: Ints) -> Bools:
+        """Return the classes [class] in those parts of another scope, given by class, that hold most of what
+        each part takes, as few as hold it; and all that lie in none of them."""
+        found = np.asarray((other == FREE) | (self.part < 0))
+        for one in np.flatnonzero(self.high > 0).tolist():
+            inside = (self.part == one) & (other != FREE)
+            if inside.any():
+                held = np.bincount(other[inside], self.capacity[inside]).astype(np.int64)
+                fullest = np.argsort(-held, kind="stable")[: _fewest(held, int(self.high[one]))]
+                found |= inside & np.isin(other, fullest)
+        return found
 
 
 def shares(problem: Problem) -> Iterator[PartShare]:

@@ -19,6 +19,7 @@ from muster.placement.limits import Budget
 from muster.placement.model.bound import Floats
 from muster.placement.model.objective import NODES, parts_level
 from muster.placement.model.problem import FREE, Problem, Use
+from muster.placement.model.shares import shares
 from muster.placement.model.solve import Decided, Status, counted_scope, decide, least, nodes_bound
 from muster.placement.search.classes import REGION, coarse, without_equals
 from muster.placement.search.gap import Gap
@@ -209,12 +210,16 @@ class Counting:
         return decided.status
 
     def _few_parts(self, problem: Problem) -> Use | None:
-        """A first solution where rules make the search long: in the few parts that hold most of each role."""
+        """A first solution where rules make the search long: in the few parts that hold most of each role, or
+        most of what the rules share out."""
         scope, _ = counted_scope(problem)
         if not problem.rules or scope is None:
             return None
         every = np.zeros(problem.classes, bool)
-        for by_class in values(problem, self._prices):
+        shared = [share for share in shares(problem) if share.low.any()]
+        for share in shared:
+            every |= share.in_fullest(problem.part(scope))
+        for by_class in values(problem, self._prices) if not shared else ():
             every |= in_fullest(problem, scope, by_class, FEW_PARTS)
         few, _ = problem.narrowed(problem.open & every[:, None])
         if few.classes == problem.classes or not few.classes:
