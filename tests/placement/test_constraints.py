@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -135,6 +136,16 @@ def test_easy_cases_of_many_nodes_are_decided(members: int) -> None:
             assert isinstance(decision, Placed)
             assert decision.optimal, (text, rules, decision.unproven)
             assert dict(decision.objective.crossings)["zone"] == zones
+
+
+def test_what_is_hard_to_prove_is_placed() -> None:
+    """One rack less does not do, by one member: the solver finds no proof of it in time."""
+    rng = random.Random(1)
+    snapshot = drawn([[rng.randint(8, 16) for _ in range(40)] for _ in range(3)], gpus=1)
+    apart, even = AntiAffinity("apart", HOSTNAME, W, W), Spread("even", ZONE, 1, W, W)
+    decision = place(snapshot, asked("384 x 1 GPU", apart, even))
+    assert isinstance(decision, Placed)
+    assert dict(decision.objective.crossings)["rack"] == 26
 
 
 def test_many_roles_one_a_host() -> None:

@@ -16,12 +16,14 @@ from muster.placement.model.problem import FREE, Bools, Ints, MaxPerPart, Proble
 @dataclass(frozen=True, slots=True, eq=False)
 class PartShare:
     """`part` by class, −1 for none. Each part takes `low` to `high` [part] members of `roles`; `capacity` by
-    class is what its nodes take of these roles at most, rules aside."""
+    class is what its nodes take of these roles at most, rules aside. Numbers from `low` to `even` will do.
+    """
 
     roles: tuple[int, ...]
     part: Ints
     low: Ints
     high: Ints
+    even: Ints
     capacity: Ints
 
     def fewest_nodes(self, problem: Problem) -> dict[int, int]:
@@ -68,7 +70,7 @@ def shares(problem: Problem) -> Iterator[PartShare]:
         if isinstance(rule, MaxPerPart):
             low = np.zeros(len(rule.left), np.int64)
             capacity = _capacity(problem, rule.roles)
-            yield PartShare(rule.roles, rule.part[problem.cell], low, rule.left, capacity)
+            yield PartShare(rule.roles, rule.part[problem.cell], low, rule.left, rule.left, capacity)
         elif isinstance(rule, Skew) and set(rule.roles) == set(rule.counted):
             yield _of_skew(problem, rule)
 
@@ -90,7 +92,7 @@ def _of_skew(problem: Problem, rule: Skew) -> PartShare:
         while lowest < highest and int(most(lowest).sum()) < need:
             lowest += 1
     low = np.where(rule.eligible, np.maximum(0, lowest - rule.there), 0)
-    return PartShare(rule.roles, part, low, most(highest), capacity)
+    return PartShare(rule.roles, part, low, most(highest), most(lowest), capacity)
 
 
 def _capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:

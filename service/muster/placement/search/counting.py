@@ -33,6 +33,10 @@ FEW_PARTS = 4
 MAX_CHOICES = 256
 """Choices of parts of a level that are looked at one by one; more are left to the solver."""
 
+COUNTING_SHARE = 0.5
+"""Of the solver's time, at most, for counting where members are spread evenly: a proof that a part less does
+not do may take long, and what is found must still be finished."""
+
 Value = tuple[int, ...]
 """Parts of each level touched, widest first, then nodes."""
 
@@ -193,7 +197,9 @@ class Counting:
         else:
             with self._budget.phase("bound"):
                 first = first_of_racks(problem, self._site.levels[-1])
-        decided = decide(problem, NODES, self._budget, first)
+        uneven = any(share.low.any() for share in shares(problem))
+        with self._budget.share(COUNTING_SHARE if uneven else 1):
+            decided = decide(problem, NODES, self._budget, first)
         if decided.status is Status.UNKNOWN:
             use = greedy(problem, self._prices)
             if use is not None:
@@ -217,6 +223,9 @@ class Counting:
             return None
         every = np.zeros(problem.classes, bool)
         shared = [share for share in shares(problem) if share.low.any()]
+        use = greedy(problem, self._prices) if shared else None
+        if use is not None:
+            return use
         for share in shared:
             every |= share.in_fullest(problem.part(scope))
         for by_class in values(problem, self._prices) if not shared else ():

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from muster.placement.cluster.columns import Ints
-from muster.placement.model.problem import Problem, Use
+from muster.placement.cluster.columns import Bools, Ints
+from muster.placement.model.problem import FREE, Problem, Use
+from muster.placement.model.shares import shares
 from muster.placement.search.prices import Price, in_fullest, values
 
 
 def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
     """A solution that touches no more parts of the levels than decided; None where this finds none, as where
-    rules bind members."""
+    several rules bind members."""
     if problem.rules:
-        return None
+        return _shared_out(problem)
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
         chosen = np.ones(problem.classes, bool)
         for name, most in problem.at_most.items():  # widest first
@@ -24,6 +25,70 @@ def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
         if use is not None:
             return use
     return None
+
+
+def _shared_out(problem: Problem) -> Use | None:
+    """A solution for one role where one rule shares it out to parts: in each the fullest narrower parts, and
+    no more of these than hold the least that the part takes, as long as others have room."""
+    active, every = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
+    if len(active) != 1 or len(every) != 1 or len(problem.rules) != 1 or problem.exact:
+        return None
+    (share,), scope = (
+        every,
+        next((name for name in reversed([*problem.at_most]) if name in problem.parts), None),
+    )
+    if share.roles != tuple(active) or (problem.open.any(axis=1) & (share.part < 0)).any():
+        return None
+    other = problem.part(scope) if scope else np.zeros(problem.classes, np.int64)
+    held = [_by_part(share.capacity, other, share.part == part) for part in range(len(share.low))]
+    counts, left = share.low.copy(), problem.need[active[0]] - int(share.low.sum())
+    for spare in (True, False):
+        for part, (order, reached) in enumerate(held):
+            most = int(share.even[part])
+            if spare:
+                enough = int(np.searchsorted(reached, counts[part])) if counts[part] else -1
+                most = min(most, int(reached[enough])) if 0 <= enough < len(order) else int(counts[part])
+            more = max(0, min(left, most - int(counts[part])))
+            counts[part] += more
+            left -= more
+    use: Use = {}
+    for part in np.flatnonzero(counts).tolist():
+        order, reached = held[part]
+        chosen = order[: int(np.searchsorted(reached, counts[part])) + 1]
+        classes = np.flatnonzero((share.part == part) & np.isin(other, chosen))
+        if not _fill(problem, classes, active[0], int(counts[part]), use):
+            return None
+    return None if left or not _within_decided(problem, use) else use
+
+
+def _by_part(capacity: Ints, other: Ints, inside: Bools) -> tuple[Ints, Ints]:
+    """The parts of another scope, the fullest first, and what so many of them hold."""
+    codes, index = np.unique(other[inside], return_inverse=True)
+    held = np.bincount(index, capacity[inside], len(codes)).astype(np.int64)
+    order = np.argsort(-held, kind="stable")
+    return codes[order], np.cumsum(held[order])
+
+
+def _fill(problem: Problem, classes: Ints, role: int, members: int, use: Use) -> bool:
+    """Take the roomiest nodes of these classes until they hold so many members."""
+    counts = np.where(problem.open[classes], problem.patterns.counts[problem.kind[classes], :, role], 0)
+    most = counts.max(axis=1)
+    for i in np.argsort(-most, kind="stable").tolist():
+        if members <= 0 or not most[i]:
+            break
+        nodes = min(int(problem.size[classes[i]]), -(-members // int(most[i])))
+        use[int(classes[i]), int(counts[i].argmax())] = nodes
+        members -= nodes * int(most[i])
+    return members <= 0
+
+
+def _within_decided(problem: Problem, use: Use) -> bool:
+    """Whether the solution touches no more parts than decided."""
+    used = [c for c, _ in use]
+    for name, most in problem.at_most.items():
+        if name in problem.parts and len({*problem.part(name)[used].tolist()} - {FREE}) > most:
+            return False
+    return True
 
 
 def _filled(problem: Problem, classes: Ints, price: Ints) -> Use | None:
