@@ -94,6 +94,8 @@ def example(kind: Any) -> Any:
             values[field.name] = ((evil, 2),)
         elif name.startswith("tuple[tuple[str"):
             values[field.name] = ((evil, evil),)
+        elif name.startswith("tuple[str"):
+            values[field.name] = (evil, evil)
         elif name.startswith("str"):
             values[field.name] = evil
         else:

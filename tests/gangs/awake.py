@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Node
-from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.gangs import requests
 from muster.gangs.earmark import hidden_by
@@ -32,7 +31,8 @@ CATCHES_UP_S = 2.0
 def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     """Return whether a gang fits, by a planner that knows the cluster alone and the places of other gangs.
 
-    What is left out for the gang, and what an earmark hides from it, is left out here too.
+    What is left out for the gang, by answers of in-tree plugins and late refusals too, and what an earmark
+    hides from it, is left out here as well.
     """
     lives = world.coordinator.lives
     gang = lives.gangs[key]
@@ -42,19 +42,15 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     usages = [usage for each in world.pods.values() if (usage := each.usage) is not None]
     usages += [usage for uid, usage in lives.ledger.held.items() if uid not in own | bound]
     asked = requests.request(group, lives.ledger, lives.roster.policies)
+    if lives.in_tree.causes(gang, asked):
+        return False
+    asked = lives.in_tree.refine(key, asked)
     policies = lives.roster.policies
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
     if lives.earmark is not None and lives.earmark.hides_from(gang):
         snapshot = hidden_by(lives.earmark, snapshot)
-    limits = Limits(excluded=_excluded(gang, asked, world.now))
+    limits = Limits(excluded=lives.excluded(gang, asked.roles, {pod.uid: pod for pod in group.unbound}))
     return not isinstance(place(snapshot, asked, limits), Unplaceable)
-
-
-def _excluded(gang: Gang, asked: Request, now: float) -> dict[tuple[str, str], str]:
-    """The pairs that in-tree plugins refused and that are not open again."""
-    pods = {pod.uid: pod for pod in gang.group.unbound}
-    still = {node for (_, node), out in gang.exclusions.items() if out.until > now}
-    return {pair: by for pair, by in gang.excluded(asked.roles, pods).items() if pair[1] in still}
 
 
 def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from muster.gangs.calls import BindingFate
 from muster.gangs.events import NodeSeen
 from muster.gangs.instructions import EventReason, Outcome
 from muster.gangs.settings import Settings
+from muster.placement import order
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 PAIR = (pod("p0"), pod("p1"))
@@ -340,7 +341,7 @@ def test_planning_ahead_leaves_earmark_and_back_fill_as_they_are() -> None:
 def test_verdict_answers_and_bindings_follow_one_order_of_the_members(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = planning.scheduling_order
+    real = order.scheduling_order
     monkeypatch.setattr(planning, "scheduling_order", lambda *asked: real(*asked)[::-1])
     world = World().start(node("a", 1), node("b", 2))
     world.see(pod("p0", gpus=1), pod("p1", gpus=2))

@@ -47,6 +47,7 @@ from muster.gangs.settings import Settings
 from muster.gangs.turns import Turns
 from muster.gangs.voice import Kinds, Voice
 from muster.placement.exclusions import ByRole
+from muster.placement.order import scheduling_order
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 """Phases in which a gang that was refused still waits."""
@@ -382,15 +383,6 @@ class Planning:
         if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
             event = EventReason.INVALID if gang.phase is Phase.INVALID else EventReason.UNPLACEABLE
             self.voice.refuse(gang, event, gang.kinds, gang.reason, now)
-
-
-def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the UIDs of the placed members in the order in which the shim is to schedule them.
-
-    The verdict lists them in this order, and indices on the wire mean it. Now it is the order of the request.
-    """
-    there = {member.uid for member in placed.members}
-    return tuple(member.uid for role in request.roles for member in role.members if member.uid in there)
 
 
 def _left_out(gang: Gang) -> str:

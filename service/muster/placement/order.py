@@ -26,8 +26,12 @@ def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tu
     """Return the uids of the placed members in an order in which the in-tree plugins accept each.
 
     `snapshot` is the cluster without the gang. Where several constraints leave no such order, or none is
-    found in MAX_STEPS, the members that are left come last, in the order of the plan.
+    found in MAX_STEPS, the members that are left come last, in the order of the plan. Without constraints
+    it is the order of the request.
     """
+    if not request.constraints:
+        there = {member.uid for member in placed.members}
+        return tuple(member.uid for role in request.roles for member in role.members if member.uid in there)
     view, roles = columns(snapshot), {role.name: role for role in request.roles}
     plugins: list[_Plugin] = []
     for rule in request.constraints:
