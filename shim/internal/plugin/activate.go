@@ -6,6 +6,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -116,10 +117,14 @@ func (c *core) nominate(ctx context.Context, g *gangs.Gang, answer *gangs.Answer
 		return // its nominations have been removed already
 	}
 	logger := klog.FromContext(ctx)
+	crowded := c.crowded(g, answer)
 	for i := range g.UIDs {
 		pod := c.pod(g, i)
 		if pod == nil {
 			continue // the informer is behind: it goes without
+		}
+		if crowded.Has(answer.Planned(i)) {
+			continue
 		}
 		info, err := framework.NewPodInfo(pod)
 		if err != nil {
@@ -130,6 +135,39 @@ func (c *core) nominate(ctx context.Context, g *gangs.Gang, answer *gangs.Answer
 			NominatingMode: fwk.ModeOverride, NominatedNodeName: answer.Planned(i),
 		})
 	}
+}
+
+// crowded are the planned nodes of several members, for a gang with spread constraints. Nominations count for
+// these: the first member to come would find its siblings on its node already, and none anywhere else, and
+// PodTopologySpread would refuse the node (framework/runtime/framework.go, addGENominatedPods).
+func (c *core) crowded(g *gangs.Gang, answer *gangs.Answer) sets.Set[string] {
+	crowded := sets.New[string]()
+	if !c.spreads(g) {
+		return crowded
+	}
+	planned := sets.New[string]()
+	for i := range g.UIDs {
+		node := answer.Planned(i)
+		if planned.Has(node) {
+			crowded.Insert(node)
+		}
+		planned.Insert(node)
+	}
+	return crowded
+}
+
+// spreads says whether a member has a spread constraint that refuses nodes.
+func (c *core) spreads(g *gangs.Gang) bool {
+	for i := range g.UIDs {
+		if pod := c.pod(g, i); pod != nil {
+			for _, constraint := range pod.Spec.TopologySpreadConstraints {
+				if constraint.WhenUnsatisfiable == v1.DoNotSchedule {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 func (c *core) unnominate(g *gangs.Gang) {

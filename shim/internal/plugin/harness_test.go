@@ -159,6 +159,12 @@ func node(name string, cpu string) *v1.Node {
 // a pod without that says it is in one, "" for a foreign pod.
 func (h *harness) pods(gpus string, names ...string) {
 	h.t.Helper()
+	h.podsWith(func(*v1.Pod) {}, gpus, names...)
+}
+
+// podsWith is pods, with a change to each.
+func (h *harness) podsWith(change func(*v1.Pod), gpus string, names ...string) {
+	h.t.Helper()
 	for _, name := range names {
 		pod := &v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "5"},
@@ -178,6 +184,7 @@ func (h *harness) pods(gpus string, names ...string) {
 			pod.UID, pod.ResourceVersion = "", ""
 			pod.Spec.Containers[0].Image = "none"
 		}
+		change(pod)
 		if _, err := h.client.CoreV1().Pods("ns").Create(h.ctx, pod, metav1.CreateOptions{}); err != nil {
 			h.t.Fatal(err)
 		}

@@ -58,6 +58,31 @@ func TestGangOfEightTakesFourCalls(t *testing.T) {
 	h.until("nothing nominated or in flight", func() bool { return h.nominated("n") == 0 && len(h.plugin.store.InFlight()) == 0 })
 }
 
+// The members' nominations must not count for their own spread constraints: the first member would find its
+// siblings on its node, and no member anywhere else.
+func TestMembersThatSpreadAreNoHindranceToEachOther(t *testing.T) {
+	a, b := node("a", "16"), node("b", "16")
+	for _, n := range []*v1.Node{a, b} {
+		n.Labels = map[string]string{"zone": "zone of " + n.Name}
+	}
+	h := newHarness(t, a, b)
+	h.service.plan([]string{"a"}, []string{"b"}, []string{"a"}, []string{"b"}, []string{"a"})
+	h.run("")
+	names := members(5)
+	h.podsWith(func(pod *v1.Pod) {
+		pod.Labels = map[string]string{"app": "web"}
+		pod.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: v1.DoNotSchedule,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels},
+		}}
+	}, "1", names...)
+	h.until("gated", func() bool { return h.gated(names...) })
+	h.service.push(verdict(plannedOutcome, 1, names...))
+	for range names {
+		next(t, "binding", h.bound)
+	}
+}
+
 func TestRefusedShowsTheReasonOnceAGeneration(t *testing.T) {
 	h := newHarness(t, node("n", "16"))
 	reason := "needs 9 GPUs on one node; the best has 8"
