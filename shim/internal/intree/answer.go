@@ -3,6 +3,7 @@ package intree
 import (
 	"bytes"
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -34,20 +35,28 @@ func (a *Asker) answerAll(ctx context.Context, due []*question) {
 			a.drop(q)
 			continue
 		}
+		began := time.Now()
 		report := a.inspect(ctx, pods, kinds)
 		report.Epoch, report.Gang, report.Question = q.epoch, q.asked.Gang, q.asked.Question
 		a.send(ctx, q, report)
+		if slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod != nil && prefers(pod) }) {
+			a.scoreAgain(q, time.Since(began))
+		}
 	}
 }
 
 // renew takes a snapshot of the cluster.
 func (a *Asker) renew() error {
+	if a.scorer != nil {
+		a.scorer.fresh = false
+	}
 	return a.inspector.snapshot.renew(a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), a.pods)
 }
 
 // inspect answers for each kind of pods.
 func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind) *musterv1.ReportInTreeRequest {
 	r := newReporter()
+	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
 	for _, k := range kinds {
 		if len(k.missing) > 0 {
 			r.add(k, answer{})
@@ -57,7 +66,11 @@ func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind) *mus
 		for i, at := range k.pods {
 			alike[i] = pods[at]
 		}
-		r.add(k, a.inspector.inspect(ctx, alike))
+		found := a.inspector.inspect(ctx, alike)
+		if found.everywhere == nil {
+			found.scores = rated.of(ctx, alike[0], found.refused)
+		}
+		r.add(k, found)
 	}
 	return r.report
 }
@@ -103,6 +116,14 @@ func (a *Asker) early(q *question, pods []*v1.Pod, kinds []*kind) bool {
 	}
 	q.due = time.Now().Add(never)
 	return false
+}
+
+// scoreAgain sets the time at which a question is answered for new scores. However many there are, such answers
+// take a part of the time alone, as renewals do.
+func (a *Asker) scoreAgain(q *question, took time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	q.due = time.Now().Add(max(scoresAfter, restShare*took*time.Duration(len(a.questions))))
 }
 
 // send reports to the service unless it has heard the same already. A report that fails is tried again with

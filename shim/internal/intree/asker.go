@@ -28,6 +28,9 @@ const (
 	// retries so often; then what is known is reported.
 	retries = 6
 	never   = 24 * time.Hour
+	// scoresAfter is the least time between two answers for the sake of scores. What changes scores alone is no
+	// cause of a renewal: they never make pods fit.
+	scoresAfter = 30 * time.Second
 )
 
 // Report sends one report to the service.
@@ -49,6 +52,7 @@ type Asker struct {
 	// Of Run's goroutine alone.
 	pods      corelisters.PodLister
 	inspector *inspector
+	scorer    *scorer // nil if the profile has no plugin that scores by preferences
 	sorter    *sorter
 }
 
@@ -109,24 +113,48 @@ func (a *Asker) Prepare(ctx context.Context) error {
 	if !ok {
 		return errNoProfile
 	}
-	return a.prepare(ctx, asked(profile.ListPlugins()))
+	plugins := profile.ListPlugins()
+	return a.prepare(ctx, asked(plugins), scored(plugins))
 }
 
-func (a *Asker) prepare(ctx context.Context, plugins []config.Plugin) error {
+func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) error {
 	factory := a.handle.SharedInformerFactory()
 	core := factory.Core().V1()
 	a.pods = core.Pods().Lister()
-	snapshot := &snapshot{}
-	made, err := newFramework(ctx, a.handle, snapshot, plugins)
+	holding := &snapshot{takes: counts}
+	made, err := newFramework(ctx, a.handle, holding, asking(plugins))
 	if err != nil {
 		return err
 	}
-	a.inspector = &inspector{framework: made, extenders: a.handle.Extenders(), snapshot: snapshot}
+	a.inspector = &inspector{framework: made, extenders: a.handle.Extenders(), snapshot: holding}
+	if err := a.prepareScores(ctx, scoring); err != nil {
+		return err
+	}
 	a.sorter = &sorter{claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister()}
 	if utilfeature.DefaultFeatureGate.Enabled(features.DynamicResourceAllocation) {
 		a.sorter.devices = factory.Resource().V1().ResourceClaims().Lister()
 	}
 	return a.watch(factory, plugins)
+}
+
+func (a *Asker) prepareScores(ctx context.Context, scoring []config.Plugin) error {
+	if len(scoring) == 0 {
+		return nil
+	}
+	all := &snapshot{takes: bound}
+	made, err := newFramework(ctx, a.handle, all, scoringBy(scoring))
+	if err != nil {
+		return err
+	}
+	nodes := a.handle.SharedInformerFactory().Core().V1().Nodes().Lister()
+	a.scorer = &scorer{
+		framework: made, snapshot: all, weights: map[string]int64{},
+		renew: func() error { return all.renew(nodes, a.pods) },
+	}
+	for _, plugin := range scoring {
+		a.scorer.weights[plugin.Name] = int64(plugin.Weight)
+	}
+	return nil
 }
 
 // Run answers until the context ends; Prepare has been called.

@@ -132,7 +132,7 @@ func benchAsker(ctx context.Context, b *testing.B, members []runtime.Object) (*A
 	a := New(handle, nil)
 	if err := a.prepare(ctx, []config.Plugin{
 		{Name: names.VolumeRestrictions}, {Name: names.NodeVolumeLimits}, {Name: names.VolumeBinding}, {Name: names.VolumeZone},
-	}); err != nil {
+	}, nil); err != nil {
 		b.Fatal(err)
 	}
 	factory.Start(ctx.Done())

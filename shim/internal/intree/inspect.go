@@ -22,6 +22,7 @@ type answer struct {
 	everywhere *refusal
 	refused    map[string]refusal
 	room       map[string]int
+	scores     map[string]uint32 // 1 to 100; 0 for other nodes
 }
 
 // inspector runs the plugins on the snapshot. One inspection at a time.

@@ -40,25 +40,39 @@ func asked(profile *config.Plugins) (found []config.Plugin) {
 	return found
 }
 
+// asking lists plugins that filter; each of them has a PreFilter.
+func asking(plugins []config.Plugin) *config.Plugins {
+	set := config.PluginSet{Enabled: plugins}
+	return &config.Plugins{PreFilter: set, Filter: set}
+}
+
+// scoringBy lists plugins that score, and those that filter before.
+func scoringBy(scoring []config.Plugin) *config.Plugins {
+	before := config.PluginSet{}
+	for _, plugin := range scoring {
+		if plugin.Name != names.ImageLocality { // it has no PreScore
+			before.Enabled = append(before.Enabled, config.Plugin{Name: plugin.Name})
+		}
+	}
+	return &config.Plugins{
+		PreFilter: config.PluginSet{Enabled: []config.Plugin{{Name: names.NodeAffinity}}},
+		Filter:    config.PluginSet{Enabled: closing},
+		PreScore:  before,
+		Score:     config.PluginSet{Enabled: scoring},
+	}
+}
+
 // newFramework makes a framework instance with these plugins alone. It shares the informers, clients and
 // managers of the handle, and reads the snapshot. A framework needs a queue sort and a bind plugin too
 // (framework/runtime/framework.go, NewFramework); neither is ever called.
-func newFramework(ctx context.Context, handle fwk.Handle, snapshot fwk.SharedLister, asked []config.Plugin) (framework.Framework, error) {
+func newFramework(ctx context.Context, handle fwk.Handle, snapshot fwk.SharedLister, enabled *config.Plugins) (framework.Framework, error) {
 	args, err := defaultArgs()
 	if err != nil {
 		return nil, err
 	}
-	set := config.PluginSet{Enabled: asked}
-	profile := &config.KubeSchedulerProfile{
-		SchedulerName: profileName,
-		PluginConfig:  args,
-		Plugins: &config.Plugins{
-			QueueSort: config.PluginSet{Enabled: []config.Plugin{{Name: names.PrioritySort}}},
-			Bind:      config.PluginSet{Enabled: []config.Plugin{{Name: names.DefaultBinder}}},
-			PreFilter: set, // each of them has one
-			Filter:    set,
-		},
-	}
+	enabled.QueueSort = config.PluginSet{Enabled: []config.Plugin{{Name: names.PrioritySort}}}
+	enabled.Bind = config.PluginSet{Enabled: []config.Plugin{{Name: names.DefaultBinder}}}
+	profile := &config.KubeSchedulerProfile{SchedulerName: profileName, PluginConfig: args, Plugins: enabled}
 	return frameworkruntime.NewFramework(ctx, plugins.NewInTreeRegistry(), profile,
 		frameworkruntime.WithClientSet(handle.ClientSet()),
 		frameworkruntime.WithKubeConfig(handle.KubeConfig()),
@@ -71,7 +85,8 @@ func newFramework(ctx context.Context, handle fwk.Handle, snapshot fwk.SharedLis
 	)
 }
 
-// defaultArgs are the arguments that kube-scheduler gives its plugins by default.
+// defaultArgs are the arguments that kube-scheduler gives its plugins by default, without default spread
+// constraints: pods are scored by what they say themselves.
 func defaultArgs() ([]config.PluginConfig, error) {
 	var versioned configv1.KubeSchedulerConfiguration
 	scheme.Scheme.Default(&versioned)
@@ -79,5 +94,11 @@ func defaultArgs() ([]config.PluginConfig, error) {
 	if err := scheme.Scheme.Convert(&versioned, &defaults, nil); err != nil {
 		return nil, fmt.Errorf("default plugin arguments: %w", err)
 	}
-	return defaults.Profiles[0].PluginConfig, nil
+	made := defaults.Profiles[0].PluginConfig
+	for _, plugin := range made {
+		if args, ok := plugin.Args.(*config.PodTopologySpreadArgs); ok {
+			args.DefaultingType, args.DefaultConstraints = config.ListDefaulting, nil
+		}
+	}
+	return made, nil
 }

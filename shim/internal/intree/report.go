@@ -37,6 +37,10 @@ func (r *reporter) add(k *kind, found answer) {
 		said.RefusedNodes = append(said.RefusedNodes, r.node(node))
 		said.RefusedBy = append(said.RefusedBy, r.refusal(found.refused[node]))
 	}
+	for _, node := range slices.Sorted(maps.Keys(found.scores)) {
+		said.ScoredNodes = append(said.ScoredNodes, r.node(node))
+		said.Scores = append(said.Scores, found.scores[node])
+	}
 	for _, node := range slices.Sorted(maps.Keys(found.room)) {
 		said.RoomNodes = append(said.RoomNodes, r.node(node))
 		said.Room = append(said.Room, uint32(found.room[node]))

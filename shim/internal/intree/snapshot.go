@@ -12,12 +12,13 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// snapshot is the cluster as the asked plugins need it: all nodes, and of the bound pods those that use
-// volumes or resource claims. The scheduler's own snapshot is changed in place while a cycle runs, and must not
+// snapshot is the cluster as plugins need it: all nodes, and of the bound pods those that `takes` picks. The scheduler's own snapshot is changed in place while a cycle runs, and must not
 // be read from here. Contents are replaced between two inspections, never during one.
 type snapshot struct {
 	fwk.SharedLister // nil: pod groups, which no asked plugin reads
+	takes            func(*v1.Pod) bool
 	nodes            []fwk.NodeInfo
+	affine           []fwk.NodeInfo // those with pods that have affinity or anti-affinity
 	byName           map[string]*framework.NodeInfo
 	claims           map[string]int // namespace/name of a claim → nodes on which pods use it
 }
@@ -36,10 +37,10 @@ func (s *snapshot) Get(name string) (fwk.NodeInfo, error) {
 	return nil, fmt.Errorf("node %q is not in the snapshot", name)
 }
 
-// HavePodsWithAffinityList implements fwk.NodeInfoLister: the planner models affinity.
-func (s *snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) { return nil, nil }
+// HavePodsWithAffinityList implements fwk.NodeInfoLister.
+func (s *snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) { return s.affine, nil }
 
-// HavePodsWithRequiredAntiAffinityList implements fwk.NodeInfoLister.
+// HavePodsWithRequiredAntiAffinityList implements fwk.NodeInfoLister: the planner models what is required.
 func (s *snapshot) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) { return nil, nil }
 
 // HavePodsWithRequiredNonHostScopedAntiAffinityList implements fwk.NodeInfoLister.
@@ -62,14 +63,14 @@ func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodListe
 	}
 	onNode := map[string][]*v1.Pod{}
 	for _, pod := range allPods {
-		if counts(pod) {
+		if s.takes(pod) {
 			onNode[pod.Spec.NodeName] = append(onNode[pod.Spec.NodeName], pod)
 		}
 	}
 	before := s.byName
 	s.byName = make(map[string]*framework.NodeInfo, len(allNodes))
 	s.nodes = make([]fwk.NodeInfo, 0, len(allNodes))
-	s.claims = map[string]int{}
+	s.claims, s.affine = map[string]int{}, nil
 	for _, node := range allNodes {
 		info := before[node.Name]
 		if info == nil || !holds(info, node, onNode[node.Name]) {
@@ -80,6 +81,11 @@ func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodListe
 		s.nodes = append(s.nodes, info)
 	}
 	slices.SortFunc(s.nodes, func(a, b fwk.NodeInfo) int { return cmp.Compare(a.Node().Name, b.Node().Name) })
+	for _, info := range s.nodes {
+		if len(info.GetPodsWithAffinity()) > 0 {
+			s.affine = append(s.affine, info)
+		}
+	}
 	for _, info := range s.byName {
 		for claim, pods := range info.PVCRefCounts {
 			s.claims[claim] += pods
@@ -104,10 +110,12 @@ func holds(info *framework.NodeInfo, node *v1.Node, pods []*v1.Pod) bool {
 
 // counts says whether a bound pod takes something that an asked plugin counts. Finished pods take nothing.
 func counts(pod *v1.Pod) bool {
-	if pod.Spec.NodeName == "" || pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
-		return false
-	}
-	return usesVolumes(pod) || len(pod.Spec.ResourceClaims) > 0
+	return bound(pod) && (usesVolumes(pod) || len(pod.Spec.ResourceClaims) > 0)
+}
+
+// bound says whether the pod is on a node and has not finished.
+func bound(pod *v1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.Status.Phase != v1.PodSucceeded && pod.Status.Phase != v1.PodFailed
 }
 
 // usesVolumes says whether the pod has volumes that plugins look at: claims, and disks that it names itself.

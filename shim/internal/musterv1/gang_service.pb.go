@@ -1173,8 +1173,9 @@ func (*UnreserveResponse) Descriptor() ([]byte, []int) {
 }
 
 // InTreeQuestion asks which nodes the in-tree plugins refuse to unbound pods of a gang, for plugins that the
-// service does not model (volumes, resource claims, declared features, extenders). It stays open until the
-// pods are bound or gone or the session ends. A later question for the gang replaces it.
+// service does not model (volumes, resource claims, declared features, extenders), and which nodes
+// kube-scheduler prefers for pods that have preferences. It stays open until the pods are bound or gone or the
+// session ends. A later question for the gang replaces it.
 type InTreeQuestion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Gang  string                 `protobuf:"bytes,1,opt,name=gang,proto3" json:"gang,omitempty"`
@@ -1406,6 +1407,10 @@ type InTreeAnswer struct {
 	Everywhere *InTreeRefusal `protobuf:"bytes,6,opt,name=everywhere,proto3" json:"everywhere,omitempty"`
 	// PersistentVolumeClaims that the pods name and that do not exist.
 	MissingClaims []string `protobuf:"bytes,7,rep,name=missing_claims,json=missingClaims,proto3" json:"missing_claims,omitempty"`
+	// nodes[scored_nodes[i]] has scores[i], 1 to 100: what the in-tree Score plugins give it for one of the pods,
+	// by their weights. Other nodes have 0. Empty for pods without preferences, and where all nodes score alike.
+	ScoredNodes   []uint32 `protobuf:"varint,8,rep,packed,name=scored_nodes,json=scoredNodes,proto3" json:"scored_nodes,omitempty"`
+	Scores        []uint32 `protobuf:"varint,9,rep,packed,name=scores,proto3" json:"scores,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1485,6 +1490,20 @@ func (x *InTreeAnswer) GetEverywhere() *InTreeRefusal {
 func (x *InTreeAnswer) GetMissingClaims() []string {
 	if x != nil {
 		return x.MissingClaims
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetScoredNodes() []uint32 {
+	if x != nil {
+		return x.ScoredNodes
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetScores() []uint32 {
+	if x != nil {
+		return x.Scores
 	}
 	return nil
 }
@@ -1619,7 +1638,7 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\aanswers\x18\x06 \x03(\v2\x17.muster.v1.InTreeAnswerR\aanswers\"?\n" +
 	"\rInTreeRefusal\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xfa\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb5\x02\n" +
 	"\fInTreeAnswer\x12\x12\n" +
 	"\x04pods\x18\x01 \x03(\rR\x04pods\x12#\n" +
 	"\rrefused_nodes\x18\x02 \x03(\rR\frefusedNodes\x12\x1d\n" +
@@ -1631,7 +1650,9 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\n" +
 	"everywhere\x18\x06 \x01(\v2\x18.muster.v1.InTreeRefusalR\n" +
 	"everywhere\x12%\n" +
-	"\x0emissing_claims\x18\a \x03(\tR\rmissingClaims\"\x16\n" +
+	"\x0emissing_claims\x18\a \x03(\tR\rmissingClaims\x12!\n" +
+	"\fscored_nodes\x18\b \x03(\rR\vscoredNodes\x12\x16\n" +
+	"\x06scores\x18\t \x03(\rR\x06scores\"\x16\n" +
 	"\x14ReportInTreeResponse*c\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +

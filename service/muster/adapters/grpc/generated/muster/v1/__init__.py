@@ -197,6 +197,14 @@ class InTreeAnswer(betterproto2.Message):
     PersistentVolumeClaims that the pods name and that do not exist.
     """
 
+    scored_nodes: "list[int]" = betterproto2.field(8, betterproto2.TYPE_UINT32, repeated=True)
+    """
+    nodes[scored_nodes[i]] has scores[i], 1 to 100: what the in-tree Score plugins give it for one of the pods,
+    by their weights. Other nodes have 0. Empty for pods without preferences, and where all nodes score alike.
+    """
+
+    scores: "list[int]" = betterproto2.field(9, betterproto2.TYPE_UINT32, repeated=True)
+
 
 default_message_pool.register_message("muster.v1", "InTreeAnswer", InTreeAnswer)
 
@@ -205,8 +213,9 @@ default_message_pool.register_message("muster.v1", "InTreeAnswer", InTreeAnswer)
 class InTreeQuestion(betterproto2.Message):
     """
     InTreeQuestion asks which nodes the in-tree plugins refuse to unbound pods of a gang, for plugins that the
-    service does not model (volumes, resource claims, declared features, extenders). It stays open until the
-    pods are bound or gone or the session ends. A later question for the gang replaces it.
+    service does not model (volumes, resource claims, declared features, extenders), and which nodes
+    kube-scheduler prefers for pods that have preferences. It stays open until the pods are bound or gone or the
+    session ends. A later question for the gang replaces it.
     """
 
     gang: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)

@@ -1,0 +1,53 @@
+package intree
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// images are the names of the pod's images, as ImageLocality looks them up
+// (framework/plugins/imagelocality/image_locality.go, sumImageScores and normalizedImageName).
+func images(pod *v1.Pod) sets.Set[string] {
+	found := sets.New[string]()
+	add := func(name string) {
+		if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
+			name += ":latest"
+		}
+		found.Insert(name)
+	}
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			add(containers[i].Image)
+		}
+	}
+	for i := range pod.Spec.Volumes {
+		if image := pod.Spec.Volumes[i].Image; image != nil {
+			add(image.Reference)
+		}
+	}
+	return found
+}
+
+// look tells the nodes which of these images they have. kube-scheduler's cache keeps that for all images; here
+// it is made for those of one pod.
+func (s *snapshot) look(wanted sets.Set[string]) {
+	states := map[string]*fwk.ImageStateSummary{}
+	for _, info := range s.byName {
+		clear(info.ImageStates)
+		for _, image := range info.Node().Status.Images {
+			for _, name := range image.Names {
+				if !wanted.Has(name) {
+					continue
+				}
+				if states[name] == nil {
+					states[name] = &fwk.ImageStateSummary{Size: image.SizeBytes}
+				}
+				states[name].NumNodes++
+				info.ImageStates[name] = states[name]
+			}
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package intree
+
+import (
+	"context"
+	"encoding/json"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+)
+
+// preferring are the plugins that score nodes by what a pod prefers. Those that score by free resources are not
+// among them: the planner's objective decides that.
+var preferring = sets.New(
+	names.NodeAffinity, names.InterPodAffinity, names.PodTopologySpread, names.TaintToleration, names.ImageLocality,
+)
+
+// closing are filter plugins that need one node alone. kube-scheduler scores only what filters leave, and
+// normalises over that.
+var closing = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.TaintToleration}, {Name: names.NodeAffinity}}
+
+// scoredAtMost bounds how many kinds of one question are scored each by itself. Later ones get the scores of the
+// first kind with the same shape.
+const scoredAtMost = 16
+
+// scored lists the plugins of a profile that score by preferences, with their weights.
+func scored(profile *config.Plugins) (found []config.Plugin) {
+	for _, plugin := range profile.Score.Enabled {
+		if preferring.Has(plugin.Name) {
+			found = append(found, plugin)
+		}
+	}
+	return found
+}
+
+// prefers says whether the pod itself has preferences between nodes.
+func prefers(pod *v1.Pod) bool {
+	if affinity := pod.Spec.Affinity; affinity != nil {
+		if near := affinity.NodeAffinity; near != nil && len(near.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
+			return true
+		}
+		if near := affinity.PodAffinity; near != nil && len(near.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
+			return true
+		}
+		if apart := affinity.PodAntiAffinity; apart != nil && len(apart.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
+			return true
+		}
+	}
+	for _, constraint := range pod.Spec.TopologySpreadConstraints {
+		if constraint.WhenUnsatisfiable == v1.ScheduleAnyway {
+			return true
+		}
+	}
+	return false
+}
+
+// scorer runs the Score plugins on a snapshot with all bound pods. It belongs to Run's goroutine.
+type scorer struct {
+	framework framework.Framework
+	snapshot  *snapshot
+	weights   map[string]int64
+	fresh     bool // the snapshot is of this round of answers
+	renew     func() error
+}
+
+// scores are those of one question.
+type scores struct {
+	scorer *scorer
+	made   int
+	first  map[string]map[string]uint32 // by shape
+}
+
+// of scores the nodes that are not refused for a pod: node → 1 to 100, other nodes have 0. It is nil for a pod
+// without preferences, and where all nodes score alike.
+func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal) map[string]uint32 {
+	if s.scorer == nil || !prefers(pod) {
+		return nil
+	}
+	text, err := json.Marshal(shape(pod))
+	if err != nil {
+		return nil
+	}
+	first, known := s.first[string(text)]
+	if known && s.made >= scoredAtMost {
+		return first
+	}
+	found, err := s.scorer.score(ctx, pod, refused)
+	if err != nil {
+		// Preferences refuse nothing: the pods are planned without them.
+		klog.FromContext(ctx).V(2).Info("No scores", "pod", klog.KObj(pod), "error", err)
+		return nil
+	}
+	s.made++
+	if !known {
+		s.first[string(text)] = found
+	}
+	return found
+}
+
+func (s *scorer) score(ctx context.Context, pod *v1.Pod, refused map[string]refusal) (map[string]uint32, error) {
+	if !s.fresh {
+		if err := s.renew(); err != nil {
+			return nil, err
+		}
+		s.fresh = true
+	}
+	state := framework.NewCycleState()
+	open, err := s.open(ctx, state, pod, refused)
+	if err != nil || len(open) < 2 {
+		return nil, err
+	}
+	s.snapshot.look(images(pod))
+	if status := s.framework.RunPreScorePlugins(ctx, state, pod, open); !status.IsSuccess() {
+		return nil, status.AsError()
+	}
+	found, status := s.framework.RunScorePlugins(ctx, state, pod, open)
+	if !status.IsSuccess() {
+		return nil, status.AsError()
+	}
+	return weighed(found, s.weights), nil
+}
+
+// open lists the nodes that the filters leave.
+func (s *scorer) open(ctx context.Context, state fwk.CycleState, pod *v1.Pod, refused map[string]refusal) ([]fwk.NodeInfo, error) {
+	only, status, _ := s.framework.RunPreFilterPlugins(ctx, state, pod)
+	if !status.IsSuccess() {
+		return nil, status.AsError()
+	}
+	admits := make([]bool, len(s.snapshot.nodes))
+	s.framework.Parallelizer().Until(ctx, len(admits), func(at int) {
+		node := s.snapshot.nodes[at]
+		if _, out := refused[node.Node().Name]; out || !only.AllNodes() && !only.NodeNames.Has(node.Node().Name) {
+			return
+		}
+		admits[at] = s.framework.RunFilterPlugins(ctx, state, pod, node).IsSuccess()
+	}, "")
+	var open []fwk.NodeInfo
+	for at, node := range s.snapshot.nodes {
+		if admits[at] {
+			open = append(open, node)
+		}
+	}
+	return open, ctx.Err()
+}
+
+// weighed is the mean of the plugins' scores by their weights, 0 to 100, without the nodes that have 0. A plugin
+// that scores all nodes alike tells nothing, and does not count.
+func weighed(found []fwk.NodePluginScores, weights map[string]int64) map[string]uint32 {
+	var tell []int
+	var sum int64
+	for at, plugin := range found[0].Scores {
+		for _, node := range found {
+			if node.Scores[at].Score != plugin.Score {
+				tell = append(tell, at)
+				sum += weights[plugin.Name]
+				break
+			}
+		}
+	}
+	if len(tell) == 0 {
+		return nil
+	}
+	mean := map[string]uint32{}
+	for _, node := range found {
+		var total int64
+		for _, at := range tell {
+			total += node.Scores[at].Score
+		}
+		if score := (total + sum/2) / sum; score > 0 {
+			mean[node.Name] = uint32(score)
+		}
+	}
+	return mean
+}
