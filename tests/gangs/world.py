@@ -210,9 +210,15 @@ class World:
         ref, node = self.ref(gang), self.home(member, gang)
         self.take(self.coordinator.unreserve(self.now, ref, member, node, fate, plugin, message))
 
-    def report(self, *answers: InTreeAnswer, of: tuple[tuple[int, ...], ...] = ()) -> None:
-        """Answer the last question: `of` are the indices of the pods that get each answer; all get one."""
-        asked = self.questions[-1]
+    def report(
+        self,
+        *answers: InTreeAnswer,
+        of: tuple[tuple[int, ...], ...] = (),
+        question: AskInTree | None = None,
+    ) -> None:
+        """Answer a question, the last one unless it is given: `of` are the indices of the pods that get each
+        answer; all get one."""
+        asked = question or self.questions[-1]
         pods = of or (tuple(range(len(asked.pods))),)
         told = InTreeReport(self.epoch, asked.gang, asked.question, tuple(zip(pods, answers, strict=True)))
         self.take(self.coordinator.report_in_tree(self.now, told))

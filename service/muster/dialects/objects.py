@@ -70,9 +70,16 @@ class NodeSelector(_Object, frozen=True):
     node_selector_terms: list[NodeSelectorTerm] | None = None
 
 
+class Preference(_Object, frozen=True):
+    """A weighted term. Its content is not read: kube-scheduler's plugins score it."""
+
+
 class NodeAffinity(_Object, frozen=True):
     required: NodeSelector | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+    preferred: list[Preference] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
     )
 
 
@@ -97,6 +104,9 @@ class PodAffinity(_Object, frozen=True):
 
     required: list[PodAffinityTerm] | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+    preferred: list[Preference] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
     )
 
 

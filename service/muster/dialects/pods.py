@@ -66,6 +66,7 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
         causes=causes,
         labels=peers.labels_of(meta.labels),
         peers=peer_rules,
+        preferences=claim is not None and _prefers(spec),
     )
     if not pod.node:
         return pod
@@ -194,6 +195,19 @@ def _rules(spec: PodSpec) -> NodeRules:
         Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in spec.tolerations or ()
     )
     return NodeRules(required, matching, tolerations)
+
+
+def _prefers(spec: PodSpec) -> bool:
+    affinity = spec.affinity
+    if affinity is not None and any(
+        part is not None and part.preferred
+        for part in (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
+    ):
+        return True
+    return any(
+        constraint.when_unsatisfiable == "ScheduleAnyway"
+        for constraint in spec.topology_spread_constraints or ()
+    )
 
 
 def _term(requirement: NodeSelectorRequirement) -> SelectorTerm:

@@ -112,6 +112,8 @@ class Pod:
     labels: Labels = ()
     peers: PeerRules = NO_PEER_RULES
     """What it asks for about other pods."""
+    preferences: bool = False
+    """It prefers some nodes (preferred affinity, ScheduleAnyway): kube-scheduler's scores of nodes count."""
     causes: tuple[Cause, ...] = ()
 
     @property

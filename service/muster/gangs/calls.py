@@ -63,12 +63,16 @@ class InTreeAnswer:
     `refused`: node → the plugin that refuses it, and its reason. `room`: node → how many of these pods it can
     hold together; others have no such limit. `everywhere`: the plugin and its reason if the pods are refused
     whatever the node, else "". `missing_claims` are PersistentVolumeClaims that do not exist.
+
+    `scores`: node → how much kube-scheduler prefers it (0 to 100), for pods that have preferences; 0 for
+    others. Answers that differ in scores alone are equal, since scores never make a gang fit.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
     room: Mapping[str, int] = field(default_factory=dict)
     everywhere: str = ""
     missing_claims: tuple[str, ...] = ()
+    scores: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """In-tree answers: which nodes kube-scheduler's own plugins refuse to a gang's pods, before it is planned.
 
 The planner does not model volumes, resource claims and extenders. The shim asks the plugins about all nodes
-(protos, InTreeQuestion). This module says when a gang is to be asked about, keeps the answers while the gang
-lives, and turns them into roles, room and excluded nodes. It makes no call.
+(protos, InTreeQuestion). For pods that have preferences it also reports kube-scheduler's scores of
+the nodes. This module says when a gang is to be asked about, keeps the answers while the gang lives, and
+turns them into roles, room, scores and excluded nodes. It makes no call.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from muster.domain.constraints import Affinity, AntiAffinity, Constraint
+from muster.domain.pod import Pod
 from muster.domain.reasons import Cause, ClaimsMissing, RefusedEverywhere
 from muster.domain.request import Request, Role
 from muster.gangs.calls import InTreeAnswer, InTreeReport, StaleError
@@ -97,7 +99,8 @@ class InTree:
                 record.number, record.uids = 0, ()
 
     def take(self, report: InTreeReport) -> bool:
-        """Take a report in; whether it changed anything.
+        """Take a report in; whether it changed what may fit. Scores alone do not, nor does a first answer
+        that refuses nothing, unless a plugin has refused a planned node before.
 
         Raises:
             StaleError: it answers no question that is open.
@@ -107,6 +110,8 @@ class InTree:
             raise StaleError(f"gang {report.gang}: question {report.question} is not the current one")
         found = {record.uids[pod]: answer for pods, answer in report.answers for pod in pods}
         changed = found != record.answers
+        if changed and report.gang not in self._suspects:
+            changed = _telling(found) != _telling(record.answers)
         record.answers, record.answered = found, True
         record.version += changed
         return changed
@@ -147,7 +152,7 @@ class InTree:
         return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(told)))
 
     def refine(self, gang: str, request: Request) -> Request:
-        """Return the request with a role for each answer, and with the room that answers give the nodes."""
+        """Return the request with a role for each answer, and with the room and the scores of its nodes."""
         record = self._records.get(gang)
         if record is None or not record.answers:
             return request
@@ -174,11 +179,11 @@ class InTree:
             return {}
         found: dict[str, Mapping[str, str]] = {}
         for role in roles:
-            answers = {id(answer): answer for answer in self._of(role, record)}
-            first = next(iter(answers.values()))
+            answers = _distinct(self._of(role, record))
+            first = answers[0]
             by = first.everywhere or (_missing(first) if first.missing_claims else "")
             if len(answers) != 1:
-                found[role.name] = _common(list(answers.values()))
+                found[role.name] = _common(answers)
             else:
                 found[role.name] = dict.fromkeys(nodes, by) if by else first.refused
         return found
@@ -187,7 +192,7 @@ class InTree:
 
     def _concerned(self, gang: Gang) -> tuple[str, ...]:
         suspect = gang.key in self._suspects
-        return tuple(sorted(pod.uid for pod in gang.group.unbound if suspect or pod.peers.volume_claims))
+        return tuple(sorted(pod.uid for pod in gang.group.unbound if suspect or _concerns(pod)))
 
     def _question(self, gang: Gang, record: _Record) -> AskInTree:
         record.number, record.uids, record.answered = next(self._numbers), self._concerned(gang), False
@@ -199,16 +204,44 @@ class InTree:
         return (record.answers.get(member.uid, _NOTHING) for member in role.members)
 
     def _parts(self, role: Role, record: _Record) -> list[Role]:
-        """The role's members by answer. Segments are of consecutive members: such a role stays whole."""
+        """The role's members by answer. Segments are of consecutive members: such a role stays whole. So does
+        one with a scope of its own where scores alone differ. A whole role has its first member's scores."""
+        answers = list(self._of(role, record))
+        if role.required_scope is not None:
+            distinct = _distinct(answers)
+            answers = [distinct[distinct.index(answer)] for answer in answers]
         by_answer: dict[int, tuple[InTreeAnswer, list[object]]] = {}
-        for member, answer in zip(role.members, self._of(role, record), strict=True):
+        for member, answer in zip(role.members, answers, strict=True):
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
         if len(by_answer) > 1 and role.segments:
-            return [role]
+            return [replace(role, scores=answers[0].scores)]
         return [
-            replace(role, members=tuple(members), room=dict(answer.room))  # type: ignore[arg-type]
+            replace(
+                role,
+                members=tuple(members),  # type: ignore[arg-type]
+                room=dict(answer.room),
+                scores=answer.scores,
+            )
             for answer, members in by_answer.values()
         ]
+
+
+def _concerns(pod: Pod) -> bool:
+    """Whether plugins may say of the pod what the planner does not know."""
+    return pod.preferences or bool(pod.peers.volume_claims)
+
+
+def _telling(answers: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
+    return {uid: answer for uid, answer in answers.items() if answer != _NOTHING}
+
+
+def _distinct(answers: Iterable[InTreeAnswer]) -> list[InTreeAnswer]:
+    """The first of each set of equal answers. One answer of the shim's is one object here, for many pods."""
+    found: list[InTreeAnswer] = []
+    for answer in {id(answer): answer for answer in answers}.values():
+        if answer not in found:
+            found.append(answer)
+    return found
 
 
 def _named(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:

@@ -107,7 +107,7 @@ class Group:
 def planning_facts(pod: Pod) -> tuple[object, ...]:
     """What a plan made for an unbound pod depends on: all but its state."""
     asked = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice)
-    return (pod.claim, *asked, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers)
+    return (pod.claim, *asked, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
 
 
 class Roster:

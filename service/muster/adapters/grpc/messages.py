@@ -87,6 +87,7 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
             room={nodes[n]: room for n, room in zip(each.room_nodes, each.room, strict=True)},
             everywhere=_told(each.everywhere) if each.HasField("everywhere") else "",
             missing_claims=tuple(each.missing_claims),
+            scores={nodes[n]: score for n, score in zip(each.scored_nodes, each.scores, strict=True)},
         )
 
     answers = tuple(answer(each) for each in report.answers)
