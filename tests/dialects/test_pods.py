@@ -207,6 +207,37 @@ def test_which_nodes_admit_it() -> None:
     )
 
 
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+PREFERENCES: dict[str, tuple[dict[str, Any], bool]] = {
+    "none": ({}, False),
+    "nodes": ({"affinity": {"nodeAffinity": {_PREFERRED: [{"weight": 1, "preference": {}}]}}}, True),
+    "pods": ({"affinity": {"podAffinity": {_PREFERRED: [{"weight": 1, "podAffinityTerm": {}}]}}}, True),
+    "no pods": ({"affinity": {"podAntiAffinity": {_PREFERRED: [{"weight": 1}]}}}, True),
+    "empty lists": (
+        {"affinity": {"nodeAffinity": {_PREFERRED: []}, "podAffinity": {_PREFERRED: None}}},
+        False,
+    ),
+    "what is required": (
+        {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}},
+        False,
+    ),
+    "spread if possible": (
+        {"topologySpreadConstraints": [{"topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"}]},
+        True,
+    ),
+    "spread": (
+        {"topologySpreadConstraints": [{"topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule"}]},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "prefers"), PREFERENCES.values(), ids=PREFERENCES.keys())
+def test_whether_it_has_preferences(spec: dict[str, Any], prefers: bool) -> None:
+    assert read(pod_object(limits=GPU, spec=spec)).preferences is prefers
+    assert not read(pod_object(limits=GPU, spec=spec, scheduler="another")).preferences
+
+
 def test_a_selector_of_empty_terms_admits_no_node() -> None:
     affinity: dict[str, Any] = {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -248,6 +249,42 @@ func TestInTreeAnswersCountAttachableVolumes(t *testing.T) {
 	}
 	if _, room = said(next(t, "answer, once the pod is gone", h.service.inTree), 0); len(room) != 1 || room["n2"] != 1 {
 		t.Errorf("room, once the pod is gone: %v", room)
+	}
+}
+
+// By the weights of the profile: 3 for taints and 2 for node affinity.
+func TestInTreeAnswersScoreNodesForAPodWithPreferences(t *testing.T) {
+	nodes := zoned(8)
+	for _, n := range nodes[6:] {
+		n.Spec.Taints = []v1.Taint{{Key: "old", Effect: v1.TaintEffectPreferNoSchedule}}
+	}
+	h := newHarness(t, nodes...)
+	h.run("")
+	for _, name := range []string{"m0", "m1"} {
+		pod := &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "5"},
+			Spec: v1.PodSpec{SchedulerName: "muster", Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{
+				Limits: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")},
+			}}}},
+		}
+		if name == "m1" {
+			pod.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.PreferredSchedulingTerm{
+				{Weight: 1, Preference: v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{Key: zone, Operator: v1.NodeSelectorOpIn, Values: []string{"z1"}}}}},
+			}}}
+		}
+		if _, err := h.client.CoreV1().Pods("ns").Create(h.ctx, pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.service.ask(inTreeQuestion(1, "m0", "m1"))
+	report := next(t, "answer", h.service.inTree)
+	got := map[string]uint32{}
+	for i, node := range report.Answers[1].ScoredNodes {
+		got[report.Nodes[node]] = report.Answers[1].Scores[i]
+	}
+	want := map[string]uint32{"n0": 60, "n1": 60, "n2": 60, "n3": 60, "n4": 100, "n5": 100, "n6": 40, "n7": 40}
+	if len(report.Answers[0].Scores) > 0 || !maps.Equal(got, want) {
+		t.Errorf("scores %v, report %v", got, report)
 	}
 }
 
