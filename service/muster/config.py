@@ -174,7 +174,7 @@ class Gangs(_Section):
     )
     answers_s: Seconds = Field(
         default=3.0,
-        description="How long a gang waits for in-tree plugins to say which nodes they refuse it.",
+        description="How long a gang waits for in-tree plugins to say which nodes they refuse it or prefer.",
     )
     exclusion_first_s: Seconds = Field(
         default=1.0,
