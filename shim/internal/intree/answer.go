@@ -48,7 +48,7 @@ func (a *Asker) answerAll(ctx context.Context, due []*question) {
 // renew takes a snapshot of the cluster.
 func (a *Asker) renew() error {
 	if a.scorer != nil {
-		a.scorer.fresh = false
+		a.scorer.begin()
 	}
 	return a.inspector.snapshot.renew(a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), a.pods)
 }

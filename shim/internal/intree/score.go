@@ -27,6 +27,9 @@ var closing = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.Tain
 // first kind with the same shape.
 const scoredAtMost = 16
 
+// keptAtMost bounds how many scores are kept for other questions of the same round of answers.
+const keptAtMost = 64
+
 // scored lists the plugins of a profile that score by preferences, with their weights.
 func scored(profile *config.Plugins) (found []config.Plugin) {
 	for _, plugin := range profile.Score.Enabled {
@@ -65,6 +68,13 @@ type scorer struct {
 	weights   map[string]int64
 	fresh     bool // the snapshot is of this round of answers
 	renew     func() error
+	kept      map[string]map[string]uint32 // of this round: by namespace, labels and shape, where no node is refused
+}
+
+// begin begins a round of answers: what is known of the cluster is old.
+func (s *scorer) begin() {
+	s.fresh = false
+	clear(s.kept)
 }
 
 // scores are those of one question.
@@ -88,13 +98,22 @@ func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal
 	if known && s.made >= scoredAtMost {
 		return first
 	}
-	found, err := s.scorer.score(ctx, pod, refused)
-	if err != nil {
-		// Preferences refuse nothing: the pods are planned without them.
-		klog.FromContext(ctx).V(2).Info("No scores", "pod", klog.KObj(pod), "error", err)
-		return nil
+	alike := ""
+	if text, err := json.Marshal([]any{pod.Namespace, pod.Labels, string(text)}); err == nil && len(refused) == 0 {
+		alike = string(text)
 	}
-	s.made++
+	found, kept := s.scorer.kept[alike]
+	if !kept {
+		if found, err = s.scorer.score(ctx, pod, refused); err != nil {
+			// Preferences refuse nothing: the pods are planned without them.
+			klog.FromContext(ctx).V(2).Info("No scores", "pod", klog.KObj(pod), "error", err)
+			return nil
+		}
+		s.made++
+		if alike != "" && len(s.scorer.kept) < keptAtMost {
+			s.scorer.kept[alike] = found
+		}
+	}
 	if !known {
 		s.first[string(text)] = found
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"muster.dev/shim/internal/musterv1"
 )
 
 // weights are those of the default profile.
@@ -213,12 +216,31 @@ func TestScoresOfManyKindsAreBounded(t *testing.T) {
 	pod := member("m", likes(1, "disk", "hdd"))
 	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
 	for range 3 * scoredAtMost {
-		if got := rated.of(t.Context(), pod, nil); len(got) != 2 {
+		if got := rated.of(t.Context(), pod, map[string]refusal{"other": {}}); len(got) != 2 {
 			t.Fatalf("scores: %v", got)
 		}
 	}
 	if rated.made != scoredAtMost {
 		t.Errorf("scored %d times", rated.made)
+	}
+}
+
+// Many gangs of one template are scored once a round; pods with other labels may have other scores.
+func TestScoresAreSharedByQuestionsOfOneRound(t *testing.T) {
+	a := scoringAsker(t.Context(), t, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
+		placed("a", "z0", "hdd"), placed("b", "z0", "ssd"), running("x", "b", "db", near("web", v1.LabelHostname)))
+	other := member("other", likes(1, "none", "none"))
+	other.Labels = map[string]string{"app": "else"}
+	made := 0
+	for i, pod := range []*v1.Pod{member("m0", likes(1, "none", "none")), member("m1", likes(1, "none", "none")), other} {
+		rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
+		if got := rated.of(t.Context(), pod, nil); got["b"] != []uint32{100, 100, 0}[i] {
+			t.Errorf("%s: scores %v", pod.Name, got)
+		}
+		made += rated.made
+	}
+	if made != 2 {
+		t.Errorf("scored %d times", made)
 	}
 }
 
@@ -287,4 +309,42 @@ func BenchmarkScores(b *testing.B) {
 			}
 		}
 	})
+}
+
+// A question with preferences is answered again after a while, though no cause has changed; others are not.
+func TestScoresAreAnsweredAgain(t *testing.T) {
+	plain, picky := member("plain"), member("picky", near("db", v1.LabelHostname))
+	a := scoringAsker(t.Context(), t, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
+		placed("a", "z0", "ssd"), placed("b", "z0", "hdd"), plain, picky)
+	var reports []*musterv1.ReportInTreeRequest
+	a.report = func(_ context.Context, report *musterv1.ReportInTreeRequest) error {
+		reports = append(reports, report)
+		return nil
+	}
+	a.Begin(1)
+	for _, pod := range []*v1.Pod{plain, picky} {
+		a.Ask(&musterv1.InTreeQuestion{Gang: pod.Name, Question: 1, Namespace: "ns", Names: []string{pod.Name}, Uids: []string{string(pod.UID)}})
+	}
+	began := time.Now()
+	due, _, _ := a.due(began)
+	a.answerAll(t.Context(), due)
+	if len(due) != 2 || len(reports) != 2 {
+		t.Fatalf("due: %v, reports: %v", due, reports)
+	}
+	for gang, q := range a.questions {
+		if soon, late := began.Add(scoresAfter), began.Add(time.Hour); q.due.Before(soon) || q.due.Before(late) != (gang == "picky") {
+			t.Errorf("%s is answered again after %s", gang, q.due.Sub(began))
+		}
+	}
+	a.answerAll(t.Context(), due)
+	if len(reports) != 2 {
+		t.Errorf("the same scores are reported again: %v", reports[2])
+	}
+	if err := a.handle.SharedInformerFactory().Core().V1().Pods().Informer().GetIndexer().Add(running("x", "b", "db")); err != nil {
+		t.Fatal(err)
+	}
+	a.answerAll(t.Context(), due)
+	if len(reports) != 3 || !slices.Equal(reports[2].Answers[0].Scores, []uint32{100}) {
+		t.Errorf("reports: %v", reports)
+	}
 }
