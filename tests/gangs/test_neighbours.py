@@ -14,7 +14,7 @@ from muster.domain.peers import HostPort, PeerRules, PeerTerm, Selector, matches
 from muster.domain.pod import Pod
 from muster.domain.request import SelectorTerm
 from muster.gangs.ledger import Ledger
-from muster.gangs.repelling import MAX_TERMS
+from muster.gangs.repelling import MAX_PLACES, MAX_TERMS, Repelling
 from tests.gangs.world import foreign, pod
 
 SELECTORS: list[Selector] = [
@@ -208,3 +208,21 @@ def test_the_terms_of_one_namespace_that_are_looked_at_are_bounded() -> None:
     found = dict(ledger.neighbours.repelling.against("m", {}, [("app", "web")]))
     assert len(found) == MAX_TERMS + 1
     assert found[mine] == {"b"}
+
+
+def test_a_term_of_many_namespaces_and_values_stands_in_few_places() -> None:
+    namespaces = tuple(f"n{i:03}" for i in range(256))
+    values = tuple(f"v{i:03}" for i in range(256))
+    wide = PeerTerm("zone", (SelectorTerm("app", "In", values),), namespaces)
+    of_values = PeerTerm("zone", (SelectorTerm("app", "In", values),), ("n007",))
+    of_namespaces = PeerTerm("zone", (SelectorTerm("app", "In", ("v007",)),), namespaces)
+    index = Repelling()
+    for term in (wide, of_values, of_namespaces):
+        index.add("m", term, "a", 1)
+    assert sum(len(terms) for by in index._terms.values() for terms in by.values()) <= 3 * MAX_PLACES
+    found = dict(index.against("n007", {}, [("app", "v007")]))
+    assert found == dict.fromkeys((wide, of_values, of_namespaces), frozenset({"a"}))
+    assert not dict(index.against("elsewhere", {}, [("app", "v007")]))
+    for term in (wide, of_values, of_namespaces):
+        index.add("m", term, "a", -1)
+    assert not index

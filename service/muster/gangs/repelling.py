@@ -3,6 +3,10 @@
 Each request of a gang looks for the terms that match its members. Terms are indexed by a label that a pod
 must have to match, so that most are never looked at. Of the terms that one namespace's pods have under one
 label, MAX_TERMS are looked at: nobody's pods make every request slow. The in-tree plugins judge the others.
+
+A term of many namespaces and many values would stand under each pair of them: 16 terms of one small pod under
+a million. A term stands under MAX_PLACES at most. Beyond that its namespaces do not count in the index, and
+beyond that its values do not; such a term is looked at more often.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from itertools import islice
 from muster.domain.peers import PeerTerm
 
 MAX_TERMS = 256
+MAX_PLACES = 16
 
 _Where = tuple[str | None, tuple[str, str] | None]
 """A namespace that a term names, None for "by labels"; a label that pods must have, None for "no label"."""
@@ -65,6 +70,10 @@ def _where(term: PeerTerm) -> Iterator[_Where]:
     if narrowest is not None:
         pairs = [(narrowest.key, value) for value in narrowest.values]
     targets: tuple[str | None, ...] = term.namespaces if term.namespace_selector is None else (None,)
+    if len(targets) * len(pairs) > MAX_PLACES:
+        targets = (None,)
+    if len(pairs) > MAX_PLACES:
+        pairs = [None]
     for target in targets:
         for pair in pairs:
             yield target, pair
