@@ -444,6 +444,19 @@ def test_what_one_request_looks_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert [each.name for each in constraints(members, *others)] == [APART]
 
 
+def test_what_is_held_against_the_labels_of_members_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each selector is held against each set of labels: many of both are left to the plugins."""
+    terms = (term("web"), term("db"))
+    many = [member(f"p{i}", {"app": app}, anti_affinity=terms) for i, app in enumerate(("web", "db", "x"))]
+    assert len(roles(many)) == 3
+    assert constraints(many)
+    monkeypatch.setattr("muster.gangs.constraints.MAX_MATCHED", 10)
+    assert len(roles(many)) == 1
+    assert constraints(many) == ()
+    alike = [member(f"p{i}", WEB, anti_affinity=terms) for i in range(8)]
+    assert constraints(alike)
+
+
 def test_an_index_makes_the_next_request_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.gangs.constraints.MAX_LOOKED_AT", 30)
     members = [member("p", WEB, anti_affinity=(term("o7", ZONE), term("web"), term("o8", ZONE)))]

@@ -26,6 +26,9 @@ MAX_RULES = 64
 MAX_LOOKED_AT = 50_000
 """Label sets of other pods that one request looks at (some 50 ms). Rules beyond that are left to the in-tree
 plugins."""
+MAX_MATCHED = 200_000
+"""Requirements of selectors that one request holds against labels of members or roles (some 80 ms). With
+more, all rules are left to the in-tree plugins."""
 
 _Roles = Mapping[str, Pod]
 """Role → one of its members, which stands for all."""
@@ -56,7 +59,8 @@ class Peers:
         self._repelling = dict(self._terms_against(pods)) if neighbours.repelling else {}
         self._selectors = tuple(dict.fromkeys(self._selectors_of_members()))
         self._keys = frozenset(each.key for selector in self._selectors for each in selector or ())
-        self._concerned = bool(rules or self._repelling)
+        self._requirements = sum(len(selector or ()) + 1 for selector in self._selectors)
+        self._concerned = bool(rules or self._repelling) and self._is_affordable(self._label_sets(pods))
         self._left = MAX_LOOKED_AT
         self._matched: dict[Labels, tuple[bool, ...]] = {}
 
@@ -67,11 +71,22 @@ class Peers:
         match it. Labels that no selector speaks of make no difference."""
         if not self._concerned:
             return ()
-        seen = tuple(pair for pair in pod.labels if pair[0] in self._keys)
+        seen = self._seen(pod)
         if seen not in self._matched:
             labels = dict(seen)
             self._matched[seen] = tuple(matches(selector, labels) for selector in self._selectors)
         return (self._number.get(id(pod.peers), -1), *self._matched[seen])
+
+    def _seen(self, pod: Pod) -> Labels:
+        """Return those labels that selectors speak of."""
+        return tuple([pair for pair in pod.labels if pair[0] in self._keys])
+
+    def _label_sets(self, pods: Iterable[Pod]) -> int:
+        """Return how many sets of labels the selectors tell apart."""
+        return len(set(map(self._seen, pods))) if self._keys else 1
+
+    def _is_affordable(self, label_sets: int) -> bool:
+        return label_sets * self._requirements <= MAX_MATCHED
 
     def _own(self, rules: PeerRules) -> tuple[object, ...]:
         """Return the rules, with those claims alone that bind members to one node."""
@@ -110,7 +125,7 @@ class Peers:
 
     def constraints(self, roles: _Roles) -> tuple[Constraint, ...]:
         """Return the constraints on these roles: those with members that are to be placed."""
-        if not self._concerned or not roles:
+        if not self._concerned or not roles or not self._is_affordable(len(roles)):
             return ()
         return (
             *self._anti_affinity(roles),
