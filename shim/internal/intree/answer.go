@@ -16,32 +16,55 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// answerAll answers these questions on one snapshot, and reports what has changed.
+// answerAll answers these questions, and reports what has changed. It may take many seconds where many gangs wait.
+// Questions that come meanwhile go between: the service waits for their answers, and plans without after a time.
 func (a *Asker) answerAll(ctx context.Context, due []*question) {
-	if err := a.renew(); err != nil {
-		klog.FromContext(ctx).Error(err, "The cluster can't be listed for in-tree answers")
+	if !a.answerSome(ctx, due[:1]) {
 		return
 	}
-	for _, q := range due {
+	for i := range due[1:] {
+		if first := a.unanswered(time.Now()); len(first) > 0 && !a.answerSome(ctx, first) {
+			return
+		}
 		if ctx.Err() != nil {
 			return
 		}
-		pods, left := a.waiting(q)
-		kinds := a.sorter.kinds(pods, a.inspector.snapshot.IsPVCUsedByPods)
-		if a.early(q, pods, kinds) {
-			continue
+		a.answer(ctx, due[1+i])
+	}
+}
+
+// answerSome answers on a new snapshot; whether there is one.
+func (a *Asker) answerSome(ctx context.Context, due []*question) bool {
+	if err := a.renew(); err != nil {
+		klog.FromContext(ctx).Error(err, "The cluster can't be listed for in-tree answers")
+		return false
+	}
+	for _, q := range due {
+		if ctx.Err() != nil {
+			return false
 		}
-		if left == 0 {
-			a.drop(q)
-			continue
-		}
-		began := time.Now()
-		report := a.inspect(ctx, pods, kinds)
-		report.Epoch, report.Gang, report.Question = q.epoch, q.asked.Gang, q.asked.Question
-		a.send(ctx, q, report)
-		if slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod != nil && prefers(pod) }) {
-			a.scoreAgain(q, time.Since(began))
-		}
+		a.answer(ctx, q)
+	}
+	return true
+}
+
+// answer answers one question on the snapshot as it is.
+func (a *Asker) answer(ctx context.Context, q *question) {
+	pods, left := a.waiting(q)
+	kinds := a.sorter.kinds(pods, a.inspector.snapshot.IsPVCUsedByPods)
+	if a.early(q, pods, kinds) {
+		return
+	}
+	if left == 0 {
+		a.drop(q)
+		return
+	}
+	began := time.Now()
+	report := a.inspect(ctx, pods, kinds)
+	report.Epoch, report.Gang, report.Question = q.epoch, q.asked.Gang, q.asked.Question
+	a.send(ctx, q, report)
+	if slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod != nil && prefers(pod) }) {
+		a.scoreAgain(q, time.Since(began))
 	}
 }
 

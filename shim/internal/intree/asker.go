@@ -197,6 +197,7 @@ func (a *Asker) due(now time.Time) (due []*question, renews bool, next time.Dura
 	}
 	for _, q := range a.questions {
 		if wait := q.due.Sub(now); wait <= 0 || renews {
+			q.due = now.Add(never)
 			due = append(due, q)
 		} else {
 			next = min(next, wait)
@@ -206,6 +207,19 @@ func (a *Asker) due(now time.Time) (due []*question, renews bool, next time.Dura
 		a.changed = false
 	}
 	return due, renews, next
+}
+
+// unanswered lists the questions whose time has come since `due` was asked.
+func (a *Asker) unanswered(now time.Time) (found []*question) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, q := range a.questions {
+		if !q.due.After(now) {
+			q.due = now.Add(never)
+			found = append(found, q)
+		}
+	}
+	return found
 }
 
 func (a *Asker) rest(pause time.Duration) {
