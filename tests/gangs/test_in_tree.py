@@ -421,3 +421,28 @@ def test_a_pod_that_every_node_refuses_is_not_planned_without_end() -> None:
             world.wait(0.25)
             in_a_row = 0
     assert plans < 300
+
+
+@pytest.mark.parametrize("volumes", [("r0", "r1"), ("r1", "r1")])
+def test_a_role_with_a_scope_of_its_own_stays_in_one_part_of_it(volumes: tuple[str, str]) -> None:
+    racks = ("r0", "r1")
+    names = [f"{rack}-{i}" for rack in racks for i in range(2)]
+    label = "topology.kubernetes.io/rack"
+    world = World(answers_in_tree=True).start(*(node(name, 8, {label: name[:2]}) for name in names))
+    worker = Wishes(role="worker", role_scope="rack")
+    world.see(wishing("m", Wishes(role="master"), of=3))
+    for uid in ("w0", "w1"):
+        world.see(wishing(uid, worker, of=3, peers=PeerRules(volume_claims=(uid,))))
+    answers = (but(*(name for name in names if name[:2] == rack), of=names) for rack in volumes)
+    world.report(*answers, of=((0,), (1,)))
+    for _ in range(9):
+        if not world.planned():
+            break
+        homes = {uid: world.home(at) for at, (_, uid) in enumerate(world.verdict().members)}
+        assert homes["w0"][:2] == homes["w1"][:2]
+        wrong = [at for at, uid in enumerate(("w0", "w1")) if homes[uid][:2] != volumes[at]]
+        if not wrong:
+            break
+        uids = [uid for _, uid in world.verdict().members]
+        world.unreserve(uids.index(f"w{wrong[0]}"), BindingFate.NEVER_SENT, PLUGIN, WHY)
+    assert world.planned() == (volumes[0] == volumes[1])

@@ -156,11 +156,12 @@ class InTree:
         record = self._records.get(gang)
         if record is None or not record.answers:
             return request
-        parts = {role.name: self._parts(role, record) for role in request.roles}
+        alone = len(request.roles) == 1 and not request.running
+        parts = {role.name: self._parts(role, record, alone) for role in request.roles}
         names = {name: tuple(part.name for part in found) for name, found in _named(parts).items()}
         roles = [part for found in _named(parts).values() for part in found]
         scope = request.required_scope
-        if len(request.roles) == 1 < len(roles) and not request.running:
+        if alone and len(roles) > 1:
             scope = scope or request.roles[0].required_scope
         return replace(
             request,
@@ -203,9 +204,11 @@ class InTree:
     def _of(self, role: Role, record: _Record) -> Iterator[InTreeAnswer]:
         return (record.answers.get(member.uid, _NOTHING) for member in role.members)
 
-    def _parts(self, role: Role, record: _Record) -> list[Role]:
+    def _parts(self, role: Role, record: _Record, alone: bool) -> list[Role]:
         """The role's members by answer. Segments are of consecutive members: such a role stays whole. So does
-        one with a scope of its own where scores alone differ. A whole role has its first member's scores."""
+        one with a scope of its own where scores alone differ, or unless it is `alone` and its scope is the
+        gang's: parts of it would each choose a place of the scope. A whole role has its first member's
+        scores."""
         answers = list(self._of(role, record))
         if role.required_scope is not None:
             distinct = _distinct(answers)
@@ -213,7 +216,7 @@ class InTree:
         by_answer: dict[int, tuple[InTreeAnswer, list[object]]] = {}
         for member, answer in zip(role.members, answers, strict=True):
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
-        if len(by_answer) > 1 and role.segments:
+        if len(by_answer) > 1 and (role.segments or (role.required_scope is not None and not alone)):
             return [replace(role, scores=answers[0].scores)]
         return [
             replace(
