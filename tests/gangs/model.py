@@ -34,6 +34,8 @@ IN_TREE = (
     InTreeAnswer(),
     InTreeAnswer({"a": "VolumeBinding: no"}),
     InTreeAnswer({"b": "VolumeBinding: no"}, {"a": 1, "c": 1}),
+    InTreeAnswer(scores={"a": 100, "c": 40}),
+    InTreeAnswer({"b": "VolumeBinding: no"}, scores={"c": 7}),
     InTreeAnswer(dict.fromkeys(NODES, "VolumeBinding: no")),
     InTreeAnswer(missing_claims=("data",)),
     InTreeAnswer(everywhere="VolumeBinding: not bound"),

@@ -18,6 +18,8 @@ POD_GROUP = "p"
 """The gang of which a PodGroup says how many it needs."""
 VOLUMES = ("k", "e", "")
 """Gangs whose pods use volumes: in-tree plugins are asked about them."""
+PREFERENCES = ("h", "e")
+"""Gangs whose pods have preferences: they are asked about too."""
 T = TypeVar("T")
 
 

@@ -12,7 +12,7 @@ from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
 from muster.domain.request import Term
 from muster.gangs import events
 from muster.gangs.settings import Settings
-from tests.gangs.stage import GANGS, MOST, NODES, POD_GROUP, VOLUMES, Chooser, Cut, Flying
+from tests.gangs.stage import GANGS, MOST, NODES, POD_GROUP, PREFERENCES, VOLUMES, Chooser, Cut, Flying
 from tests.gangs.world import foreign, node, pod, wishing
 
 NEAR = Policies(True, (Policy("near", 10, Term("nvlink", "pack")),), (Level("rack", ("rack",)),))
@@ -75,6 +75,7 @@ class Users:
             made = replace(made, owner="workers" if any(p.owner == "master" for p in there) else "master")
         if gang in VOLUMES:
             made = replace(made, peers=PeerRules(volume_claims=(uid,)))
+        made = replace(made, preferences=gang in PREFERENCES)
         self.world.see(made)
 
     def _clock(self) -> float:
