@@ -1,0 +1,145 @@
+"""python -m benchmarks.headofline: measure on a local cluster, print a table, write JSON lines.
+
+Ends with 1 where a trial could not be measured. Slow is not wrong: ratios are reported, never judged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.headofline import pods, report, stats
+from benchmarks.headofline.cases import NeverRefused, Sizes, cases
+from benchmarks.headofline.neighbour import Neighbour
+from benchmarks.headofline.trial import ordinary
+from benchmarks.report import write
+from benchmarks.throughput.binds import NotBoundInTime
+from benchmarks.throughput.site import NAMESPACE, Site, nodes
+from e2e.client import Client
+from local_cluster.cluster import LocalCluster
+from local_cluster.stack import Stack
+
+BESIDE = "beside"
+FILLED_WITHIN_S = 60.0
+CASES = ("hangs", "slow", "never", "unlike", "flood", "flood-others")
+
+
+def main(  # noqa: PLR0913, PLR0917 — one option, one argument
+    only: Annotated[str, typer.Option("--cases", help=f"Of {', '.join(CASES)}; all if empty.")] = "",
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of each case with its baseline.")] = 3,
+    gangs: Annotated[int, typer.Option(min=2, help="Ordinary gangs of four in a trial.")] = 40,
+    node_count: Annotated[int, typer.Option("--nodes", min=40, help="Nodes of eight GPUs.")] = 100,
+    never: Annotated[int, typer.Option(min=1, help="Gangs that can never fit.")] = 4_000,
+    unlike: Annotated[int, typer.Option(min=1, help="Refused gangs of unlike needs.")] = 10_000,
+    flood: Annotated[float, typer.Option(min=1, help="Pods created and deleted a second.")] = 50.0,
+    scale: Annotated[float, typer.Option(min=0.001, max=1, help="Part of --never and --unlike.")] = 1.0,
+    out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/headofline.jsonl"),
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the cluster and all logs go; if not given they are removed.")
+    ] = None,
+) -> None:
+    """How long ordinary gangs take from creation to bound, alone and beside others, on one local cluster.
+
+    \b
+    hangs         a gang waits in PreBind for a volume that nobody makes
+    slow          each second comes a gang of many roles, which takes the planner for long
+    never         gangs that can never fit have been refused
+    unlike        gangs of unlike needs have been refused
+    flood         pods that cannot fit are created and deleted all the time
+    flood-others  the same with pods of a scheduler that nobody runs: what the API server's load costs
+
+    Each trial with a case has one without, before or after it in turn; ratios are of such pairs.
+    """
+    began = time.monotonic()
+    chosen = _chosen(only)
+    sizes = Sizes(max(1, round(never * scale)), max(1, round(unlike * scale)), flood)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    trials: list[stats.Trial] = []
+    failures: list[str] = []
+    with (
+        _folder(folder) as place,
+        LocalCluster(place / "cluster") as cluster,
+        Stack(cluster, place / "stack", quick_lease=False) as stack,
+        out.open("w") as lines,
+    ):
+        sizes_told = {"never": sizes.never, "unlike": sizes.unlike, "flood_per_s": sizes.flood_per_s}
+        told = {"pairs": pairs, "gangs": gangs, "nodes": node_count, "cores": os.cpu_count(), **sizes_told}
+        write(lines, "run", told | {"load": os.getloadavg()[0]})
+        site = Site(cluster, place)
+        cluster.create_namespace(BESIDE)
+        client = Client.of(cluster.kubeconfig, _private(place / "more-credentials"))
+        measured, beside = Neighbour(client, NAMESPACE), Neighbour(client, BESIDE)
+        site.grow(node_count)
+        _fill(site, measured, node_count)
+        known = cases(stack, beside, sizes)
+        ordinary(site, stack, measured, "warm", max(2, gangs // 4))
+        for number, (case, pair, kind) in enumerate(stats.order(chosen, pairs)):
+            doing = contextlib.nullcontext() if kind == stats.ALONE else known[kind]()
+            try:
+                with doing:
+                    seen = ordinary(site, stack, measured, f"o{number:03}", gangs)
+            except (NotBoundInTime, NeverRefused) as problem:
+                failures.append(f"{case}, pair {pair}, {kind}: {problem}")
+                continue
+            trial = stats.Trial(case, kind, pair, seen.seconds, seen.unbound, seen.processors, seen.decisions)
+            trials.append(trial)
+            record = report.trial_record(trial)
+            write(lines, "trial", record)
+            console.print(
+                f"{case}, {kind}: p50 {1e3 * record['median']:.0f} ms, p90 {1e3 * record['p90']:.0f}, "
+                f"not bound {trial.unbound}",
+                highlight=False,
+            )
+        found = stats.rows(trials)
+        for row in found:
+            write(lines, "row", report.row_record(row))
+    console.print(f"\n{gangs} gangs of four on {node_count} nodes, from creation to bound, ms")
+    console.print(report.table(found))
+    console.print(f"\n{time.monotonic() - began:.0f} s; JSON lines in {out}.")
+    for failure in failures:
+        console.print(f"[red]not measured[/] {failure}", highlight=False)
+    raise typer.Exit(1 if failures else 0)
+
+
+def _fill(site: Site, measured: Neighbour, count: int) -> None:
+    """Take one GPU of each node."""
+    names = [str(node["metadata"]["name"]) for node in nodes(count)]
+    with site.watch() as binds:
+        measured.create(pods.filler(name) for name in names)
+        binds.wait(count, FILLED_WITHIN_S)
+
+
+def _chosen(only: str) -> list[str]:
+    names = [word.strip() for word in only.split(",") if word.strip()] or list(CASES)
+    if unknown := [name for name in names if name not in CASES]:
+        raise typer.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(CASES)}", param_hint="--cases")
+    return names
+
+
+def _private(folder: Path) -> Path:
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@contextlib.contextmanager
+def _folder(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="muster-headofline-") as made:
+        yield Path(made)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,124 @@
+"""What goes on beside the ordinary gangs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from benchmarks.headofline import pods
+from benchmarks.headofline.neighbour import Loop, Neighbour
+from benchmarks.throughput import prometheus
+from local_cluster.api import Object
+from local_cluster.stack import Stack
+
+CLASS = "headofline-nobody"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+REFUSED = "unplaceable"
+SETTLED_WITHIN_S = 900.0
+POLL_EVERY_S = 0.5
+HANGS_AFTER_S = 3.0
+"""By then a gang that was created is planned and in PreBind."""
+SLOW_PER_S = 1.0
+KEPT = 4
+"""So many of the last slow gangs, and of the last flooding pods, are there at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many gangs never fit, how many have unlike needs, and how many pods a second flood."""
+
+    never: int
+    unlike: int
+    flood_per_s: float
+
+
+class NeverRefused(RuntimeError):
+    """Gangs that cannot fit were not all refused in time."""
+
+
+Case = Callable[[], AbstractContextManager[None]]
+
+
+def cases(stack: Stack, beside: Neighbour, sizes: Sizes) -> Mapping[str, Case]:
+    """Each case by name: entered, it goes on; left, nothing of it is there any more."""
+    return {
+        "hangs": lambda: _hangs(beside),
+        "slow": lambda: _slow(beside),
+        "never": lambda: _refused(stack, beside, sizes.never, lambda i: pods.never(f"never-{i:05}")),
+        "unlike": lambda: _refused(stack, beside, sizes.unlike, lambda i: pods.unlike(f"unlike-{i:05}", i)),
+        "flood": lambda: _flood(beside, sizes.flood_per_s, "muster"),
+        "flood-others": lambda: _flood(beside, sizes.flood_per_s, "nobody"),
+    }
+
+
+@contextlib.contextmanager
+def _hangs(beside: Neighbour) -> Iterator[None]:
+    """Have one gang wait in PreBind for a volume that nobody makes."""
+    beside.client.create(CLASSES, pods.nobodys_class(CLASS))
+    try:
+        beside.client.post(f"{beside.path}/persistentvolumeclaims", pods.claim("hangs", CLASS))
+        beside.create(pods.hanging("hangs"))
+        time.sleep(HANGS_AFTER_S)
+        yield
+    finally:
+        beside.clear()
+        beside.client.delete(f"{CLASSES}/{CLASS}")
+
+
+@contextlib.contextmanager
+def _slow(beside: Neighbour) -> Iterator[None]:
+    """Create a gang of many roles each second, and delete the fourth before it."""
+
+    def step(index: int) -> None:
+        beside.create(pods.slow(f"slow-{index:04}"))
+        if index >= KEPT:
+            beside.delete([p["metadata"]["name"] for p in pods.slow(f"slow-{index - KEPT:04}")])
+
+    try:
+        with Loop(step, SLOW_PER_S):
+            yield
+    finally:
+        beside.clear()
+
+
+@contextlib.contextmanager
+def _refused(
+    stack: Stack, beside: Neighbour, count: int, gang: Callable[[int], list[Object]]
+) -> Iterator[None]:
+    """Have so many gangs of one pod refused."""
+    try:
+        beside.create(pod for index in range(count) for pod in gang(index))
+        until = time.monotonic() + SETTLED_WITHIN_S
+        while (refused := _phase(stack, REFUSED)) < count:
+            if time.monotonic() > until:
+                raise NeverRefused(f"{refused:g} of {count} gangs refused in {SETTLED_WITHIN_S:g} s")
+            time.sleep(POLL_EVERY_S)
+        yield
+    finally:
+        beside.clear()
+
+
+@contextlib.contextmanager
+def _flood(beside: Neighbour, per_s: float, scheduler: str) -> Iterator[None]:
+    """Create a pod that cannot fit, and delete an earlier one, again and again. With a scheduler's name that
+    nobody has, this is what the flood costs the API server alone."""
+
+    def step(index: int) -> None:
+        (body,) = pods.never(f"flood-{index:06}")
+        body["spec"]["schedulerName"] = scheduler
+        beside.client.post(f"{beside.path}/pods", body)
+        if index >= KEPT:
+            beside.delete([f"flood-{index - KEPT:06}"])
+
+    try:
+        with Loop(step, per_s):
+            yield
+    finally:
+        beside.clear()
+
+
+def _phase(stack: Stack, phase: str) -> float:
+    return prometheus.by_label(stack.service_get("/metrics"), "muster_gangs", "phase").get(phase, 0.0)

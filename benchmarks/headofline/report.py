@@ -1,0 +1,36 @@
+"""The table for people and the records for programs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.headofline.stats import Row, Trial, p90
+
+
+def trial_record(trial: Trial) -> dict[str, Any]:
+    """One trial as JSON has it."""
+    return {**asdict(trial), "median": median(trial.seconds), "p90": p90(trial.seconds)}
+
+
+def row_record(row: Row) -> dict[str, Any]:
+    """One row as JSON has it; pairs of numbers are median and 90th percentile."""
+    return asdict(row)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Times in ms, and what they are of those of the baseline."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for at, column in enumerate(
+        ("beside", "pairs", "alone p50", "p90", "beside p50", "p90", "ratio p50", "p90", "not bound")
+    ):
+        made.add_column(column, justify="left" if at == 0 else "right", no_wrap=True)
+    for row in rows:
+        times = [f"{1e3 * value:.0f}" for value in (*row.alone, *row.beside)]
+        ratios = [f"{value:.2f}" for value in row.ratios]
+        made.add_row(row.case, str(row.pairs), *times, *ratios, str(row.unbound))
+    return made

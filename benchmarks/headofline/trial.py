@@ -1,0 +1,73 @@
+"""One trial: ordinary gangs that come and end, at a fixed rate, and how long each was on its way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.headofline import pods
+from benchmarks.headofline.neighbour import Loop, Neighbour
+from benchmarks.headofline.stats import Gang
+from benchmarks.headofline.stats import waited as waited_for
+from benchmarks.throughput import prometheus
+from benchmarks.throughput.binds import NotBoundInTime
+from benchmarks.throughput.site import Site
+from local_cluster.stack import Stack
+
+EVERY_S = 0.5
+ENDS_AFTER = 10
+"""A gang is deleted when so many more have been created: ordinary gangs end, and what they had comes free."""
+PATIENCE_S = 60.0
+"""So long after the last gang was created a gang that is not bound counts as that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Seconds from creation to bound of each gang, gangs that were not bound, processors in use, and the
+    planner's decisions by outcome."""
+
+    seconds: Sequence[float]
+    unbound: int
+    processors: Mapping[str, float]
+    decisions: Mapping[str, float]
+
+
+def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: int) -> Seen:
+    """Create `count` gangs of four, one each half a second, and wait until all are bound."""
+    gangs: list[Gang] = []
+    side = {"service": stack.service, "scheduler": stack.scheduler}
+
+    def step(index: int) -> None:
+        if index >= count:
+            return
+        bodies = pods.ordinary(f"{name}-{index:03}")
+        gangs.append(Gang(time.monotonic(), tuple(body["metadata"]["name"] for body in bodies)))
+        namespace.create(bodies)
+        if index >= ENDS_AFTER:
+            namespace.delete(gangs[index - ENDS_AFTER].members)
+
+    before, had, began = site.cpu_s(side), _decisions(stack), time.monotonic()
+    with site.watch() as binds:
+        with Loop(step, 1 / EVERY_S):
+            time.sleep(count * EVERY_S)
+        try:
+            binds.wait(count * pods.SIZE, PATIENCE_S)
+        except NotBoundInTime:
+            if len(binds.at) == 0:
+                raise
+        at, until = binds.at, time.monotonic()
+    after, has = site.cpu_s(side), _decisions(stack)
+    namespace.delete([member for gang in gangs for member in gang.members])
+    seconds, unbound = waited_for(gangs, at, until)
+    return Seen(
+        seconds,
+        unbound,
+        {process: (after[process] - used) / (until - began) for process, used in before.items()},
+        {outcome: number - had.get(outcome, 0.0) for outcome, number in has.items()},
+    )
+
+
+def _decisions(stack: Stack) -> dict[str, float]:
+    text = stack.service_get("/metrics")
+    return prometheus.by_label(text, "muster_decision_seconds_count", "outcome")
