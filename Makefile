@@ -184,6 +184,10 @@ bench: $(READY) ## Figures beside the peers' methods: tables, and JSON lines in 
 throughput: build ## Pods bound per second beside a stock kube-scheduler, on the local cluster (half an hour)
 	$(PY) -m benchmarks.throughput
 
+.PHONY: headofline
+headofline: build ## How long gangs wait beside others that hang, are slow, refused or flood (SCALE=0.05: about ten minutes)
+	$(PY) -m benchmarks.headofline $(if $(SCALE),--scale $(SCALE))
+
 .PHONY: openb
 openb: $(READY) ## Replay the openb trace beside FGD and best fit: GPUs left over (about ten minutes)
 	$(PY) -m benchmarks.openb

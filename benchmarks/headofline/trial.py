@@ -17,7 +17,7 @@ from local_cluster.stack import Stack
 
 EVERY_S = 0.5
 ENDS_AFTER = 10
-"""A gang is deleted when so many more have been created: ordinary gangs end, and what they had comes free."""
+"""A bound gang is deleted when so many more have been created: ordinary gangs end, and leave their GPUs."""
 PATIENCE_S = 60.0
 """So long after the last gang was created a gang that is not bound counts as that."""
 
@@ -36,6 +36,7 @@ class Seen:
 def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: int) -> Seen:
     """Create `count` gangs of four, one each half a second, and wait until all are bound."""
     gangs: list[Gang] = []
+    ended: set[Gang] = set()
     side = {"service": stack.service, "scheduler": stack.scheduler}
 
     def step(index: int) -> None:
@@ -44,8 +45,11 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
         bodies = pods.ordinary(f"{name}-{index:03}")
         gangs.append(Gang(time.monotonic(), tuple(body["metadata"]["name"] for body in bodies)))
         namespace.create(bodies)
-        if index >= ENDS_AFTER:
-            namespace.delete(gangs[index - ENDS_AFTER].members)
+        at = binds.at
+        for gang in [gang for gang in gangs[:-ENDS_AFTER] if gang not in ended]:
+            if at.keys() >= set(gang.members):
+                namespace.delete(gang.members)
+                ended.add(gang)
 
     before, had, began = site.cpu_s(side), _decisions(stack), time.monotonic()
     with site.watch() as binds:

@@ -12,7 +12,8 @@ const turnsKept = 10 * time.Minute
 
 // Turn is a pod's place in the scheduling queue, among pods of its priority.
 type Turn struct {
-	// Since is when the oldest member of the gang was created, or when the gang failed last.
+	// Since is when the oldest member of the gang was created, or when the gang failed last; of a member of a
+	// refused gang, when it was let through.
 	Since time.Time
 	// Gang orders gangs of one time, one after the other.
 	Gang string
@@ -47,15 +48,16 @@ func (s *Store) Enter(uid types.UID) bool {
 	if !s.through(uid) {
 		return false
 	}
-	if at := s.byUID[uid]; at.gang.Refused {
-		delete(s.turns.fixed, uid) // it stands alone: nothing is held for it
-	} else {
-		s.turns.fixed[uid] = Turn{Since: at.gang.since, Gang: at.gang.Plan.Gang, Member: at.index}
+	at := s.byUID[uid]
+	since := at.gang.since
+	if at.gang.Refused {
+		since = time.Now().Round(0) // behind all that wait: nothing is held for it
 	}
+	s.turns.fixed[uid] = Turn{Since: since, Gang: at.gang.Plan.Gang, Member: at.index}
 	return true
 }
 
-// Turn is the place that was fixed when the pod last entered the queue; none for a pod that stands alone.
+// Turn is the place that was fixed when the pod last entered the queue; none for a pod that is not of a gang.
 func (s *Store) Turn(uid types.UID) (Turn, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

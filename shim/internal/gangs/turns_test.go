@@ -59,15 +59,19 @@ func TestAPlaceIsFixedWhileAPodIsQueued(t *testing.T) {
 	}
 }
 
-func TestARefusedPodStandsAlone(t *testing.T) {
+// The gang's age does not count for what only comes to be told: it stands behind all that wait by then.
+func TestARefusedPodStandsWhereItWasLetThrough(t *testing.T) {
 	s := NewStore()
 	s.Begin(7)
-	open(t, s, 1, time.Now())
+	early := time.Now().Add(-time.Hour)
+	open(t, s, 1, early)
 	enter(t, s, "u0")
 	g, _, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_REFUSED, 2, 2, 2))
-	g.Open(Refusal("no room"), time.Now())
-	if turn := enter(t, s, "u0"); turn != (Turn{}) {
-		t.Errorf("a refused pod has the place %+v", turn)
+	g.Open(Refusal("no room"), early)
+	before := time.Now().Round(0)
+	turn := enter(t, s, "u0")
+	if turn.Since.Before(before) || turn.Since.After(time.Now()) {
+		t.Errorf("a refused pod of %v that was let through at %v stands at %v", early, before, turn.Since)
 	}
 }
 

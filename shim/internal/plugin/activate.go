@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -23,6 +24,10 @@ const (
 	activateInterval = 250 * time.Millisecond
 	// activateSlowly is for refused gangs whose members do not come: nothing is held for them.
 	activateSlowly = 5 * time.Second
+	// maxTelling bounds the members of refused gangs that are let through at a time. The cycle of each ends
+	// with a write to the API server, some 10 ms on the one scheduling thread: of thousands at once the last
+	// would keep that thread from everybody else for minutes.
+	maxTelling = 16
 )
 
 // follow takes one verdict from its arrival to the point where no deadline has to watch it. All of
@@ -45,7 +50,15 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		}
 		return
 	}
-	if !g.Refused {
+	leave := func() {}
+	if g.Refused {
+		var ok bool
+		if leave, ok = c.telling.take(ctx, len(g.UIDs)); !ok {
+			return
+		}
+		leave = sync.OnceFunc(leave)
+		defer leave()
+	} else {
 		c.nominate(ctx, g, answer)
 		leave, ok := c.room.take(ctx, len(g.UIDs))
 		if !ok {
@@ -62,7 +75,7 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 	if !g.Open(answer, c.oldest(g)) {
 		return
 	}
-	c.activateAll(ctx, g)
+	c.activateAll(ctx, g, leave)
 }
 
 // fetch asks Filter, then Score, until they are answered or the verdict is void.
@@ -181,8 +194,9 @@ func (c *core) unnominate(g *gangs.Gang) {
 }
 
 // activateAll wakes the members again and again until PreFilter has seen them, and is the watchdog
-// of those that never reach Permit: an in-tree error before Reserve shows in no hook of ours.
-func (c *core) activateAll(ctx context.Context, g *gangs.Gang) {
+// of those that never reach Permit: an in-tree error before Reserve shows in no hook of ours. It calls leave
+// where the members of a refused gang do not come, so that other gangs can be told.
+func (c *core) activateAll(ctx context.Context, g *gangs.Gang, leave func()) {
 	interval := activateInterval
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -197,6 +211,9 @@ func (c *core) activateAll(ctx context.Context, g *gangs.Gang) {
 		if now := g.Progress(); now != progress {
 			progress, since = now, time.Now()
 			continue
+		}
+		if g.Refused && time.Since(since) >= activateSlowly {
+			leave()
 		}
 		if time.Since(since) < c.args.PermitTimeout.Duration {
 			continue
@@ -214,7 +231,11 @@ func (c *core) activateAll(ctx context.Context, g *gangs.Gang) {
 
 func (c *core) activate(ctx context.Context, g *gangs.Gang) {
 	pods := map[string]*v1.Pod{}
-	for _, i := range g.Unseen() {
+	unseen := g.Unseen()
+	if g.Refused && len(unseen) > maxTelling {
+		unseen = unseen[:maxTelling]
+	}
+	for _, i := range unseen {
 		if pod := c.pod(g, i); pod != nil {
 			pods[pod.Namespace+"/"+pod.Name] = pod
 		}

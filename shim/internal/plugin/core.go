@@ -45,6 +45,7 @@ type core struct {
 	fetches  chan struct{}
 	bindings chan struct{}
 	room     *room
+	telling  *room // members of refused gangs on their way to their reason
 	inTree   *intree.Asker
 	send     sender
 	stop     <-chan struct{} // the process ends
@@ -70,6 +71,7 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 		fetches:  make(chan struct{}, maxFetches),
 		bindings: make(chan struct{}, maxBindings),
 		room:     newRoom(maxUnderWay),
+		telling:  newRoom(maxTelling),
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	c.inTree = intree.New(handle, client.ReportInTree)

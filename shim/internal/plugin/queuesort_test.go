@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"fmt"
 	"math/rand"
 	"slices"
 	"testing"
@@ -18,7 +19,7 @@ import (
 // The members of a gang stand where its oldest pod does, whenever each came to the queue; one that has no
 // open plan stands alone, as a foreign pod does.
 func TestMembersOfAGangStandTogether(t *testing.T) {
-	began := time.Now()
+	began := time.Now().Add(-time.Minute)
 	at := func(second int) time.Time { return began.Add(time.Duration(second) * time.Second) }
 	p := &Plugin{core: &core{store: gangs.NewStore()}}
 	for gang, members := range map[string][]string{"early": {"e0", "e1", "urgent"}, "late": {"l0", "l1"}, "twin": {"t0", "t1"}, "pending": {"p0"}, "refused": {"r0"}} {
@@ -45,7 +46,7 @@ func TestMembersOfAGangStandTogether(t *testing.T) {
 		{"e0", 0, 7}, {"e1", 0, 9}, // since 2
 		{"f3", 0, 3}, {"p0", 0, 4},
 		{"l0", 0, 6}, {"l1", 0, 5}, {"t0", 0, 5}, {"t1", 0, 5}, // since 5, one gang after the other
-		{"f6", 0, 6}, {"r0", 0, 6}, // nothing is held for it
+		{"f6", 0, 6}, {"r0", 0, 6}, // behind all that came before it was let through
 		{"low", -1, 0},
 	}
 	var want []string
@@ -110,4 +111,56 @@ func TestAGangIsNotScatteredOverABacklog(t *testing.T) {
 	if slices.Sort(got[1:3]); !slices.Equal(got, []string{"plug", "m0", "m1", "f0", "f1", "f2", "f3"}) {
 		t.Errorf("order: %v", got)
 	}
+}
+
+// Refused gangs are told a few at a time: the cycle of each ends with a write on the one scheduling thread, and
+// what can be placed comes between them, however many there are.
+func TestAPlannedGangIsNotBehindAllThatAreRefused(t *testing.T) {
+	h := newHarness(t, node("n", "64"))
+	h.service.plan(spread(2, "n")...)
+	refused := make([]string, 4*maxTelling)
+	for i := range refused {
+		refused[i] = fmt.Sprintf("r%03d", i)
+	}
+	told := func() (count int) {
+		for _, name := range refused {
+			if h.condition(name) != "" {
+				count++
+			}
+		}
+		return count
+	}
+	plug, plugged, before := make(chan struct{}), make(chan struct{}), make(chan int, 2)
+	h.beside = &beside{permit: func(pod *v1.Pod) *fwk.Status {
+		if pod.Name != "plug" {
+			before <- told()
+			return nil
+		}
+		close(plugged) // the scheduling thread stands here
+		<-plug
+		return nil
+	}}
+	h.run("")
+	h.pods("", "plug")
+	next(t, "the thread stands", plugged)
+	h.pods("1", refused...)
+	h.until("the informer has them", func() bool { return h.gated(refused...) })
+	for i, name := range refused {
+		v := verdict(refusedOutcome, uint64(i+1), name)
+		v.Gang = "ns/" + name
+		h.service.push(v)
+	}
+	h.until("the first are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == maxTelling })
+	h.pods("1", "m0", "m1")
+	h.until("the informer has the members", func() bool { return h.gated("m0", "m1") })
+	h.service.push(verdict(plannedOutcome, 1000, "m0", "m1"))
+	h.until("the members are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == maxTelling+2 })
+	close(plug)
+	for range 2 {
+		if count := next(t, "a member's cycle", before); count > maxTelling {
+			t.Errorf("%d refused pods came before a member, at most %d may", count, maxTelling)
+		}
+		next(t, "binding", h.bound)
+	}
+	h.until("all are told", func() bool { return told() == len(refused) })
 }
