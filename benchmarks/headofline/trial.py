@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.headofline import pods
-from benchmarks.headofline.neighbour import Loop, Neighbour
+from benchmarks.headofline.neighbour import Neighbour
 from benchmarks.headofline.stats import Gang
 from benchmarks.headofline.stats import waited as waited_for
 from benchmarks.throughput import prometheus
@@ -40,8 +40,6 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
     side = {"service": stack.service, "scheduler": stack.scheduler}
 
     def step(index: int) -> None:
-        if index >= count:
-            return
         bodies = pods.ordinary(f"{name}-{index:03}")
         gangs.append(Gang(time.monotonic(), tuple(body["metadata"]["name"] for body in bodies)))
         namespace.create(bodies)
@@ -53,8 +51,9 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
 
     before, had, began = site.cpu_s(side), _decisions(stack), time.monotonic()
     with site.watch() as binds:
-        with Loop(step, 1 / EVERY_S):
-            time.sleep(count * EVERY_S)
+        for index in range(count):
+            time.sleep(max(0.0, began + index * EVERY_S - time.monotonic()))
+            step(index)
         try:
             binds.wait(count * pods.SIZE, PATIENCE_S)
         except NotBoundInTime:
