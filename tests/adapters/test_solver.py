@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from muster.adapters.solver.inside import Inside, Outside
-from muster.adapters.solver.process import MARGIN_S, Bounds, CantStart, Closed, Defect, PlannerProcess
+from muster.adapters.solver.process import LONG_S, MARGIN_S, Bounds, CantStart, Closed, Defect, PlannerProcess
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.reasons import DomainTooSmall, NotDecided, TookTooLong, TookTooMuchMemory
 from muster.domain.request import GangId, Request
@@ -64,6 +64,14 @@ def its_pid(process: PlannerProcess) -> int:
 def is_gone(pid: int) -> bool:
     """Neither running nor left as a zombie."""
     return not Path(f"/proc/{pid}").exists()
+
+
+def test_the_next_process_loads_while_a_long_decision_is_made(process: PlannerProcess) -> None:
+    assert ask(process, "sleeps in C", seconds=LONG_S + 0.5)
+    started = process.started
+    assert started == 2
+    its_pid(process)
+    assert process.started == started + 1  # the spare of the one that has taken over
 
 
 @pytest.mark.parametrize("name", ["spins", "sleeps in C"])

@@ -45,6 +45,9 @@ WATCH_S = 0.1
 SHORT_S = 1.0
 """A decision for which others wait has so long at least. It may have waited itself for a process."""
 
+LONG_S = 0.5
+"""After so long a decision may have to be ended: the next process begins to load meanwhile."""
+
 START_S = 60.0
 """How long a process may take to load the planner."""
 
@@ -150,6 +153,8 @@ class PlannerProcess:
         self._child: _Child | None = None
         self._spare: _Child | None = None
         self._wants_spare = False
+        self.started = 0
+        """How many processes have been started."""
         self.waited_s = 0.0
         """How long the last decision waited for a process, in seconds."""
         self._lock = threading.Lock()
@@ -208,6 +213,9 @@ class PlannerProcess:
             )
             wire.send(child.channel, wire.encoded(ask), until + MARGIN_S)
             while not child.answers(WATCH_S) and time.monotonic() < until + MARGIN_S:
+                if time.monotonic() > began + LONG_S:
+                    self._wants_spare = True
+                    self._prepare_spare()
                 if self._interrupted and time.monotonic() > began + SHORT_S:
                     self._replace("others wait", solve)
                     return Unplaceable(solve.request.gang, (TookTooLong(time.monotonic() - began, True),))
@@ -274,6 +282,7 @@ class PlannerProcess:
             return self._child
 
     def _new(self) -> _Child:
+        self.started += 1
         try:
             return _Child(self._place)
         except OSError as problem:
@@ -296,8 +305,8 @@ class PlannerProcess:
         return ended
 
     def _prepare_spare(self) -> None:
-        """Start one more process, if one had to be ended before: others will have to be. Not while the other
-        one starts, which gangs wait for."""
+        """Start one more process, if a decision has taken long: it may have to be ended, and others after it.
+        Not while the first one starts, which gangs wait for."""
         with self._lock, contextlib.suppress(CantStart):
             if self._wants_spare and not self._closed and self._spare is None:
                 self._spare = self._new()
