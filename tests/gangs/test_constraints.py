@@ -430,6 +430,26 @@ def test_more_different_rules_than_are_planned_are_left_to_the_plugins() -> None
     assert len(found) == MAX_RULES - 1
 
 
+def test_a_port_is_held_against_ports_of_its_number_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods may have thousands of ports together: pairs of them are too many to look at."""
+    compared: list[HostPort] = []
+    equal = HostPort.__eq__
+
+    def noted(port: HostPort, other: object) -> bool:
+        compared.append(port)
+        return equal(port, other)
+
+    monkeypatch.setattr(HostPort, "conflicts", noted)
+    monkeypatch.setattr(HostPort, "__eq__", noted)
+    members = [
+        member(f"p{i}", WEB, host_ports=tuple(HostPort(1 + i * 8 + k) for k in range(8))) for i in range(8)
+    ]
+    others = [other(f"o{i}", "a", host_ports=(HostPort(9, address=f"10.0.0.{i}"),)) for i in range(64)]
+    compared.clear()
+    assert len(constraints(members, *others)) == 64
+    assert len(compared) < 64 * 64
+
+
 def _number(name: str) -> int:
     return int(name[1:])
 

@@ -13,7 +13,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
 from muster.domain.node import Node
-from muster.domain.peers import NO_PEER_RULES, Labels, PeerRules, PeerTerm, Selector, SpreadTerm, matches
+from muster.domain.peers import (
+    NO_PEER_RULES,
+    HostPort,
+    Labels,
+    PeerRules,
+    PeerTerm,
+    Selector,
+    SpreadTerm,
+    matches,
+)
 from muster.domain.pod import Pod
 from muster.gangs.neighbours import Neighbours
 from muster.gangs.watched import Watched
@@ -240,15 +249,19 @@ class Peers:
 
     def _ports(self, roles: _Roles) -> Iterator[AntiAffinity]:
         """Yield what keeps pods with the same host port on different nodes."""
-        for port in dict.fromkeys(port for pod in roles.values() for port in pod.peers.host_ports):
-            bearers = frozenset(role for role, pod in roles.items() if port in pod.peers.host_ports)
-            others = frozenset(
-                role
-                for role, pod in roles.items()
-                if any(port.conflicts(each) for each in pod.peers.host_ports)
-            )
+        bearing: dict[HostPort, set[str]] = {}
+        by_number: dict[tuple[int, str], set[HostPort]] = {}
+        for role, pod in roles.items():
+            for port in pod.peers.host_ports:
+                bearing.setdefault(port, set()).add(role)
+                by_number.setdefault((port.port, port.protocol), set()).add(port)
+        for port, bearers in bearing.items():
+            same = by_number[port.port, port.protocol]
+            anywhere = HostPort(port.port, port.protocol)
+            conflicting = same if port == anywhere else same & {port, anywhere}
+            others = frozenset[str]().union(*(bearing[each] for each in conflicting))
             existing = self._known(self._neighbours.with_port(port))
-            yield AntiAffinity(f"hostPort {port.words}", NODE, bearers, others, existing)
+            yield AntiAffinity(f"hostPort {port.words}", NODE, frozenset(bearers), others, existing)
 
     def _volumes(self, roles: _Roles) -> Iterator[Affinity]:
         """Yield what keeps the users of a volume together that attaches to one node."""

@@ -15,7 +15,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from muster.domain.peers import HostPort, Labels, PeerTerm, Selector
+from muster.domain.peers import ANY_ADDRESS, HostPort, Labels, PeerTerm, Selector
 from muster.domain.pod import Pod
 from muster.gangs.alike import Alike
 from muster.gangs.repelling import Repelling
@@ -40,7 +40,8 @@ class Neighbours:
         self._ending: dict[str, Alike] = {}
         """The part of `_alike` that terminates."""
         self.repelling = Repelling()
-        self._ports: _Index[HostPort] = {}
+        self._ports: dict[tuple[int, str], _Index[str]] = {}
+        """Port and protocol → address → node → pods. A pod may name 64 ports, each at any address."""
         self._claims: _Index[tuple[str, str]] = {}
         self._attach_once: set[tuple[str, str]] = set()
 
@@ -134,7 +135,10 @@ class Neighbours:
         for term in pod.peers.anti_affinity:
             self.repelling.add(pod.namespace, term, node, pods)
         for port in pod.peers.host_ports:
-            _add(self._ports, port, node, pods)
+            number = (port.port, port.protocol)
+            _add(self._ports.setdefault(number, {}), port.address, node, pods)
+            if not self._ports[number]:
+                del self._ports[number]
         for claim in pod.peers.volume_claims:
             _add(self._claims, (pod.namespace, claim), node, pods)
 
@@ -182,11 +186,9 @@ class Neighbours:
 
     def with_port(self, port: HostPort) -> frozenset[str]:
         """Return the nodes on which a pod has a port that conflicts with this one."""
-        found: set[str] = set()
-        for other, nodes in self._ports.items():
-            if port.conflicts(other):
-                found.update(nodes)
-        return frozenset(found)
+        by_address = self._ports.get((port.port, port.protocol), {})
+        addresses = by_address if port.address == ANY_ADDRESS else (port.address, ANY_ADDRESS)
+        return frozenset[str]().union(*(by_address.get(address, ()) for address in addresses))
 
     def with_claim(self, namespace: str, claim: str) -> frozenset[str]:
         """Return the nodes on which a pod uses the PersistentVolumeClaim."""
