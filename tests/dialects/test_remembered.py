@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
-from muster.dialects import quantities, requests
-from muster.dialects.objects import Affinity, Container, PodSpec, ResourceRequirements
+from muster.dialects import peers, quantities, requests
+from muster.dialects.objects import (
+    Affinity,
+    Container,
+    LabelSelector,
+    Metadata,
+    NodeSelectorRequirement,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    ResourceRequirements,
+)
 from muster.dialects.settings import DEFAULTS
 
 
@@ -42,3 +52,30 @@ def test_of_a_pod_that_is_remembered_only_what_is_summed_up_is(monkeypatch: pyte
     monkeypatch.setattr(requests, "_asked", noted)
     requests.read("pod/n/p", spec(1), DEFAULTS)
     assert kept[0].spec.affinity is None
+
+
+def away_from(pod: int, values: int) -> PodSpec:
+    """A pod that keeps away from pods with any of so many values."""
+    expression = NodeSelectorRequirement("app", "In", [f"{pod}-{n}" for n in range(values)])
+    term = PodAffinityTerm("zone", LabelSelector(match_expressions=[expression]))
+    return PodSpec(affinity=Affinity(pod_anti_affinity=PodAffinity(required=[term])))
+
+
+def test_of_large_rules_and_labels_few_are_remembered() -> None:
+    """They may be a megabyte each."""
+    for cache in (peers._shared_rules, peers._shared):
+        cache.cache_clear()
+    for pod in range(100):
+        for size in (1, 256):
+            peers.read("pod/n/p", Metadata(name="p", namespace="n"), away_from(pod, size))
+            peers.labels_of({f"{pod}-{n}": "v" for n in range(size)})
+    assert peers._shared_rules.cache_info().currsize == peers._shared.cache_info().currsize == 100
+    large = (peers._shared_large_rules, peers._shared_large)
+    assert all((cache.cache_info().maxsize or 0) <= 64 for cache in large)
+
+
+def test_pods_of_one_template_share_their_large_rules() -> None:
+    first, second = (
+        peers.read("pod/n/p", Metadata(name="p", namespace="n"), away_from(0, 256))[0] for _ in range(2)
+    )
+    assert first is second

@@ -45,6 +45,9 @@ MAX_VALUES = 256
 MAX_LABELS = 256
 """Of one pod. Labels beyond it are left out, last keys first."""
 MAX_HOST_PORTS = 64
+MAX_REMEMBERED = 64
+"""Labels of a pod, or values and namespaces of its rules. Of those that are larger and of pods that are gone
+only a few are remembered."""
 
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _Raw = TypeVar("_Raw")
@@ -53,12 +56,20 @@ _Read = TypeVar("_Read")
 
 def labels_of(labels: Mapping[str, str] | None) -> Labels:
     """Return labels sorted by key. Equal ones that come soon after each other share one object."""
-    return _shared(tuple(sorted(labels.items())[:MAX_LABELS])) if labels else ()
+    if not labels:
+        return ()
+    found = tuple(sorted(labels.items())[:MAX_LABELS])
+    return _shared(found) if len(found) <= MAX_REMEMBERED else _shared_large(found)
 
 
 @lru_cache(maxsize=4096)
 def _shared(labels: Labels) -> Labels:
     return tuple(map(_shared_pair, labels))
+
+
+@lru_cache(maxsize=64)
+def _shared_large(labels: Labels) -> Labels:
+    return labels
 
 
 @lru_cache(maxsize=16384)
@@ -86,13 +97,37 @@ def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[Ba
         host_ports=tuple(dict.fromkeys(ports)) if len(ports) <= MAX_HOST_PORTS else (),
         volume_claims=tuple(sorted(set(claims))),
     )
-    return (_shared_rules(rules) if rules != NO_PEER_RULES else NO_PEER_RULES), tuple(reader.causes)
+    if rules == NO_PEER_RULES:
+        return NO_PEER_RULES, tuple(reader.causes)
+    share = _shared_rules if _size(rules) <= MAX_REMEMBERED else _shared_large_rules
+    return share(rules), tuple(reader.causes)
 
 
 @lru_cache(maxsize=1024)
 def _shared_rules(rules: PeerRules) -> PeerRules:
     """Return one object for the equal rules of a template's pods."""
     return rules
+
+
+@lru_cache(maxsize=16)
+def _shared_large_rules(rules: PeerRules) -> PeerRules:
+    return rules
+
+
+def _size(rules: PeerRules) -> int:
+    """Return how many names and values there are in the rules: some hundred bytes each at most."""
+    terms = (*rules.affinity, *rules.anti_affinity)
+    selectors = (
+        *(term.namespace_selector for term in terms),
+        *(term.selector for term in terms),
+        *(spread.selector for spread in rules.spread),
+    )
+    return (
+        sum(len(term.namespaces) for term in terms)
+        + sum(1 + len(each.values) for selector in selectors for each in selector or ())
+        + len(rules.host_ports)
+        + len(rules.volume_claims)
+    )
 
 
 class _TooLarge(Exception):
