@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -155,18 +156,17 @@ def test_the_signals_that_end_a_service_do_not_end_its_process(process: PlannerP
 
 
 def test_a_decision_is_ended_where_others_wait(process: PlannerProcess) -> None:
-    before, answers = its_pid(process), list[Decision]()
-    thread = threading.Thread(target=lambda: answers.append(ask(process, "spins", 1000)))
-    thread.start()
-    while not answers:
-        process.interrupt()  # it may not have begun yet
-        thread.join(0.05)
-    (answer,) = answers
-    assert isinstance(answer, Unplaceable)
-    (cause,) = answer.causes
-    assert isinstance(cause, TookTooLong)
-    assert cause.others_wait
-    assert its_pid(process) != before
+    before = its_pid(process)
+    with ThreadPoolExecutor(max_workers=1) as thread:  # its processes end with it
+        asking = thread.submit(ask, process, "spins", 1000)
+        while not wait([asking], timeout=0.05).done:
+            process.interrupt()  # it may not have begun yet
+        answer = asking.result()
+        assert isinstance(answer, Unplaceable)
+        (cause,) = answer.causes
+        assert isinstance(cause, TookTooLong)
+        assert cause.others_wait
+        assert its_pid(process) != before
 
 
 def test_close_ends_a_decision_in_progress_and_nothing_is_left(process: PlannerProcess) -> None:
