@@ -11,6 +11,7 @@ import pytest
 
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.reasons import NodesExcluded, NotDecided, TooManyRoles
+from muster.domain.request import Member
 from muster.placement import place as planner
 from muster.placement.explain import enough
 from muster.placement.explain.joint import most_together
@@ -145,3 +146,16 @@ def test_a_pair_that_a_plugin_refused_is_left_out_and_named() -> None:
     decision = place(snapshot, request, Limits(excluded={("w", "a"): "VolumeBinding"}))
     assert isinstance(decision, Unplaceable)
     assert NodesExcluded("w", "VolumeBinding", 1) in decision.causes
+
+
+def test_roles_that_differ_in_the_nodes_that_admit_them_alone_count_once() -> None:
+    """A volume each, on a node each, as a StatefulSet that is made anew has them."""
+    names = "abcd"
+    roles = tuple(
+        replace(gang("1 x 1 GPU").roles[0], name=name, members=(Member(name, name),)) for name in names
+    )
+    request = replace(gang("1 x 1 GPU"), roles=roles, min_member=len(names))
+    elsewhere = {(role, node): "VolumeBinding" for role in names for node in names if node != role}
+    decision = place(cluster(": a[8] b[8] c[8] d[8]"), request, Limits(excluded=elsewhere, most_roles=1))
+    assert isinstance(decision, Placed)
+    assert {member.name: member.node for member in decision.members} == {name: name for name in names}

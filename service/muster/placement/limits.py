@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role
+from muster.placement.exclusions import of_role
 
 PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
 """What a decision's time is spent on. The rest of it, naming members for one, is in none."""
@@ -35,7 +36,7 @@ class Limits:
     same input, same answer. `seconds_left` is an outer guard: called before a solve, it says how much wall
     clock is left; a decision that it cut short says `truncated`. `excluded` maps (role, node) to the name of
     the plugin that refused the pair. `timings` is filled in where it is given. A gang of more than
-    `most_roles` roles is refused before any search.
+    `most_roles` unlike roles is refused before any search.
     """
 
     deterministic_time: float = 0.5
@@ -112,6 +113,30 @@ def member_room(asked: Resources, free: Resources) -> int:
         counts.append(max(0, free.memory_bytes) // asked.memory_bytes)
     counts += [max(0, free.other(name)) // amount for name, amount in asked.others]
     return min(counts)
+
+
+def unlike_roles(request: Request, excluded: Mapping[tuple[str, str], str]) -> int:
+    """Return how many roles there are, those that differ in the nodes alone which plugins refuse as one.
+
+    Pods with a volume each are such: their users can't make them alike, and the nodes bound the search.
+    """
+    rules = [(at, rule.roles) for at, rule in enumerate(request.constraints)]
+    return len(
+        {
+            (
+                "" if of_role(excluded, role.name) else role.name,
+                role.resources,
+                role.gpus,
+                role.gpu_resource,
+                role.slice,
+                role.rules,
+                role.required_scope,
+                role.segments,
+                frozenset(at for at, roles in rules if role.name in roles),
+            )
+            for role in request.roles
+        }
+    )
 
 
 def takes_gpus(role: Role) -> bool:

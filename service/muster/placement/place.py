@@ -18,7 +18,7 @@ from muster.placement.explain.enough import too_small
 from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.fewer import MAX_TRIES, shared_out
 from muster.placement.gang.site import Counts, Site, site_of
-from muster.placement.limits import Budget, Limits
+from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.naming import named
 from muster.placement.search.gap import Gap
 from muster.placement.search.most import most
@@ -50,8 +50,9 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     if not request.size:
         raise ValueError(f"gang {request.gang} has no members: there is nothing to place")
     limits = limits or Limits()
-    if len(request.roles) > limits.most_roles:
-        return Unplaceable(request.gang, (TooManyRoles(len(request.roles), limits.most_roles),))
+    roles = unlike_roles(request, limits.excluded)
+    if roles > limits.most_roles:
+        return Unplaceable(request.gang, (TooManyRoles(roles, limits.most_roles),))
     budget = Budget(limits)
     with budget.phase("scan"):
         site = site_of(snapshot, request, limits.excluded)
