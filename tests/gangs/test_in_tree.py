@@ -122,6 +122,22 @@ def test_a_new_answer_while_the_planner_is_asked_is_not_lost() -> None:
     assert world.home(0, "x") == "n05"
 
 
+def test_a_new_answer_is_not_lost_either_while_the_planner_is_asked_for_the_second_time() -> None:
+    world = cluster()
+    world.auto = False
+    world.see(claiming("x", gang=""))
+    world.report(but())
+    world.report(but(of=(*NAMES, "gone")))
+    world.solve()
+    world.report(but("n05"))
+    world.solve()
+    assert world.phase("x") == "unplaceable"
+    world.auto = True
+    world.wait(world.settings.recheck_s)
+    assert world.planned("x")
+    assert world.home(0, "x") == "n05"
+
+
 def test_a_plan_on_a_node_that_is_refused_meanwhile_is_made_anew() -> None:
     world = cluster()
     world.auto = False

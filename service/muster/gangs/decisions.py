@@ -20,7 +20,7 @@ def decided(lives: Lives, event: events.Decided) -> None:
     gang, solving, took_s = found
     decision = event.decision
     if isinstance(decision, Unplaceable):
-        overtaken = lives.backlog.overtaken(gang)
+        overtaken = lives.backlog.overtaken(gang) or lives.in_tree.outdated(gang.key)
         if gang.arrived is not None:  # of pods that it was not asked about
             lives.settle(gang, event.now)
             return
@@ -28,7 +28,7 @@ def decided(lives: Lives, event: events.Decided) -> None:
             lives.ended(gang, sentence(decision), event.now, took_s)
             return
         gang.ended, gang.pause_s = 0, 0.0
-        if (overtaken or lives.in_tree.outdated(gang.key)) and not gang.overtaken:
+        if overtaken and not gang.overtaken:
             lives.again(gang, Trigger.OUTDATED)
             return
         if any(isinstance(cause, NotDecided) for cause in decision.causes):
@@ -36,7 +36,7 @@ def decided(lives: Lives, event: events.Decided) -> None:
             return
         lives.refused(gang, decision.causes, sentence(decision), event.now)
         if overtaken:
-            # Where something comes free all the time, others get their turn at the planner first.
+            # Where something comes free or plugins answer all the time, others get their turn first.
             lives.alarms.set(gang, event.now + lives.settings.recheck_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"
