@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -172,3 +173,37 @@ def test_what_is_due_is_put_off_by_the_silence_since_then_and_no_longer(came: fl
     assert world.verdicts == []
     world.wait(0.1)
     assert world.planned()
+
+
+def loses_one_of_two_that_are_awaited(world: World) -> None:
+    """The alarm of the other one is set again in the silence."""
+    world.see(*PAIR)
+    assert world.reserve().claimed
+    assert world.permit().allowed
+    silent(world)
+    world.wait(600)
+    world.gone("p0")
+
+
+def goes_on_under_other_owners_while_it_is_half(world: World) -> None:
+    """The end of its grace is handed on in the silence."""
+    world.see(*(replace(each, owner="one") for each in PAIR))
+    assert world.reserve().claimed
+    world.bind(world.permit(), [0])
+    world.gone("p1")
+    silent(world)
+    world.wait(600)
+    world.see(replace(pod("p2"), owner="two", created=1.0))
+
+
+@pytest.mark.parametrize(
+    "happens", [loses_one_of_two_that_are_awaited, goes_on_under_other_owners_while_it_is_half]
+)
+def test_a_silence_is_counted_once(happens: Callable[[World], None]) -> None:
+    """What is due in a gang that came after it is not put off by the same silence again."""
+    world = World(Settings()).start(node("a"))
+    happens(world)
+    heard(world)
+    world.see(pod("q0", gang="q"))
+    world.wait(3)
+    assert "Waiting" in world.reasons()

@@ -26,6 +26,13 @@ class Alarms:
             self._set_at[gang.key, alarm] = self._now()
         heapq.heappush(self._heap, (when, gang.key, alarm))
 
+    def hand_on(self, before: Gang, gang: Gang, alarm: Alarm) -> None:
+        """Set the alarm of a gang for another one that goes on with its pods: as long ago as it was set."""
+        set_at = (self._set_at or {}).get((before.key, alarm))
+        self.set(gang, before.alarms[alarm], alarm)
+        if self._set_at is not None:
+            self._set_at[gang.key, alarm] = -math.inf if set_at is None else set_at
+
     def next(self) -> float | None:
         """When the first is due; None when none is set."""
         while self._heap:

@@ -164,7 +164,7 @@ class Lives(GivingUp):
             gang.whole = any(before.whole for before in forerunners)
         for before in forerunners:
             if not gang.whole and Alarm.HALF in before.alarms:
-                self.alarms.set(gang, before.alarms[Alarm.HALF], Alarm.HALF)
+                self.alarms.hand_on(before, gang, Alarm.HALF)
 
     def arrived(self, gang: Gang, now: float) -> None:
         """A pod of it came or went of which no plan that was asked for knows."""
@@ -374,4 +374,7 @@ class Lives(GivingUp):
         self.earmarks.move_on(seconds)
         self.orphans = {uid: until + seconds for uid, until in self.orphans.items()}
         for gang in self.gangs.values():
-            gang.awaited = {uid: until + seconds for uid, until in gang.awaited.items()}
+            if gang.awaited:
+                gang.awaited = {uid: until + seconds for uid, until in gang.awaited.items()}
+                # One that was set again meanwhile still has the old time, which would look like a standstill.
+                self.alarms.set(gang, min(gang.awaited.values()))
