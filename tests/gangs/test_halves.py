@@ -281,6 +281,18 @@ def test_half_a_gang_stays_half_when_an_owner_of_it_goes() -> None:
     assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]
 
 
+def test_half_a_gang_stays_half_when_others_of_its_name_are_a_run_of_their_own() -> None:
+    """The first of them looks like a replacement, and the gang goes on under their owner."""
+    world = split()
+    world.gone("p1")
+    world.see(replace(world.pods["p0"], started=2.0, running=True))
+    world.see(pod("q0", gpus=2, owner="other", created=3.0))
+    world.see(pod("q1", gpus=2, owner="other", created=3.0))
+    assert [view.bound for view in world.coordinator.summary()] == [1, 0]
+    world.wait(31)
+    assert [eviction.pods for eviction in world.evictions] == [(("p0", "p0"),)]
+
+
 @pytest.mark.parametrize("lands", [True, False], ids=["it was bound before", "it was not"])
 def test_what_an_owner_leaves_behind_is_whole_where_all_were_bound(lands: bool) -> None:
     """One of two owners goes while Bindings are under way; the other goes on as another gang."""

@@ -14,7 +14,7 @@ from muster.domain.pod import Pod
 from muster.domain.policies import Policies
 from muster.gangs import answers, calls, deadlines, decisions, events, requests
 from muster.gangs.gang import Gang, GangView, view
-from muster.gangs.halves import was_split
+from muster.gangs.halves import givers, was_split
 from muster.gangs.instructions import Instruction
 from muster.gangs.life import Phase, Trigger
 from muster.gangs.lives import Lives
@@ -297,15 +297,18 @@ class Coordinator:
             return
         for name in sorted(names):
             groups = {group.gang.key: group for group in self.lives.roster.groups(name)}
-            ended = [self.lives.gangs[key] for key in sorted(self._names.get(name, set()) - groups.keys())]
+            known = self._gangs_of(name)
+            gave = givers(known, groups)
+            ended = [gang for gang in known if gang.key not in groups]
             for gang in ended:
                 self.lives.finish(gang)
             for key, group in groups.items():
+                before = [*ended, *(giver for giver in gave if giver.key != key)]
                 if key in self.lives.gangs:
-                    self.lives.joined(self.lives.gangs[key], group, ended)
+                    self.lives.joined(self.lives.gangs[key], group, before)
                     self.lives.members_changed(self.lives.gangs[key], group, now)
                 else:
-                    self.lives.begins(Gang(key, name, group, whole=not was_split(group)), now, ended)
+                    self.lives.begins(Gang(key, name, group, whole=not was_split(group)), now, before)
             self._names[name] = set(groups)
             if not groups:
                 del self._names[name]

@@ -6,6 +6,9 @@ A gang that was whole once is no half: what dies of it is replaced, and its othe
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
 from muster.gangs.gang import Gang
 from muster.gangs.roster import Group
 
@@ -34,3 +37,19 @@ def was_split(group: Group) -> bool:
     left_out = max(batch.left_out for batch in batches)
     there = sum(pod.created <= newest for pod in group.unbound)
     return there - left_out >= lacks
+
+
+def givers(known: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
+    """Return the gangs that go on without bound members of theirs, which are dealt to others now: copies, as
+    they were before that. `known` are the gangs of one name, `groups` what their pods are now, by key. Where
+    Bindings are under way it is not known yet whether the gang is half: it is left out."""
+    if len(groups) < 2:
+        return []
+    runs_in = {pod.uid: key for key, group in groups.items() for pod in group.bound}
+    return [
+        replace(gang, alarms=dict(gang.alarms))
+        for gang in known
+        if gang.key in groups
+        and not gang.awaited
+        and any(runs_in.get(pod.uid, gang.key) != gang.key for pod in gang.group.bound)
+    ]

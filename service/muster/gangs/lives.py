@@ -128,15 +128,15 @@ class Lives(GivingUp):
             gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.until > now}
             self.enqueue(gang)
 
-    def begins(self, gang: Gang, now: float, ended: Iterable[Gang]) -> None:
-        """A gang is seen for the first time, or one goes on with other owners: one of those that `ended`, and
-        what is known of that counts, not what its pods tell."""
+    def begins(self, gang: Gang, now: float, others: Iterable[Gang]) -> None:
+        """A gang is seen for the first time, or goes on with pods of `others` of its name, which have ended
+        or gave these away. What is known of those counts, not what its pods tell."""
         self.gangs[gang.key] = gang
         begun = {pod.uid for pod in gang.group.bound}
         begun |= {pod.uid for pod in gang.group.unbound if pod.uid in self.orphans}
         forerunners = [
             before
-            for before in ended
+            for before in others
             if begun & {pod.uid for pod in (*before.group.bound, *before.group.unbound)}
         ]
         self._goes_on_as(gang, forerunners)
@@ -148,11 +148,11 @@ class Lives(GivingUp):
             missed = any((pod := self.roster.pods.get(uid)) is None or not pod.node for uid in theirs)
             gang.missed &= missed or any(before.missed or before.late for before in forerunners)
 
-    def joined(self, gang: Gang, group: Group, ended: Iterable[Gang]) -> None:
-        """What is left of others of its name may be its own now: of what ran whole nobody is evicted, also
-        where this one was given up, and what was half still is."""
+    def joined(self, gang: Gang, group: Group, others: Iterable[Gang]) -> None:
+        """What is left of `others` of its name, or what they gave away, may be its own now. Of what ran whole
+        nobody is evicted, also where this one was given up, and what was half still is."""
         bound = {pod.uid for pod in group.bound}
-        forerunners = [before for before in ended if not bound.isdisjoint(p.uid for p in before.group.bound)]
+        forerunners = [before for before in others if not bound.isdisjoint(p.uid for p in before.group.bound)]
         if not gang.group.bound:
             self._goes_on_as(gang, forerunners)
         if any(before.whole for before in forerunners):
