@@ -24,6 +24,8 @@ from tests.gangs.world import World
 
 _COUNTED = (Phase.COLLECTING, Phase.INVALID, Phase.RUNNING)
 """Phases in which nothing but its members brings a gang further."""
+_GOES_ON = (Phase.PLANNING, Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED)
+"""Phases that end in a bounded time, with what the gang is at: pods that come meanwhile are counted then."""
 CATCHES_UP_S = 2.0
 """After the service stood still, everything that was due comes so many seconds later than the first of it."""
 
@@ -66,8 +68,8 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
         soon = lives.settings.settle_most_s + CATCHES_UP_S
         if any(_within(world, gang, Alarm.COUNT, soon) for gang in gangs.values()):
             continue
-        if any(gang.stale and gang.phase is Phase.PLANNING for gang in gangs.values()):
-            continue  # they are counted when the planner has answered
+        if any(gang.stale and gang.phase in _GOES_ON for gang in gangs.values()):
+            continue  # they are counted after that
         for group in lives.roster.groups(name):
             if not group.unbound or group.causes or group.waits_for is not None:
                 continue
