@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from muster.domain import allocation
+from muster.domain.decision import Placed
 from muster.domain.reasons import BadValue
 from muster.domain.request import Slice
 from muster.domain.sentences import MAX_CHARACTERS
@@ -17,6 +18,8 @@ from muster.gangs.events import NodeSeen
 from muster.gangs.instructions import EventReason, Outcome
 from muster.gangs.settings import Settings
 from muster.placement import order
+from muster.placement.limits import Limits
+from muster.placement.place import place
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 PAIR = (pod("p0"), pod("p1"))
@@ -78,6 +81,21 @@ def test_a_planner_that_fails_is_shown_and_the_next_change_tries_again() -> None
     assert world.verdict().reason == "the planner failed, which is a defect: KeyError: 3"
     world.send(events.NodeSeen(world.now, node("b")))
     world.solve()
+    assert world.planned()
+
+
+def test_a_planner_that_places_other_pods_is_asked_again_after_a_pause() -> None:
+    world = World(auto=False).start(node("a"))
+    world.see(*PAIR)
+    asked = world.solves[0]
+    made = place(asked.snapshot, asked.request, Limits())
+    assert isinstance(made, Placed)
+    members = tuple(replace(member, uid=f"{member.uid}-other") for member in made.members)
+    world.solve(replace(made, members=members))
+    assert world.phase() == "unplaceable"
+    assert "which is a defect" in world.verdict().reason
+    world.auto = True
+    world.wait(world.settings.backoff_s)
     assert world.planned()
 
 

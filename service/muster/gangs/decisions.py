@@ -40,7 +40,7 @@ def decided(lives: Lives, event: events.Decided) -> None:
             lives.alarms.set(gang, event.now + lives.settings.recheck_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"
-        lives.nothing_fits(gang, ("defect",), text, event.now)
+        lives.not_decided(gang, text, event.now)
     elif not lives.active or _outdated(lives, gang, solving, decision):
         if gang.overtaken:
             lives.pause(gang, event.now)
