@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from muster.domain.pod import Pod
+from muster.domain.snapshot import Snapshot
 from muster.gangs import events
 from muster.gangs.calls import PlanRef
 from muster.gangs.settings import Settings
+from muster.placement.limits import Limits
+from muster.placement.place import place
 from tests.gangs.world import World, bound, node, pod, wishing
 
 BEGAN = 50.0
@@ -304,3 +307,22 @@ def test_the_pods_of_a_whole_gang_that_begin_to_run_are_not_counted_again() -> N
     for uid in list(world.pods):
         world.send(events.PodSeen(world.now, replace(world.pods[uid], started=BEGAN)))
         assert world.coordinator.next_deadline() is None
+
+
+def test_what_is_dealt_anew_while_its_gang_is_refused_is_looked_at_after_it() -> None:
+    """A gang of two owners waits for the planner. Its older owner gets enough pods for a gang of its own; the
+    planner is asked, and refuses the gang as it was, before it is counted."""
+    world = World(Settings(), auto=False).start(node("a", gpus=2))
+    world.see(wishing("e0", of=2, owner="one", created=1.0))
+    world.see(*(wishing(f"e{i}", of=2, owner="two", created=2.0) for i in (1, 2)))
+    world.see(pod("busy", gang=""))
+    world.wait(1)
+    world.see(wishing("e3", of=2, owner="one", created=3.0))
+    world.solve()
+    asked = world.solves[0]
+    assert asked.request.gang.name == "g"
+    world.send(events.NodeGone(world.now, "a"))
+    world.solve(place(Snapshot.of((), ()), asked.request, Limits()))
+    world.auto = True
+    world.wait(4)
+    assert sorted(view.present for view in world.coordinator.summary() if view.name == "g") == [2, 2]

@@ -78,7 +78,8 @@ class Alarm(StrEnum):
     PHASE = "phase"
     """What its phase waits for; ends with the phase."""
     COUNT = "count"
-    """Its pods have come one after another: they are to be counted; ends with the phase."""
+    """Its pods have come one after another: they are to be counted. Ends with the phase, unless some are
+    not counted yet."""
     HALF = "half"
     """It has been bound in part for as long as it may be."""
     ANSWERS = "answers"

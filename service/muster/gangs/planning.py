@@ -347,7 +347,8 @@ class Planning:
         gang.phase = after(gang.phase, trigger)
         self.roster.touched.add(gang.name[:3])
         gang.alarms.pop(Alarm.PHASE, None)
-        gang.alarms.pop(Alarm.COUNT, None)
+        if not gang.stale:  # else nobody would look any more at what has changed
+            gang.alarms.pop(Alarm.COUNT, None)
         gang.alarms.pop(Alarm.ANSWERS, None)
         if gang.phase is not Phase.PERMITTED:
             gang.awaited = {}
