@@ -60,15 +60,6 @@ class Resources:
         """Return the amount of one of `others`; 0 if it is not among them."""
         return next((amount for known, amount in self.others if known == name), 0)
 
-    def fits_in(self, free: Resources) -> bool:
-        """Return whether `free` has this much of everything."""
-        return (
-            self.cpu_milli <= free.cpu_milli
-            and self.memory_bytes <= free.memory_bytes
-            and self.pods <= free.pods
-            and all(amount <= free.other(name) for name, amount in self.others)
-        )
-
 
 def _summed(
     first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...], sign: int

@@ -22,6 +22,7 @@ from muster.gangs.ledger import Ledger, holds_gpus
 from muster.gangs.settings import Settings
 from muster.placement.cluster.candidates import refusal
 from muster.placement.cluster.fabric import DOMAIN_LABELS
+from muster.placement.limits import member_room
 
 LOOK_S = 0.5
 """Pause between two looks for the next gang, in seconds."""
@@ -359,7 +360,7 @@ class _Filling:
                 if name not in left_over:
                     left_over[name] = self._could_be_free(state.node)
                 gpus, free = left_over[name]
-                here = min(left, _room(role, gpus, free))
+                here = max(0, min(left, gpus // role.gpus, member_room(role.resources, free)))
                 if here:
                     left_over[name] = (gpus - here * role.gpus, free - role.resources.times(here))
                     taken[name] = taken.get(name, 0) + here * role.gpus
@@ -380,18 +381,6 @@ class _Filling:
                 unindexed += usage.unindexed_gpus
                 free -= usage.resources
         return gpus.bit_count() - unindexed, free
-
-
-def _room(role: Role, gpus: int, free: Resources) -> int:
-    """Return how many members of the role fit."""
-    asked, rooms = role.resources, [gpus // role.gpus]
-    if asked.pods:
-        rooms.append(free.pods // asked.pods)
-    if asked.cpu_milli:
-        rooms.append(free.cpu_milli // asked.cpu_milli)
-    if asked.memory_bytes:
-        rooms.append(free.memory_bytes // asked.memory_bytes)
-    return max(0, min(rooms))
 
 
 def _needed(request: Request) -> Iterator[tuple[Role, int]]:

@@ -28,8 +28,8 @@ WholeGpus = Mapping[tuple[str, int], int]
 @dataclass(frozen=True, slots=True)
 class Needs:
     """`asks`: (GPU resource, GPUs, other resources), what one member of each role takes of a node. `quotas`:
-    (GPU resource, k, how many members that ask for k or more of it must be placed at the least). `rules` and
-    `rooms` are the request's constraints and the rooms of its roles that have any."""
+    (GPU resource, k, how many members that ask for k or more of it must be placed at the least). `watched` is
+    what the constraints between pods speak of; None if there are none."""
 
     asks: frozenset[tuple[str, int, Resources]]
     quotas: tuple[tuple[str, int, int], ...]

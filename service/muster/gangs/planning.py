@@ -249,8 +249,11 @@ class Planning:
         """Return (role, node) → what refuses the pair: answers of in-tree plugins, and late refusals."""
         roles = tuple(roles)
         found = self.in_tree.excluded(gang.key, roles, self.ledger.nodes)
+        late: dict[str, dict[str, str]] = {}
         for (role, node), by in gang.excluded(roles, pods).items():
-            found[role] = {**found.get(role, {}), node: by}
+            late.setdefault(role, {})[node] = by
+        for role, nodes in late.items():
+            found[role] = {**found.get(role, {}), **nodes}
         return ByRole(found)
 
     def open_to(self, gang: Gang) -> Snapshot:
