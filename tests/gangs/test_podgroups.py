@@ -217,3 +217,20 @@ def test_a_gang_of_which_a_role_is_not_bound_is_half_however_many_others_are() -
     (evict,) = world.evictions
     assert len(evict.pods) == 4
     assert evict.why == "only 0 of 1 members of role decode could be bound"
+
+
+def test_a_gang_whose_pod_group_is_deleted_between_permit_and_binding_is_still_evicted_in_part() -> None:
+    """How many members it needs is not known meanwhile: that is no proof that all were bound."""
+    world = World(Settings(settle_s=0)).start(node("a", gpus=2))
+    seen(world, GROUP)
+    world.see(named("p0"), named("p1"))
+    assert world.reserve(gang="train").claimed
+    answer = world.permit("train")
+    world.send(events.PodGroupGone(world.now, GROUP.key))
+    seen(world, GROUP)
+    world.unreserve(1, BindingFate.REFUSED, gang="train")
+    world.bind(answer, [0], gang="train")
+    world.see(foreign("f", "a"))
+    world.wait(31)
+    (evict,) = world.evictions
+    assert [name for name, _ in evict.pods] == ["p0"]

@@ -19,9 +19,11 @@ def is_half(gang: Gang) -> bool:
 
 
 def was_whole(group: Group) -> bool:
-    """Whether all are bound that it needs, or that it needed when they were let go."""
+    """Whether all are bound that it needs, or that it needed when they were let go. How many it needs is not
+    known while its PodGroup is gone."""
     least = min((pod.batch.needed for pod in group.bound if pod.batch is not None), default=None)
-    return group.enough_bound or (least is not None and len(group.bound) >= least)
+    known = not any(claim.by_object for claim in group.claims)
+    return (known and group.enough_bound) or (least is not None and len(group.bound) >= least)
 
 
 def was_split(group: Group) -> bool:
