@@ -311,6 +311,21 @@ def test_what_an_owner_leaves_behind_is_whole_where_all_were_bound(lands: bool) 
     assert bool(world.evictions) != lands
 
 
+def test_members_that_are_two_gangs_by_the_time_that_all_are_bound_are_not_evicted() -> None:
+    """One of two owners sends another pod while Bindings are under way: its pods are a gang of their own."""
+    world = World().start(node("a"))
+    world.see(pod("m", of=3, owner="m", created=5.0), *(pod(f"w{i}", of=3, owner="w") for i in (0, 1)))
+    assert world.reserve().claimed
+    answer, order = world.permit(), [uid for _, uid in world.verdict().members]
+    homes = [world.home(member) for member in range(3)]
+    world.see(pod("w2", of=3, owner="w", gpus=9, created=9.0))
+    assert len(world.coordinator.summary()) == 2
+    for at, uid in enumerate(order):
+        world.see(bound(world.pods[uid], homes[at], answer.annotations[at]))
+    world.wait(100)
+    assert not world.evictions
+
+
 def test_a_binding_under_way_goes_with_a_pod_whose_gang_is_named_anew() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)

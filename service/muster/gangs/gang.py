@@ -123,6 +123,8 @@ class Gang:
     awaited: dict[str, float] = field(default_factory=dict)
     missed: bool = True
     late: set[str] = field(default_factory=set)
+    elsewhere: frozenset[str] = frozenset()
+    """UIDs of pods that were let go together with members of this gang, and that are of another gang now."""
     kept: set[str] = field(default_factory=set)
     whole: bool = False
     evicting: frozenset[str] = frozenset()

@@ -39,10 +39,18 @@ class GivingUp(Planning):
         if gang.phase is not Phase.GIVEN_UP and Alarm.HALF not in gang.alarms:
             self.alarms.set(gang, now + self.settings.partial_for(gang.group.needed), Alarm.HALF)
 
+    def all_landed(self, gang: Gang) -> bool:
+        """Return whether all members that were let go with it have been bound, also those that are pods of
+        another gang now."""
+        if gang.awaited or gang.missed or gang.late:
+            return False
+        return all((pod := self.roster.pods.get(uid)) and pod.node for uid in gang.elsewhere)
+
     def half_too_long(self, gang: Gang, now: float) -> None:
         """The grace is over: evict what is bound, or let the rest wait like any gang. Without a session,
         another service may have the shim and complete the gang; one that opens gives a grace anew."""
         group = self.fresh(gang)
+        gang.whole |= self.all_landed(gang)
         if not is_half(gang) or gang.phase is Phase.GIVEN_UP or not self.active:
             return
         if self.settings.partial is Partial.KEEP:

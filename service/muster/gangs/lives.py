@@ -16,7 +16,13 @@ from muster.gangs.quiet import Change
 from muster.gangs.roster import Group, planning_facts
 from muster.gangs.voice import short
 
-_COUNTED_LATER = (Phase.COLLECTING, Phase.RUNNING, Phase.UNPLACEABLE, Phase.INVALID)
+_COUNTED_LATER = (
+    Phase.COLLECTING,
+    Phase.RUNNING,
+    Phase.UNPLACEABLE,
+    Phase.INVALID,
+    Phase.WITHDRAWN,
+)
 """Phases in which pods that come one after another are counted once they have come. In the others what the
 gang is at goes on, and they are counted after it."""
 
@@ -55,7 +61,7 @@ class Lives(GivingUp):
             gang.late = {
                 uid for uid in gang.late if (pod := self.roster.pods.get(uid)) is None or not pod.node
             }
-            gang.whole |= not (gang.missed or gang.late)
+            gang.whole |= self.all_landed(gang)
 
     def _review_kept(self, gang: Gang) -> None:
         """No place is kept for a pod that is bound after all, or that is another gang's now."""
@@ -144,9 +150,9 @@ class Lives(GivingUp):
         self.settle(gang, now)
         if forerunners:
             theirs = {uid for before in forerunners for uid in before.awaited}
-            theirs -= {pod.uid for pod in (*gang.group.bound, *gang.group.unbound)}
-            missed = any((pod := self.roster.pods.get(uid)) is None or not pod.node for uid in theirs)
-            gang.missed &= missed or any(before.missed or before.late for before in forerunners)
+            gang.elsewhere = frozenset(theirs - {pod.uid for pod in (*gang.group.bound, *gang.group.unbound)})
+            gone = any(uid not in self.roster.pods for uid in gang.elsewhere)
+            gang.missed &= gone or any(before.missed or before.late for before in forerunners)
 
     def joined(self, gang: Gang, group: Group, others: Iterable[Gang]) -> None:
         """What is left of `others` of its name, or what they gave away, may be its own now. Of what ran whole
@@ -243,7 +249,7 @@ class Lives(GivingUp):
         plan = gang.plan
         assert plan is not None
         self.go(gang, Trigger.PERMITTED)
-        gang.lost, gang.missed, gang.late = "", False, set()
+        gang.lost, gang.missed, gang.late, gang.elsewhere = "", False, set(), frozenset()
         gang.whole &= bool(gang.group.bound)
         until = now + self.settings.bind_for(len(plan.order))
         gang.awaited = dict.fromkeys(plan.order, until)
@@ -296,7 +302,7 @@ class Lives(GivingUp):
         if gang.awaited:
             self.alarms.set(gang, min(gang.awaited.values()))
             return
-        gang.whole |= not (gang.missed or gang.late)
+        gang.whole |= self.all_landed(gang)
         self.note_half(gang, now)
         if gang.lost and gang.group.unbound:
             trigger = Trigger.TOO_LATE if late else Trigger.GIVEN_BACK
