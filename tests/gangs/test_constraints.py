@@ -15,8 +15,10 @@ from muster.domain.pod import Pod, Wishes
 from muster.domain.request import NodeRules, Request, SelectorTerm
 from muster.gangs.constraints import MAX_RULES
 from muster.gangs.ledger import Ledger
+from muster.gangs.needs import Needs
 from muster.gangs.requests import request, watched
 from muster.gangs.watched import Marks
+from muster.gangs.watchers import Watchers
 from tests.gangs.test_requests import group_of
 from tests.gangs.world import foreign, node, wishing
 
@@ -406,12 +408,13 @@ def test_which_changes_of_other_pods_bear_on_a_gang(change: Pod, expected: bool)
     ]
     ledger = ledger_of(*members, other("repels", "b", {"app": "r"}, anti_affinity=(term("p"),)))
     found = watched(group_of(*members), ledger)
-    assert found is not None
+    watchers = Watchers()
+    watchers.add(Needs(frozenset(), (), found))
     for move in (lambda: ledger.see(change), lambda: ledger.forget(change.uid)):
         ledger.neighbours.take_marks()
         move()
         marks = ledger.neighbours.take_marks()
-        assert found.touched(marks, ledger.neighbours.labels_of) is expected
+        assert bool(watchers.touched(marks, ledger.neighbours.labels_of)) is expected
 
 
 def test_too_many_changes_are_a_change_of_everything() -> None:

@@ -7,7 +7,7 @@ other pods, to the constraints that the planner knows (`domain.constraints`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from muster.domain.request import SelectorTerm
 
@@ -84,6 +84,15 @@ class PeerTerm:
     selector: Selector
     namespaces: tuple[str, ...] = ()
     namespace_selector: Selector = None
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Kept, because terms are keys of many maps and may have hundreds of values."""
+
+    def __post_init__(self) -> None:
+        facts = (self.topology_key, self.selector, self.namespaces, self.namespace_selector)
+        object.__setattr__(self, "_hash", hash(facts))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Return whether the term speaks of pods in a namespace that has these labels."""

@@ -12,6 +12,11 @@ from muster.gangs.needs import Needs, may_fit_now
 from muster.gangs.queue import Queue
 from muster.gangs.refused import RefusedNeeds
 from muster.gangs.watched import Marks
+from muster.gangs.watchers import Watchers
+
+_LOOKS = 1024
+"""Looks at nodes for refused gangs that hold places, in one event (some 20 ms). Gangs beyond that are woken
+without a look."""
 
 
 class Backlog:
@@ -29,9 +34,8 @@ class Backlog:
         self._refused: dict[Needs, set[str]] = {}
         self._holding: dict[str, Gang] = {}
         """Refused gangs that were holding places when they were refused: each is looked at alone."""
-        self._constrained: set[Needs] = set()
-        """Those of `_refused` that other pods bear on."""
         self._needs = RefusedNeeds()
+        self._watchers = Watchers()
         self._numbers: dict[Needs, int] = {}
         """Refused needs → the number of their refusal, in the order of time."""
         self._number = 0
@@ -53,13 +57,12 @@ class Backlog:
         if gang.needs not in self._refused:
             self._refused[gang.needs] = set()
             self._needs.add(gang.needs)
+            self._watchers.add(gang.needs)
             self._number += 1
             self._numbers[gang.needs] = self._number
         self._refused[gang.needs].add(gang.key)
         if gang.kept:
             self._holding[gang.key] = gang
-        if gang.needs.watched is not None:
-            self._constrained.add(gang.needs)
 
     def has(self, gang: Gang) -> bool:
         """Whether the gang waits or is refused."""
@@ -75,7 +78,7 @@ class Backlog:
             if not self._refused[gang.needs]:
                 del self._refused[gang.needs], self._numbers[gang.needs]
                 self._needs.discard(gang.needs)
-                self._constrained.discard(gang.needs)
+                self._watchers.discard(gang.needs)
 
     def forget(self, gang: Gang) -> None:
         """The gang is no more."""
@@ -104,12 +107,18 @@ class Backlog:
         self._anywhere |= anywhere
         if anywhere:
             return self._woken(self._refused.keys(), update_at)
-        helped = set(self._needs.may_fit(self._ledger, gained)) if gained else set()
-        for needs in self._constrained - helped if marks else ():
-            if may_fit_now(needs, self._ledger, (), marks):
-                helped.add(needs)
+        touched = self._touched(self._watchers, marks)
+        helped = self._needs.may_fit(self._ledger, gained, touched) if gained or touched else set()
         keys = self._woken(helped, update_at if gained else None)
-        holding = (key for key, gang in self._holding.items() if self._may_fit(gang, gained, marks))
+        if not self._holding:
+            return keys
+        looks = _LOOKS // (1 + len(gained))
+        holding = (
+            key
+            for number, (key, gang) in enumerate(self._holding.items())
+            if (gained or gang.needs in touched)
+            and (number >= looks or self._may_fit(gang, gained, gang.needs in touched))
+        )
         return sorted({*keys, *holding})
 
     def _woken(self, helped: Collection[Needs], update_at: float | None) -> list[str]:
@@ -127,11 +136,19 @@ class Backlog:
 
     def overtaken(self, gang: Gang) -> bool:
         """Return whether what came free since the planner was asked may help a gang that did not fit then."""
-        return self._anywhere or self._may_fit(gang, self._gained, self._marks)
-
-    def _may_fit(self, gang: Gang, gained: Collection[str], marks: Marks) -> bool:
         assert gang.needs is not None
-        return may_fit_now(gang.needs, self._ledger, gained, marks, gang.kept)
+        if self._anywhere:
+            return True
+        alone = Watchers()
+        alone.add(gang.needs)
+        return self._may_fit(gang, self._gained, bool(self._touched(alone, self._marks)))
+
+    def _touched(self, watchers: Watchers, marks: Marks) -> set[Needs]:
+        return watchers.touched(marks, self._ledger.neighbours.labels_of) if marks else set()
+
+    def _may_fit(self, gang: Gang, gained: Collection[str], touched: bool) -> bool:
+        assert gang.needs is not None
+        return may_fit_now(gang.needs, self._ledger, gained, touched, gang.kept)
 
     def update(self) -> None:
         """The time has come to ask about what was passed over."""

@@ -4,7 +4,7 @@ gangs that wait: those are not asked about again.
 All tests here are necessary ones: a gang is passed over only where a proof says that it does not fit. The
 proof stands on one thing: a gang that did not fit before some nodes gained does not fit after it either,
 where none of these nodes can take any of its members. Constraints between pods break it, since pods
-elsewhere bear on them: `watched` says which.
+elsewhere bear on them: `watchers` says on which gangs.
 
 The proof counts the places that the gang itself holds as free for it.
 """
@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from muster.domain.node import Resources
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState
 from muster.gangs.ledger import Ledger, resources_fit
-from muster.gangs.watched import Marks, Watched
+from muster.gangs.watched import Watched
 
 WholeGpus = Mapping[tuple[str, int], int]
 """(extended resource, free whole GPUs) → nodes that offer the resource and have so many free."""
@@ -34,6 +34,14 @@ class Needs:
     asks: frozenset[tuple[str, int, Resources]]
     quotas: tuple[tuple[str, int, int], ...]
     watched: Watched | None = None
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Kept, because one event may look up ten thousand needs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.asks, self.quotas, self.watched)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @classmethod
     def of(cls, request: Request, watched: Watched | None = None) -> Needs:
@@ -56,20 +64,17 @@ def may_fit_now(
     needs: Needs,
     ledger: Ledger,
     gained: Collection[str],
-    marks: Marks | None = None,
+    touched: bool = False,
     own: Collection[str] = (),
 ) -> bool:
     """Return whether a gang that did not fit may fit now; False is a proof.
 
-    These nodes gained, and `marks` are the pods and nodes that changed. `own` are the UIDs whose reserved
-    places are held for this gang: they count as free for it.
+    These nodes gained. `touched`: other pods changed that its constraints speak of. `own` are the UIDs whose
+    reserved places are held for this gang: they count as free for it.
     """
     mine = ledger.states_without(own)
     states = (mine.get(name) or ledger.state(name) for name in gained)
-    helped = any(_takes_one(state, needs) for state in states if state is not None)
-    if not helped and marks and needs.watched is not None:
-        helped = needs.watched.touched(marks, ledger.neighbours.labels_of)
-    if not helped:
+    if not (touched or any(_takes_one(state, needs) for state in states if state is not None)):
         return False
     whole = ledger.whole_gpus()
     if mine:

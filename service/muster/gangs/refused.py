@@ -6,7 +6,7 @@ One pod that ends must not cost a look at each of ten thousand gangs that wait. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,8 +98,9 @@ class RefusedNeeds:
             if len(self._needs) > 2 * len(self._slots) + FIRST_ROWS:
                 self._tidy()
 
-    def may_fit(self, ledger: Ledger, gained: Collection[str]) -> set[Needs]:
-        """Return those that may fit now that these nodes gained; the others are proved not to fit."""
+    def may_fit(self, ledger: Ledger, gained: Collection[str], touched: Iterable[Needs] = ()) -> set[Needs]:
+        """Return those that may fit now that these nodes gained, and that other pods changed which the
+        constraints of `touched` ones speak of; the others are proved not to fit."""
         offers = self._offers(state for state in map(ledger.state, gained) if state is not None)
         asks = self._asks.values
         slots, resources, gpus = asks[:, 0], asks[:, 1], asks[:, 2]
@@ -109,6 +110,7 @@ class RefusedNeeds:
             fits |= room
         helped = np.zeros(len(self._needs), dtype=np.bool_)
         helped[slots[fits]] = True
+        helped[[self._slots[needs] for needs in touched]] = True
         if helped.any():
             quotas = self._quotas.values
             helped[quotas[self._most(ledger) < quotas[:, 3], 0]] = False

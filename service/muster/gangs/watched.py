@@ -2,15 +2,14 @@
 
 A gang that was refused under constraints may fit after a pod that it must keep away from ends, after one
 that it must be near to is bound, or after a node or a namespace changes its labels. `Marks` gathers such
-changes, `Watched` says which of them bear on a gang.
+changes, `Watched` is what a gang waits for. `watchers` says which gangs a change bears on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from muster.domain.peers import Labels, PeerTerm, matches
+from muster.domain.peers import Labels, PeerTerm
 from muster.domain.pod import Pod
 
 MAX_MARKS = 512
@@ -34,9 +33,7 @@ class Marks:
         self.pods.add((pod.namespace, pod.labels))
         self.terms.update(pod.peers.anti_affinity)
         self.claims.update((pod.namespace, claim) for claim in pod.peers.volume_claims)
-        if len(self.pods) + len(self.terms) + len(self.claims) > MAX_MARKS:
-            self.clear()
-            self.everything = True
+        self._bound()
 
     def add(self, other: Marks) -> None:
         """Take in the changes of another."""
@@ -44,6 +41,13 @@ class Marks:
         self.terms |= other.terms
         self.claims |= other.claims
         self.everything |= other.everything
+        self._bound()
+
+    def _bound(self) -> None:
+        """Count more changes than can be listed as a change of everything."""
+        if self.everything or len(self.pods) + len(self.terms) + len(self.claims) > MAX_MARKS:
+            self.clear()
+            self.everything = True
 
     def clear(self) -> None:
         """Forget all changes."""
@@ -66,14 +70,7 @@ class Watched:
     repelled_by: frozenset[PeerTerm] = frozenset()
     claims: frozenset[tuple[str, str]] = frozenset()
 
-    def touched(self, marks: Marks, labels_of: Callable[[str], Mapping[str, str]]) -> bool:
-        """Return whether these changes bear on the gang. `labels_of` gives the labels of a namespace."""
-        if marks.everything or not self.repelled_by.isdisjoint(marks.terms):
-            return True
-        if not self.claims.isdisjoint(marks.claims):
-            return True
-        for namespace, labels in marks.pods if self.terms else ():
-            for term in self.terms:
-                if term.covers(namespace, labels_of(namespace)) and matches(term.selector, dict(labels)):
-                    return True
-        return False
+    @property
+    def size(self) -> int:
+        """How many terms and claims there are."""
+        return len(self.terms) + len(self.repelled_by) + len(self.claims)

@@ -1,0 +1,216 @@
+"""Which refused needs a change of other pods bears on: the answer of a look at each term, for less work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.domain import peers
+from muster.domain.peers import Labels, PeerRules, PeerTerm, Selector, matches
+from muster.domain.request import SelectorTerm
+from muster.gangs import backlog, watchers
+from muster.gangs.gang import Gang
+from muster.gangs.needs import Needs
+from muster.gangs.watched import MAX_MARKS, Marks, Watched
+from muster.gangs.watchers import MAX_LOOKED_AT, MAX_WATCHED, Watchers
+from tests.gangs.test_constraints import other
+from tests.gangs.test_neighbours import LABELS
+from tests.gangs.test_watched import FULL, no
+from tests.gangs.world import World, node, pod
+
+NAMESPACES: Mapping[str, Mapping[str, str]] = {"n": {"team": "t"}}
+REQUIREMENT = st.builds(
+    SelectorTerm, st.sampled_from(["app", "tier"]), st.sampled_from(["Exists", "DoesNotExist"])
+) | st.builds(
+    SelectorTerm,
+    st.sampled_from(["app", "tier"]),
+    st.sampled_from(["In", "NotIn"]),
+    st.sampled_from([("web",), ("db",), ("db", "web")]),
+)
+SELECTOR = st.none() | st.lists(REQUIREMENT, max_size=3).map(tuple)
+TERM = st.builds(
+    PeerTerm,
+    st.just("zone"),
+    SELECTOR,
+    st.sampled_from([(), ("m",), ("m",), ("m", "n")]),
+    st.sampled_from([None, None, (), (SelectorTerm("team", "Exists"),)]),
+)
+CLAIMS = st.frozensets(st.tuples(st.sampled_from("mn"), st.just("data")), max_size=1)
+TERMS = st.frozensets(TERM, max_size=3)
+WATCHED = st.builds(Watched, TERMS, TERMS, CLAIMS)
+MARKS = st.builds(
+    Marks,
+    st.sets(st.tuples(st.sampled_from("mn"), LABELS), max_size=3),
+    TERMS.map(set),
+    CLAIMS.map(set),
+    st.sampled_from([False] * 9 + [True]),
+)
+
+
+def labels_of(namespace: str) -> Mapping[str, str]:
+    return NAMESPACES.get(namespace, {})
+
+
+def needs(number: int, *terms: PeerTerm) -> Needs:
+    """Needs that watch these terms, unlike those of other numbers."""
+    return watching(number, Watched(frozenset(terms)))
+
+
+def watching(number: int, watched: Watched) -> Needs:
+    return Needs(frozenset(), (("", 1, number),), watched)
+
+
+def bears_on(marks: Marks, watched: Watched) -> bool:
+    """What `Watchers` is to answer, by a look at each term."""
+    return (
+        marks.everything
+        or bool(watched.repelled_by & marks.terms)
+        or bool(watched.claims & marks.claims)
+        or any(
+            term.covers(namespace, labels_of(namespace)) and matches(term.selector, dict(labels))
+            for namespace, labels in marks.pods
+            for term in watched.terms
+        )
+    )
+
+
+@given(st.lists(WATCHED, max_size=8), st.data(), MARKS)
+def test_it_finds_those_that_a_look_at_each_finds(
+    all_watched: list[Watched], data: st.DataObject, marks: Marks
+) -> None:
+    index = Watchers()
+    there = {watching(number, watched) for number, watched in enumerate(all_watched)}
+    for each in there:
+        index.add(each)
+    gone = data.draw(st.sets(st.sampled_from(sorted(there, key=repr)))) if there else set()
+    for each in gone:
+        index.discard(each)
+    there -= gone
+    assert index.touched(marks, labels_of) == {
+        each for each in there if each.watched is not None and bears_on(marks, each.watched)
+    }
+    for each in there:
+        index.discard(each)
+    assert not any(vars(index).values())
+
+
+# --- what one change costs ------------------------------------------------------------------------------
+
+
+def one(selector: Selector, *namespaces: str) -> PeerTerm:
+    """A term of these namespaces, or of all."""
+    return PeerTerm("zone", selector, namespaces, None if namespaces else ())
+
+
+def is_in(key: str, *values: str) -> SelectorTerm:
+    return SelectorTerm(key, "In", values)
+
+
+X: Labels = (("app", "x"), ("job", "j7"))
+CROWD = MAX_LOOKED_AT
+COSTS: dict[str, tuple[Callable[[int], PeerTerm], int, int]] = {
+    "equal terms": (lambda _: one((is_in("app", "x"),), "ns"), 1, CROWD),
+    "unlike labels": (lambda i: one((is_in("job", f"j{i}"),), "ns"), 1, 1),
+    "one label in common, another unlike": (
+        lambda i: one((is_in("app", "x"), is_in("job", f"j{i}")), "ns"),
+        2,  # the first term stood where none did
+        1,
+    ),
+    "keys that must be there": (lambda i: one((SelectorTerm(f"k{i}", "Exists"),)), 0, 0),
+    "another namespace": (lambda _: one((is_in("app", "x"),), "elsewhere"), 0, 0),
+    "a crowd that a look would exclude": (
+        lambda i: one((is_in("app", "x"), SelectorTerm("app", "NotIn", ("x", str(i))))),
+        0,
+        CROWD,
+    ),
+    "a crowd that requires nothing": (lambda i: one((SelectorTerm(f"k{i}", "DoesNotExist"),)), 0, CROWD),
+}
+"""What many needs watch; the terms that one pod is held against; the needs that count as touched."""
+
+
+@pytest.mark.parametrize(("term", "looks", "found"), COSTS.values(), ids=COSTS)
+def test_one_pod_is_held_against_few_terms(
+    term: Callable[[int], PeerTerm], looks: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, asked = Watchers(), list[Selector]()
+    for number in range(CROWD):
+        index.add(needs(number, term(number)))
+
+    def noted(selector: Selector, labels: Mapping[str, str]) -> bool:
+        asked.append(selector)
+        return matches(selector, labels)
+
+    monkeypatch.setattr(watchers, "matches", noted)
+    assert len(index.touched(Marks({("ns", X)}), labels_of)) == found
+    assert len(asked) == looks
+
+
+def test_a_crowd_takes_nothing_from_the_precision_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchers, "MAX_LOOKED_AT", 20)
+    index = Watchers()
+    for number in range(50):
+        index.add(needs(number, one((is_in("app", "x"), SelectorTerm("r", "NotIn", (str(number),))))))
+    index.add(mine := needs(50, one((is_in("job", "j7"), SelectorTerm("app", "NotIn", ("x",))), "ns")))
+    found = index.touched(Marks({("ns", X)}), labels_of)
+    assert (len(found), mine in found) == (50, False)
+
+
+def test_needs_that_watch_very_much_are_touched_by_every_change() -> None:
+    index, wide = Watchers(), tuple(one((is_in("job", f"j{i}"),)) for i in range(MAX_WATCHED + 1))
+    index.add(needs(1, *wide))
+    index.add(needs(2, *wide[1:]))
+    assert {each.quotas[0][2] for each in index.touched(Marks({("ns", ())}), labels_of)} == {1}
+
+
+def test_changes_that_gather_are_bounded() -> None:
+    gathered = Marks()
+    for number in range(MAX_MARKS + 1):
+        gathered.add(Marks({("ns", (("i", str(number)),))}))
+    assert gathered == Marks(everything=True)
+
+
+def test_a_pod_event_is_held_against_few_terms_of_refused_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many gangs wait: each keeps away from pods of its own application."""
+    world = World(auto=False).start(node("a", FULL), node("b", FULL))
+    world.see(replace(other("filler", "a"), gpus=FULL, gpu_resource="nvidia.com/gpu"))
+    for number in range(40):
+        app = (("app", f"app-{number}"),)
+        apart = PeerRules(anti_affinity=(one((is_in("app", f"app-{number}"),), "ns"),))
+        world.see(pod(f"p{number}", gang="", gpus=1, labels=app, peers=apart))
+        world.solve(no(world.solves[0]))
+    looks: list[SelectorTerm] = []
+
+    def noted(requirement: SelectorTerm, labels: Mapping[str, str]) -> bool:
+        looks.append(requirement)
+        return satisfies(requirement, labels)
+
+    satisfies = peers._satisfies
+    monkeypatch.setattr(peers, "_satisfies", noted)
+    world.see(other("x", "a", {"app": "other"}))
+    assert (looks, world.solves) == ([], [])
+    world.gone("x")
+    assert (looks, world.solves) == ([], [])
+
+
+def test_gangs_that_hold_places_are_looked_at_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are woken: they may fit."""
+    waiting = World().coordinator.lives.backlog
+    looks: list[Needs] = []
+
+    def never(needs: Needs, *_: object) -> bool:
+        looks.append(needs)
+        return False
+
+    monkeypatch.setattr(backlog, "may_fit_now", never)
+    for number in range(2000):
+        group: Any = None  # nobody looks at it
+        held = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, needs=needs(0), kept={"u"})
+        waiting.refused(held)
+    woken = waiting.freed({"a"}, Marks(), anywhere=False, update_at=0.0)
+    assert len(looks) <= 1024
+    assert len(woken) == 2000 - len(looks)
