@@ -33,7 +33,8 @@ class Kept:
 
     def let_go_of_taken(self, node: str) -> None:
         """Let go of places on this node that others have taken, or that the node has no more."""
-        for key in sorted(self._keeping):
+        held = self._ledger.on_node(node).keys() & self._ledger.held.keys()
+        for key in sorted(key for key in self._keeping if not self._gangs[key].kept.isdisjoint(held)):
             gang = self._gangs[key]
             here = [usage for usage in self.places(gang) if usage.node == node]
             uids = {usage.pod_uid for usage in here}

@@ -51,8 +51,9 @@ from muster.placement.order import scheduling_order
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 """Phases in which a gang that was refused still waits."""
-_WOKEN_AT_ONCE = 2000
-"""Refused gangs that are queued again in one event, some 20 ms; the others follow in the next events."""
+_WOKEN_AT_ONCE = 250
+"""Refused gangs that are queued again in one event, some 5 ms, or 40 ms if each has 32 terms. The
+others follow in the next events."""
 _AT_ONCE = 32
 """Gangs that are looked at for one event at most, until one is for the planner."""
 _PROMPT = 16
