@@ -193,8 +193,7 @@ async def test_errors_have_a_code_and_a_sentence(bench: Bench, case: str) -> Non
 
 
 def in_tree_report() -> v1.ReportInTreeRequest:
-    first = v1.InTreeAnswer(pods=[0, 2], refused_nodes=[0, 2], refused_by=[1, 0], room_nodes=[1], room=[3])
-    first.scored_nodes, first.scores = [1, 0], [100, 7]
+    first = v1.InTreeAnswer(pods=[0, 2], refused=b"\2\0\1", room=b"\0\3\0", scores=b"\7\144\0")
     everywhere = v1.InTreeRefusal(plugin="VolumeBinding", reason="unbound")
     second = v1.InTreeAnswer(pods=[1], everywhere=everywhere, missing_claims=["data"])
     return v1.ReportInTreeRequest(
@@ -204,6 +203,8 @@ def in_tree_report() -> v1.ReportInTreeRequest:
         nodes=["a", "b", "c"],
         refusals=[v1.InTreeRefusal(plugin="VolumeZone", reason="zone"), v1.InTreeRefusal(reason="full")],
         answers=[first, second],
+        part=2,
+        more=True,
     )
 
 
@@ -212,7 +213,7 @@ async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -
     await bench.shim.call("ReportInTree", in_tree_report(), v1.ReportInTreeResponse)
     first = calls.InTreeAnswer({"a": "full", "c": "VolumeZone: zone"}, {"b": 3})
     second = calls.InTreeAnswer(everywhere="VolumeBinding: unbound", missing_claims=("data",))
-    said = calls.InTreeReport(3, "default/ack/g", 9, (((0, 2), first), ((1,), second)))
+    said = calls.InTreeReport(3, "default/ack/g", 9, (((0, 2), first), ((1,), second)), 2, True)
     assert bench.gangs.asked == [("report_in_tree", said)]
     assert [answer.scores for _, answer in bench.gangs.asked[0][1].answers] == [{"b": 100, "a": 7}, {}]
 
@@ -220,11 +221,11 @@ async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"refused_nodes": [7, 0]},
-        {"refused_by": [0]},
-        {"refused_by": [0, 5]},
-        {"scores": [1]},
-        {"scored_nodes": [0, 3]},
+        {"refused": b"\1"},
+        {"refused": b"\0\0\3"},
+        {"refused": b"\0\0\0\0"},
+        {"room": b"\1\1"},
+        {"scores": b"\1\1\1\1"},
     ],
 )
 async def test_an_in_tree_report_that_points_at_nothing_is_refused(

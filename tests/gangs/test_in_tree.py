@@ -200,6 +200,50 @@ def test_members_with_different_volumes_go_where_each_one_lies() -> None:
     assert homes == {"a": "n30", "b": "n07"}
 
 
+def test_a_long_report_counts_once_all_of_it_is_there() -> None:
+    world = cluster()
+    world.see(claiming("a"), claiming("b"))
+    world.report(but("n30"), of=((0,),), more=True)
+    assert not world.verdicts
+    with pytest.raises(StaleError):
+        world.report(but("n01"), of=((1,),), part=2)
+    world.report(but("n31"), of=((0,),), more=True)  # from its beginning, after a failure
+    world.report(but("n07"), of=((1,),), part=1)
+    homes = {name: world.home(i) for i, (name, _) in enumerate(world.verdict().members)}
+    assert homes == {"a": "n31", "b": "n07"}
+
+
+def test_nothing_of_an_old_report_is_left_for_a_new_question() -> None:
+    world = cluster()
+    world.see(claiming("a", gang=""))
+    world.report(but("n30"), more=True)
+    world.connect()
+    with pytest.raises(StaleError):
+        world.report(but("n30"), part=1)
+    world.report(but("n31"))
+    assert world.home(0, "a") == "n31"
+
+
+class _Counted(dict[str, str]):
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_answer_of_many_pods_is_compared_once() -> None:
+    world = cluster()
+    world.see(*(wishing(f"m{i}", of=64, peers=PeerRules(volume_claims=(f"c{i}",))) for i in range(64)))
+    world.report(but("n03"))
+    refused = _Counted(but("n03").refused)
+    _Counted.compared = 0
+    world.report(InTreeAnswer(refused), of=(tuple(range(64)),))
+    assert _Counted.compared <= 2
+
+
 def test_many_gangs_without_their_claims_are_refused_a_few_at_a_time() -> None:
     world = cluster()
     for i in range(100):

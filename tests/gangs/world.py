@@ -215,12 +215,16 @@ class World:
         *answers: InTreeAnswer,
         of: tuple[tuple[int, ...], ...] = (),
         question: AskInTree | None = None,
+        part: int = 0,
+        more: bool = False,
     ) -> None:
         """Answer a question, the last one unless it is given: `of` are the indices of the pods that get each
-        answer; all get one."""
+        answer; all get one. `part` of a long report, of which `more` are to come."""
         asked = question or self.questions[-1]
         pods = of or (tuple(range(len(asked.pods))),)
-        told = InTreeReport(self.epoch, asked.gang, asked.question, tuple(zip(pods, answers, strict=True)))
+        told = InTreeReport(
+            self.epoch, asked.gang, asked.question, tuple(zip(pods, answers, strict=True)), part, more
+        )
         self.take(self.coordinator.report_in_tree(self.now, told))
 
     def bind(self, answer: PermitAnswer, members: Iterable[int] = (), gang: str = "g") -> None:

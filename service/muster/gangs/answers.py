@@ -142,12 +142,14 @@ def in_tree(lives: Lives, report: InTreeReport) -> None:
     """Take in what the in-tree plugins answer for a gang.
 
     Raises:
-        StaleError: the epoch is not the current one, or no such question is open.
+        StaleError: the epoch is not the current one, no such question is open, or a part is out of order.
     """
     gang = lives.gangs.get(report.gang)
     if gang is None or report.epoch != lives.epoch:
         raise StaleError(f"gang {report.gang}: epoch {report.epoch} is not current, or the gang is gone")
-    lives.answered(gang, lives.in_tree.take(report))
+    changed = lives.in_tree.take(report)
+    if not report.more:
+        lives.answered(gang, changed)
 
 
 def _current(lives: Lives, ref: PlanRef) -> Gang:

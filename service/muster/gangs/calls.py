@@ -77,12 +77,17 @@ class InTreeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class InTreeReport:
-    """One ReportInTree: answers with the indices of the pods, in the question's order, that get them."""
+    """One ReportInTree: answers with the indices of the pods, in the question's order, that get them.
+
+    A long report comes in parts, numbered from 0; `more` are to come.
+    """
 
     epoch: int
     gang: str
     question: int
     answers: tuple[tuple[tuple[int, ...], InTreeAnswer], ...]
+    part: int = 0
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _NOTHING = InTreeAnswer()
 @dataclass(slots=True)
 class _Record:
     """What was asked about one gang. `until`: when it is planned without answers. `answers` by pod UID;
-    `version` rises as they change."""
+    `version` rises as they change. `parts` are of a report that has not come in full."""
 
     number: int
     uids: tuple[str, ...]
@@ -47,6 +47,7 @@ class _Record:
     answered: bool = False
     answers: dict[str, InTreeAnswer] = field(default_factory=dict)
     version: int = 0
+    parts: list[InTreeReport] = field(default_factory=list)
 
 
 class InTree:
@@ -103,15 +104,24 @@ class InTree:
         that refuses nothing, unless a plugin has refused a planned node before.
 
         Raises:
-            StaleError: it answers no question that is open.
+            StaleError: it answers no question that is open, or is a part out of order.
         """
         record = self._records.get(report.gang)
         if record is None or record.number != report.question:
             raise StaleError(f"gang {report.gang}: question {report.question} is not the current one")
-        found = {record.uids[pod]: answer for pods, answer in report.answers for pod in pods}
-        changed = found != record.answers
+        if report.part == 0:
+            record.parts = []
+        if report.part != len(record.parts):
+            raise StaleError(f"gang {report.gang}: part {report.part} does not follow the one before")
+        record.parts.append(report)
+        if report.more:
+            return False
+        parts, record.parts = record.parts, []
+        found = {record.uids[pod]: answer for part in parts for pods, answer in part.answers for pod in pods}
+        alike = _alike(found, record.answers)
+        changed = alike != record.answers
         if changed and report.gang not in self._suspects:
-            changed = _telling(found) != _telling(record.answers)
+            changed = _telling(alike) != _telling(record.answers)
         record.answers, record.answered = found, True
         record.version += changed
         return changed
@@ -197,6 +207,7 @@ class InTree:
 
     def _question(self, gang: Gang, record: _Record) -> AskInTree:
         record.number, record.uids, record.answered = next(self._numbers), self._concerned(gang), False
+        record.parts = []
         names = {pod.uid: pod.name for pod in gang.group.unbound}
         pods = tuple((names[uid], uid) for uid in record.uids)
         return AskInTree(gang.key, record.number, gang.group.gang.namespace, pods)
@@ -232,6 +243,20 @@ class InTree:
 def _concerns(pod: Pod) -> bool:
     """Whether plugins may say of the pod what the planner does not know."""
     return pod.preferences or bool(pod.peers.volume_claims)
+
+
+def _alike(found: Mapping[str, InTreeAnswer], before: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
+    """Return what was found, with an equal answer of `before` in place of each, by pod UID: large answers of
+    many pods are then compared once."""
+    compared: dict[tuple[int, int], bool] = {}
+    alike = {}
+    for uid, new in found.items():
+        old = before.get(uid, _NOTHING)
+        pair = (id(new), id(old))
+        if pair not in compared:
+            compared[pair] = new == old
+        alike[uid] = old if compared[pair] else new
+    return alike
 
 
 def _telling(answers: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:

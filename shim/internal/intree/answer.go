@@ -3,6 +3,8 @@ package intree
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"iter"
 	"slices"
 	"time"
 
@@ -13,45 +15,91 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
+	"muster.dev/shim/internal/metrics"
 	"muster.dev/shim/internal/musterv1"
 )
 
-// answerAll answers these questions, and reports what has changed. It may take many seconds where many gangs wait.
-// Questions that come meanwhile go between: the service waits for their answers, and plans without after a time.
-func (a *Asker) answerAll(ctx context.Context, due []*question) {
-	if !a.answerSome(ctx, due[:1]) {
+// work is an answer that is being made, in slices.
+type work struct {
+	why   why
+	next  func() (struct{}, bool) // goes on for a slice; false when all is done
+	stop  func()
+	began time.Time // the slice
+}
+
+// slice works on a question for a moment.
+func (a *Asker) slice(ctx context.Context, q *question, because why) {
+	began := time.Now()
+	a.turns.take(q, because)
+	w := a.works[q]
+	if w == nil {
+		w = a.begin(ctx, q, because)
+	}
+	w.began = began
+	if _, more := w.next(); !more {
+		w.stop()
+		delete(a.works, q)
+	}
+	took := time.Since(began)
+	metrics.InTree(took)
+	if because != first {
+		if full := began.Add(-credit); a.restUntil.Before(full) {
+			a.restUntil = full
+		}
+		a.restUntil = a.restUntil.Add((1 + restShare) * took)
+	}
+	a.tidy()
+}
+
+// begin makes the work; it runs in slices, on Run's goroutine in effect.
+func (a *Asker) begin(ctx context.Context, q *question, because why) *work {
+	w := &work{why: because}
+	w.next, w.stop = iter.Pull(func(yield func(struct{}) bool) {
+		on := true
+		a.answer(ctx, q, func() bool {
+			if on && time.Since(w.began) >= a.sliceFor {
+				on = yield(struct{}{})
+			}
+			return on && ctx.Err() == nil
+		})
+	})
+	a.works[q] = w
+	return w
+}
+
+// tidy ends work on questions that are gone or replaced.
+func (a *Asker) tidy() {
+	for q, w := range a.works {
+		if !a.open(q) {
+			w.stop()
+			delete(a.works, q)
+		}
+	}
+}
+
+func (a *Asker) endWorks() {
+	for q, w := range a.works {
+		w.stop()
+		delete(a.works, q)
+	}
+}
+
+func (a *Asker) open(q *question) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.questions[q.asked.Gang] == q
+}
+
+// answer answers one question. `pause` lets others have their turn, and says whether to go on.
+func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
+	a.began(q)
+	if err := a.current(); err != nil {
+		klog.FromContext(ctx).Error(err, "The cluster can't be listed for in-tree answers")
+		a.again(q)
 		return
 	}
-	for i := range due[1:] {
-		if first := a.unanswered(time.Now()); len(first) > 0 && !a.answerSome(ctx, first) {
-			return
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		a.answer(ctx, due[1+i])
-	}
-}
-
-// answerSome answers on a new snapshot; whether there is one.
-func (a *Asker) answerSome(ctx context.Context, due []*question) bool {
-	if err := a.renew(); err != nil {
-		klog.FromContext(ctx).Error(err, "The cluster can't be listed for in-tree answers")
-		return false
-	}
-	for _, q := range due {
-		if ctx.Err() != nil {
-			return false
-		}
-		a.answer(ctx, q)
-	}
-	return true
-}
-
-// answer answers one question on the snapshot as it is.
-func (a *Asker) answer(ctx context.Context, q *question) {
 	pods, left := a.waiting(q)
-	kinds := a.sorter.kinds(pods, a.inspector.snapshot.IsPVCUsedByPods)
+	kinds := a.sorter.kinds(pods, a.single)
 	if a.early(q, pods, kinds) {
 		return
 	}
@@ -59,43 +107,46 @@ func (a *Asker) answer(ctx context.Context, q *question) {
 		a.drop(q)
 		return
 	}
-	began := time.Now()
-	report := a.inspect(ctx, pods, kinds)
-	report.Epoch, report.Gang, report.Question = q.epoch, q.asked.Gang, q.asked.Question
-	a.send(ctx, q, report)
-	if slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod != nil && prefers(pod) }) {
-		a.scoreAgain(q, time.Since(began))
+	if report := a.inspect(ctx, pods, kinds, pause); report != nil {
+		a.send(ctx, q, report)
+		if slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod != nil && prefers(pod) }) {
+			a.setDue(q, scoresAfter)
+		}
 	}
 }
 
-// renew takes a snapshot of the cluster.
-func (a *Asker) renew() error {
-	if a.scorer != nil {
-		a.scorer.begin()
-	}
-	return a.inspector.snapshot.renew(a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), a.pods)
-}
-
-// inspect answers for each kind of pods.
-func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind) *musterv1.ReportInTreeRequest {
-	r := newReporter()
+// inspect answers for each kind of pods; nil if it was not to go on.
+func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, pause func() bool) []*musterv1.ReportInTreeRequest {
+	r := &reporter{}
 	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
 	for _, k := range kinds {
 		if len(k.missing) > 0 {
-			r.add(k, answer{})
+			r.add(k, pack(answer{}, a.inspector.snapshot.names))
 			continue
 		}
 		alike := make([]*v1.Pod, len(k.pods))
 		for i, at := range k.pods {
 			alike[i] = pods[at]
 		}
-		found := a.inspector.inspect(ctx, alike)
-		if found.everywhere == nil {
-			found.scores = rated.of(ctx, alike[0], found.refused)
+		key := keyOf(k, alike[0])
+		found := a.round.kept[key]
+		if found == nil {
+			kept, names := a.round.kept, a.inspector.snapshot.names
+			said := a.inspector.inspect(ctx, alike, pause)
+			if said.everywhere == nil {
+				said.scores = rated.of(ctx, alike[0], said.refused)
+			}
+			if !pause() {
+				return nil
+			}
+			found = pack(said, names)
+			if len(kept) < keptAnswers {
+				kept[key] = found
+			}
 		}
 		r.add(k, found)
 	}
-	return r.report
+	return r.report()
 }
 
 // waiting are the question's pods that are not bound, nil for the others; it notes their claims.
@@ -108,7 +159,7 @@ func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
 			continue
 		}
 		pods[i], left = pod, left+1
-		for at := range pod.Spec.Volumes {
+		for at := range pod.Spec.Volumes[:min(len(pod.Spec.Volumes), volumesAtMost)] {
 			if claim := claimName(pod, &pod.Spec.Volumes[at]); claim != "" {
 				claims.Insert(pod.Namespace + "/" + claim)
 			}
@@ -120,16 +171,19 @@ func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
 	return pods, left
 }
 
+// began notes that what has changed until now is looked at.
+func (a *Asker) began(q *question) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	q.named, q.causes = false, a.causes
+	q.due, q.notUntil = time.Now().Add(never), time.Now().Add(renewAfter)
+}
+
 // early says that the informers do not know all yet, and sets the time of the next try. A pod's claims may
 // come a moment after it, as those of ephemeral volumes always do.
 func (a *Asker) early(q *question, pods []*v1.Pod, kinds []*kind) bool {
-	lacks := false
-	for _, pod := range pods {
-		lacks = lacks || pod == nil
-	}
-	for _, k := range kinds {
-		lacks = lacks || len(k.missing) > 0
-	}
+	lacks := slices.Contains(pods, nil) ||
+		slices.ContainsFunc(kinds, func(k *kind) bool { return len(k.missing) > 0 })
 	q.tries++
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,34 +191,57 @@ func (a *Asker) early(q *question, pods []*v1.Pod, kinds []*kind) bool {
 		q.due = time.Now().Add(retryAfter)
 		return true
 	}
-	q.due = time.Now().Add(never)
+	q.answered = true
 	return false
 }
 
-// scoreAgain sets the time at which a question is answered for new scores. However many there are, such answers
-// take a part of the time alone, as renewals do.
-func (a *Asker) scoreAgain(q *question, took time.Duration) {
+// setDue sets the time at which a question is answered again without a cause.
+func (a *Asker) setDue(q *question, after time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	q.due = time.Now().Add(max(scoresAfter, restShare*took*time.Duration(len(a.questions))))
+	if due := time.Now().Add(after); due.Before(q.due) {
+		q.due = due
+	}
 }
 
-// send reports to the service unless it has heard the same already. A report that fails is tried again with
-// the next renewal.
-func (a *Asker) send(ctx context.Context, q *question, report *musterv1.ReportInTreeRequest) {
-	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(report)
-	if err == nil && bytes.Equal(text, q.last) {
+// again tries a question once more, each time after a longer pause.
+func (a *Asker) again(q *question) {
+	pause := min(reportAfter<<min(q.failures, 10), reportAtMost)
+	q.failures++
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	q.due, q.notUntil = time.Now().Add(pause), time.Now().Add(pause)
+}
+
+// send reports to the service unless it has heard the same already.
+func (a *Asker) send(ctx context.Context, q *question, parts []*musterv1.ReportInTreeRequest) {
+	digest := sha256.New()
+	for _, part := range parts {
+		part.Epoch, part.Gang, part.Question = q.epoch, q.asked.Gang, q.asked.Question
+		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(part)
+		if err != nil { // a name that is not UTF-8
+			klog.FromContext(ctx).Error(err, "In-tree answers can't be reported", "gang", part.Gang)
+			return
+		}
+		digest.Write(text)
+	}
+	sum := digest.Sum(nil)
+	if bytes.Equal(sum, q.last) {
 		return
 	}
-	switch err := a.report(ctx, report); status.Code(err) {
-	case codes.OK:
-		q.last = text
-	case codes.FailedPrecondition, codes.InvalidArgument, codes.Unimplemented:
-		a.drop(q)
-	default:
-		klog.FromContext(ctx).V(3).Info("Reporting in-tree answers again", "gang", report.Gang, "error", err)
-		a.touched()
+	for _, part := range parts {
+		switch err := a.report(ctx, part); status.Code(err) {
+		case codes.OK:
+		case codes.FailedPrecondition, codes.InvalidArgument, codes.Unimplemented:
+			a.drop(q)
+			return
+		default:
+			klog.FromContext(ctx).V(3).Info("Reporting in-tree answers again", "gang", part.Gang, "error", err)
+			a.again(q)
+			return
+		}
 	}
+	q.last, q.failures = sum, 0
 }
 
 // drop forgets a question, unless another has replaced it.

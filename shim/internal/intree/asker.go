@@ -9,20 +9,26 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"muster.dev/shim/internal/metrics"
 	"muster.dev/shim/internal/musterv1"
 )
 
 const (
-	// renewAfter is the least time between two renewals.
+	// renewAfter is the least time between two renewals of one question.
 	renewAfter = time.Second
-	// restShare bounds what renewals cost: after one that took T comes a pause of at least restShare × T.
+	// sliceFor is how long one question is worked on; then it is the turn of another.
+	sliceFor = 25 * time.Millisecond
+	// restShare bounds what renewals cost: one that took T is followed by a pause of restShare × T. After a long rest
+	// the pauses may wait, for `credit` together: so what is rare is answered at once.
 	restShare = 4
+	credit    = 4 * time.Second
+	// worksAtMost bounds how many questions are worked on in turns, and worksOfOne how many of one namespace.
+	worksAtMost, worksOfOne = 64, 4
 	// retryAfter: the informers may know a pod or its claims a moment later than the service does.
 	retryAfter = 50 * time.Millisecond
 	// retries so often; then what is known is reported.
@@ -31,13 +37,15 @@ const (
 	// scoresAfter is the least time between two answers for the sake of scores. What changes scores alone is no
 	// cause of a renewal: they never make pods fit.
 	scoresAfter = 30 * time.Second
+	// reportAfter is the first pause before a report that failed is tried again. It doubles up to reportAtMost.
+	reportAfter, reportAtMost = time.Second, time.Minute
 )
 
 // Report sends one report to the service.
 type Report func(context.Context, *musterv1.ReportInTreeRequest) error
 
 // Asker keeps the service's questions, answers them, and answers again when a cause may have changed. All of it
-// runs on one goroutine, but for the nodes of one inspection (coresShare).
+// runs on one goroutine, but for the nodes of one batch (coresShare).
 type Asker struct {
 	handle fwk.Handle
 	report Report
@@ -46,30 +54,46 @@ type Asker struct {
 	mu        sync.Mutex
 	epoch     uint64
 	questions map[string]*question
-	changed   bool      // a cause may have changed since the last renewal began
-	renewAt   time.Time // not before
+	causes    uint64 // counts events that may change the answers of all questions
+	events    uint64 // counts these, and those that may change the answers of some
+
+	// What the handlers hear first is no cause: Run waits for it.
+	heard []cache.InformerSynced
 
 	// Of Run's goroutine alone.
 	pods      corelisters.PodLister
 	inspector *inspector
 	scorer    *scorer // nil if the profile has no plugin that scores by preferences
 	sorter    *sorter
+	round     round
+	works     map[*question]*work
+	turns     turns
+	restUntil time.Time // renewals rest; long past after a long rest
+	sliceFor  time.Duration
 }
 
-// question is one of the service's. What stands below `epoch` belongs to Run's goroutine, but for `claims` and
-// `due`, which the lock guards.
+// question is one of the service's. What stands below `epoch` is guarded by the lock.
 type question struct {
-	asked  *musterv1.InTreeQuestion
-	epoch  uint64
-	claims sets.Set[string] // namespace/name of the claims that its pods name
-	due    time.Time        // when it is answered for the first time, or tried again; then far away
-	tries  int
-	last   []byte // the last report
+	asked    *musterv1.InTreeQuestion
+	epoch    uint64
+	claims   sets.Set[string] // namespace/name of the claims that its pods name
+	due      time.Time        // when it is answered first, or again without a cause
+	notUntil time.Time        // no renewal before
+	answered bool
+	named    bool   // an object that its pods name has changed since its last inspection began
+	causes   uint64 // as they were then
+
+	// Of Run's goroutine alone.
+	tries, failures int
+	last            []byte // digest of the last report
 }
 
 // New makes an asker that is idle until Run.
 func New(handle fwk.Handle, report Report) *Asker {
-	return &Asker{handle: handle, report: report, wake: make(chan struct{}, 1), questions: map[string]*question{}}
+	return &Asker{
+		handle: handle, report: report, wake: make(chan struct{}, 1), questions: map[string]*question{},
+		works: map[*question]*work{}, turns: newTurns(), sliceFor: sliceFor,
+	}
 }
 
 // Begin forgets the questions of an earlier session. Epoch 0: there is none.
@@ -84,7 +108,7 @@ func (a *Asker) Begin(epoch uint64) {
 func (a *Asker) Ask(asked *musterv1.InTreeQuestion) {
 	a.mu.Lock()
 	if a.epoch != 0 && len(asked.Names) == len(asked.Uids) {
-		a.questions[asked.Gang] = &question{asked: asked, epoch: a.epoch}
+		a.questions[asked.Gang] = &question{asked: asked, epoch: a.epoch, causes: a.causes}
 	}
 	a.mu.Unlock()
 	a.nudge()
@@ -130,9 +154,15 @@ func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) e
 	if err := a.prepareScores(ctx, scoring); err != nil {
 		return err
 	}
-	a.sorter = &sorter{claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister()}
+	a.sorter = &sorter{
+		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
+		scores: a.scorer != nil, whole: len(a.handle.Extenders()) > 0,
+	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.DynamicResourceAllocation) {
 		a.sorter.devices = factory.Resource().V1().ResourceClaims().Lister()
+		if manager := a.handle.SharedDRAManager(); manager != nil {
+			a.sorter.classes = manager.DeviceClassResolver()
+		}
 	}
 	return a.watch(factory, plugins)
 }
@@ -159,18 +189,15 @@ func (a *Asker) prepareScores(ctx context.Context, scoring []config.Plugin) erro
 
 // Run answers until the context ends; Prepare has been called.
 func (a *Asker) Run(ctx context.Context) {
+	if !cache.WaitForCacheSync(ctx.Done(), a.heard...) {
+		return
+	}
 	timer := time.NewTimer(never)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		due, renews, next := a.due(time.Now())
-		if len(due) > 0 {
-			began := time.Now()
-			a.answerAll(ctx, due)
-			took := time.Since(began)
-			metrics.InTree(took)
-			if renews {
-				a.rest(max(renewAfter, restShare*took))
-			}
+		q, why, next := a.next(time.Now())
+		if q != nil {
+			a.slice(ctx, q, why)
 			continue
 		}
 		timer.Reset(next)
@@ -180,74 +207,98 @@ func (a *Asker) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
+	a.endWorks()
 }
 
-// due lists what is to be answered now: questions whose time has come, and all if a cause has changed and a
-// renewal may begin. Without any, `next` says how long to wait.
-func (a *Asker) due(now time.Time) (due []*question, renews bool, next time.Duration) {
+// why a question is worked on.
+type why int
+
+const (
+	first   why = iota // it has no answer yet
+	named              // an object that its pods name has changed
+	changed            // something else has changed, or time has passed
+)
+
+// wants says why the question is to be worked on next, and from when.
+func (q *question) wants(causes uint64) (why, time.Time) {
+	switch {
+	case !q.answered:
+		return first, q.due
+	case q.named:
+		return named, q.notUntil
+	case q.causes < causes:
+		return changed, q.notUntil
+	}
+	return changed, q.due
+}
+
+// next picks the question whose turn it is; without any, `wait` says how long there is none. Renewals rest for a
+// part of the time. So they go before first answers when they may, and nobody can keep them waiting.
+func (a *Asker) next(now time.Time) (best *question, because why, wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	next = never
-	if len(a.questions) == 0 {
-		a.changed = false
-	}
-	if a.changed {
-		next = a.renewAt.Sub(now)
-		renews = next <= 0
+	wait = never
+	working := map[string]int{}
+	for q := range a.works {
+		working[q.asked.Namespace]++
 	}
 	for _, q := range a.questions {
-		if wait := q.due.Sub(now); wait <= 0 || renews {
-			q.due = now.Add(never)
-			due = append(due, q)
-		} else {
-			next = min(next, wait)
+		is, from := q.wants(a.causes)
+		if work := a.works[q]; work != nil {
+			is, from = work.why, now
+		} else if len(a.works) >= worksAtMost || working[q.asked.Namespace] >= worksOfOne {
+			continue
+		}
+		if is != first && from.Before(a.restUntil) {
+			from = a.restUntil
+		}
+		if from.After(now) {
+			wait = min(wait, from.Sub(now))
+		} else if best == nil || a.turns.before(q, is, best, because) {
+			best, because = q, is
 		}
 	}
-	if renews {
-		a.changed = false
-	}
-	return due, renews, next
+	return best, because, wait
 }
 
-// unanswered lists the questions whose time has come since `due` was asked.
-func (a *Asker) unanswered(now time.Time) (found []*question) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, q := range a.questions {
-		if !q.due.After(now) {
-			q.due = now.Add(never)
-			found = append(found, q)
-		}
-	}
-	return found
-}
+// touched notes that a cause of all answers may have changed.
+func (a *Asker) touched() { a.touchedBy("") }
 
-func (a *Asker) rest(pause time.Duration) {
+// touchedBy is touched, for an object that says which claim it belongs to: questions that name it go first.
+func (a *Asker) touchedBy(claim string) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.renewAt = time.Now().Add(pause)
-}
-
-// touched notes that a cause of answers may have changed.
-func (a *Asker) touched() {
-	a.mu.Lock()
+	a.causes++
+	a.events++
 	open := len(a.questions) > 0
-	a.changed = a.changed || open
+	a.name(claim)
 	a.mu.Unlock()
 	if open {
 		a.nudge()
 	}
 }
 
-// claimTouched is touched, for a claim that some question names.
+// claimTouched notes that a claim has changed: that is a cause for the questions that name it.
 func (a *Asker) claimTouched(key string) {
 	a.mu.Lock()
-	named := false
-	for _, q := range a.questions {
-		named = named || q.claims.Has(key)
+	found := a.name(key)
+	if found {
+		a.events++
 	}
 	a.mu.Unlock()
-	if named {
-		a.touched()
+	if found {
+		a.nudge()
 	}
+}
+
+// name marks the questions that name a claim.
+func (a *Asker) name(claim string) (found bool) {
+	if claim == "" {
+		return false
+	}
+	for _, q := range a.questions {
+		if q.claims.Has(claim) {
+			q.named, found = true, true
+		}
+	}
+	return found
 }

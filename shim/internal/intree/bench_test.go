@@ -11,13 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/kubernetes/pkg/scheduler/apis/config"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
-	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
-	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
 	"k8s.io/utils/ptr"
 )
 
@@ -49,8 +42,9 @@ func BenchmarkAnswer(b *testing.B) {
 			})
 			b.Run("answer", func(b *testing.B) {
 				for b.Loop() {
-					kinds := a.sorter.kinds(pods, a.inspector.snapshot.IsPVCUsedByPods)
-					if report := a.inspect(ctx, pods, kinds); len(report.Answers) == 0 {
+					clear(a.round.kept)
+					kinds := a.sorter.kinds(pods, a.single)
+					if report := a.inspect(ctx, pods, kinds, always); len(report) == 0 {
 						b.Fatal("no answer")
 					}
 				}
@@ -97,13 +91,8 @@ func userOf(i int, claim, node string) *v1.Pod {
 }
 
 func benchAsker(ctx context.Context, b *testing.B, members []runtime.Object) (*Asker, []*v1.Pod) {
-	schedulermetrics.Register()
-	client := fake.NewClientset()
-	add := func(object runtime.Object) {
-		if err := client.Tracker().Add(object); err != nil {
-			b.Fatal(err)
-		}
-	}
+	objects := members
+	add := func(object runtime.Object) { objects = append(objects, object) }
 	for i := range benchNodes {
 		name := fmt.Sprintf("n%d", i)
 		add(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name, v1.LabelTopologyZone: "z"}}})
@@ -112,9 +101,6 @@ func benchAsker(ctx context.Context, b *testing.B, members []runtime.Object) (*A
 		}}})
 	}
 	add(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Provisioner: "csi.example.com", VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)})
-	for _, object := range members {
-		add(object)
-	}
 	for i := benchMembers; i < benchMembers+benchPods; i++ {
 		add(claim(i, "late", fmt.Sprintf("pv%d", i)))
 		pv := volumeOf(i, "")
@@ -122,27 +108,10 @@ func benchAsker(ctx context.Context, b *testing.B, members []runtime.Object) (*A
 		add(pv)
 		add(userOf(i, fmt.Sprintf("c%d", i), fmt.Sprintf("n%d", i%benchNodes)))
 	}
-	factory := informers.NewSharedInformerFactory(client, 0)
-	handle, err := frameworkruntime.NewFramework(ctx, nil, nil,
-		frameworkruntime.WithClientSet(client), frameworkruntime.WithInformerFactory(factory),
-		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())))
-	if err != nil {
-		b.Fatal(err)
-	}
-	a := New(handle, nil)
-	if err := a.prepare(ctx, []config.Plugin{
-		{Name: names.VolumeRestrictions}, {Name: names.NodeVolumeLimits}, {Name: names.VolumeBinding}, {Name: names.VolumeZone},
-	}, nil); err != nil {
-		b.Fatal(err)
-	}
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
+	a := askerOf(ctx, b, volumePlugins, nil, objects...)
 	var pods []*v1.Pod
 	for i := range benchMembers {
 		pods = append(pods, userOf(i, fmt.Sprintf("c%d", i), ""))
-	}
-	if err := a.renew(); err != nil {
-		b.Fatal(err)
 	}
 	return a, pods
 }

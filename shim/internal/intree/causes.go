@@ -19,7 +19,7 @@ func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Pl
 	for _, plugin := range asked {
 		switch plugin.Name {
 		case names.VolumeBinding:
-			needed = append(needed, core.PersistentVolumes().Informer(), storage.StorageClasses().Informer(),
+			needed = append(needed, storage.StorageClasses().Informer(),
 				storage.CSINodes().Informer(), storage.CSIDrivers().Informer(), storage.CSIStorageCapacities().Informer())
 		case names.NodeVolumeLimits:
 			needed = append(needed, storage.VolumeAttachments().Informer())
@@ -29,7 +29,7 @@ func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Pl
 		}
 	}
 	for _, informer := range needed {
-		if _, err := informer.AddEventHandler(a.any()); err != nil {
+		if err := a.listen(informer, a.any()); err != nil {
 			return err
 		}
 	}
@@ -37,12 +37,21 @@ func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Pl
 		core.Nodes().Informer():                  a.nodes(),
 		core.Pods().Informer():                   a.boundPods(),
 		core.PersistentVolumeClaims().Informer(): a.claims(),
+		core.PersistentVolumes().Informer():      a.volumes(),
 	} {
-		if _, err := informer.AddEventHandler(handler); err != nil {
+		if err := a.listen(informer, handler); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (a *Asker) listen(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) error {
+	registered, err := informer.AddEventHandler(handler)
+	if err == nil {
+		a.heard = append(a.heard, registered.HasSynced)
+	}
+	return err
 }
 
 // any change counts, but for a resync.
@@ -94,6 +103,26 @@ func (a *Asker) claims() cache.ResourceEventHandler {
 		if claim, ok := gone(obj).(*v1.PersistentVolumeClaim); ok {
 			a.claimTouched(claim.Namespace + "/" + claim.Name)
 		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    touched,
+		DeleteFunc: touched,
+		UpdateFunc: func(before, after any) {
+			if !sameVersion(before, after) {
+				touched(after)
+			}
+		},
+	}
+}
+
+// volumes count for all; first for those whose pods name the claim that the volume is of.
+func (a *Asker) volumes() cache.ResourceEventHandler {
+	touched := func(obj any) {
+		claim := ""
+		if pv, ok := gone(obj).(*v1.PersistentVolume); ok && pv.Spec.ClaimRef != nil {
+			claim = pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name
+		}
+		a.touchedBy(claim)
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    touched,

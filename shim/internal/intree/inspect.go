@@ -25,27 +25,37 @@ type answer struct {
 	scores     map[string]uint32 // 1 to 100; 0 for other nodes
 }
 
-// inspector runs the plugins on the snapshot. One inspection at a time.
+// batch is how many nodes are looked at before others may have a turn.
+const batch = 128
+
+// inspector runs the plugins on the snapshot.
 type inspector struct {
 	framework framework.Framework
 	extenders []fwk.Extender
 	snapshot  *snapshot
 }
 
-// inspect asks for a kind with these pods.
-func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod) answer {
+// inspect asks for a kind with these pods. It calls `pause` after each batch of nodes: others may have their turn
+// there, and the snapshot may be renewed. Where `pause` says false the answer is not whole.
+func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bool) answer {
 	found := answer{refused: map[string]refusal{}, room: map[string]int{}}
 	one, everywhere := i.prepare(ctx, pods[0])
 	if everywhere != nil {
 		found.everywhere = everywhere
 		return found
 	}
-	refusals := make([]*refusal, len(i.snapshot.nodes))
-	i.framework.Parallelizer().Until(ctx, len(refusals), func(at int) {
-		refusals[at] = i.filter(ctx, one, i.snapshot.nodes[at])
-	}, "")
+	nodes := i.snapshot.nodes
+	refusals := make([]*refusal, len(nodes))
+	for from := 0; from < len(nodes); from += batch {
+		i.framework.Parallelizer().Until(ctx, min(batch, len(nodes)-from), func(at int) {
+			refusals[from+at] = i.filter(ctx, one, nodes[from+at])
+		}, "")
+		if !pause() {
+			return found
+		}
+	}
 	var open []fwk.NodeInfo
-	for at, node := range i.snapshot.nodes {
+	for at, node := range nodes {
 		if refusals[at] != nil {
 			found.refused[node.Node().Name] = *refusals[at]
 		} else {
@@ -54,7 +64,7 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod) answer {
 	}
 	i.extend(ctx, pods[0], open, found.refused)
 	if len(pods) > 1 && usesVolumes(pods[0]) {
-		i.measure(ctx, pods[:min(len(pods), roomAtMost)], open, &found)
+		i.measure(ctx, pods[:min(len(pods), roomAtMost)], open, &found, pause)
 	}
 	return found
 }
@@ -112,7 +122,7 @@ func (i *inspector) extend(ctx context.Context, pod *v1.Pod, open []fwk.NodeInfo
 // measure finds how many of the pods a node can hold together, for nodes that can't hold all. Plugins look at
 // one pod at a time; so a pod with the volumes of several is tried. It needs what they need together: as many
 // attachments, and different volumes.
-func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.NodeInfo, found *answer) {
+func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.NodeInfo, found *answer, pause func() bool) {
 	trials := map[int]*trial{}
 	fits := func(members int, node fwk.NodeInfo) bool {
 		if members == 1 {
@@ -125,7 +135,10 @@ func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.Node
 		}
 		return t != nil && i.filter(ctx, t, node) == nil
 	}
-	for _, node := range open {
+	for at, node := range open {
+		if at%(batch/roomAtMost) == 0 && !pause() {
+			return
+		}
 		if _, refused := found.refused[node.Node().Name]; refused || fits(len(pods), node) {
 			continue
 		}

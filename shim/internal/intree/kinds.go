@@ -8,14 +8,29 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/component-base/version"
+	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
 	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/component-helpers/storage/volume"
+	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// kind is a set of pods that get the same answer: they differ in names alone.
+const (
+	// kindsAtMost bounds how many kinds of one question are inspected. Pods of others get no answer: they are planned
+	// as if no plugin refused them, and the plugins judge them in the scheduling cycle. The planner takes no more
+	// unlike roles than that (placement/limits.py, MOST_ROLES).
+	kindsAtMost = 64
+	// volumesAtMost bounds the volumes of a pod that is inspected. The service refuses pods with so many claims
+	// (dialects/peers.py, MAX_CLAIMS).
+	volumesAtMost = 256
+)
+
+// kind is a set of pods that get the same answer.
 type kind struct {
+	key     string
 	pods    []int // indices into the question
 	missing []string
 }
@@ -25,20 +40,29 @@ type sorter struct {
 	claims  corelisters.PersistentVolumeClaimLister
 	volumes corelisters.PersistentVolumeLister
 	devices resourcelisters.ResourceClaimLister // nil without dynamic resource allocation
+	classes fwk.DeviceClassResolver             // nil without it
+	scores  bool                                // preferences tell kinds apart
+	whole   bool                                // extenders may read all of a pod
 }
 
-// kinds sorts the pods; one that is nil is in none. `used` tells which claims bound pods use.
-func (s *sorter) kinds(pods []*v1.Pod, used func(key string) bool) []*kind {
-	meant := s.meant()
+// kinds sorts the pods; one that is nil is in none, nor are pods with too many claims. `single` tells which claims
+// are like no other. Of the kinds that have all their claims the first `kindsAtMost` are returned.
+func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool) []*kind {
 	byKey := map[string]*kind{}
 	var found []*kind
+	inspected := 0
 	for i, pod := range pods {
-		if pod == nil {
+		if pod == nil || len(pod.Spec.Volumes) > volumesAtMost {
 			continue
 		}
-		key, missing := s.key(pod, func(claim string) bool { return used(claim) || meant.Has(claim) })
+		key, missing := s.key(pod, single)
 		if byKey[key] == nil {
-			byKey[key] = &kind{missing: missing}
+			if len(missing) == 0 {
+				if inspected++; inspected > kindsAtMost {
+					continue
+				}
+			}
+			byKey[key] = &kind{key: pod.Namespace + " " + key, missing: missing}
 			found = append(found, byKey[key])
 		}
 		byKey[key].pods = append(byKey[key].pods, i)
@@ -63,7 +87,7 @@ func (s *sorter) meant() sets.Set[string] {
 
 // key is equal for pods that get the same answer. `single` tells which claims are like no other.
 func (s *sorter) key(pod *v1.Pod, single func(claim string) bool) (key string, missing []string) {
-	parts := []any{shape(pod)}
+	parts := []any{s.shape(pod)}
 	for i := range pod.Spec.Volumes {
 		each := &pod.Spec.Volumes[i]
 		if name := claimName(pod, each); name != "" {
@@ -92,8 +116,71 @@ func (s *sorter) key(pod *v1.Pod, single func(claim string) bool) (key string, m
 	return string(text), nil
 }
 
-// shape is what plugins may read of a pod beside its volumes, without what often differs between members.
-func shape(pod *v1.Pod) *v1.PodSpec {
+// shape is what plugins read of a pod beside its claims. The filter plugins that are asked read nothing of
+// resources but those that dynamic resource allocation serves.
+func (s *sorter) shape(pod *v1.Pod) any {
+	if s.whole {
+		return whole(pod)
+	}
+	parts := []any{required(pod)}
+	if len(pod.Spec.ResourceClaims) > 0 || s.serves(pod) {
+		parts = append(parts, resources(pod))
+	}
+	if s.scores && prefers(pod) {
+		parts = append(parts, preferences(pod))
+	}
+	return parts
+}
+
+// required is what NodeDeclaredFeatures requires for the pod.
+func required(pod *v1.Pod) string {
+	release, err := utilversion.Parse(version.Get().String())
+	if err != nil {
+		return "" // nor is there such a plugin
+	}
+	found, err := ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: &pod.Spec}, release)
+	if err != nil {
+		return string(pod.UID)
+	}
+	return found.String()
+}
+
+// serves says whether dynamic resource allocation serves a resource that the pod requests by its extended name.
+func (s *sorter) serves(pod *v1.Pod) bool {
+	if s.classes == nil {
+		return false
+	}
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for name := range containers[i].Resources.Requests {
+				if s.classes.GetDeviceClass(name) != nil {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func resources(pod *v1.Pod) (found []any) {
+	found = append(found, pod.Spec.Resources, pod.Spec.Overhead)
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			found = append(found, containers[i].Resources, containers[i].RestartPolicy)
+		}
+	}
+	return found
+}
+
+// preferences is what the scoring plugins, and the filters before them, read of a pod beside its labels.
+func preferences(pod *v1.Pod) any {
+	return []any{
+		pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, pod.Spec.TopologySpreadConstraints, sets.List(images(pod)),
+	}
+}
+
+// whole is all that an extender may read, without what often differs between members.
+func whole(pod *v1.Pod) *v1.PodSpec {
 	spec := pod.Spec.DeepCopy()
 	spec.Volumes, spec.ResourceClaims, spec.Hostname, spec.Subdomain, spec.SchedulingGates = nil, nil, "", "", nil
 	for _, containers := range [][]v1.Container{spec.InitContainers, spec.Containers} {

@@ -1,83 +1,176 @@
 package intree
 
 import (
-	"maps"
+	"bytes"
+	"fmt"
 	"slices"
-
-	"google.golang.org/protobuf/proto"
+	"strings"
 
 	"muster.dev/shim/internal/musterv1"
 )
 
-// reporter builds one report: names of nodes, and pairs of plugin and reason, are in it once.
-type reporter struct {
-	report   *musterv1.ReportInTreeRequest
-	nodes    map[string]uint32
-	refusals map[refusal]uint32
-	same     map[string]*musterv1.InTreeAnswer
+const (
+	// partAtMost bounds the answers of one part of a report, in bytes, beside the names of nodes. The service reads a
+	// part in some milliseconds.
+	partAtMost = 128 << 10
+	// refusalsAtMost is what one byte can tell apart. Further pairs of plugin and reason are told as `further`.
+	refusalsAtMost = 255
+	// reasonAtMost bounds a reason, in bytes.
+	reasonAtMost = 1024
+	// missingAtMost bounds how many missing claims are named for one kind.
+	missingAtMost = 16
+)
+
+var further = refusal{"", "further reasons"}
+
+// packed is an answer as it is kept and sent: columns of one byte for each node, empty if all are 0.
+type packed struct {
+	nodes                 []string
+	refusals              []refusal // 1 + the index is in `refused`
+	refused, room, scores []byte
+	everywhere            *refusal
 }
 
-func newReporter() *reporter {
-	return &reporter{
-		report: &musterv1.ReportInTreeRequest{}, nodes: map[string]uint32{}, refusals: map[refusal]uint32{},
-		same: map[string]*musterv1.InTreeAnswer{},
+// pack lays out an answer for these nodes.
+func pack(found answer, nodes []string) *packed {
+	p := &packed{nodes: nodes, everywhere: found.everywhere}
+	if found.everywhere != nil {
+		p.everywhere = &refusal{found.everywhere.plugin, short(found.everywhere.reason)}
 	}
+	index := map[refusal]byte{}
+	for i, node := range nodes {
+		if by, out := found.refused[node]; out {
+			p.refused = set(p.refused, len(nodes), i, p.index(index, by))
+		}
+		if room := found.room[node]; room > 0 {
+			p.room = set(p.room, len(nodes), i, byte(room))
+		}
+		if score := found.scores[node]; score > 0 {
+			p.scores = set(p.scores, len(nodes), i, byte(score))
+		}
+	}
+	return p
 }
 
-// add appends the answer for a kind. Equal answers give equal reports, so that an unchanged one can be told.
-func (r *reporter) add(k *kind, found answer) {
-	said := &musterv1.InTreeAnswer{MissingClaims: k.missing}
-	for _, i := range k.pods {
-		said.Pods = append(said.Pods, uint32(i))
+func (p *packed) index(known map[refusal]byte, by refusal) byte {
+	at, found := known[by]
+	if found {
+		return at
+	}
+	if len(p.refusals) >= refusalsAtMost-1 {
+		by = further
+	}
+	if at, found = known[by]; !found {
+		p.refusals = append(p.refusals, refusal{by.plugin, short(by.reason)})
+		at = byte(len(p.refusals))
+		known[by] = at
+	}
+	return at
+}
+
+func set(column []byte, length, at int, value byte) []byte {
+	if column == nil {
+		column = make([]byte, length)
+	}
+	column[at] = value
+	return column
+}
+
+func short(reason string) string {
+	if len(reason) <= reasonAtMost {
+		return reason
+	}
+	return strings.ToValidUTF8(reason[:reasonAtMost], "")
+}
+
+// reporter builds the parts of one report. Equal answers give equal reports, so that an unchanged one can be told.
+type reporter struct {
+	parts    []*musterv1.ReportInTreeRequest
+	size     int // of the last part
+	refusals map[refusal]byte
+	same     map[string]*musterv1.InTreeAnswer // of parts with these nodes
+}
+
+// add appends the answer for a kind, or merges the kind with an earlier one that got the same. A kind with room stays
+// alone: the room counts its pods.
+func (r *reporter) add(k *kind, found *packed) {
+	missing := k.missing[:min(len(k.missing), missingAtMost)]
+	pods := make([]uint32, len(k.pods))
+	for i, at := range k.pods {
+		pods[i] = uint32(at)
+	}
+	key := fmt.Sprintf("%q %q %q %d %s %s", found.refusals, found.everywhere, missing, len(found.scores), found.scores, found.refused)
+	if same := r.same[key]; same != nil && len(found.room) == 0 && slices.Equal(r.parts[len(r.parts)-1].Nodes, found.nodes) {
+		same.Pods = append(same.Pods, pods...)
+		return
+	}
+	size := len(found.refused) + len(found.room) + len(found.scores) + 5*len(pods) + 256*len(missing)
+	if len(r.parts) == 0 || r.size > 0 && r.size+size > partAtMost || !r.holds(found) {
+		r.begin(found.nodes)
+	}
+	r.size += size
+	said := &musterv1.InTreeAnswer{
+		Pods: pods, Refused: r.translated(found), Room: found.room, Scores: found.scores, MissingClaims: missing,
 	}
 	if found.everywhere != nil {
 		said.Everywhere = &musterv1.InTreeRefusal{Plugin: found.everywhere.plugin, Reason: found.everywhere.reason}
 	}
-	for _, node := range slices.Sorted(maps.Keys(found.refused)) {
-		said.RefusedNodes = append(said.RefusedNodes, r.node(node))
-		said.RefusedBy = append(said.RefusedBy, r.refusal(found.refused[node]))
+	if len(found.room) == 0 {
+		r.same[key] = said
 	}
-	for _, node := range slices.Sorted(maps.Keys(found.scores)) {
-		said.ScoredNodes = append(said.ScoredNodes, r.node(node))
-		said.Scores = append(said.Scores, found.scores[node])
-	}
-	for _, node := range slices.Sorted(maps.Keys(found.room)) {
-		said.RoomNodes = append(said.RoomNodes, r.node(node))
-		said.Room = append(said.Room, uint32(found.room[node]))
-	}
-	r.append(said)
+	last := r.parts[len(r.parts)-1]
+	last.Answers = append(last.Answers, said)
 }
 
-// append merges kinds that get the same answer. Not those with room: it counts the pods of one kind.
-func (r *reporter) append(said *musterv1.InTreeAnswer) {
-	pods := said.Pods
-	said.Pods = nil
-	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(said)
-	if same := r.same[string(key)]; err == nil && len(said.Room) == 0 && same != nil {
-		same.Pods = append(same.Pods, pods...)
-		return
+// begin begins the next part.
+func (r *reporter) begin(nodes []string) {
+	last := len(r.parts) - 1
+	if last >= 0 {
+		r.parts[last].More = true
 	}
-	said.Pods = pods
-	r.same[string(key)] = said
-	r.report.Answers = append(r.report.Answers, said)
+	if last < 0 || !slices.Equal(r.parts[last].Nodes, nodes) {
+		r.same = map[string]*musterv1.InTreeAnswer{}
+	}
+	r.parts = append(r.parts, &musterv1.ReportInTreeRequest{Nodes: nodes, Part: uint32(last + 1)})
+	r.size, r.refusals = 0, map[refusal]byte{}
 }
 
-func (r *reporter) node(name string) uint32 {
-	at, known := r.nodes[name]
-	if !known {
-		at = uint32(len(r.report.Nodes))
-		r.nodes[name] = at
-		r.report.Nodes = append(r.report.Nodes, name)
+// holds says whether the last part has the answer's nodes, and room for its refusals.
+func (r *reporter) holds(found *packed) bool {
+	part := r.parts[len(r.parts)-1]
+	added := 0
+	for _, by := range found.refusals {
+		if _, known := r.refusals[by]; !known {
+			added++
+		}
 	}
-	return at
+	return len(r.refusals)+added <= refusalsAtMost && slices.Equal(part.Nodes, found.nodes)
 }
 
-func (r *reporter) refusal(which refusal) uint32 {
-	at, known := r.refusals[which]
-	if !known {
-		at = uint32(len(r.report.Refusals))
-		r.refusals[which] = at
-		r.report.Refusals = append(r.report.Refusals, &musterv1.InTreeRefusal{Plugin: which.plugin, Reason: which.reason})
+// translated is the column of refusals by the part's indices.
+func (r *reporter) translated(found *packed) []byte {
+	part := r.parts[len(r.parts)-1]
+	var to [refusalsAtMost + 1]byte
+	for i, by := range found.refusals {
+		at, known := r.refusals[by]
+		if !known {
+			part.Refusals = append(part.Refusals, &musterv1.InTreeRefusal{Plugin: by.plugin, Reason: by.reason})
+			at = byte(len(part.Refusals))
+			r.refusals[by] = at
+		}
+		to[i+1] = at
 	}
-	return at
+	column := bytes.Clone(found.refused)
+	for i, by := range column {
+		column[i] = to[by]
+	}
+	return column
+}
+
+// report are the parts; one without answers if nothing was added.
+func (r *reporter) report() []*musterv1.ReportInTreeRequest {
+	if len(r.parts) == 0 {
+		r.begin(nil)
+	}
+	return r.parts
 }

@@ -24,7 +24,7 @@ var preferring = sets.New(
 var closing = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.TaintToleration}, {Name: names.NodeAffinity}}
 
 // scoredAtMost bounds how many kinds of one question are scored each by itself. Later ones get the scores of the
-// first kind with the same shape.
+// first kind with the same preferences.
 const scoredAtMost = 16
 
 // keptAtMost bounds how many scores are kept for other questions of the same round of answers.
@@ -68,7 +68,7 @@ type scorer struct {
 	weights   map[string]int64
 	fresh     bool // the snapshot is of this round of answers
 	renew     func() error
-	kept      map[string]map[string]uint32 // of this round: by namespace, labels and shape, where no node is refused
+	kept      map[string]map[string]uint32 // of this round: by namespace, labels and preferences, where no node is refused
 }
 
 // begin begins a round of answers: what is known of the cluster is old.
@@ -81,7 +81,7 @@ func (s *scorer) begin() {
 type scores struct {
 	scorer *scorer
 	made   int
-	first  map[string]map[string]uint32 // by shape
+	first  map[string]map[string]uint32 // by preferences
 }
 
 // of scores the nodes that are not refused for a pod: node → 1 to 100, other nodes have 0. It is nil for a pod
@@ -90,7 +90,7 @@ func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal
 	if s.scorer == nil || !prefers(pod) {
 		return nil
 	}
-	text, err := json.Marshal(shape(pod))
+	text, err := json.Marshal(preferences(pod))
 	if err != nil {
 		return nil
 	}

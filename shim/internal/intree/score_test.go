@@ -12,12 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
-	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
-	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
 
 	"muster.dev/shim/internal/musterv1"
 )
@@ -31,29 +27,7 @@ var weights = []config.Plugin{
 // scoringAsker asks no filter plugin; its snapshots are made.
 func scoringAsker(ctx context.Context, t testing.TB, objects ...runtime.Object) *Asker {
 	t.Helper()
-	schedulermetrics.Register()
-	client := fake.NewClientset()
-	for _, object := range objects {
-		if err := client.Tracker().Add(object); err != nil {
-			t.Fatal(err)
-		}
-	}
-	factory := informers.NewSharedInformerFactory(client, 0)
-	handle, err := frameworkruntime.NewFramework(ctx, nil, nil,
-		frameworkruntime.WithClientSet(client), frameworkruntime.WithInformerFactory(factory))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := New(handle, nil)
-	if err := a.prepare(ctx, nil, weights); err != nil {
-		t.Fatal(err)
-	}
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
-	if err := a.renew(); err != nil {
-		t.Fatal(err)
-	}
-	return a
+	return askerOf(ctx, t, nil, weights, objects...)
 }
 
 // placed is a node in a zone, with a disk.
@@ -188,11 +162,13 @@ func TestScores(t *testing.T) {
 // scoresOf are the scores of each answer, by the names of nodes.
 func scoresOf(t testing.TB, a *Asker, pods ...*v1.Pod) (found []map[string]uint32) {
 	t.Helper()
-	report := a.inspect(t.Context(), pods, a.sorter.kinds(pods, a.inspector.snapshot.IsPVCUsedByPods))
+	report := a.inspect(t.Context(), pods, a.sorter.kinds(pods, a.single), always)[0]
 	for _, answer := range report.Answers {
 		scores := map[string]uint32{}
-		for i, node := range answer.ScoredNodes {
-			scores[report.Nodes[node]] = answer.Scores[i]
+		for i, score := range answer.Scores {
+			if score > 0 {
+				scores[report.Nodes[i]] = uint32(score)
+			}
 		}
 		found = append(found, scores)
 	}
@@ -326,25 +302,25 @@ func TestScoresAreAnsweredAgain(t *testing.T) {
 		a.Ask(&musterv1.InTreeQuestion{Gang: pod.Name, Question: 1, Namespace: "ns", Names: []string{pod.Name}, Uids: []string{string(pod.UID)}})
 	}
 	began := time.Now()
-	due, _, _ := a.due(began)
-	a.answerAll(t.Context(), due)
-	if len(due) != 2 || len(reports) != 2 {
-		t.Fatalf("due: %v, reports: %v", due, reports)
+	run(t, a, began)
+	if len(reports) != 2 {
+		t.Fatalf("reports: %v", reports)
 	}
 	for gang, q := range a.questions {
 		if soon, late := began.Add(scoresAfter), began.Add(time.Hour); q.due.Before(soon) || q.due.Before(late) != (gang == "picky") {
 			t.Errorf("%s is answered again after %s", gang, q.due.Sub(began))
 		}
 	}
-	a.answerAll(t.Context(), due)
+	run(t, a, began.Add(2*scoresAfter))
 	if len(reports) != 2 {
 		t.Errorf("the same scores are reported again: %v", reports[2])
 	}
 	if err := a.handle.SharedInformerFactory().Core().V1().Pods().Informer().GetIndexer().Add(running("x", "b", "db")); err != nil {
 		t.Fatal(err)
 	}
-	a.answerAll(t.Context(), due)
-	if len(reports) != 3 || !slices.Equal(reports[2].Answers[0].Scores, []uint32{100}) {
+	a.round.began = time.Time{} // a second has passed
+	run(t, a, began.Add(4*scoresAfter))
+	if len(reports) != 3 || !slices.Equal(reports[2].Answers[0].Scores, []byte{0, 100}) {
 		t.Errorf("reports: %v", reports)
 	}
 }

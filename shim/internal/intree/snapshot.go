@@ -13,11 +13,12 @@ import (
 )
 
 // snapshot is the cluster as plugins need it: all nodes, and of the bound pods those that `takes` picks. The scheduler's own snapshot is changed in place while a cycle runs, and must not
-// be read from here. Contents are replaced between two inspections, never during one.
+// be read from here. What `renew` replaces is never changed: an inspection that has begun goes on with what it took.
 type snapshot struct {
 	fwk.SharedLister // nil: pod groups, which no asked plugin reads
 	takes            func(*v1.Pod) bool
 	nodes            []fwk.NodeInfo
+	names            []string       // of the nodes
 	affine           []fwk.NodeInfo // those with pods that have affinity or anti-affinity
 	byName           map[string]*framework.NodeInfo
 	claims           map[string]int // namespace/name of a claim → nodes on which pods use it
@@ -81,7 +82,9 @@ func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodListe
 		s.nodes = append(s.nodes, info)
 	}
 	slices.SortFunc(s.nodes, func(a, b fwk.NodeInfo) int { return cmp.Compare(a.Node().Name, b.Node().Name) })
-	for _, info := range s.nodes {
+	s.names = make([]string, len(s.nodes))
+	for i, info := range s.nodes {
+		s.names[i] = info.Node().Name
 		if len(info.GetPodsWithAffinity()) > 0 {
 			s.affine = append(s.affine, info)
 		}

@@ -23,7 +23,7 @@ var (
 	}, []string{"outcome"})
 	inTree = metrics.NewHistogram(&metrics.HistogramOpts{
 		Name:           "muster_shim_in_tree_seconds",
-		Help:           "Time of one inspection of all nodes by the in-tree plugins, for the questions that were due together.",
+		Help:           "Time of one slice of an inspection of nodes by the in-tree plugins; after it others have their turn.",
 		Buckets:        metrics.ExponentialBuckets(0.001, 2, 14), // 1 ms … 8 s
 		StabilityLevel: metrics.ALPHA,
 	})
@@ -57,5 +57,5 @@ func Session(up bool) {
 	}
 }
 
-// InTree observes one inspection of all nodes.
+// InTree observes one slice of an inspection.
 func InTree(took time.Duration) { inTree.Observe(took.Seconds()) }

@@ -1254,16 +1254,21 @@ func (x *InTreeQuestion) GetUids() []string {
 	return nil
 }
 
+// ReportInTreeRequest is a report or a part of one. A long report comes in several parts, so that none takes long to
+// read. The service counts a report once all of its parts are there.
 type ReportInTreeRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Epoch    uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Gang     string                 `protobuf:"bytes,2,opt,name=gang,proto3" json:"gang,omitempty"`
 	Question uint64                 `protobuf:"varint,3,opt,name=question,proto3" json:"question,omitempty"`
-	// Distinct node names, and distinct pairs of plugin and reason; the indices below point here.
+	// The nodes of this part, and distinct pairs of plugin and reason, 255 at most.
 	Nodes    []string         `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Refusals []*InTreeRefusal `protobuf:"bytes,5,rep,name=refusals,proto3" json:"refusals,omitempty"`
-	// One for each kind of pods that get the same answer. A pod in none of them has no answer yet.
-	Answers       []*InTreeAnswer `protobuf:"bytes,6,rep,name=answers,proto3" json:"answers,omitempty"`
+	// One for each kind of pods that get the same answer. A pod in none of them has no answer.
+	Answers []*InTreeAnswer `protobuf:"bytes,6,rep,name=answers,proto3" json:"answers,omitempty"`
+	// Parts are numbered from 0 and come in order; `more` is set in all but the last.
+	Part          uint32 `protobuf:"varint,7,opt,name=part,proto3" json:"part,omitempty"`
+	More          bool   `protobuf:"varint,8,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1340,6 +1345,20 @@ func (x *ReportInTreeRequest) GetAnswers() []*InTreeAnswer {
 	return nil
 }
 
+func (x *ReportInTreeRequest) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *ReportInTreeRequest) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 type InTreeRefusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the plugin, or of the extender.
@@ -1393,24 +1412,22 @@ func (x *InTreeRefusal) GetReason() string {
 	return ""
 }
 
+// InTreeAnswer has columns of one byte for each of the part's nodes. An empty column is all 0.
 type InTreeAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Indices of the pods.
 	Pods []uint32 `protobuf:"varint,1,rep,packed,name=pods,proto3" json:"pods,omitempty"`
-	// nodes[refused_nodes[i]] is refused by refusals[refused_by[i]].
-	RefusedNodes []uint32 `protobuf:"varint,2,rep,packed,name=refused_nodes,json=refusedNodes,proto3" json:"refused_nodes,omitempty"`
-	RefusedBy    []uint32 `protobuf:"varint,3,rep,packed,name=refused_by,json=refusedBy,proto3" json:"refused_by,omitempty"`
-	// nodes[room_nodes[i]] can hold room[i] of these pods together, and not more. Other nodes have no such limit.
-	RoomNodes []uint32 `protobuf:"varint,4,rep,packed,name=room_nodes,json=roomNodes,proto3" json:"room_nodes,omitempty"`
-	Room      []uint32 `protobuf:"varint,5,rep,packed,name=room,proto3" json:"room,omitempty"`
+	// 0: nobody refuses the node; r: refusals[r - 1] does.
+	Refused []byte `protobuf:"bytes,2,opt,name=refused,proto3" json:"refused,omitempty"`
+	// The node can hold so many of these pods together, and not more; 0: no such limit.
+	Room []byte `protobuf:"bytes,3,opt,name=room,proto3" json:"room,omitempty"`
+	// 1 to 100: what the in-tree Score plugins give the node for one of the pods, by their weights; else 0. Empty for
+	// pods without preferences, and if all nodes score alike.
+	Scores []byte `protobuf:"bytes,4,opt,name=scores,proto3" json:"scores,omitempty"`
 	// Set if a plugin refuses the pods whatever the node.
-	Everywhere *InTreeRefusal `protobuf:"bytes,6,opt,name=everywhere,proto3" json:"everywhere,omitempty"`
-	// PersistentVolumeClaims that the pods name and that do not exist.
-	MissingClaims []string `protobuf:"bytes,7,rep,name=missing_claims,json=missingClaims,proto3" json:"missing_claims,omitempty"`
-	// nodes[scored_nodes[i]] has scores[i], 1 to 100: what the in-tree Score plugins give it for one of the pods,
-	// by their weights. Other nodes have 0. Empty for pods without preferences, and where all nodes score alike.
-	ScoredNodes   []uint32 `protobuf:"varint,8,rep,packed,name=scored_nodes,json=scoredNodes,proto3" json:"scored_nodes,omitempty"`
-	Scores        []uint32 `protobuf:"varint,9,rep,packed,name=scores,proto3" json:"scores,omitempty"`
+	Everywhere *InTreeRefusal `protobuf:"bytes,5,opt,name=everywhere,proto3" json:"everywhere,omitempty"`
+	// PersistentVolumeClaims that the pods name and that do not exist, 16 at most.
+	MissingClaims []string `protobuf:"bytes,6,rep,name=missing_claims,json=missingClaims,proto3" json:"missing_claims,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1452,30 +1469,23 @@ func (x *InTreeAnswer) GetPods() []uint32 {
 	return nil
 }
 
-func (x *InTreeAnswer) GetRefusedNodes() []uint32 {
+func (x *InTreeAnswer) GetRefused() []byte {
 	if x != nil {
-		return x.RefusedNodes
+		return x.Refused
 	}
 	return nil
 }
 
-func (x *InTreeAnswer) GetRefusedBy() []uint32 {
-	if x != nil {
-		return x.RefusedBy
-	}
-	return nil
-}
-
-func (x *InTreeAnswer) GetRoomNodes() []uint32 {
-	if x != nil {
-		return x.RoomNodes
-	}
-	return nil
-}
-
-func (x *InTreeAnswer) GetRoom() []uint32 {
+func (x *InTreeAnswer) GetRoom() []byte {
 	if x != nil {
 		return x.Room
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetScores() []byte {
+	if x != nil {
+		return x.Scores
 	}
 	return nil
 }
@@ -1490,20 +1500,6 @@ func (x *InTreeAnswer) GetEverywhere() *InTreeRefusal {
 func (x *InTreeAnswer) GetMissingClaims() []string {
 	if x != nil {
 		return x.MissingClaims
-	}
-	return nil
-}
-
-func (x *InTreeAnswer) GetScoredNodes() []uint32 {
-	if x != nil {
-		return x.ScoredNodes
-	}
-	return nil
-}
-
-func (x *InTreeAnswer) GetScores() []uint32 {
-	if x != nil {
-		return x.Scores
 	}
 	return nil
 }
@@ -1628,31 +1624,28 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\bquestion\x18\x02 \x01(\x04R\bquestion\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12\x12\n" +
-	"\x04uids\x18\x05 \x03(\tR\x04uids\"\xda\x01\n" +
+	"\x04uids\x18\x05 \x03(\tR\x04uids\"\x82\x02\n" +
 	"\x13ReportInTreeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\tR\x04gang\x12\x1a\n" +
 	"\bquestion\x18\x03 \x01(\x04R\bquestion\x12\x14\n" +
 	"\x05nodes\x18\x04 \x03(\tR\x05nodes\x124\n" +
 	"\brefusals\x18\x05 \x03(\v2\x18.muster.v1.InTreeRefusalR\brefusals\x121\n" +
-	"\aanswers\x18\x06 \x03(\v2\x17.muster.v1.InTreeAnswerR\aanswers\"?\n" +
+	"\aanswers\x18\x06 \x03(\v2\x17.muster.v1.InTreeAnswerR\aanswers\x12\x12\n" +
+	"\x04part\x18\a \x01(\rR\x04part\x12\x12\n" +
+	"\x04more\x18\b \x01(\bR\x04more\"?\n" +
 	"\rInTreeRefusal\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb5\x02\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xc9\x01\n" +
 	"\fInTreeAnswer\x12\x12\n" +
-	"\x04pods\x18\x01 \x03(\rR\x04pods\x12#\n" +
-	"\rrefused_nodes\x18\x02 \x03(\rR\frefusedNodes\x12\x1d\n" +
+	"\x04pods\x18\x01 \x03(\rR\x04pods\x12\x18\n" +
+	"\arefused\x18\x02 \x01(\fR\arefused\x12\x12\n" +
+	"\x04room\x18\x03 \x01(\fR\x04room\x12\x16\n" +
+	"\x06scores\x18\x04 \x01(\fR\x06scores\x128\n" +
 	"\n" +
-	"refused_by\x18\x03 \x03(\rR\trefusedBy\x12\x1d\n" +
-	"\n" +
-	"room_nodes\x18\x04 \x03(\rR\troomNodes\x12\x12\n" +
-	"\x04room\x18\x05 \x03(\rR\x04room\x128\n" +
-	"\n" +
-	"everywhere\x18\x06 \x01(\v2\x18.muster.v1.InTreeRefusalR\n" +
+	"everywhere\x18\x05 \x01(\v2\x18.muster.v1.InTreeRefusalR\n" +
 	"everywhere\x12%\n" +
-	"\x0emissing_claims\x18\a \x03(\tR\rmissingClaims\x12!\n" +
-	"\fscored_nodes\x18\b \x03(\rR\vscoredNodes\x12\x16\n" +
-	"\x06scores\x18\t \x03(\rR\x06scores\"\x16\n" +
+	"\x0emissing_claims\x18\x06 \x03(\tR\rmissingClaims\"\x16\n" +
 	"\x14ReportInTreeResponse*c\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +

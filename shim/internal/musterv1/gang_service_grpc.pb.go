@@ -59,7 +59,8 @@ type GangServiceClient interface {
 	// Binding. It is idempotent and may come without a Reserve.
 	Unreserve(ctx context.Context, in *UnreserveRequest, opts ...grpc.CallOption) (*UnreserveResponse, error)
 	// ReportInTree answers an InTreeQuestion, and again each time the answer changes. A report of another
-	// epoch, or for an older question of the gang, fails with FAILED_PRECONDITION and changes nothing.
+	// epoch, for an older question of the gang, or a part out of order fails with FAILED_PRECONDITION and changes
+	// nothing.
 	ReportInTree(ctx context.Context, in *ReportInTreeRequest, opts ...grpc.CallOption) (*ReportInTreeResponse, error)
 }
 
@@ -171,7 +172,8 @@ type GangServiceServer interface {
 	// Binding. It is idempotent and may come without a Reserve.
 	Unreserve(context.Context, *UnreserveRequest) (*UnreserveResponse, error)
 	// ReportInTree answers an InTreeQuestion, and again each time the answer changes. A report of another
-	// epoch, or for an older question of the gang, fails with FAILED_PRECONDITION and changes nothing.
+	// epoch, for an older question of the gang, or a part out of order fails with FAILED_PRECONDITION and changes
+	// nothing.
 	ReportInTree(context.Context, *ReportInTreeRequest) (*ReportInTreeResponse, error)
 	mustEmbedUnimplementedGangServiceServer()
 }

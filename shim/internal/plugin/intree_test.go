@@ -116,12 +116,15 @@ func inTreeQuestion(number uint64, names ...string) *musterv1.InTreeQuestion {
 func said(r *musterv1.ReportInTreeRequest, at int) (refused map[string]string, room map[string]uint32) {
 	refused, room = map[string]string{}, map[string]uint32{}
 	a := r.Answers[at]
-	for i, node := range a.RefusedNodes {
-		by := r.Refusals[a.RefusedBy[i]]
-		refused[r.Nodes[node]] = by.Plugin + ": " + by.Reason
+	for i, by := range a.Refused {
+		if by > 0 {
+			refused[r.Nodes[i]] = r.Refusals[by-1].Plugin + ": " + r.Refusals[by-1].Reason
+		}
 	}
-	for i, node := range a.RoomNodes {
-		room[r.Nodes[node]] = a.Room[i]
+	for i, members := range a.Room {
+		if members > 0 {
+			room[r.Nodes[i]] = uint32(members)
+		}
 	}
 	return refused, room
 }
@@ -279,8 +282,8 @@ func TestInTreeAnswersScoreNodesForAPodWithPreferences(t *testing.T) {
 	h.service.ask(inTreeQuestion(1, "m0", "m1"))
 	report := next(t, "answer", h.service.inTree)
 	got := map[string]uint32{}
-	for i, node := range report.Answers[1].ScoredNodes {
-		got[report.Nodes[node]] = report.Answers[1].Scores[i]
+	for i, score := range report.Answers[1].Scores {
+		got[report.Nodes[i]] = uint32(score)
 	}
 	want := map[string]uint32{"n0": 60, "n1": 60, "n2": 60, "n3": 60, "n4": 100, "n5": 100, "n6": 40, "n7": 40}
 	if len(report.Answers[0].Scores) > 0 || !maps.Equal(got, want) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from muster.adapters.grpc.generated.muster.v1 import (
@@ -76,22 +77,32 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
 
     Raises:
         IndexError: an index points at nothing.
-        ValueError: parallel lists differ in length.
+        ValueError: a column has not one byte for each node.
     """
-    nodes = list(report.nodes)
-    told = [_told(each) for each in report.refusals]
+    nodes = tuple(report.nodes)
+    told = ("", *map(_told, report.refusals))
+
+    @lru_cache(maxsize=None)
+    def column(values: bytes) -> dict[str, int]:
+        if not values:
+            return {}
+        return {node: value for node, value in zip(nodes, values, strict=True) if value}
+
+    @lru_cache(maxsize=None)
+    def refused(values: bytes) -> dict[str, str]:
+        return {node: told[by] for node, by in column(values).items()}
 
     def answer(each: Any) -> tuple[tuple[int, ...], calls.InTreeAnswer]:
         return tuple(each.pods), calls.InTreeAnswer(
-            refused={nodes[n]: told[by] for n, by in zip(each.refused_nodes, each.refused_by, strict=True)},
-            room={nodes[n]: room for n, room in zip(each.room_nodes, each.room, strict=True)},
+            refused=refused(each.refused),
+            room=column(each.room),
             everywhere=_told(each.everywhere) if each.HasField("everywhere") else "",
             missing_claims=tuple(each.missing_claims),
-            scores={nodes[n]: score for n, score in zip(each.scored_nodes, each.scores, strict=True)},
+            scores=column(each.scores),
         )
 
-    answers = tuple(answer(each) for each in report.answers)
-    return calls.InTreeReport(report.epoch, report.gang, report.question, answers)
+    answers = tuple(map(answer, report.answers))
+    return calls.InTreeReport(report.epoch, report.gang, report.question, answers, report.part, report.more)
 
 
 def _told(refusal: Any) -> str:

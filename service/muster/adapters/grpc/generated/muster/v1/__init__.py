@@ -168,42 +168,40 @@ default_message_pool.register_message("muster.v1", "InFlightBinding", InFlightBi
 
 @dataclass(eq=False, repr=False)
 class InTreeAnswer(betterproto2.Message):
+    """
+    InTreeAnswer has columns of one byte for each of the part's nodes. An empty column is all 0.
+    """
+
     pods: "list[int]" = betterproto2.field(1, betterproto2.TYPE_UINT32, repeated=True)
     """
     Indices of the pods.
     """
 
-    refused_nodes: "list[int]" = betterproto2.field(2, betterproto2.TYPE_UINT32, repeated=True)
+    refused: "bytes" = betterproto2.field(2, betterproto2.TYPE_BYTES)
     """
-    nodes[refused_nodes[i]] is refused by refusals[refused_by[i]].
-    """
-
-    refused_by: "list[int]" = betterproto2.field(3, betterproto2.TYPE_UINT32, repeated=True)
-
-    room_nodes: "list[int]" = betterproto2.field(4, betterproto2.TYPE_UINT32, repeated=True)
-    """
-    nodes[room_nodes[i]] can hold room[i] of these pods together, and not more. Other nodes have no such limit.
+    0: nobody refuses the node; r: refusals[r - 1] does.
     """
 
-    room: "list[int]" = betterproto2.field(5, betterproto2.TYPE_UINT32, repeated=True)
+    room: "bytes" = betterproto2.field(3, betterproto2.TYPE_BYTES)
+    """
+    The node can hold so many of these pods together, and not more; 0: no such limit.
+    """
 
-    everywhere: "InTreeRefusal | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
+    scores: "bytes" = betterproto2.field(4, betterproto2.TYPE_BYTES)
+    """
+    1 to 100: what the in-tree Score plugins give the node for one of the pods, by their weights; else 0. Empty for
+    pods without preferences, and if all nodes score alike.
+    """
+
+    everywhere: "InTreeRefusal | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Set if a plugin refuses the pods whatever the node.
     """
 
-    missing_claims: "list[str]" = betterproto2.field(7, betterproto2.TYPE_STRING, repeated=True)
+    missing_claims: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
     """
-    PersistentVolumeClaims that the pods name and that do not exist.
+    PersistentVolumeClaims that the pods name and that do not exist, 16 at most.
     """
-
-    scored_nodes: "list[int]" = betterproto2.field(8, betterproto2.TYPE_UINT32, repeated=True)
-    """
-    nodes[scored_nodes[i]] has scores[i], 1 to 100: what the in-tree Score plugins give it for one of the pods,
-    by their weights. Other nodes have 0. Empty for pods without preferences, and where all nodes score alike.
-    """
-
-    scores: "list[int]" = betterproto2.field(9, betterproto2.TYPE_UINT32, repeated=True)
 
 
 default_message_pool.register_message("muster.v1", "InTreeAnswer", InTreeAnswer)
@@ -313,6 +311,11 @@ default_message_pool.register_message("muster.v1", "PlanRef", PlanRef)
 
 @dataclass(eq=False, repr=False)
 class ReportInTreeRequest(betterproto2.Message):
+    """
+    ReportInTreeRequest is a report or a part of one. A long report comes in several parts, so that none takes long to
+    read. The service counts a report once all of its parts are there.
+    """
+
     epoch: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
 
     gang: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -321,15 +324,22 @@ class ReportInTreeRequest(betterproto2.Message):
 
     nodes: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
     """
-    Distinct node names, and distinct pairs of plugin and reason; the indices below point here.
+    The nodes of this part, and distinct pairs of plugin and reason, 255 at most.
     """
 
     refusals: "list[InTreeRefusal]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
 
     answers: "list[InTreeAnswer]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    One for each kind of pods that get the same answer. A pod in none of them has no answer yet.
+    One for each kind of pods that get the same answer. A pod in none of them has no answer.
     """
+
+    part: "int" = betterproto2.field(7, betterproto2.TYPE_UINT32)
+    """
+    Parts are numbered from 0 and come in order; `more` is set in all but the last.
+    """
+
+    more: "bool" = betterproto2.field(8, betterproto2.TYPE_BOOL)
 
 
 default_message_pool.register_message("muster.v1", "ReportInTreeRequest", ReportInTreeRequest)
