@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -17,8 +18,12 @@ from muster.dialects.objects import (
     PodAffinityTerm,
     PodSpec,
     ResourceRequirements,
+    Volume,
+    VolumeClaim,
 )
 from muster.dialects.settings import DEFAULTS
+from muster.domain.peers import NO_PEER_RULES
+from muster.domain.sentences import cause_sentence
 
 
 def test_a_long_text_is_no_quantity_and_not_remembered() -> None:
@@ -61,17 +66,43 @@ def away_from(pod: int, values: int) -> PodSpec:
     return PodSpec(affinity=Affinity(pod_anti_affinity=PodAffinity(required=[term])))
 
 
-def test_of_large_rules_and_labels_few_are_remembered() -> None:
+def test_rules_are_forgotten_with_their_pods_and_of_large_labels_few_are_remembered() -> None:
     """They may be a megabyte each."""
-    for cache in (peers._shared_rules, peers._shared):
-        cache.cache_clear()
+    peers._shared.cache_clear()
+    gc.collect()
+    before = len(peers._live)
     for pod in range(100):
         for size in (1, 256):
             peers.read("pod/n/p", Metadata(name="p", namespace="n"), away_from(pod, size))
             peers.labels_of({f"{pod}-{n}": "v" for n in range(size)})
-    assert peers._shared_rules.cache_info().currsize == peers._shared.cache_info().currsize == 100
-    large = (peers._shared_large_rules, peers._shared_large)
-    assert all((cache.cache_info().maxsize or 0) <= 64 for cache in large)
+    gc.collect()
+    assert len(peers._live) == before
+    assert peers._shared.cache_info().currsize == 100
+    assert (peers._shared_large.cache_info().maxsize or 0) <= 64
+
+
+def test_pods_of_many_large_templates_share_the_rules_of_each() -> None:
+    """However their pods come: equal rules of live pods are one object."""
+    meta = Metadata(name="p", namespace="n")
+    kept = [peers.read("pod/n/p", meta, away_from(pod % 40, 200))[0] for pod in range(400)]
+    assert len({id(rules) for rules in kept}) == 40
+
+
+def test_rules_that_are_too_large_together_are_left_out() -> None:
+    term = away_from(0, 200).affinity.pod_anti_affinity.required[0]  # type: ignore[union-attr, index]
+    many = PodSpec(affinity=Affinity(pod_anti_affinity=PodAffinity(required=[term] * 6)))
+    assert peers.read("pod/n/p", Metadata(name="p", namespace="n"), many) == (NO_PEER_RULES, ())
+
+
+@pytest.mark.parametrize("claims", [peers.MAX_CLAIMS, peers.MAX_CLAIMS + 1, 10_000])
+def test_a_pod_with_too_many_claims_is_refused_and_keeps_no_more(claims: int) -> None:
+    volumes = [Volume(f"v{n}", VolumeClaim(f"c{n:05}")) for n in range(claims)]
+    rules, causes = peers.read("pod/n/p", Metadata(name="p", namespace="n"), PodSpec(volumes=volumes))
+    assert len(rules.volume_claims) == peers.MAX_CLAIMS
+    said = [cause_sentence(cause) for cause in causes]
+    field = "number of PersistentVolumeClaims in volumes"
+    wanted = [f'pod/n/p: {field} is "{claims}", expected at most {peers.MAX_CLAIMS}']
+    assert said == (wanted if claims > peers.MAX_CLAIMS else [])
 
 
 def test_pods_of_one_template_share_their_large_rules() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from msgspec.structs import replace
 
@@ -45,9 +46,14 @@ MAX_VALUES = 256
 MAX_LABELS = 256
 """Of one pod. Labels beyond it are left out, last keys first."""
 MAX_HOST_PORTS = 64
+MAX_CLAIMS = 256
+"""Of one pod, volumes of its own included. A pod with more is refused: pods that share a volume of one node
+would be planned apart."""
+MAX_SIZE = 1024
+"""Names and values in all rules of one pod. A pod with more keeps no rule about other pods: the in-tree
+plugins judge them."""
 MAX_REMEMBERED = 64
-"""Labels of a pod, or values and namespaces of its rules. Of those that are larger and of pods that are gone
-only a few are remembered."""
+"""Labels of a pod. Of pods with more only a few are remembered."""
 
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _Raw = TypeVar("_Raw")
@@ -86,7 +92,7 @@ def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[Ba
     near = affinity.pod_affinity if affinity is not None else None
     away = affinity.pod_anti_affinity if affinity is not None else None
     ports = tuple(_host_ports(spec))
-    claims = tuple(_volume_claims(meta, spec))
+    claims = tuple(sorted(set(_volume_claims(meta, spec))))
     if not (near or away or spec.topology_spread_constraints or ports or claims):
         return NO_PEER_RULES, ()
     reader = _Reader(where, meta)
@@ -95,23 +101,29 @@ def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[Ba
         anti_affinity=reader.peers("podAntiAffinity", away),
         spread=reader.spread(spec.topology_spread_constraints or ()),
         host_ports=tuple(dict.fromkeys(ports)) if len(ports) <= MAX_HOST_PORTS else (),
-        volume_claims=tuple(sorted(set(claims))),
+        volume_claims=claims[:MAX_CLAIMS],
     )
+    if len(claims) > MAX_CLAIMS:
+        reader.too_many_claims(len(claims))
+    if _size(rules) > MAX_SIZE:
+        rules = PeerRules(host_ports=rules.host_ports, volume_claims=rules.volume_claims)
     if rules == NO_PEER_RULES:
         return NO_PEER_RULES, tuple(reader.causes)
-    share = _shared_rules if _size(rules) <= MAX_REMEMBERED else _shared_large_rules
-    return share(rules), tuple(reader.causes)
+    return _shared_rules(rules), tuple(reader.causes)
 
 
-@lru_cache(maxsize=1024)
+_live: WeakKeyDictionary[PeerRules, ref[PeerRules]] = WeakKeyDictionary()
+"""The rules of pods that are there."""
+
+
 def _shared_rules(rules: PeerRules) -> PeerRules:
-    """Return one object for the equal rules of a template's pods."""
-    return rules
-
-
-@lru_cache(maxsize=16)
-def _shared_large_rules(rules: PeerRules) -> PeerRules:
-    return rules
+    """Return one object for the equal rules of a template's pods, as long as there is such a pod."""
+    known = _live.get(rules)
+    shared = known() if known is not None else None
+    if shared is None:
+        shared = rules
+        _live[rules] = ref(rules)
+    return shared
 
 
 def _size(rules: PeerRules) -> int:
@@ -163,6 +175,13 @@ class _Reader:
         """Return the constraints that refuse nodes."""
         hard = [each for each in constraints if each.when_unsatisfiable == "DoNotSchedule"]
         return self._all("topologySpreadConstraints", hard, self._spread)
+
+    def too_many_claims(self, count: int) -> None:
+        """Note that a pod has more claims than are read."""
+        expected = f"at most {MAX_CLAIMS}"
+        self.causes.append(
+            BadValue(self._where, "number of PersistentVolumeClaims in volumes", str(count), expected)
+        )
 
     def _all(self, kind: str, raw: Iterable[_Raw], read_one: Callable[[_Raw], _Read]) -> tuple[_Read, ...]:
         raw = list(raw)

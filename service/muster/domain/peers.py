@@ -146,7 +146,7 @@ class HostPort:
         return f"{address}{self.port}/{self.protocol}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class PeerRules:
     """All that one pod asks for about other pods. `volume_claims` are names of PersistentVolumeClaims in the
     pod's namespace, those of its generic ephemeral volumes included."""

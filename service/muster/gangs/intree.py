@@ -162,7 +162,12 @@ class InTree:
         return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(told)))
 
     def refine(self, gang: str, request: Request) -> Request:
-        """Return the request with a role for each answer, and with the room and the scores of its nodes."""
+        """Return the request with a role for each answer, and with the room and the scores of its nodes.
+
+        Running members of a role that is split count with its first part. That changes no plan: such a role
+        has neither segments nor a scope of its own, and constraints name all its parts. Sentences about where
+        members run may name that part.
+        """
         record = self._records.get(gang)
         if record is None or not record.answers:
             return request

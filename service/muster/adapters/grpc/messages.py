@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from muster.adapters.grpc.generated.muster.v1 import (
@@ -82,13 +82,13 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
     nodes = tuple(report.nodes)
     told = ("", *map(_told, report.refusals))
 
-    @lru_cache(maxsize=None)
+    @cache
     def column(values: bytes) -> dict[str, int]:
         if not values:
             return {}
         return {node: value for node, value in zip(nodes, values, strict=True) if value}
 
-    @lru_cache(maxsize=None)
+    @cache
     def refused(values: bytes) -> dict[str, str]:
         return {node: told[by] for node, by in column(values).items()}
 
