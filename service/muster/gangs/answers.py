@@ -147,9 +147,7 @@ def in_tree(lives: Lives, report: InTreeReport) -> None:
     gang = lives.gangs.get(report.gang)
     if gang is None or report.epoch != lives.epoch:
         raise StaleError(f"gang {report.gang}: epoch {report.epoch} is not current, or the gang is gone")
-    changed = lives.in_tree.take(report)
-    if not report.more:
-        lives.answered(gang, changed)
+    lives.answered(gang, lives.in_tree.take(report))
 
 
 def _current(lives: Lives, ref: PlanRef) -> Gang:

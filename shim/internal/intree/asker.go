@@ -3,6 +3,7 @@ package intree
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -27,8 +28,9 @@ const (
 	// the pauses may wait, for `credit` together: so what is rare is answered at once.
 	restShare = 4
 	credit    = 4 * time.Second
-	// worksAtMost bounds how many questions are worked on in turns, and worksOfOne how many of one namespace.
-	worksAtMost, worksOfOne = 64, 4
+	// worksAtMost bounds how many questions are worked on in turns, and worksOfOne how many of one namespace: of first
+	// answers, and of renewals.
+	worksAtMost, worksOfOne = 64, 16
 	// retryAfter: the informers may know a pod or its claims a moment later than the service does.
 	retryAfter = 50 * time.Millisecond
 	// retries so often; then what is known is reported.
@@ -238,15 +240,12 @@ func (a *Asker) next(now time.Time) (best *question, because why, wait time.Dura
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	wait = never
-	working := map[string]int{}
-	for q := range a.works {
-		working[q.asked.Namespace]++
-	}
+	full := a.full()
 	for _, q := range a.questions {
 		is, from := q.wants(a.causes)
 		if work := a.works[q]; work != nil {
 			is, from = work.why, now
-		} else if len(a.works) >= worksAtMost || working[q.asked.Namespace] >= worksOfOne {
+		} else if full(q, is) {
 			continue
 		}
 		if is != first && from.Before(a.restUntil) {
@@ -259,6 +258,21 @@ func (a *Asker) next(now time.Time) (best *question, because why, wait time.Dura
 		}
 	}
 	return best, because, wait
+}
+
+// full tells which questions can't begin: too many are worked on. The lock is held.
+func (a *Asker) full() func(*question, why) bool {
+	all, ofOne := map[bool]int{}, map[string]int{}
+	key := func(q *question, is why) string { return fmt.Sprint(is == first, q.asked.Namespace) }
+	for _, q := range a.questions {
+		if work := a.works[q]; work != nil {
+			all[work.why == first]++
+			ofOne[key(q, work.why)]++
+		}
+	}
+	return func(q *question, is why) bool {
+		return all[is == first] >= worksAtMost || ofOne[key(q, is)] >= worksOfOne
+	}
 }
 
 // touched notes that a cause of all answers may have changed.

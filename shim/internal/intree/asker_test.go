@@ -9,17 +9,12 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
-	extenderv1 "k8s.io/kube-scheduler/extender/v1"
-	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
@@ -172,6 +167,43 @@ func TestWorkOnAQuestionThatIsReplacedEnds(t *testing.T) {
 	}
 }
 
+// Works of a session that is over, and renewals that rest, keep no new question waiting.
+func TestANewQuestionBeginsThoughMuchIsWorkedOn(t *testing.T) {
+	objects := nodesOf(3)
+	for i := range worksOfOne + 1 {
+		objects = append(objects, onNode(i, "n1")...)
+	}
+	for name, over := range map[string]bool{"renewals that rest": false, "a session that is over": true} {
+		t.Run(name, func(t *testing.T) {
+			a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
+			heard := listen(a, fine)
+			for i := range worksOfOne {
+				a.Ask(questionOf(fmt.Sprint(i), i))
+			}
+			run(t, a, time.Now())
+			a.touched()
+			a.sliceFor = 0
+			for _, q := range a.questions {
+				a.slice(t.Context(), q, changed)
+			}
+			if len(a.works) != worksOfOne {
+				t.Fatalf("%d questions are worked on", len(a.works))
+			}
+			a.restUntil = time.Now().Add(time.Hour)
+			if over {
+				a.Begin(2)
+			}
+			a.Ask(questionOf("new", worksOfOne))
+			for q, because, _ := a.next(time.Now()); q != nil; q, because, _ = a.next(time.Now()) {
+				a.slice(t.Context(), q, because)
+			}
+			if got := gangsOf(*heard); got[len(got)-1] != "new" {
+				t.Errorf("answered: %v", got)
+			}
+		})
+	}
+}
+
 // A user can't have all turns by asking much, in one namespace or with one gang.
 func TestTurnsGoRoundByNamespaces(t *testing.T) {
 	a := askerOf(t.Context(), t, volumePlugins, nil, nodesOf(1)...)
@@ -216,6 +248,24 @@ func TestRenewalsRestAndNewQuestionsDoNot(t *testing.T) {
 	a.slice(t.Context(), q, because)
 	if got := gangsOf(*heard); a.restUntil != before || !slices.Equal(got, []string{"old", "new"}) {
 		t.Errorf("answered %v, rest until %s", got, a.restUntil)
+	}
+}
+
+func TestARareRenewalIsFollowedByNoPause(t *testing.T) {
+	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
+	listen(a, fine)
+	a.Ask(questionOf("g", 0))
+	run(t, a, time.Now())
+	for _, rested := range []bool{true, false} {
+		a.touched()
+		if a.restUntil = time.Now(); rested {
+			a.restUntil = time.Time{}
+		}
+		before := time.Now()
+		a.slice(t.Context(), a.questions["g"], changed)
+		if pauses := a.restUntil.After(before); pauses == rested {
+			t.Errorf("after a long rest: %v, a pause: %v", rested, pauses)
+		}
 	}
 }
 
@@ -273,158 +323,5 @@ func TestReportsThatFailAreTriedAgainEverLater(t *testing.T) {
 			t.Errorf("after %d failures a pause of %s, want %s", i+1, wait, least)
 		}
 		now = now.Add(2 * reportAtMost)
-	}
-}
-
-// --- kinds ---------------------------------------------------------------------------------------------
-
-func TestPodsThatDifferInWhatThePlannerCountsAreOneKind(t *testing.T) {
-	a := askerOf(t.Context(), t, volumePlugins, weights, append(nodesOf(2), claim(0, "by-hand", "pv0"), volumeOf(0, "n0"))...)
-	var pods []*v1.Pod
-	for i := range 256 {
-		pod := userOf(i, "c0", "")
-		container := &pod.Spec.Containers[0]
-		container.Resources.Requests = v1.ResourceList{
-			v1.ResourceCPU: *resource.NewMilliQuantity(int64(i), resource.DecimalSI), "nvidia.com/gpu": resource.MustParse("1"),
-		}
-		container.Name, container.WorkingDir = fmt.Sprint("c", i), fmt.Sprint("/", i)
-		pods = append(pods, pod)
-	}
-	if kinds := a.sorter.kinds(pods, a.single); len(kinds) != 1 || len(kinds[0].pods) != 256 {
-		t.Errorf("%d kinds", len(kinds))
-	}
-	pods[7].Spec.Affinity = &v1.Affinity{}
-	likes(1, "disk", "ssd")(pods[7])
-	pods[8].Spec.HostNetwork, pods[8].Spec.HostUsers = true, new(bool)
-	if kinds := a.sorter.kinds(pods, a.single); len(kinds) != 3 {
-		t.Errorf("%d kinds, want 3: preferences and declared features tell kinds apart", len(kinds))
-	}
-}
-
-func TestKindsOfAQuestionAreBounded(t *testing.T) {
-	objects := nodesOf(1)
-	var pods []*v1.Pod
-	for i := range 3 * kindsAtMost {
-		objects = append(objects, claim(i, "by-hand", fmt.Sprintf("pv%d", i)), volumeOf(i, fmt.Sprintf("n%d", i)))
-		pods = append(pods, userOf(i, fmt.Sprintf("c%d", i), ""))
-	}
-	lacking := userOf(1000, "none", "")
-	crowded := userOf(1001, "c0", "")
-	for range volumesAtMost {
-		crowded.Spec.Volumes = append(crowded.Spec.Volumes, crowded.Spec.Volumes[0])
-	}
-	a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
-	kinds := a.sorter.kinds(append(pods, lacking, crowded), a.single)
-	if len(kinds) != kindsAtMost+1 || len(kinds[kindsAtMost].missing) != 1 {
-		t.Errorf("%d kinds, want %d and one of pods whose claim is missing", len(kinds), kindsAtMost)
-	}
-}
-
-// counting is an extender that counts how often it is asked.
-type counting struct {
-	fwk.Extender
-	calls int
-}
-
-func (c *counting) IsFilter() bool            { return true }
-func (c *counting) IsInterested(*v1.Pod) bool { return true }
-func (c *counting) Filter(_ *v1.Pod, nodes []fwk.NodeInfo) ([]fwk.NodeInfo, extenderv1.FailedNodesMap, extenderv1.FailedNodesMap, error) {
-	c.calls++
-	return nodes, nil, nil, nil
-}
-
-func TestEqualKindsOfSeveralGangsAreInspectedOnce(t *testing.T) {
-	objects := append(nodesOf(3), claim(0, "by-hand", "pv0"), volumeOf(0, "n1"))
-	for i := range 9 {
-		objects = append(objects, userOf(i, "c0", ""))
-	}
-	a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
-	extender := &counting{}
-	a.inspector.extenders = []fwk.Extender{extender}
-	heard := listen(a, fine)
-	for i := range 9 {
-		a.Ask(questionOf(fmt.Sprint(i), i))
-	}
-	run(t, a, time.Now())
-	if len(*heard) != 9 || extender.calls != 1 {
-		t.Errorf("%d reports after %d inspections", len(*heard), extender.calls)
-	}
-	a.touched()
-	run(t, a, time.Now().Add(time.Hour))
-	if extender.calls != 2 {
-		t.Errorf("%d inspections after a cause, want 2", extender.calls)
-	}
-}
-
-// --- reports -------------------------------------------------------------------------------------------
-
-func TestAReportComesInPartsOfBoundedSize(t *testing.T) {
-	nodes := make([]string, 5000)
-	for i := range nodes {
-		nodes[i] = fmt.Sprintf("node-%05d", i)
-	}
-	r := &reporter{}
-	for i := range kindsAtMost {
-		found := answer{refused: map[string]refusal{}}
-		for _, node := range nodes {
-			found.refused[node] = refusal{"Plugin", "why"}
-		}
-		delete(found.refused, nodes[i])
-		r.add(&kind{pods: []int{i}}, pack(found, nodes))
-	}
-	parts := r.report()
-	var pods []uint32
-	for i, part := range parts {
-		if size := proto.Size(part); size > partAtMost+len(nodes)*20 {
-			t.Errorf("part %d has %d bytes", i, size)
-		}
-		if int(part.Part) != i || part.More != (i+1 < len(parts)) {
-			t.Errorf("part %d is number %d, more %v", i, part.Part, part.More)
-		}
-		for _, said := range part.Answers {
-			pods = append(pods, said.Pods...)
-			if open := slices.Index(said.Refused, 0); open != int(said.Pods[0]) || part.Refusals[said.Refused[4999]-1].Reason != "why" {
-				t.Errorf("pods %v: node %d is open", said.Pods, open)
-			}
-		}
-	}
-	if len(parts) < 2 || len(pods) != kindsAtMost {
-		t.Errorf("%d parts with %d pods", len(parts), len(pods))
-	}
-}
-
-func TestAReportTellsApartAsManyRefusalsAsAByteCan(t *testing.T) {
-	nodes := make([]string, 1000)
-	found := answer{refused: map[string]refusal{}}
-	other := answer{refused: map[string]refusal{}}
-	for i := range nodes {
-		nodes[i] = fmt.Sprintf("n%04d", i)
-		found.refused[nodes[i]] = refusal{"Extender", fmt.Sprint("why ", i)}
-		other.refused[nodes[i]] = refusal{"Extender", fmt.Sprint("else ", i%10)}
-	}
-	r := &reporter{}
-	r.add(&kind{pods: []int{0}}, pack(found, nodes))
-	r.add(&kind{pods: []int{1}}, pack(other, nodes))
-	parts := r.report()
-	if len(parts) != 2 || len(parts[0].Refusals) != refusalsAtMost || len(parts[1].Refusals) != 10 {
-		t.Fatalf("%d parts", len(parts))
-	}
-	told := func(part, node int) string {
-		return parts[part].Refusals[parts[part].Answers[0].Refused[node]-1].Reason
-	}
-	if told(0, 0) != "why 0" || told(0, 253) != "why 253" || told(0, 254) != further.reason || told(0, 999) != further.reason || told(1, 999) != "else 9" {
-		t.Errorf("told: %s, %s, %s, %s", told(0, 253), told(0, 254), told(0, 999), told(1, 999))
-	}
-}
-
-func TestAReportNamesSomeOfManyMissingClaims(t *testing.T) {
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p0", UID: types.UID("p0")}}
-	for i := range 100 {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, userOf(0, fmt.Sprintf("c%d", i), "").Spec.Volumes...)
-	}
-	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(1), pod)...)
-	report := a.inspect(t.Context(), []*v1.Pod{pod}, a.sorter.kinds([]*v1.Pod{pod}, a.single), always)
-	if len(report) != 1 || len(report[0].Answers[0].MissingClaims) != missingAtMost {
-		t.Errorf("report: %v", report)
 	}
 }

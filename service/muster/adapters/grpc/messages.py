@@ -90,7 +90,9 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
 
     @cache
     def refused(values: bytes) -> dict[str, str]:
-        return {node: told[by] for node, by in column(values).items()}
+        if not values:
+            return {}
+        return {node: told[by] for node, by in zip(nodes, values, strict=True) if by}
 
     def answer(each: Any) -> tuple[tuple[int, ...], calls.InTreeAnswer]:
         return tuple(each.pods), calls.InTreeAnswer(

@@ -1,0 +1,83 @@
+package intree
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestAReportComesInPartsOfBoundedSize(t *testing.T) {
+	nodes := make([]string, 5000)
+	for i := range nodes {
+		nodes[i] = fmt.Sprintf("node-%05d", i)
+	}
+	r := &reporter{}
+	for i := range kindsAtMost {
+		found := answer{refused: map[string]refusal{}}
+		for _, node := range nodes {
+			found.refused[node] = refusal{"Plugin", "why"}
+		}
+		delete(found.refused, nodes[i])
+		r.add(&kind{pods: []int{i}}, pack(found, nodes))
+	}
+	parts := r.report()
+	var pods []uint32
+	for i, part := range parts {
+		if size := proto.Size(part); size > partAtMost+len(nodes)*20 {
+			t.Errorf("part %d has %d bytes", i, size)
+		}
+		if int(part.Part) != i || part.More != (i+1 < len(parts)) {
+			t.Errorf("part %d is number %d, more %v", i, part.Part, part.More)
+		}
+		for _, said := range part.Answers {
+			pods = append(pods, said.Pods...)
+			if open := slices.Index(said.Refused, 0); open != int(said.Pods[0]) || part.Refusals[said.Refused[4999]-1].Reason != "why" {
+				t.Errorf("pods %v: node %d is open", said.Pods, open)
+			}
+		}
+	}
+	if len(parts) < 2 || len(pods) != kindsAtMost {
+		t.Errorf("%d parts with %d pods", len(parts), len(pods))
+	}
+}
+
+func TestAReportTellsApartAsManyRefusalsAsAByteCan(t *testing.T) {
+	nodes := make([]string, 1000)
+	found := answer{refused: map[string]refusal{}}
+	other := answer{refused: map[string]refusal{}}
+	for i := range nodes {
+		nodes[i] = fmt.Sprintf("n%04d", i)
+		found.refused[nodes[i]] = refusal{"Extender", fmt.Sprint("why ", i)}
+		other.refused[nodes[i]] = refusal{"Extender", fmt.Sprint("else ", i%10)}
+	}
+	r := &reporter{}
+	r.add(&kind{pods: []int{0}}, pack(found, nodes))
+	r.add(&kind{pods: []int{1}}, pack(other, nodes))
+	parts := r.report()
+	if len(parts) != 2 || len(parts[0].Refusals) != refusalsAtMost || len(parts[1].Refusals) != 10 {
+		t.Fatalf("%d parts", len(parts))
+	}
+	told := func(part, node int) string {
+		return parts[part].Refusals[parts[part].Answers[0].Refused[node]-1].Reason
+	}
+	if told(0, 0) != "why 0" || told(0, 253) != "why 253" || told(0, 254) != further.reason || told(0, 999) != further.reason || told(1, 999) != "else 9" {
+		t.Errorf("told: %s, %s, %s, %s", told(0, 253), told(0, 254), told(0, 999), told(1, 999))
+	}
+}
+
+func TestAReportNamesSomeOfManyMissingClaims(t *testing.T) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p0", UID: types.UID("p0")}}
+	for i := range 100 {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, userOf(0, fmt.Sprintf("c%d", i), "").Spec.Volumes...)
+	}
+	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(1), pod)...)
+	report := a.inspect(t.Context(), []*v1.Pod{pod}, a.sorter.kinds([]*v1.Pod{pod}, a.single), always)
+	if len(report) != 1 || len(report[0].Answers[0].MissingClaims) != missingAtMost {
+		t.Errorf("report: %v", report)
+	}
+}
