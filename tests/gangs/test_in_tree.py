@@ -231,7 +231,7 @@ class _Counted(dict[str, str]):
         _Counted.compared += 1
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def test_an_answer_of_many_pods_is_compared_once() -> None:
