@@ -119,6 +119,7 @@ func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, pause func() bool) []*musterv1.ReportInTreeRequest {
 	r := &reporter{}
 	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
+	without := a.shared.without(pods)
 	for _, k := range kinds {
 		if len(k.missing) > 0 {
 			r.add(k, pack(answer{}, a.inspector.snapshot.names))
@@ -127,6 +128,10 @@ func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, paus
 		alike := make([]*v1.Pod, len(k.pods))
 		for i, at := range k.pods {
 			alike[i] = pods[at]
+		}
+		if by := a.shared.refuses(alike[0], without); by != nil {
+			r.add(k, pack(answer{everywhere: by}, a.inspector.snapshot.names))
+			continue
 		}
 		key := keyOf(k, alike[0])
 		found := a.round.kept[key]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"muster.dev/shim/internal/musterv1"
 )
@@ -72,6 +74,7 @@ type Asker struct {
 	turns     turns
 	restUntil time.Time // renewals rest; long past after a long rest
 	sliceFor  time.Duration
+	shared    *shared // nil if the profile has no VolumeBinding; any goroutine's
 }
 
 // question is one of the service's. What stands below `epoch` is guarded by the lock.
@@ -155,6 +158,11 @@ func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) e
 	a.inspector = &inspector{framework: made, extenders: a.handle.Extenders(), snapshot: holding}
 	if err := a.prepareScores(ctx, scoring); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(plugins, func(p config.Plugin) bool { return p.Name == names.VolumeBinding }) {
+		if a.shared, err = newShared(ctx, a.handle); err != nil {
+			return err
+		}
 	}
 	a.sorter = &sorter{
 		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),

@@ -59,6 +59,10 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		leave = sync.OnceFunc(leave)
 		defer leave()
 	} else {
+		if why := c.volumesFirst(ctx, g, answer); why != "" {
+			c.carryOut(ctx, g.Stall(why))
+			return
+		}
 		c.nominate(ctx, g, answer)
 		leave, ok := c.room.take(ctx, len(g.UIDs))
 		if !ok {
@@ -76,6 +80,19 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		return
 	}
 	c.activateAll(ctx, g, leave)
+}
+
+// volumesFirst says why the gang can't start yet: a claim that members share has no volume. The plan says where one
+// is to be made, and ends; a gang that waits for its volume holds nothing.
+func (c *core) volumesFirst(ctx context.Context, g *gangs.Gang, answer *gangs.Answer) string {
+	if c.inTree == nil {
+		return ""
+	}
+	pods := make([]*v1.Pod, len(g.UIDs))
+	for i := range pods {
+		pods[i] = c.pod(g, i)
+	}
+	return c.inTree.VolumesFirst(ctx, pods, answer.Planned)
 }
 
 // fetch asks Filter, then Score, until they are answered or the verdict is void.

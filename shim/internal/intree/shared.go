@@ -1,0 +1,193 @@
+package intree
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/component-helpers/storage/volume"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	plfeature "k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding"
+)
+
+const (
+	// maxWrites under way at once: they share the scheduler's client with everything else.
+	maxWrites = 8
+	// writeTimeout bounds the writes for one gang.
+	writeTimeout = 5 * time.Second
+	// noWait: the binder writes, and does not wait for the volume.
+	noWait = time.Duration(0)
+)
+
+// shared has volumes made for claims that several pods of a gang name, that wait for their first consumer and
+// that have no volume. VolumeBinding would admit such pods to the first one's node alone, and asks for the volume
+// in PreBind, which no member reaches before all are placed (volumebinding/binder.go, FindPodVolumes).
+type shared struct {
+	binder  volumebinding.SchedulerVolumeBinder
+	claims  corelisters.PersistentVolumeClaimLister
+	classes storagelisters.StorageClassLister
+	nodes   corelisters.NodeLister
+	writes  chan struct{}
+}
+
+func newShared(ctx context.Context, handle fwk.Handle) (*shared, error) {
+	core, storage := handle.SharedInformerFactory().Core().V1(), handle.SharedInformerFactory().Storage().V1()
+	capacity := volumebinding.CapacityCheck{
+		CSIDriverInformer: storage.CSIDrivers(), CSIStorageCapacityInformer: storage.CSIStorageCapacities(),
+	}
+	binder, err := volumebinding.NewVolumeBinder(klog.FromContext(ctx), handle.ClientSet(),
+		plfeature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate), core.Pods(), core.Nodes(), storage.CSINodes(),
+		core.PersistentVolumeClaims(), core.PersistentVolumes(), storage.StorageClasses(), capacity, noWait)
+	return &shared{
+		binder:  binder,
+		claims:  core.PersistentVolumeClaims().Lister(),
+		classes: storage.StorageClasses().Lister(),
+		nodes:   core.Nodes().Lister(),
+		writes:  make(chan struct{}, maxWrites),
+	}, err
+}
+
+// VolumesFirst asks for the volumes of claims that several of these pods share, if they have none. It returns why
+// the pods can't go to their nodes yet, and "" if they can. Pods may be nil. One pod and its planned node stand for
+// all, so that the volumes of its claims can be reached from one place.
+func (a *Asker) VolumesFirst(ctx context.Context, pods []*v1.Pod, planned func(int) string) string {
+	without := a.shared.without(pods)
+	for _, name := range slices.Sorted(maps.Keys(without)) {
+		if why := a.shared.beingMade(name, without[name]); why != "" {
+			return why
+		}
+	}
+	first, most := -1, 0
+	for i, pod := range pods {
+		if names := len(among(pod, without)); names > most {
+			first, most = i, names
+		}
+	}
+	if first < 0 {
+		return ""
+	}
+	return a.shared.ask(ctx, pods[first], among(pods[first], without), planned(first))
+}
+
+// ask has the volumes of a pod's claims made for a node, or binds what there is. What VolumeBinding says against
+// the node is left to the scheduling cycle, where it counts.
+func (s *shared) ask(ctx context.Context, pod *v1.Pod, volumes []v1.Volume, on string) string {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	logger := klog.FromContext(ctx)
+	pod = pod.DeepCopy()
+	pod.Spec.Volumes = volumes
+	name := claimName(pod, &volumes[0])
+	node, err := s.nodes.Get(on)
+	if err != nil {
+		return ""
+	}
+	claims, err := s.binder.GetPodVolumeClaims(logger, pod)
+	if err != nil {
+		return ""
+	}
+	found, reasons, err := s.binder.FindPodVolumes(logger, pod, claims, node)
+	if err != nil || len(reasons) > 0 {
+		return ""
+	}
+	select {
+	case s.writes <- struct{}{}:
+		defer func() { <-s.writes }()
+	case <-ctx.Done():
+		return fmt.Sprintf("PersistentVolumeClaim %s waits for its turn to be given a volume", name)
+	}
+	_, err = s.binder.AssumePodVolumes(logger, pod, on, found)
+	if err == nil {
+		defer s.binder.RevertAssumedPodVolumes(found)
+		err = s.binder.BindPodVolumes(ctx, pod, found)
+	}
+	if err != nil && (ctx.Err() != nil || !wait.Interrupted(err)) {
+		return fmt.Sprintf("no volume could be asked for PersistentVolumeClaim %s: %v", name, err)
+	}
+	return s.beingMade(name, on)
+}
+
+// without are the claims that several of these pods name, that wait for their first consumer and that have no
+// volume: name → the node for which one was asked for, "" for none.
+func (s *shared) without(pods []*v1.Pod) map[string]string {
+	if s == nil {
+		return nil
+	}
+	users, namespace := map[string]int{}, ""
+	for _, pod := range pods {
+		if pod == nil {
+			continue
+		}
+		namespace = pod.Namespace
+		once := map[string]bool{}
+		for i := range pod.Spec.Volumes {
+			if name := claimName(pod, &pod.Spec.Volumes[i]); name != "" && !once[name] {
+				once[name] = true
+				users[name]++
+			}
+		}
+	}
+	found := map[string]string{}
+	for name, count := range users {
+		if count < 2 {
+			continue
+		}
+		claim, err := s.claims.PersistentVolumeClaims(namespace).Get(name)
+		if err != nil || claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
+			continue
+		}
+		if waits, err := volume.IsDelayBindingMode(claim, s.classes); err == nil && waits {
+			found[name] = claim.Annotations[volume.AnnSelectedNode]
+		}
+	}
+	return found
+}
+
+// among are the pod's volumes whose claims are among these, each claim once.
+func among(pod *v1.Pod, claims map[string]string) (found []v1.Volume) {
+	if pod == nil {
+		return nil
+	}
+	once := map[string]bool{}
+	for i := range pod.Spec.Volumes {
+		name := claimName(pod, &pod.Spec.Volumes[i])
+		if _, named := claims[name]; named && !once[name] {
+			once[name] = true
+			found = append(found, pod.Spec.Volumes[i])
+		}
+	}
+	return found
+}
+
+// refuses says why a pod can go nowhere yet: the volume of one of these claims is being made.
+func (s *shared) refuses(pod *v1.Pod, without map[string]string) *refusal {
+	for _, each := range among(pod, without) {
+		name := claimName(pod, &each)
+		if why := s.beingMade(name, without[name]); why != "" {
+			return &refusal{names.VolumeBinding, why}
+		}
+	}
+	return nil
+}
+
+// beingMade is "" for no node. Anybody may write a claim's annotations: only a name that a node has is repeated.
+func (s *shared) beingMade(claim, node string) string {
+	if node == "" {
+		return ""
+	}
+	where := "node " + node
+	if _, err := s.nodes.Get(node); err != nil {
+		where = "a node that is not there"
+	}
+	return fmt.Sprintf("the volume of PersistentVolumeClaim %s, which members share, is being made for %s", claim, where)
+}
