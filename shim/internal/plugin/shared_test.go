@@ -77,8 +77,9 @@ func TestASharedClaimHasItsVolumeBeforeItsGangStarts(t *testing.T) {
 		t.Errorf("second report: %v", report)
 	}
 	h.provision("data")
-	if answer := next(t, "answer, once it is made", h.service.inTree).Answers[0]; answer.Everywhere != nil || len(answer.RefusedNodes) > 0 {
-		t.Errorf("once it is made: %v", answer)
+	made := next(t, "answer, once it is made", h.service.inTree)
+	if refused, _ := said(made, 0); made.Answers[0].Everywhere != nil || len(refused) > 0 {
+		t.Errorf("once it is made: %v", made)
 	}
 	h.service.push(verdict(musterv1.Outcome_OUTCOME_PLANNED, 3, names...))
 	for range names {
