@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from muster.adapters.grpc import encoding, messages, reflection
+from muster.adapters.grpc import messages, reflection
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.server import MESSAGE_LIMIT, GangServer, Refusal
@@ -257,28 +257,6 @@ async def test_a_gang_of_thousands_fits_in_a_message(bench: Bench) -> None:
     bench.gangs.answers["filter"] = calls.FilterAnswer((nodes,) * 2048)
     answer = await bench.shim.call("Filter", v1.FilterRequest(plan=PLAN), v1.FilterResponse)
     assert len(answer.candidates) == 204_800
-
-
-@pytest.mark.parametrize("values", [[], [0], [1, 127, 128, 300, 2**32 - 1], list(range(20_000))])
-def test_packed_integers_are_the_bytes_that_the_library_writes(values: list[int]) -> None:
-    answer = v1.FilterResponse(nodes=["a", "b"], offsets=values, candidates=values[::-1], reason="r")
-    assert v1.FilterResponse.parse(encoding.filter_bytes(answer)) == answer
-    assert encoding.score_bytes(v1.ScoreResponse(scores=values)) == bytes(v1.ScoreResponse(scores=values))
-
-
-@pytest.mark.parametrize("texts", [[], ["", "ä"], ["x" * 300] * 1000])
-def test_long_lists_of_strings_are_read_back_as_they_were(texts: list[str]) -> None:
-    permit = v1.PermitResponse(True, "r", annotation_keys=["k"], annotation_values=texts, bind_within_ms=7)
-    assert v1.PermitResponse.parse(encoding.permit_bytes(permit)) == permit
-    verdict = v1.Verdict(
-        "g", 3, v1.Outcome.PLANNED, "ns", names=texts, uids=texts[::-1], required=2, reason=""
-    )
-    for response in (
-        v1.WatchResponse(verdict=verdict),
-        v1.WatchResponse(session_opened=v1.SessionOpened(epoch=5)),
-        v1.WatchResponse(in_tree_question=v1.InTreeQuestion("g", 2, "ns", ["a", "ö"], ["1", "2"])),
-    ):
-        assert v1.WatchResponse.parse(encoding.watch_bytes(response)) == response
 
 
 # --- sessions ------------------------------------------------------------------------------------------

@@ -1,70 +1,39 @@
-"""The long messages, serialized by hand where betterproto2 is too slow.
+"""Serialize answers by protobuf's own runtime, which is faster than betterproto2.
 
-It encodes repeated fields item by item in Python, and meanwhile the event loop stands still: for a gang of
-2,048 with eight nodes a member 30 ms for Filter's answer, and more for the strings of Permit's, for which a
-whole gang waits. Here 2 and 12 ms. The bytes say the same, in another order of fields at most.
+betterproto2 encodes repeated fields item by item in Python, and the event loop stands still meanwhile: 30 ms
+for the Filter answer of a gang of 2,048 members with eight nodes each. The runtime needs 0.5 ms.
+
+Fields come from the message's own definition, so a field that is added to the contract needs no change here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import lru_cache
+import dataclasses
+from typing import Any
 
-from muster.adapters.grpc.generated.muster.v1 import (
-    FilterResponse,
-    PermitResponse,
-    ScoreResponse,
-    WatchResponse,
-)
+from betterproto2 import Message
 
-_DELIMITED = 2
-"""Wire type of strings, messages and packed fields."""
+from muster.adapters.grpc import reflection
 
 
-def watch_bytes(response: WatchResponse) -> bytes:
-    verdict, question = response.verdict, response.in_tree_question
-    if question is not None:
-        rest = bytes(replace(question, names=[], uids=[]))
-        return _field(3, rest + _strings(4, question.names) + _strings(5, question.uids))
-    if verdict is None:
-        return bytes(response)
-    rest = bytes(replace(verdict, names=[], uids=[]))
-    return _field(2, rest + _strings(5, verdict.names) + _strings(6, verdict.uids))
+def to_bytes(message: Message) -> bytes:
+    """Return the message as it goes over the wire.
+
+    Raises:
+        ValueError: the message has a field that descriptors.binpb lacks; without an error it would be lost.
+    """
+    return bytes(reflection.message(type(message).__name__)(**_fields(message)).SerializeToString())
 
 
-def filter_bytes(response: FilterResponse) -> bytes:
-    rest = bytes(FilterResponse(reason=response.reason))
-    nodes = _strings(1, response.nodes)
-    return nodes + _packed(2, response.offsets) + _packed(3, response.candidates) + rest
+def _fields(message: Message) -> dict[str, Any]:
+    names = (field.name for field in dataclasses.fields(message))  # type: ignore[arg-type]
+    return {name: _plain(getattr(message, name)) for name in names}
 
 
-def score_bytes(response: ScoreResponse) -> bytes:
-    return _packed(1, response.scores)
-
-
-def permit_bytes(response: PermitResponse) -> bytes:
-    return bytes(replace(response, annotation_values=[])) + _strings(4, response.annotation_values)
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | _DELIMITED) + _varint(len(content)) + content
-
-
-def _strings(number: int, values: Iterable[str]) -> bytes:
-    return b"".join(_field(number, value.encode()) for value in values)
-
-
-def _packed(number: int, values: Sequence[int]) -> bytes:
-    return _field(number, b"".join(map(_varint, values))) if values else b""
-
-
-@lru_cache(maxsize=65536)
-def _varint(value: int) -> bytes:
-    """Base 128, lowest first. Cached: lengths, indices and scores are few and repeat."""
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
+def _plain(value: Any) -> Any:
+    """Return the value in the form that the runtime's constructors take: a message as its fields."""
+    if isinstance(value, Message):
+        return _fields(value)
+    if isinstance(value, list) and value and isinstance(value[0], Message):
+        return [_fields(each) for each in value]
+    return value

@@ -1,11 +1,12 @@
-"""Descriptors for gRPC reflection, so that grpcurl and the like can talk to the socket.
+"""The contract's descriptors, for gRPC reflection (grpcurl needs it) and for protobuf's own message classes.
 
-betterproto2's messages have none; buf writes them beside the generated code, and they are loaded into a pool
-of their own: the process-wide pool stays free for others that might load the same contract.
+betterproto2's messages have no descriptors. buf writes them next to the generated code. They get a pool of
+their own, so that another library in the process can load the same contract.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -14,14 +15,21 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 
+@cache
 def message(name: str) -> Any:
-    """The class of a message of our contract by protobuf's own runtime: for long messages that come in, which
-    betterproto2 parses item by item in Python."""
+    """Return the class that protobuf's own runtime makes for a message of our contract.
+
+    It reads and writes long lists in C, where betterproto2 handles them item by item in Python.
+
+    Raises:
+        KeyError: the contract has no such message.
+    """
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(f"muster.v1.{name}"))
 
 
+@cache
 def pool() -> descriptor_pool.DescriptorPool:
-    """A pool with our contract, health and reflection itself."""
+    """Return the pool with our contract, health and reflection itself."""
     contract = resources.files("muster.adapters.grpc.generated").joinpath("descriptors.binpb").read_bytes()
     files = list(descriptor_pb2.FileDescriptorSet.FromString(contract).file)
     for module in (health_pb2, reflection_pb2):

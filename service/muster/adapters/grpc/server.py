@@ -20,8 +20,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from muster.adapters.grpc import encoding, messages
+from muster.adapters.grpc import messages
 from muster.adapters.grpc import reflection as descriptors
+from muster.adapters.grpc.encoding import to_bytes
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.sessions import Cause, Session
@@ -127,21 +128,18 @@ class GangServer:
         await self._health.set(SERVICE, state)
 
     def _handler(self) -> Any:
-        def unary(behaviour: Any, request: Any, serialize: Callable[[Any], bytes] = bytes) -> Any:
-            return grpc.unary_unary_rpc_method_handler(behaviour, request.parse, serialize)
+        def unary(behaviour: Any, parse: Callable[[bytes], Any]) -> Any:
+            return grpc.unary_unary_rpc_method_handler(behaviour, parse, to_bytes)
 
+        report = descriptors.message("ReportInTreeRequest")
         methods = {
-            "Watch": grpc.unary_stream_rpc_method_handler(
-                self._watch, v1.WatchRequest.parse, encoding.watch_bytes
-            ),
-            "Filter": unary(self._filter, v1.FilterRequest, encoding.filter_bytes),
-            "Score": unary(self._score, v1.ScoreRequest, encoding.score_bytes),
-            "Reserve": unary(self._reserve, v1.ReserveRequest),
-            "Permit": unary(self._permit, v1.PermitRequest, encoding.permit_bytes),
-            "Unreserve": unary(self._unreserve, v1.UnreserveRequest),
-            "ReportInTree": grpc.unary_unary_rpc_method_handler(
-                self._report_in_tree, descriptors.message("ReportInTreeRequest").FromString, bytes
-            ),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, v1.WatchRequest.parse, to_bytes),
+            "Filter": unary(self._filter, v1.FilterRequest.parse),
+            "Score": unary(self._score, v1.ScoreRequest.parse),
+            "Reserve": unary(self._reserve, v1.ReserveRequest.parse),
+            "Permit": unary(self._permit, v1.PermitRequest.parse),
+            "Unreserve": unary(self._unreserve, v1.UnreserveRequest.parse),
+            "ReportInTree": unary(self._report_in_tree, report.FromString),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
