@@ -185,7 +185,7 @@ def topology(boards: Boards) -> GpuTopology:
 
 
 def _cube() -> GpuTopology:
-    """As `nvidia-smi topo -m` prints it: local-cluster/topologies/v100-8x-hybrid-cube-mesh.txt."""
+    """As `nvidia-smi topo -m` prints it: local_cluster/topologies/v100-8x-hybrid-cube-mesh.txt."""
     rows = (
         "X NV1 NV1 NV2 NV2 SYS SYS SYS",
         "NV1 X NV2 NV1 SYS NV2 SYS SYS",

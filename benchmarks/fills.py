@@ -20,7 +20,7 @@ from muster.placement.gpus.gpu_tables import every_free_mask, sets_of, sets_with
 from muster.placement.gpus.gpusets import best_sets
 from muster.placement.gpus.rings import MB_PER_GB, rings
 
-TOPOLOGIES = Path(__file__).parents[1] / "local-cluster" / "topologies"
+TOPOLOGIES = Path(__file__).parents[1] / "local_cluster" / "topologies"
 POD_GPUS = (1, 2, 4, 8)
 
 WITHOUT_PEER: Mapping[str, str] = MappingProxyType(
@@ -80,7 +80,7 @@ def slowest_choice_ms(trials: int, seed: int) -> dict[str, float]:
 
 @cache
 def topology_of(name: str) -> GpuTopology:
-    """The links of a file of local-cluster/topologies."""
+    """The links of a file of local_cluster/topologies."""
     links = parse_topology(name, (TOPOLOGIES / f"{name}.txt").read_text()).links
     return GpuTopology(
         tuple(tuple(None if kind == "X" else Link.of_kind(kind) for kind in row) for row in links)

@@ -3,7 +3,7 @@
     python kind-cluster/gpu_nodes.py [--kubeconfig FILE] [--nodes kind-cluster/nodes.yaml]
 
 For any cluster whose nodes have kubelets (kind, a laptop's), on which nothing publishes GPUs. What the
-node pretends to have is a shape file of local-cluster; cpu, memory and pods stay the kubelet's own.
+node pretends to have is a shape file of local_cluster; cpu, memory and pods stay the kubelet's own.
 
 Extended resources are advertised as Kubernetes' documentation does it: patched into the node's
 status.capacity, from where the kubelet takes them over into allocatable. A kubelet whose machine was

@@ -19,7 +19,7 @@ LEFT = (1, 2, 4, 5, 7)
 
 
 def topology(name: str) -> GpuTopology:
-    """A matrix of local-cluster/topologies as the drawing takes it."""
+    """A matrix of local_cluster/topologies as the drawing takes it."""
     links = load_topology(name).links
     return GpuTopology(
         tuple(tuple(None if kind == "X" else Link.of_kind(kind) for kind in row) for row in links)

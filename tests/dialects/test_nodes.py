@@ -16,7 +16,7 @@ from tests.dialects.objects import as_json, full_matrix, node_object
 BOTH = {"nvidia.com/gpu": "8", "aliyun.com/gpu": "8"}
 ANNOTATED = [
     path.stem
-    for path in sorted((Path(__file__).parents[2] / "local-cluster" / "topologies").glob("*.txt"))
+    for path in sorted((Path(__file__).parents[2] / "local_cluster" / "topologies").glob("*.txt"))
     if not path.stem.startswith("mi300")
 ]
 

@@ -1,4 +1,4 @@
-"""Fixtures of the local-cluster tests. Builds happen before any test runs: they may take minutes."""
+"""Fixtures of the local_cluster tests. Builds happen before any test runs: they may take minutes."""
 
 from __future__ import annotations
 

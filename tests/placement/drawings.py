@@ -4,7 +4,7 @@
     zone z1 rack r2: c[v100-8x-gputopology-document, cpu 4]  d[8 pcie, cordoned]
 
 In the brackets: the GPUs first: "8" one NVLink domain of 8, "8 = 4+4" islands, "8 pcie" no NVLink,
-"8 unknown" no matrix, "0" none, or a file of local-cluster/topologies. Then: "free" bits, GPU 0 first;
+"8 unknown" no matrix, "0" none, or a file of local_cluster/topologies. Then: "free" bits, GPU 0 first;
 "cpu" cores; "unindexed" GPUs taken without an index; "cordoned"; "clique x"; any label as key=value.
 "mem 16 16 8" is what each GPU offers in slices, "left 16 3 0" what others left of that; "share": none of
 them is given whole; "spread"; "unhealthy 0 2". A line may leave out zone and rack; other words before the
@@ -48,7 +48,7 @@ from muster.domain.topology import GpuTopology, Link, bits, mask_of
 from tests.placement import naive
 
 RESOURCE = "nvidia.com/gpu"
-TOPOLOGIES = Path(__file__).parents[2] / "local-cluster" / "topologies"
+TOPOLOGIES = Path(__file__).parents[2] / "local_cluster" / "topologies"
 ROLES = "wxyz"
 LABELS = {"zone": "topology.kubernetes.io/zone", "rack": "topology.kubernetes.io/rack"}
 

@@ -17,7 +17,7 @@ from muster.domain.topology import GpuTopology, Link
 LINKS_OF_VERSION = {"2": 6, "3": 12, "4": 18, "5": 18}
 """NVLink generation → links of one GPU: NVIDIA's table at https://www.nvidia.com/en-us/data-center/nvlink/
 (2nd: V100, 6 links; 3rd: A100, 12; 4th: H100, 18; 5th: B200, 18); the same numbers as in the printouts of
-`nvidia-smi topo -m` in local-cluster/topologies (dgx2 NV6, hgx-a100 NV12, hgx-h100 NV18, gb200 NV18)."""
+`nvidia-smi topo -m` in local_cluster/topologies (dgx2 NV6, hgx-a100 NV12, hgx-h100 NV18, gb200 NV18)."""
 
 VERSION_OF_PRODUCT = (
     ("V100", "2"),

@@ -9,14 +9,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent.parent
-"""`local-cluster/` of the checkout; the shim's sources lie beside it."""
+SOURCE = Path(__file__).resolve().parent
+"""This folder of the checkout. The shim's sources are in the folder next to it."""
 
 GO_MODULES = SOURCE / "go"
 TOPOLOGIES = SOURCE / "topologies"
 SHIM = SOURCE.parent / "shim"
-KWOK_STAGES = Path(__file__).resolve().parent / "kwok_stages.yaml"
-LAUNCHER = Path(__file__).resolve().parent / "launcher.py"
+KWOK_STAGES = SOURCE / "kwok_stages.yaml"
+LAUNCHER = SOURCE / "launcher.py"
 
 
 def _base(variable: str, default: str) -> Path:

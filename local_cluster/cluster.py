@@ -2,7 +2,7 @@
 
 cluster = LocalCluster(directory)
 cluster.up()                         # blocks until it is healthy; dies with this process
-cluster.apply_shape(Path("local-cluster/shapes/demo.yaml"))
+cluster.apply_shape(Path("local_cluster/shapes/demo.yaml"))
 … kubectl --kubeconfig cluster.kubeconfig …
 cluster.down()
 """

@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         default="nvidia.com/gpu",
         help="what the nodes offer (%(default)s)",
     )
-    parser.add_argument("--shape", type=Path, help="nodes from a file of local-cluster/shapes/ instead")
+    parser.add_argument("--shape", type=Path, help="nodes from a file of local_cluster/shapes/ instead")
     parser.add_argument("--dir", type=Path, help="keep cluster and logs in this folder")
     return parser
 

@@ -60,7 +60,7 @@ def up(
     name: Name = "default",
     shape: Annotated[
         Path | None,
-        typer.Option(help="Nodes to create: a YAML file, see local-cluster/shapes/.", dir_okay=False),
+        typer.Option(help="Nodes to create: a YAML file, see local_cluster/shapes/.", dir_okay=False),
     ] = None,
     directory: Directory = None,
     audit: Annotated[bool, typer.Option("--audit", help="Write every change to logs/audit.jsonl.")] = False,
@@ -72,7 +72,7 @@ def up(
 
     Doing it twice does no harm. Example:
 
-        muster cluster up --shape local-cluster/shapes/demo.yaml
+        muster cluster up --shape local_cluster/shapes/demo.yaml
     """
     started = time.monotonic()
     cluster = _cluster(name, directory, audit=audit)
