@@ -130,9 +130,9 @@ check-go: $(READY) ## Of it: Go
 # --- testing --------------------------------------------------------------------------------------
 
 .PHONY: unit
-unit: $(READY) ## Fast tests: no cluster, no Go
+unit: $(READY) ## Fast tests: no cluster, no Go (MUSTER_GO makes sure of it), nothing slow
 	$(call say,unit tests)
-	$(PYTEST) tests -m 'not cluster and not brute_force'
+	MUSTER_GO=none $(PYTEST) tests -m 'not (cluster or go or brute_force or slow)'
 
 .PHONY: test-go
 test-go: $(READY) ## Tests of the Go modules

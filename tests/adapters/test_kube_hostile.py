@@ -315,7 +315,10 @@ async def verdicts(app: App) -> AsyncIterator[Callable[[], Awaitable[dict[str, v
         yield following
 
 
-@pytest.mark.parametrize("text", ["800 levels", "9,000 levels", "half a pair"])
+@pytest.mark.parametrize(
+    "text",
+    ["half a pair", *(pytest.param(text, marks=pytest.mark.slow) for text in ("800 levels", "9,000 levels"))],
+)
 async def test_the_service_outlives_each_and_starts_again_with_them(
     api: FakeApi, short_folder: Path, text: str
 ) -> None:

@@ -79,10 +79,10 @@ def test_costs_that_are_kept_are_those_that_would_be_made_anew() -> None:
     ("name", "workload", "seeds"),
     [
         (Name.BEST_FIT, "default", range(42, 44)),
-        (Name.FGD, "default", range(42, 44)),
+        pytest.param(Name.FGD, "default", range(42, 44), marks=pytest.mark.slow),
         (Name.FGD, "multigpu50", range(42, 43)),
-        (Name.FGD, "gpushare100", range(42, 43)),
-        (Name.FGD, "gpuspec33", range(42, 43)),
+        pytest.param(Name.FGD, "gpushare100", range(42, 43), marks=pytest.mark.slow),
+        pytest.param(Name.FGD, "gpuspec33", range(42, 43), marks=pytest.mark.slow),
     ],
 )
 def test_the_published_figures_come_out(name: Name, workload: str, seeds: range) -> None:
@@ -105,7 +105,7 @@ def test_the_mix_as_a_cluster_is_told_it() -> None:
     )
 
 
-@pytest.mark.parametrize("workload", ["default", "gpuspec33"])
+@pytest.mark.parametrize("workload", ["default", pytest.param("gpuspec33", marks=pytest.mark.slow)])
 def test_the_planner_leaves_less_than_fgd(workload: str) -> None:
     """On a twentieth of the cluster; no GPU is allocated twice, for each plan was verified."""
     some, pods = trace.nodes().reordered(range(0, 1213, 20)), trace.pods(workload)

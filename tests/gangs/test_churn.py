@@ -11,12 +11,14 @@ from tests.gangs.reachable import sizes
 ROUNDS = 2 * SLACK
 
 
+@pytest.mark.slow
 async def test_nothing_grows() -> None:
     outcome = await churned(ROUNDS)
     assert not outcome.grown
     assert outcome.pods > 9 * ROUNDS
 
 
+@pytest.mark.slow
 async def test_a_leak_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Queue, "forget", Queue.drop)
     outcome = await churned(ROUNDS)

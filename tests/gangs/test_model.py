@@ -60,7 +60,9 @@ Machine.TestCase.settings = settings(
 TestMachine = Machine.TestCase
 
 
-@pytest.mark.parametrize("numbers", [range(150), range(150, 300)], ids=str)
+@pytest.mark.parametrize(
+    "numbers", [range(50), pytest.param(range(50, 300), marks=pytest.mark.slow)], ids=str
+)
 def test_seeded_sequences_break_nothing(numbers: range) -> None:
     broken = [problem for number in numbers if (problem := sequence(20, number, 25)[1])]
     assert broken == []

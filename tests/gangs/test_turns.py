@@ -96,6 +96,7 @@ def test_a_gang_that_was_ended_waits_longer_each_time_whatever_comes_free() -> N
     assert sum(times) < 0.03 * 3000
 
 
+@pytest.mark.slow
 def test_a_decision_is_ended_only_while_others_wait_and_later_each_time() -> None:
     alone, among = Planner(), Planner()
     for planner in (alone, among):
@@ -124,6 +125,7 @@ def test_others_do_not_wait_long_for_a_namespace_of_hogs() -> None:
     assert len({name for name, _, _ in planner.took}) > 10, "the hogs have their turns"
 
 
+@pytest.mark.slow
 def test_while_others_always_wait_a_namespace_of_hogs_has_its_share_of_the_time() -> None:
     planner, seconds, cost_s = Planner(cost_s=0.2), 200.0, 0.2
     for number in range(100):

@@ -30,6 +30,7 @@ V2, KAIS = (
 DEADLINE_S = 30.0
 
 
+@pytest.mark.go
 def test_an_overlay_adds_it_as_a_component(tmp_path: Path) -> None:
     """And scheduler-config alone leaves out what may be KAI's."""
     up = "/".join([".."] * (len(tmp_path.parts) - 1))

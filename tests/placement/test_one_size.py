@@ -147,6 +147,7 @@ def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
     return cluster(text), gang(" + ".join(roles))
 
 
+@pytest.mark.slow
 def test_as_one_role_they_are_placed_as_well_as_by_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, dealt, found = random.Random(7), list[bool](), []
     whole = OneSize.dealt

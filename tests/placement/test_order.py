@@ -99,6 +99,7 @@ def in_order(request: Request, placed: Placed, snapshot: Snapshot) -> list[Membe
 ONE = st.one_of(worlds("anti-affinity"), worlds("affinity"), worlds("skew"), worlds("skew", "ranks"))
 
 
+@pytest.mark.brute_force
 @SETTINGS
 @given(ONE)
 def test_each_member_is_accepted_in_its_turn(world: World) -> None:

@@ -306,6 +306,7 @@ WORLDS = st.one_of(
 )
 
 
+@pytest.mark.brute_force
 @SETTINGS
 @given(WORLDS, st.data())
 def test_the_best_plan_passes_and_a_change_only_if_it_is_as_true(world: World, data: st.DataObject) -> None:
