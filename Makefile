@@ -102,6 +102,8 @@ check-python: $(READY) ## Of it: Python
 	MYPYPATH=kind-cluster $(TOOL)/mypy .
 	$(call say,check: layers)
 	$(TOOL)/lint-imports
+	$(call say,check: plain English)
+	$(PY) -m checks.prose
 
 .PHONY: check-protos
 check-protos: $(READY) ## Of it: protos, and the code generated from them

@@ -1,3 +1,5 @@
-"""Figures, each beside the peers' methods that we write ourselves from their published descriptions, in the
-same run and on the same clusters. `python -m benchmarks.run --help`; docs/benchmarks.md says how to read it.
+"""Figures of Muster and of its peers' methods, in the same run and on the same clusters.
+
+We write the peers' methods ourselves, from their published descriptions. `python -m benchmarks.run --help`
+lists the options. docs/benchmarks.md says how to read the figures.
 """

@@ -86,6 +86,7 @@ class Cluster:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes, without what is taken of them."""
         return tuple(self._nodes)
 
     @property
@@ -100,7 +101,7 @@ class Cluster:
         return 1 - free / (GPUS * len(self._nodes))
 
     def churn(self, moves: int) -> Snapshot:
-        """Let so many pods end, each replaced by one of the same size on a random node that has room: so two
+        """Let `moves` pods end, each replaced by one of the same size on a random node that has room: two
         nodes change for each, and the load stays."""
         nodes = dict(self.snapshot.nodes)
         for _ in range(moves):

@@ -33,7 +33,7 @@ def compactness(snapshot: Snapshot, assignment: Assignment) -> Compactness:
 
 def holds(snapshot: Snapshot, request: Request, assignment: Assignment) -> bool:
     """Whether the assignment places all members within capacities and scopes. Peers assign no GPUs: segments
-    within NVLink domains count as placed where the node's domains have room for so many of them."""
+    within NVLink domains count as placed where the node's domains have room for all of them."""
     return (
         set(assignment) == {member.uid for role in request.roles for member in role.members}
         and _capacities_hold(snapshot, request, assignment)

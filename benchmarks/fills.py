@@ -41,7 +41,7 @@ def run(trials: int, seed: int) -> dict[str, Any]:
 
     A pod takes 1, 2, 4 or 8 GPUs at random, or what is still free. Rings are those of the largest sum, which
     neither side goes by: ours by the weakest link first, theirs by all pairs. So the mean over pods of two
-    GPUs and more of the weakest link (on the ring where it is fastest) stands beside it.
+    GPUs and more of the weakest link (on the ring where it is fastest) is reported as well.
     """
     found: dict[str, Any] = {"trials": trials, "seed": seed, "topologies": {}}
     for path in sorted(TOPOLOGIES.glob("*.txt")):
@@ -93,7 +93,7 @@ def shape_of(topology: GpuTopology) -> Shape:
 
 
 def pods(gpus: int, draw: random.Random) -> list[int]:
-    """Sizes of pods that fill so many GPUs, in order of arrival."""
+    """Return sizes of pods that fill `gpus` GPUs, in order of arrival."""
     sizes: list[int] = []
     while left := gpus - sum(sizes):
         sizes.append(min(draw.choice(POD_GPUS), left))

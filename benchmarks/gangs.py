@@ -78,8 +78,8 @@ def _together_too_many(snapshot: Snapshot) -> Request:
 
 
 def cases(shrink: int = 1) -> tuple[Case, ...]:
-    """All kinds of gangs; those that span racks have so many times fewer members, for clusters smaller than
-    the targets'."""
+    """All kinds of gangs; those that span racks have `shrink` times fewer members, for clusters smaller
+    than the targets'."""
 
     def spread(name: str, members: int, gpus: int = 1, cpu_milli: int | None = None) -> Role:
         return _role(name, members // shrink, gpus, cpu_milli)

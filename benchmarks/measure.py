@@ -48,7 +48,7 @@ class PeerResult:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One instance. `plan` is None where nothing was placed; `undecided` where that is not proven.
+    """One instance. `plan` is None if nothing was placed; `undecided` if that is not proven.
 
     `proven_compact`: zones, racks and nodes are proven fewest. `phases_ms` is what the planner reports of
     itself."""

@@ -59,7 +59,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/bench.jsonl"),
     samples: Annotated[bool, typer.Option(help="Write every instance too, not only the cells.")] = False,
 ) -> None:
-    """Measure the planner beside the methods of Kueue, KAI and go-gpuallocator, on the same clusters.
+    """Measure the planner against the methods of Kueue, KAI and go-gpuallocator, on the same clusters.
 
     For example, a minute on small clusters: python -m benchmarks.run --nodes 640 --instances 20 --minutes 1
     """

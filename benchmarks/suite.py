@@ -48,6 +48,7 @@ class Site:
 
     @property
     def name(self) -> str:
+        """Return the site's name in tables."""
         extras = [] if self.boards is Boards.NVSWITCH else [self.boards.value]
         extras += ["zones"] if self.racks_per_zone else []
         return " ".join([f"{self.nodes} × {GPUS}", f"{self.load:.0%}", *extras])
@@ -75,10 +76,12 @@ class Cell:
 
     @property
     def wanted(self) -> int:
+        """Return how many instances the cell needs."""
         return max(1, round(self.site.instances * self.case.share))
 
     @property
     def done(self) -> bool:
+        """Return whether the cell has its instances, or no more can be drawn."""
         drawn = len(self.samples) + self.skipped
         feasible = len(self.answered)
         return feasible >= self.wanted or drawn >= DRAWS * self.wanted or (not feasible and drawn >= HOPELESS)
@@ -98,6 +101,7 @@ class Run:
     def of(
         cls, sites: Sequence[Site], cases: Sequence[Case], seed: int, seconds: float, guard_s: float
     ) -> Run:
+        """Return a run over all pairs of a site and a case."""
         cells = [Cell(site, case) for site in sites for case in cases]
         return cls(cells, seed, time.monotonic() + seconds, guard_s, dict.fromkeys(sites, 0))
 
@@ -110,6 +114,7 @@ class Run:
 
     @property
     def complete(self) -> bool:
+        """Return whether every cell is done."""
         return all(cell.done for cell in self.cells)
 
     def _furthest_behind(self) -> Site | None:
@@ -152,7 +157,7 @@ class Run:
 
 
 def _stands_a_chance(cell: Cell, cluster: Cluster) -> bool:
-    """Whether so many GPUs are free at all; counts the instance as drawn where not."""
+    """Return whether enough GPUs are free at all; if not, count the instance as drawn."""
     asked = sum(role.gpus * len(role.members) for role in cell.case.request(cluster.snapshot).roles)
     free = GPUS * cell.site.nodes * (1 - cluster.load)
     if cell.case.placeable and asked > free:

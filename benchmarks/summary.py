@@ -12,10 +12,10 @@ from benchmarks.measure import PEERS, PHASES, Sample
 from benchmarks.suite import Cell
 
 TARGETED = 5_000
-"""Targets are for clusters of so many nodes, under load, without zones."""
+"""Targets are for clusters of this many nodes, under load, without zones."""
 LARGE = 20_000
 LARGE_FACTOR = 5
-"""Clusters of so many nodes may take so many times as long."""
+"""Clusters of `LARGE` nodes may take `LARGE_FACTOR` times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
+        """Return median, p99 and maximum of the values, or None if there are none."""
         ordered = sorted(values)
         if not ordered:
             return None
@@ -36,7 +37,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """Us beside one peer on the same instances. `saved` are mean shares over those that both place.
+    """Muster and one peer on the same instances. `saved` are mean shares over those that both place.
 
     `refused_by_us`: the peer placed what we refused. `broken`: its plan broke what the gang requires, which
     counts as refused.

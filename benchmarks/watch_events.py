@@ -28,7 +28,7 @@ class EventCost:
 
 
 def event_cost(nodes: int, events: int, seed: int) -> EventCost:
-    """The cost of so many events, one after another, on a cluster at half load."""
+    """Return the cost of `events` events, one after another, on a cluster at half load."""
     cluster = Cluster(Shape(nodes, 0.5), seed)
     ledger = Ledger()
     for node in cluster.nodes:

@@ -24,7 +24,7 @@ class ArenaError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """`stack` is None where Muster was installed by somebody else: its processes are out of reach."""
+    """`stack` is None if Muster was installed by somebody else: its processes are out of reach."""
 
     client: Client
     cluster: LocalCluster | None = None

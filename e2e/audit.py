@@ -100,7 +100,7 @@ def _judge_node(name: str, node: NodeFacts | None, pods: Sequence[PodFacts]) -> 
 
 
 def judge_gangs(pods: Iterable[PodFacts]) -> list[Violation]:
-    """Gangs of which some members are bound, too few of them. Finished members were bound once."""
+    """Return gangs with some bound members, but too few. Finished members count as bound."""
     members: dict[str, list[PodFacts]] = defaultdict(list)
     for pod in pods:
         if pod.gang is not None:
@@ -131,7 +131,7 @@ class Auditor:
 
     What existed before is told with `existed`: it was not seen happening and is not judged as if it were.
     A member that went less than `race_s` before another was bound counts as one that existed: where members
-    are deleted at any moment, Bindings are under way that nobody can call back.
+    are deleted at any moment, Bindings are under way that can't be called back.
     """
 
     def __init__(self, grace_s: float = GRACE_S, *, race_s: float = 0.0) -> None:

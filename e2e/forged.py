@@ -53,7 +53,7 @@ def own(gang: str, needed: int, scope: str = "") -> Words:
 
 
 def bound_by_others(name: str, on: str, gpus: int) -> Object:
-    """A pod of another scheduler, whose GPUs nobody names."""
+    """A pod of another scheduler, with unknown GPUs."""
     made = objects.pod(name, gpus=gpus, scheduler="default-scheduler", spec={"nodeName": on})
     made["metadata"] |= {"namespace": NAMESPACE, "uid": name}
     return made | {"status": {"phase": "Running"}}
@@ -67,7 +67,7 @@ def sharing(name: str) -> Object:
 
 
 def slice_pod(name: str, memory: int, given: Mapping[int, int] | None = None, *, gpus: int = 1) -> Object:
-    """A pod of so many GiB over `gpus` GPUs, on node s with these GiB by GPU."""
+    """A pod of `memory` GiB over `gpus` GPUs, on node s with these GiB by GPU."""
     made = pod(name, "s" if given else "", gpus=0)
     made["spec"]["containers"][0]["resources"]["limits"] = {RESOURCE: str(memory)}
     made["metadata"]["labels"][COUNT] = str(gpus)

@@ -1,4 +1,4 @@
-"""Rights that roles give, beside requests that were made: RBAC rules, and the API server's audit log. Pure.
+"""Compare the rights that roles give (RBAC rules) with the requests that were made (the audit log). Pure.
 
 Service and scheduler share one account (they are containers of one pod) and tell themselves apart by their
 user agents: each is held against the roles that say what it needs.

@@ -108,7 +108,7 @@ def test_a_cordoned_node_is_no_room_until_it_is_uncordoned(scene: Scene) -> None
 
 
 def test_what_the_planner_does_not_model_comes_back_as_a_rejection(scene: Scene) -> None:
-    """A host port is taken on the one node: the in-tree plugin refuses, and nobody is half bound."""
+    """A host port is taken on the one node: the in-tree plugin refuses, and no gang is partially bound."""
     scene.node(objects.node("a"))
     port = {"ports": [{"containerPort": 80, "hostPort": 18080}]}
     holder = objects.pod("holder", gpus=0)

@@ -18,7 +18,7 @@ from local_cluster.nodes import RACK, SCHEDULE
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Pods and nodes at one moment, and the gangs of which the model says that they fit."""
+    """Pods and nodes at one moment, and the gangs that fit according to the model."""
 
     pods: Sequence[Object]
     nodes: Sequence[Object]

@@ -41,7 +41,7 @@ def annotated(scene: Scene, pod: str) -> dict[str, str]:
 
 
 def run_all(scene: Scene, count: int) -> list[str]:
-    """Wait until so many pods are there and run; their names, rising."""
+    """Wait until `count` pods run, and return their names, sorted."""
     scene.until(lambda: len(scene.pods()) == count, f"{count} pods")
     names = sorted(scene.pods())
     scene.runs(names)

@@ -1,4 +1,4 @@
-"""Two schedulers, each with a service of its own, of which one leads: it dies, and the other one goes on."""
+"""Two schedulers, each with its own service. The leader dies, and the other one goes on."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ HALF_BOUND_S = 45.0
 """As in test_faults: a killed leader's lease holds for some seconds."""
 
 SIZE, GPUS = 40, 48
-"""So many members that the time between the first and the last is seldom missed, and a node for them."""
+"""Enough members that the time between the first and the last is seldom missed, and a node for them."""
 
 HELD = (PLANNED, RESERVING)
 """Phases in which the scheduler stands still, and the API server does what it is asked."""
@@ -26,7 +26,7 @@ HELD = (PLANNED, RESERVING)
 @pytest.mark.parametrize("process", ["service", "scheduler"])
 @pytest.mark.parametrize("phase", [PLANNED, RESERVING, PERMITTED])
 def test_a_process_is_killed(arena: Arena, scene: Scene, stack: Stack, phase: str, process: str) -> None:
-    """No GPU is given twice, and the gang runs, with another one beside it."""
+    """No GPU is given twice, the gang runs, and so does another one."""
     scene.node(objects.node("a", gpus=GPUS))
     scene.node(objects.node("b", gpus=GPUS))
     with caught(arena, scene, phase, SIZE) as gang:

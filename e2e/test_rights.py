@@ -1,4 +1,4 @@
-"""The account has the rights that it uses and no others: roles beside the API server's audit log.
+"""The account has the rights that it uses and no others: roles against the API server's audit log.
 
 The scenes here bring about, one by one, what other tests have no reason to; the last tests compare what all
 of them asked for with what scheduler-config/ grants. Run the whole file.

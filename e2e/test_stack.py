@@ -52,7 +52,7 @@ def test_no_process_is_left_behind(arena: Arena, tmp_path: Path, how: signal.Sig
 
 
 def test_the_processes_run_under_their_own_account(arena: Arena) -> None:
-    """No more rights than scheduler-config/ gives: the administrator's are nobody's."""
+    """No more rights than scheduler-config/ gives: no process has the administrator's."""
     if arena.stack is None:
         pytest.skip("the processes of this cluster are somebody else's")
     stack: Stack = arena.stack

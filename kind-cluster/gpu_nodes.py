@@ -49,6 +49,7 @@ def patches(wanted: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def connect(kubeconfig: str | None) -> Any:
+    """Return a client for any kind of object."""
     load: Any = config.new_client_from_config  # untyped, like all of that package
     dynamic: Any = DynamicClient
     return dynamic(load(config_file=kubeconfig))
@@ -67,6 +68,7 @@ def dress(client: Any, wanted: list[dict[str, Any]]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Make the cluster's workers look like GPU nodes, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, else ~/.kube/config")
     parser.add_argument("--nodes", type=Path, default=HERE / "nodes.yaml", help="shape file")

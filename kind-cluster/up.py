@@ -29,6 +29,7 @@ IMAGES = {
 
 
 def cluster_name() -> str:
+    """Return the name in cluster.yaml."""
     return str(yaml.safe_load((HERE / "cluster.yaml").read_text())["name"])
 
 
@@ -45,6 +46,7 @@ def run(*argv: str | Path) -> None:
 
 
 def kind(*arguments: str | Path) -> None:
+    """Run kind as a Go tool, of the version in check/go.mod."""
     go = find_go()
     argv = [str(go), "tool", "kind", *(str(argument) for argument in arguments)]
     print("+ " + " ".join(argv[2:]), flush=True)
@@ -52,6 +54,7 @@ def kind(*arguments: str | Path) -> None:
 
 
 def kubectl(*arguments: str) -> None:
+    """Run kubectl inside the control-plane container, so that none is needed outside."""
     run(
         "docker", "exec", f"{cluster_name()}-control-plane",
         "kubectl", "--kubeconfig=/etc/kubernetes/admin.conf", *arguments,
@@ -59,6 +62,7 @@ def kubectl(*arguments: str) -> None:
 
 
 def up() -> None:
+    """Build the images, make the cluster and install Muster in it."""
     name, tags = cluster_name(), image_tags()
     for tag in tags:
         dockerfile, context = IMAGES[tag.partition(":")[0]]
@@ -78,10 +82,12 @@ def up() -> None:
 
 
 def down() -> None:
+    """Delete the cluster."""
     kind("delete", "cluster", "--name", cluster_name(), "--kubeconfig", KUBECONFIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Make or delete the cluster, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--delete", action="store_true", help="delete the cluster")
     options = parser.parse_args(arguments)

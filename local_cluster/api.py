@@ -38,11 +38,14 @@ class ApiUnreachable(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """The status and the body of an HTTP answer."""
+
     status: int
     body: bytes
 
     @property
     def ok(self) -> bool:
+        """Return whether the request succeeded."""
         return self.status < 400
 
 
@@ -95,6 +98,7 @@ class Api:
         return decoded
 
     def get(self, path: str) -> Object:
+        """Return the object or list at the path."""
         return self.call("GET", path)
 
     def find(self, path: str) -> Object | None:
@@ -112,6 +116,7 @@ class Api:
         return self.call("GET", path, accept=AS_TABLE)
 
     def post(self, path: str, body: Object) -> Object:
+        """Create an object and return it as it is now."""
         return self.call("POST", path, body)
 
     def create(self, path: str, body: Object) -> bool:
@@ -126,9 +131,11 @@ class Api:
         return self.call("PATCH", path, body, MERGE_PATCH)
 
     def delete(self, path: str, *, grace_s: int | None = None) -> Object:
+        """Delete the object at the path."""
         return self.call("DELETE", path if grace_s is None else f"{path}?gracePeriodSeconds={grace_s}")
 
     def close(self) -> None:
+        """Close the connections."""
         self._pool.clear()
 
 

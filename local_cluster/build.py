@@ -74,7 +74,7 @@ def _one_builder(folder: Path, reporter: _Progress) -> Iterator[None]:
 
 
 def _build(recipe: Recipe, folder: Path, reporter: _Progress) -> None:
-    """`go build` into a folder beside its place, moved there when all went well."""
+    """Run `go build` into a folder next to its place, and move it there when all went well."""
     try:
         go = find_go()
     except ToolchainError as problem:
@@ -165,6 +165,7 @@ class _Progress:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Build the named binaries, print their paths, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m local_cluster.build", description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(RECIPES)}")
     parser.add_argument("--all", action="store_true", help="all of them")

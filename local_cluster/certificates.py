@@ -118,6 +118,7 @@ class ClusterKeys:
 
     @classmethod
     def create(cls, folder: Path) -> ClusterKeys:
+        """Return the keys of a cluster in this folder, made if they are missing."""
         ca, etcd_ca = Authority.create(folder, "ca"), Authority.create(folder, "etcd-ca")
         private, public = folder / "service-account.key", folder / "service-account.pub"
         if not public.is_file():
@@ -190,7 +191,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody else can read at any moment, in one step."""
+    """Write a file in one step; no other user can read it at any moment."""
     partial = path.with_name(path.name + ".partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as file:

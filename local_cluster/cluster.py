@@ -87,6 +87,7 @@ class LocalCluster:
 
     @property
     def url(self) -> str:
+        """Return the API server's address."""
         return self._context().url("kube-apiserver")
 
     @property

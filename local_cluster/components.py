@@ -57,6 +57,7 @@ class Context:
     audit: str
 
     def url(self, port: str) -> str:
+        """Return the HTTPS address of a port, by the port's name."""
         return f"https://{HOST}:{self.ports[port]}"
 
 
@@ -90,7 +91,7 @@ def _etcd(context: Context) -> list[str]:
         f"--peer-key-file={pair.key}",
         f"--peer-trusted-ca-file={ca}",
         "--peer-client-cert-auth=true",
-        # survives the end of any process, not that of the machine: which nobody needs here
+        # survives the end of any process, not that of the machine, which is not needed here
         "--unsafe-no-fsync=true",
         "--quota-backend-bytes=2147483648",
         "--auto-compaction-mode=periodic",
@@ -117,7 +118,7 @@ def _api_server(context: Context) -> list[str]:
         f"--service-cluster-ip-range={SERVICE_CIDR}",
         # given, because its own choice needs a network interface besides the loopback
         f"--advertise-address={HOST}",
-        # the loopback can be no endpoint of the service `kubernetes`, and nobody asks for one here
+        # the loopback can be no endpoint of the service `kubernetes`, and none is needed here
         "--endpoint-reconciler-type=none",
         "--allow-privileged=true",
         "--profiling=false",

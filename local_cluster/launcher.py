@@ -28,6 +28,7 @@ def die_with(parent: int) -> None:
 
 
 def write_pid_file(path: Path) -> None:
+    """Write what identifies this process, also after its PID is used again."""
     stat = Path("/proc/self/stat").read_text()
     identity = {
         "pid": os.getpid(),
@@ -40,6 +41,7 @@ def write_pid_file(path: Path) -> None:
 
 
 def main(parent: str, pid_file: str, *argv: str) -> None:
+    """Become the program `argv`, tied to the life of `parent` unless that is 0."""
     if parent != "0":
         die_with(int(parent))
     if pid_file:

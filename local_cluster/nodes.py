@@ -169,7 +169,7 @@ def _without(before: list[str], wanted: dict[str, str]) -> dict[str, str | None]
 
 
 def ready_nodes(api: Api) -> set[str]:
-    """Names of the nodes that are Ready, and of which the not-ready taint is gone."""
+    """Return the names of the nodes that are Ready and have lost the not-ready taint."""
     return {
         node["metadata"]["name"]
         # resourceVersion=0: from the API server's cache, not through etcd, every time

@@ -48,22 +48,27 @@ class Layout:
 
     @property
     def lock(self) -> Path:
+        """The file that a running `up` or `down` locks."""
         return self.root / "lock"
 
     @property
     def pki(self) -> Path:
+        """Keys and certificates."""
         return self.root / "pki"
 
     @property
     def etcd_data(self) -> Path:
+        """etcd's data."""
         return self.root / "etcd"
 
     @property
     def logs(self) -> Path:
+        """One log for each process."""
         return self.root / "logs"
 
     @property
     def audit_log(self) -> Path:
+        """The API server's audit log."""
         return self.root / "logs" / "audit.jsonl"
 
     @property
@@ -78,19 +83,24 @@ class Layout:
 
     @property
     def kubeconfigs(self) -> Path:
+        """Kubeconfigs of components and service accounts."""
         return self.root / "kubeconfigs"
 
     @property
     def admin_kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
         return self.root / "kubeconfig"
 
     def log(self, name: str) -> Path:
+        """Return the log of a process."""
         return self.logs / f"{name}.log"
 
     def pid_file(self, name: str) -> Path:
+        """Return the PID file of a process."""
         return self.run / f"{name}.json"
 
     def kubeconfig(self, user: str) -> Path:
+        """Return the kubeconfig of a user."""
         return self.kubeconfigs / f"{user.replace('/', '.').replace(':', '.')}.kubeconfig"
 
     @property

@@ -20,7 +20,7 @@ class NoFreePort(RuntimeError):
 
 
 def free_port(besides: frozenset[int] = frozenset()) -> int:
-    """A port that nobody listens on, and that is none of `besides`."""
+    """Return a free port that is not in `besides`."""
     for _ in range(ATTEMPTS):
         port = random.randint(LOWEST, HIGHEST)
         if port not in besides and is_free(port):
@@ -29,6 +29,7 @@ def free_port(besides: frozenset[int] = frozenset()) -> int:
 
 
 def is_free(port: int) -> bool:
+    """Return whether the port can be bound on the loopback now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ours, just stopped, is free
         try:

@@ -67,6 +67,7 @@ class Identity:
 
     @property
     def alive(self) -> bool:
+        """Return whether the process is running."""
         return Identity.of(self.pid) == self
 
     @property
@@ -162,10 +163,12 @@ class Process:
 
     @property
     def alive(self) -> bool:
+        """Return whether the process is running."""
         return self.identity is not None
 
     @property
     def pid(self) -> int | None:
+        """Return the PID, or None if it is not running."""
         identity = self.identity
         return identity.pid if identity else None
 

@@ -214,11 +214,13 @@ def _check_gpus(where: str, group: NodeGroup) -> None:
 
 
 def check_name(where: str, name: str) -> None:
+    """Raise ShapeError unless the name may be a node's."""
     if not _NAME.fullmatch(name):
         raise ShapeError(f"{where}: name: {name!r} is no node name: lower-case letters, digits, '-' and '.'")
 
 
 def check_label_value(where: str, key: str, value: str) -> None:
+    """Raise ShapeError unless the value may be a label's."""
     if not _LABEL_VALUE.fullmatch(value):
         raise ShapeError(
             f"{where}: {key}: {value!r} is no label value: up to 63 letters, digits, '-', '_' and '.'"

@@ -106,10 +106,12 @@ class Stack:
 
     @property
     def service_url(self) -> str:
+        """Return the address of the service's HTTP port."""
         return f"http://{HOST}:{self._ports['service']}"
 
     @property
     def metrics_url(self) -> str:
+        """Return the address of the service's metrics."""
         return f"{self.service_url}/metrics"
 
     @property
@@ -143,6 +145,7 @@ class Stack:
             return False
 
     def logs(self, lines: int = LOG_TAIL_LINES) -> str:
+        """Return the last lines of each process's log."""
         return "\n".join(
             f"--- the end of {process.log}\n{process.log_tail(lines)}" for process in self._processes.values()
         )

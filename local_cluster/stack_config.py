@@ -89,7 +89,7 @@ def lease_path() -> str:
 
 
 def leader(api: Api) -> str:
-    """Who holds the lease; "" when nobody does."""
+    """Return the holder of the lease, or ""."""
     try:
         lease = api.get(lease_path())
     except ApiError as problem:

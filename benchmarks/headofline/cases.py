@@ -1,4 +1,4 @@
-"""What goes on beside the ordinary gangs."""
+"""What happens while the ordinary gangs are placed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HANGS_AFTER_S = 3.0
 """By then a gang that was created is planned and in PreBind."""
 SLOW_PER_S = 1.0
 KEPT = 4
-"""So many of the last slow gangs, and of the last flooding pods, are there at a time."""
+"""How many of the last slow gangs, and of the last flooding pods, exist at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def cases(stack: Stack, beside: Neighbour, sizes: Sizes) -> Mapping[str, Case]:
 
 @contextlib.contextmanager
 def _hangs(beside: Neighbour) -> Iterator[None]:
-    """Have one gang wait in PreBind for a volume that nobody makes."""
+    """Have one gang wait in PreBind for a volume that is never made."""
     beside.client.create(CLASSES, pods.nobodys_class(CLASS))
     try:
         beside.client.post(f"{beside.path}/persistentvolumeclaims", pods.claim("hangs", CLASS))
@@ -88,7 +88,7 @@ def _slow(beside: Neighbour) -> Iterator[None]:
 def _refused(
     stack: Stack, beside: Neighbour, count: int, gang: Callable[[int], list[Object]]
 ) -> Iterator[None]:
-    """Have so many gangs of one pod refused."""
+    """Have `count` gangs of one pod refused."""
     try:
         beside.create(pod for index in range(count) for pod in gang(index))
         until = time.monotonic() + SETTLED_WITHIN_S
@@ -103,8 +103,8 @@ def _refused(
 
 @contextlib.contextmanager
 def _flood(beside: Neighbour, per_s: float, scheduler: str) -> Iterator[None]:
-    """Create a pod that cannot fit, and delete an earlier one, again and again. With a scheduler's name that
-    nobody has, this is what the flood costs the API server alone."""
+    """Create a pod that cannot fit, and delete an earlier one, again and again. With the name of a
+    scheduler that does not run, this is what the flood costs the API server alone."""
 
     def step(index: int) -> None:
         (body,) = pods.never(f"flood-{index:06}")

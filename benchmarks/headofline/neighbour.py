@@ -1,4 +1,4 @@
-"""A namespace beside that of the ordinary gangs, and what is created in it."""
+"""A namespace next to that of the ordinary gangs, and what is created in it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def slow(name: str) -> list[Object]:
 
 
 def hanging(name: str) -> list[Object]:
-    """A gang of four pods, one of which uses the claim `name`."""
+    """Return a gang of four pods; one uses the claim `name`."""
     made = ordinary(name)
     claim = {"persistentVolumeClaim": {"claimName": name}}
     made[0]["spec"]["volumes"] = [{"name": "data", **claim}]
@@ -60,7 +60,7 @@ def claim(name: str, storage_class: str) -> Object:
 
 
 def nobodys_class(name: str) -> Object:
-    """A storage class whose provisioner nobody runs."""
+    """Return a storage class whose provisioner does not run."""
     return {
         "metadata": {"name": name},
         "provisioner": "example.invalid/nobody",
@@ -69,7 +69,7 @@ def nobodys_class(name: str) -> Object:
 
 
 def with_cpu(body: Object, millicores: int) -> Object:
-    """Have the pod ask for so much CPU."""
+    """Have the pod request this much CPU."""
     body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = f"{millicores}m"
     return body
 

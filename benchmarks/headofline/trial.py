@@ -17,7 +17,7 @@ from local_cluster.stack import Stack
 
 EVERY_S = 0.5
 ENDS_AFTER = 10
-"""A bound gang is deleted when so many more have been created: ordinary gangs end, and leave their GPUs."""
+"""A bound gang is deleted once this many more have been created: ordinary gangs end and free their GPUs."""
 PATIENCE_S = 60.0
 """So long after the last gang was created a gang that is not bound counts as that."""
 

@@ -1,4 +1,4 @@
-"""The authors' own results, to stand beside ours."""
+"""The authors' own results, to compare with ours."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ GPU = 1000
 """One GPU, in thousandths."""
 
 INFLATION = 1.3
-"""Pods arrive until their requests reach so much of the cluster's GPUs."""
+"""Pods arrive until their requests reach this share of the cluster's GPUs."""
 
 TYPICAL = 0.95
-"""The most frequent requests that make up so much of the pods are typical, in the published runs."""
+"""In the published runs, the most frequent requests that make up this share of the pods are typical."""
 
 Whole = NDArray[np.int64]
 
@@ -121,7 +121,7 @@ def arrivals(workload: Sequence[Request], capacity: int, seed: int) -> tuple[lis
 def mix(workload: Sequence[Request], covered: float = 1) -> dict[Request, float]:
     """The kinds of requests, memory left aside, and the share of each: what policies know of the workload.
 
-    `covered`: only the most frequent ones that make up so much of the pods. Kinds without GPUs are among
+    `covered`: only the most frequent ones that make up this share of the pods. Kinds without GPUs are among
     them. The shares add up to 1.
     """
     counts = Counter(replace(request, memory=0) for request in workload)

@@ -129,7 +129,7 @@ class Fabric:
 
 
 Peer = Callable[[Fabric, Request], Assignment | None]
-"""Where another scheduler's method puts the members; None where it refuses the gang."""
+"""Where another scheduler's method puts the members; None if it refuses the gang."""
 
 
 def asks(role: Role) -> Ints:

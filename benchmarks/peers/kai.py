@@ -55,6 +55,7 @@ class Group:
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
+        """Return the roles of the tasks, each once."""
         return tuple({role.name: role for role, _ in self.tasks}.values())
 
     @cached_property
@@ -66,7 +67,7 @@ class Group:
 
     @cached_property
     def largest(self) -> Ints | None:
-        """A pod that asks for the most of each resource; None where only some pods ask for GPUs."""
+        """Return a pod with the largest request of each resource; None if only some pods request GPUs."""
         if len({role.gpus > 0 for role in self.roles}) > 1:
             return None
         largest: Ints = np.max([asks(role) for role in self.roles], axis=0)
@@ -95,11 +96,13 @@ class State:
     failed: dict[Domain, set[Kind]] = field(default_factory=dict)
 
     def take(self, role: Role, member: Member, node: int) -> None:
+        """Put a member of the role on a node."""
         self.free[node] -= asks(role)
         self.placed.append((role, member, node))
         self._changed(node)
 
     def undo(self, until: int) -> None:
+        """Take back the latest members, until `until` are left."""
         while len(self.placed) > until:
             role, _, node = self.placed.pop()
             self.free[node] += asks(role)

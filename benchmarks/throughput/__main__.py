@@ -51,8 +51,8 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     """Pods bound per second with Muster and with a stock profile of the same scheduler, on one local cluster.
 
     \b
-    large       one gang, beside the same pods without a gang
-    gangs       gangs of eight, beside the same pods without a gang
+    large       one gang, against the same pods without a gang
+    gangs       gangs of eight, against the same pods without a gang
     bystanders  what pods that ask for no GPU lose to Muster, alone and while gangs are placed
     flood       ten thousand pods at once: memory of the service, and whether it answers
 

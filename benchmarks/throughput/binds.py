@@ -55,7 +55,7 @@ class Binds:
             return dict(self._at)
 
     def wait(self, count: int, within_s: float) -> None:
-        """Return when so many pods have been seen bound.
+        """Return once `count` pods have been seen bound.
 
         Raises:
             NotBoundInTime: they were not, or the watch broke.

@@ -29,7 +29,7 @@ class NeverAtRest(RuntimeError):
 class Flood:
     """`fit` of the `pods` can be placed. `created_s`, `bound_s` and `settled_s` are counted from the first
     creation: to the last one, to the last binding, and until nothing is due for any gang. Memory is resident,
-    MiB. `withdrawn` plans; `partial` gangs of which some members are bound and some not, at the end.
+    MiB. `withdrawn` plans; `partial` gangs with some members bound and some not, at the end.
     `missed`: samples in which /readyz did not answer. `rest_cpu`: processor seconds a second of each process
     once all is quiet, though thousands wait."""
 
@@ -56,8 +56,8 @@ class Flood:
 
 
 def flood(site: Site, muster: Muster, count: int, gpus: int) -> Flood:
-    """Create so many one-GPU pods in gangs of eight at once, on so many GPUs, and wait until all that can be
-    said of them has been said.
+    """Create `count` one-GPU pods in gangs of eight at once, on `gpus` GPUs, and wait until each has its
+    binding or its final message.
 
     Raises:
         NeverAtRest: that does not come.

@@ -1,7 +1,7 @@
 """What pairs of measurements say: medians, and an interval that needs no assumption on the noise.
 
 Two measurements of a pair follow each other, so that what else the machine does hits both alike; their ratio
-is what counts, and the order alternates, so that being second is nobody's advantage.
+is what counts, and the order alternates, so that being second favours neither side.
 """
 
 from __future__ import annotations

@@ -52,10 +52,11 @@ class Answer:
     failures: list[str] = field(default_factory=list)
 
     def values(self, kind: str, quantity: Callable[[Trial], float]) -> list[float]:
+        """Return the quantity of one kind of trial, round by round."""
         return [quantity(trials[kind]) for trials in self.rounds]
 
     def ratio(self, ratio: Ratio) -> Estimate | None:
-        """None where no round is complete."""
+        """Return the ratio; None if no round is complete."""
         ours, theirs = (self.values(kind, ratio.quantity) for kind in ratio.over)
         return estimate([a / b for a, b in zip(ours, theirs, strict=True)]) if ours else None
 

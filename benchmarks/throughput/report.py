@@ -118,7 +118,7 @@ def _writes(name: str) -> Callable[[Trial], float]:
 
 
 def _common_writes(answer: Answer) -> list[str]:
-    """The kinds of requests of which there is at least one for fifty pods, in some trial."""
+    """Return the kinds of requests with at least one for fifty pods, in some trial."""
     names = {
         name
         for trials in answer.rounds

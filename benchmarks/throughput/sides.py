@@ -26,12 +26,13 @@ class Side(Protocol):
     name: str
 
     def prepare(self, warm: Callable[[], None]) -> None:
-        """Start what runs beside the scheduler; `warm` has it place some pods, to load what it loads late."""
+        """Start what runs with the scheduler; `warm` has it place some pods, to load what it loads late."""
 
     def start(self) -> None:
         """Start the scheduler; returns when it leads."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Stop all processes of this side."""
 
     def processes(self) -> dict[str, Process]:
         """What runs, by name."""
@@ -49,25 +50,30 @@ class Muster:
         self.stack = Stack(cluster, directory, quick_lease=False)
 
     def prepare(self, warm: Callable[[], None]) -> None:
+        """Start the service, have `warm` place some pods, and stop the scheduler again."""
         self.stack.start()
         warm()
         self.stack.scheduler.stop()
 
     def start(self) -> None:
+        """Start the scheduler."""
         self.stack.start_scheduler()
 
     def stop(self) -> None:
+        """Stop all processes of this side."""
         self.stack.stop()
 
     def processes(self) -> dict[str, Process]:
+        """Return the running processes by name."""
         return {"scheduler": self.stack.scheduler, "service": self.stack.service}
 
     def metrics(self) -> dict[str, str]:
+        """Return the metrics of each process, as text."""
         return {"scheduler": self.stack.scheduler_metrics(), "service": self.stack.service_get("/metrics")}
 
 
 class Stock:
-    """The same binary with one profile that has the default plugins and no others; nothing beside it."""
+    """The same binary with one profile that has the default plugins and no others, and no service."""
 
     name = "stock"
 
@@ -81,6 +87,7 @@ class Stock:
         """Nothing does."""
 
     def start(self) -> None:
+        """Start the scheduler."""
         api = self._cluster.api
         self._directory.mkdir(parents=True, exist_ok=True)
         stack_config.apply_rights(api)
@@ -90,14 +97,17 @@ class Stock:
         self._process.wait_ready(lambda: stack_config.leader(api), SCHEDULER_DEADLINE_S)
 
     def stop(self) -> None:
+        """Stop all processes of this side."""
         if self._process is not None:
             self._process.stop()
             self._process = None
 
     def processes(self) -> dict[str, Process]:
+        """Return the running processes by name."""
         return {"scheduler": self._process} if self._process is not None else {}
 
     def metrics(self) -> dict[str, str]:
+        """Return the metrics of each process, as text."""
         keys = ClusterKeys.create(self._cluster.layout.pki)
         api = Api(f"https://{HOST}:{self._port}", str(keys.ca.pair.certificate), keys.admin)
         try:

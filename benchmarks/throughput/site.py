@@ -61,7 +61,7 @@ class Site:
         self._created: list[str] = []
 
     def grow(self, count: int) -> None:
-        """Have so many nodes, all of them ready."""
+        """Have `count` nodes, all of them ready."""
         apply_nodes(self.cluster.api, nodes(count), NODES_DEADLINE_S)
         time.sleep(SETTLE_S)
 

@@ -32,17 +32,18 @@ class Trial:
 
     @property
     def per_s(self) -> float:
+        """Return the pods bound per second."""
         return self.pods / self.seconds
 
     @property
     def scheduling_ms(self) -> float:
-        """Processor time for each pod of the scheduler and what is beside it, ms."""
+        """Return the processor time for each pod of the scheduler and the service, ms."""
         return 1e3 * (self.cpu_s["scheduler"] + self.cpu_s.get("service", 0.0)) / self.metered
 
 
 @dataclass(frozen=True, slots=True)
 class _Meter:
-    """Readings of one moment, when so many pods have been bound."""
+    """Readings of the moment when a given number of pods have been bound."""
 
     bound: int
     cpu_s: Mapping[str, float]
@@ -61,7 +62,7 @@ def backlog(
     counted: Callable[[str], bool] = lambda _: True,
 ) -> Trial:
     """All pods exist before the scheduler starts: it is never short of work, and creating them takes no
-    processor time from it. What runs beside it has been warmed with the `first` pods. Measured from the first
+    processor time from it. What runs with it has been warmed with the `first` pods. Measured from the first
     binding to the last one of the pods that are `counted` (by name)."""
     wanted = sum(counted(str(pod["metadata"]["name"])) for pod in pods)
     try:

@@ -2,7 +2,7 @@
 
 double-booked      no GPU belongs to two pods, and no node gives more GPUs than it has
 partial            no gang stays half bound for longer than the grace
-lost               no pod vanishes that nobody deleted
+lost               no pod vanishes without having been deleted
 waits-though-fits  once all is quiet, no complete gang waits for which there is room
 allocation         annotations say what the pod has, from its Binding on: the other rules of `e2e.audit`
 """
@@ -27,7 +27,7 @@ MARGIN_S = 15.0
 """What back-off after an outage adds to it, and a busy machine."""
 
 RACE_S = 15.0
-"""Bindings beside a member that was just deleted may hang in an API server that hangs itself."""
+"""Seconds that Bindings of other members may hang after one was deleted, if the API server hangs."""
 
 PODGROUPS = "/apis/scheduling.run.ai/v2/podgroups"
 POD_GROUP = "scheduling.run.ai/pod-group"
@@ -142,7 +142,7 @@ class ChaosAuditor:
         missing = self.losses.missing(str(pod["metadata"]["uid"]) for pod in ours)
         found = [
             *self._history.violations,
-            # a replacement that waits beside those that run is no half gang; only the history can tell
+            # a waiting replacement does not make the gang partial; only the history can tell
             *(violation for violation in now if RULE_OF.get(violation.rule) != PARTIAL),
             *(Violation(LOST, f"{name} vanished") for name in (*self.losses.lost, *missing)),
             *self._found,

@@ -244,8 +244,8 @@ class Crowd:
 
 
 def _stuck(submission: Submission, pods: Sequence[Object]) -> bool:
-    """A replacement among bare pods of which others have finished: those are no members any more, and nobody
-    counts them as done, so it would wait for them for ever."""
+    """Return whether a replacement waits for bare pods that have finished: those are no members any more and
+    do not count as done, so it would wait for ever."""
     finished = sum(_phase(pod) in FINISHED for pod in pods)
     waiting = any(not pod["spec"].get("nodeName") for pod in pods)
     return not submission.job and waiting and finished > submission.members - submission.needed

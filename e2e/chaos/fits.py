@@ -1,4 +1,4 @@
-"""Whether a waiting gang would fit: a model of the cluster from API objects, by nobody who plans.
+"""Whether a waiting gang would fit: a model of the cluster from API objects, without any code of the planner.
 
 It is simple on purpose: what it claims, it shows, as a node for each member. It knows resources, memory by
 GPU, cordons, taints, ACK's node label, node selectors and the scopes rack, zone, node and nvlink-domain, and
@@ -50,8 +50,8 @@ class Fit:
 
 @dataclass
 class Room:
-    """What is free of one node. `islands` are its free GPUs by NVLink domain; None where pods hold GPUs that
-    nobody can name, and nothing narrower than the node can be promised. `memory`: GiB that are free of
+    """What is free of one node. `islands` are its free GPUs by NVLink domain; None if pods hold unknown
+    GPUs, and nothing narrower than the node can be promised. `memory`: GiB that are free of
     each shared GPU."""
 
     name: str
@@ -178,7 +178,7 @@ def _reachable(pod: Object) -> dict[str, str]:
 
 
 def _slices(pod: Object, free: list[int]) -> list[int] | None:
-    """What the pod's slice leaves of each GPU, the fullest that will do taken; None where it has no room."""
+    """Return what the pod's slice leaves of each GPU, taking the fullest that fits; None without room."""
     asked = PodFacts.of(pod).slice
     if asked is None:
         return free

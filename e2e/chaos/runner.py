@@ -33,7 +33,7 @@ CEILING = 0.7
 """The share of GPUs that the crowd asks for by itself; targets come on top."""
 
 FULL = 0.65
-"""Where so much is bound, the oldest are told to end before the next target is submitted."""
+"""Bound share above which the oldest are told to end before the next target is submitted."""
 
 WAVE = 1.3
 """What is asked for in the end: more than there is, so that some gangs must wait."""

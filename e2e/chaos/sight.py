@@ -53,7 +53,7 @@ def look(stack: Stack, namespace: str, gang: str) -> Sight | None:
 def await_phase(stack: Stack, namespace: str, gang: str, wanted: Set[str], within_s: float) -> Sight | None:
     """The gang as soon as its phase is a wanted one; None when that does not come in time.
 
-    The service tells nobody when a phase changes, and these last for milliseconds: it is asked again and
+    The service does not announce a change of phase, and these last for milliseconds: it is asked again and
     again.
     """
     never = threading.Event()

@@ -68,7 +68,7 @@ _TOPOLOGY = {"ack.node.gpu.schedule": "topology", "nodename": NODE}
 
 
 def sure() -> list[Attack]:
-    """Requests of which each run sends all: each kind of object deep, large and with broken escapes, and each
+    """Return the requests of every run: each kind of object deep, large and with broken escapes, and each
     JSON type in each field of a PodGroup."""
     half = r'{"f:\ud800":{},"f:\udfff\ud800":{}}'
     paths = (f"{PODS}/{POD}", f"{NODES}/{NODE}", f"{GROUPS}/{GROUP}", f"{MAPS}/{MAP}")

@@ -122,7 +122,7 @@ class Fuzz:
     # --- ordinary users ---------------------------------------------------------------------------------
 
     def _ordinary(self) -> None:
-        """A gang that takes all that the held GPUs leave is placed, beside them."""
+        """Place a gang that takes all GPUs that are not held."""
         name, began = f"g{self.report.gangs}", time.monotonic()
         pods = self._place(name, NODES * GPUS - len(self._held), 1)
         taken = [gpu for pod in pods for gpu in _gpus(pod)]

@@ -1,4 +1,4 @@
-"""`make oracle`: random pods on random clusters, the stock scheduler beside Muster.
+"""`make oracle`: random pods on random clusters, the stock scheduler and Muster.
 
 Exit status: 0 when Muster placed all that the stock scheduler placed and nothing else, 1 when not.
 """

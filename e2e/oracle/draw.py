@@ -65,8 +65,8 @@ class World:
 class Drawn:
     """A pod to be placed, and the StorageClass of each claim that it mounts.
 
-    `asks` names the constraints that were drawn, for reports. `missing_claim`: it names a claim that nobody
-    creates.
+    `asks` names the constraints that were drawn, for reports. `missing_claim`: it names a claim that is never
+    created.
     """
 
     body: Object

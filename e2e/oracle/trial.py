@@ -32,7 +32,7 @@ REFUSED_FOR_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one scheduler did: the node, or "" and the pod's condition; after so many seconds."""
+    """What one scheduler did: the node, or "" and the pod's condition; and after how many seconds."""
 
     node: str
     message: str
@@ -94,7 +94,7 @@ class Trial:
         self._record = Record(client, KINDS)
 
     def run(self, seed: int, pods: int) -> None:
-        """Play one world with so many pods."""
+        """Play one world with `pods` pods."""
         drawn = world(seed)
         with self._record:
             self._create(drawn)

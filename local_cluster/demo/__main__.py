@@ -26,6 +26,8 @@ from local_cluster.demo.story import Story
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """The options of the command line."""
+
     json: bool
     keep: bool
     directory: Path | None
@@ -74,6 +76,7 @@ class Demo:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Play the demonstration and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m local_cluster.demo", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the facts as JSON and nothing else")
     parser.add_argument("--keep", action="store_true", help="leave it running until Ctrl-C")

@@ -39,6 +39,7 @@ class Outcome:
 
     @classmethod
     def of(cls, seats: Iterable[Seat], matrices: Mapping[str, Matrix]) -> Outcome:
+        """Return the outcome of these seats; links are known only if all are on one node."""
         ordered = tuple(sorted(seats, key=lambda seat: seat.pod))
         nodes = {seat.node for seat in ordered}
         if len(nodes) != 1:

@@ -23,7 +23,7 @@ from muster.placement import firstfit
 
 
 def first_fit(nodes: Iterable[Object], pods: Iterable[Object], asked: Iterable[Object]) -> list[Seat]:
-    """Seats of those pods of the objects `asked` (pods and Jobs) that find room beside `pods`."""
+    """Return seats of those pods of the objects `asked` (pods and Jobs) that fit along with `pods`."""
     usages = (read_pod(pod).usage for pod in pods)
     snapshot = Snapshot.of(map(read_node, nodes), [usage for usage in usages if usage])
     roles = tuple(_role(read_pod(pod)) for pod in _pods(asked))
@@ -33,10 +33,12 @@ def first_fit(nodes: Iterable[Object], pods: Iterable[Object], asked: Iterable[O
 
 
 def read_node(node: Object) -> Node:
+    """Read a node as the service does."""
     return node_reader.read(msgspec.convert(node, NodeObject))
 
 
 def read_pod(pod: Object) -> Pod:
+    """Read a pod as the service does."""
     return pod_reader.read(msgspec.convert(pod, PodObject))
 
 

@@ -21,6 +21,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def check(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C came and is not held back."""
         if self._seen and not self._held:
             raise KeyboardInterrupt
 

@@ -28,6 +28,7 @@ def load(example: str, keep: Callable[[Object], bool] = lambda _: True) -> list[
 
 
 def create(api: Api, objects: list[Object]) -> None:
+    """Create these objects on the cluster, in order."""
     for body in objects:
         api.post(PATHS[body["kind"]], body)
 

@@ -38,9 +38,11 @@ class Matrix:
     kinds: Mapping[frozenset[int], str]
 
     def kind(self, a: int, b: int) -> str:
+        """Return the kind of link between two GPUs."""
         return self.kinds[frozenset((a, b))]
 
     def gb_per_s(self, a: int, b: int) -> float:
+        """Return the bandwidth of the link between two GPUs, GB/s."""
         return bandwidth_of(self.kind(a, b))
 
     def ring(self, gpus: Collection[int]) -> Ring | None:
@@ -64,7 +66,7 @@ class Matrix:
         return next(kind for kind in named if bandwidth_of(kind) == ring.weakest_gb_per_s)
 
     def best_sets(self, free: Collection[int], size: int) -> list[tuple[int, ...]]:
-        """All sets of so many free GPUs whose weakest link is the widest possible."""
+        """Return all sets of `size` free GPUs whose weakest link is the widest possible."""
         rings = {gpus: ring for gpus in combinations(sorted(free), size) if (ring := self.ring(gpus))}
         best = max((ring.weakest_gb_per_s for ring in rings.values()), default=0.0)
         return [gpus for gpus, ring in rings.items() if ring.weakest_gb_per_s == best]

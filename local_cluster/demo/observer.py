@@ -84,6 +84,7 @@ class Observer:
     # --- asked by the story -----------------------------------------------------------------------
 
     def pod(self, name: str) -> Object | None:
+        """Return the pod as last seen, or None."""
         with self._changed:
             return self._objects[self._pods_path].get(name)
 

@@ -33,12 +33,14 @@ class Show:
     # --- progress ---------------------------------------------------------------------------------
 
     def done(self, what: str, took_s: float) -> None:
+        """Print a step with the seconds that it took."""
         line = Text.assemble(("  ✓ ", "green"), what.ljust(60), (f"{took_s:5.1f} s", "dim"))
         self._console.print(line)
 
     # --- scenes -----------------------------------------------------------------------------------
 
     def scene(self, title: str, example: str, story: str) -> None:
+        """Print the heading of a new scene, what happens in it and its example."""
         self._scenes += 1
         heading = f"── {self._scenes}  {title} "
         self._print(Text("\n" + heading.ljust(WIDTH, "─"), "bold"))
@@ -47,9 +49,11 @@ class Show:
         self._print(Text())
 
     def node(self, picture: NodePicture) -> None:
+        """Draw a node with its links and pods."""
         self._print(draw_node(picture), indent=INDENT)
 
     def strips(self, pictures: Iterable[NodePicture]) -> None:
+        """Draw one line for each node."""
         self._print(draw_strips(pictures), indent=INDENT)
 
     def holders(self, rows: Sequence[tuple[str, Seat]]) -> None:
@@ -68,7 +72,7 @@ class Show:
         self._print(table, indent=INDENT)
 
     def compare(self, gang: PlacedGang) -> None:
-        """What the gang got, beside what first-fit would have got."""
+        """Show what the gang got, and what first-fit would have got."""
         ours, theirs = gang.muster, gang.first_fit
         columns = [Column(no_wrap=True) for _ in range(5)]
         widest = max(ours.bandwidth_gb_per_s or 0.0, theirs.bandwidth_gb_per_s or 0.0)
@@ -93,6 +97,7 @@ class Show:
             )
 
     def held(self, gang: HeldGang) -> None:
+        """Show a gang that is incomplete and holds nothing."""
         table = Table.grid(padding=(0, 3))
         table.add_row("pods", f"{gang.present} of {gang.needed} there, {gang.bound} bound")
         table.add_row("GPUs", f"{gang.free_gpu_count_while_held} free, as before")
@@ -101,6 +106,7 @@ class Show:
         self._print(Text())
 
     def pending(self, gang: PendingGang) -> None:
+        """Show a gang that does not fit, and the condition that says why."""
         table = Table.grid(padding=(0, 3))
         table.add_row("pods", f"{gang.members - gang.bound} of {gang.members} pending, {gang.bound} bound")
         table.add_row("GPUs", f"{gang.free_gpu_count_after} free, as before")
@@ -134,18 +140,22 @@ class Show:
         self._print(table, indent=INDENT)
 
     def gap(self) -> None:
+        """Print an empty line."""
         self._print(Text())
 
     def say_next(self, text: str) -> None:
+        """Say what happens next."""
         self._print(Text(text), indent=INDENT)
         self._print(Text())
 
     def note(self, text: str) -> None:
+        """Print a remark."""
         self._print(Text(textwrap.fill(text, WIDTH - 2 * INDENT), "dim"), indent=INDENT)
 
     # --- the end ----------------------------------------------------------------------------------
 
     def claims(self, claims: Sequence[Claim]) -> None:
+        """Print each claim, whether it holds, and the evidence."""
         self._print(Text("\n" + "── Checked against the API server ".ljust(WIDTH, "─"), "bold"))
         for claim in claims:
             mark = Text("✓ ", "bold green") if claim.holds else Text("✗ ", "bold red")
@@ -153,6 +163,7 @@ class Show:
             self._print(Text(claim.evidence, "dim"), indent=INDENT + 2)
 
     def verdict(self, claims: Sequence[Claim], took_s: float) -> None:
+        """Print how many claims hold."""
         failed = sum(not claim.holds for claim in claims)
         text = f"{len(claims) - failed} of {len(claims)} claims hold; {took_s:.1f} s in all."
         self._print(Text("\n" + text, "bold red" if failed else "bold green"), indent=INDENT)
@@ -178,6 +189,7 @@ def spots(outcome: Outcome) -> str:
 
 
 def gpu_phrase(gpus: Sequence[int]) -> str:
+    """Return the GPUs as words: `GPU 3`, `GPUs 0 1`."""
     return f"GPU{'s' if len(gpus) > 1 else ''} {' '.join(map(str, gpus))}"
 
 

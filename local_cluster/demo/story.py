@@ -46,6 +46,7 @@ class Story:
         self.facts = Facts()
 
     def tell(self) -> None:
+        """Play all scenes, in order."""
         for scene in (
             self.cluster,
             self.pair_on_an_idle_node,
@@ -63,6 +64,7 @@ class Story:
     # --- scenes -------------------------------------------------------------------------------------
 
     def cluster(self) -> None:
+        """Show the cluster before the first gang."""
         self._show.scene(
             "The cluster",
             "examples/demo/filler.yaml",
@@ -75,6 +77,7 @@ class Story:
         self._show.strips(self._pictures(self._topologies))
 
     def pair_on_an_idle_node(self) -> None:
+        """Place two pods of one GPU each."""
         self._show.scene(
             "A PyTorchJob: two pods, one GPU each",
             "examples/ack/pytorchjob-pods.yaml, the ACK document's job",
@@ -85,6 +88,7 @@ class Story:
         self._show.model()
 
     def job_of_two_gpus(self) -> None:
+        """Place one pod with two GPUs."""
         self._show.scene(
             "A batch Job: one pod, two GPUs",
             "examples/gputopology/test-gpu.yaml, the gputopology document's job",
@@ -93,6 +97,7 @@ class Story:
         self._place(claims.JOB, "gputopology/test-gpu.yaml", "B", members=1)
 
     def pair_on_a_busy_node(self) -> None:
+        """Place two pods where only some GPUs are free."""
         for node in ("v100-2", "v100-3"):
             self._letters[manifests.take_by_hand(self._api, node, list(claims.BUSY))] = FILLER
         self._wait_running([f"busy-{node}" for node in ("v100-2", "v100-3")], FILLER)
@@ -104,6 +109,7 @@ class Story:
         self._place(claims.REST, "features/pair-on-a-busy-node.yaml", "C", members=2)
 
     def ring_on_a_busy_node(self) -> None:
+        """Place four pods where only some GPUs are free."""
         self._show.scene(
             "Four pods on a node where GPUs 0, 3 and 6 are taken",
             "examples/features/four-on-a-busy-node.yaml",
@@ -113,6 +119,7 @@ class Story:
         self._place(claims.RING, "features/four-on-a-busy-node.yaml", "D", members=4)
 
     def gang_of_two(self) -> None:
+        """Create half a gang, then the other half."""
         self._show.scene(
             "Half a gang waits and holds nothing",
             "examples/features/gang-of-two.yaml, first the one, then the other pod",
@@ -138,6 +145,7 @@ class Story:
         self.facts.held = replace(self.facts.held, bound_early=self._observer.bound_at[name] < complete_at)
 
     def gang_that_does_not_fit(self) -> None:
+        """Create a gang that is larger than the free GPUs."""
         free = self._free_count("v100")
         self._show.scene(
             f"A gang of ten where {free} GPUs are free",
@@ -213,7 +221,7 @@ class Story:
         return pod is not None and pod.get("status", {}).get("phase") == "Running"
 
     def _present(self, gang: str, members: int) -> list[str] | None:
-        """The names of the gang's pods once there are so many."""
+        """Return the names of the gang's pods once there are `members` of them."""
         names = [str(pod["metadata"]["name"]) for pod in self._observer.pods(gang)]
         return names if len(names) == members else None
 
@@ -237,9 +245,11 @@ class Story:
         return [pod for pod in self._all_pods() if pod["metadata"]["name"].startswith(gang)]
 
     def seats(self) -> tuple[Seat, ...]:
+        """Return where every pod is, as the API server has it."""
         return seats_of(self._all_pods())
 
     def free(self) -> dict[str, tuple[int, ...]]:
+        """Return the free GPUs by node."""
         return free_gpus(self._nodes, self.seats())
 
     def _free_count(self, prefix: str = "") -> int:

@@ -116,14 +116,17 @@ class Seen:
 
     @property
     def pods(self) -> list[Object]:
+        """Return the pods that Muster schedules."""
         return ours(self.observer.pods())
 
     @property
     def events(self) -> list[Object]:
+        """Return the events since the example began."""
         return [each for each in self.observer.events() if each["metadata"]["name"] not in self.earlier]
 
     @property
     def outcome(self) -> Outcome:
+        """Return what became of the example so far."""
         return outcome(self.pods, self.events)
 
     def ended(self, expected: Outcome) -> bool:
@@ -133,6 +136,7 @@ class Seen:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Play the named examples and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m local_cluster.examples", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="ack/pytorchjob-pods, one-rack; none lists all"

@@ -65,6 +65,7 @@ class Example:
 
     @property
     def objects(self) -> list[Object]:
+        """Return the objects in the example's file."""
         return objects_in(self.path)
 
     @property
@@ -91,7 +92,7 @@ def catalogue(folder: Path = EXAMPLES) -> dict[str, Example]:
 
 
 def read(path: Path, folder: Path = EXAMPLES) -> Example | None:
-    """One file; None where it is for no cluster of its own.
+    """Read one file; return None if it has no cluster of its own.
 
     Raises:
         ExampleError: a field is missing, or can't be read.

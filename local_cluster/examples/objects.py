@@ -21,6 +21,7 @@ def collection(body: Object) -> str:
 
 
 def namespace_of(body: Object) -> str:
+    """Return the object's namespace."""
     return str(body["metadata"].get("namespace", "default"))
 
 

@@ -28,12 +28,14 @@ def listing(show: Show, examples: Iterable[Example]) -> None:
 
 
 def opening(show: Show, example: Example) -> None:
+    """Print the example's heading and what it shows."""
     show.scene(
         example.name, f"examples/{example.name}.yaml, on clusters/{example.cluster.name}", example.shows
     )
 
 
 def applied(show: Show, objects: Iterable[Object]) -> None:
+    """Print which objects were applied."""
     show.note("applied: " + ", ".join(f"{body['kind']} {body['metadata']['name']}" for body in objects))
 
 
@@ -137,6 +139,7 @@ def podgroups(show: Show, table: Object) -> None:
 
 
 def verdict(show: Show, expected: Outcome, seen: Outcome, holds: bool) -> None:
+    """Print whether the outcome is the expected one."""
     if holds:
         show.say(f"\n  ✓ as expected: {expected}", "bold green")
     else:

@@ -27,6 +27,7 @@ class Held:
 
     @property
     def phrase(self) -> str:
+        """Return the GPUs as words, with the memory of slices."""
         if self.units:
             return ", ".join(f"GPU {gpu}: {units} GiB" for gpu, units in sorted(self.units.items()))
         if not self.gpus:
@@ -44,6 +45,7 @@ class Said:
 
 
 def ours(pods: Iterable[Object]) -> list[Object]:
+    """Return the pods that Muster schedules."""
     return [pod for pod in pods if pod["spec"].get("schedulerName") == SCHEDULER]
 
 
@@ -89,6 +91,7 @@ def counted(groups: Iterable[Object], expected: Outcome) -> bool:
 
 
 def runs(pod: Object) -> bool:
+    """Return whether the pod is running."""
     return bool(pod.get("status", {}).get("phase") == "Running")
 
 

@@ -142,7 +142,7 @@ class App:
             works: list[_Part] = [*self._watchers.values(), self.owner, self._planner]
             for work in [*works, self._events, self._evictor, self._statuses, Pulse(self._client)]:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
-            # beside the first lists
+            # while the first lists are read
             warm = asyncio.create_task(self._planner.warm(), name="load solver")
             tasks.append(warm)
             tasks.append(asyncio.create_task(self._announce_sync(warm), name="sync"))
@@ -251,6 +251,7 @@ async def _within(seconds: float, what: str, work: Coroutine[Any, Any, object]) 
 
 
 def dialect_settings(config: Config) -> DialectSettings:
+    """Return what the dialects need of the configuration."""
     return DialectSettings(
         scheduler_names=frozenset(config.scheduler_names),
         gpu_resources=config.gpu_resources,

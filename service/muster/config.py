@@ -39,6 +39,8 @@ class _Section(BaseModel):
 
 
 class Http(_Section):
+    """Where the service answers HTTP."""
+
     host: str = Field(
         default="127.0.0.1", description="Address that /metrics, /healthz, /readyz and /gangs listen on."
     )
@@ -51,6 +53,8 @@ class Http(_Section):
 
 
 class Log(_Section):
+    """What is logged, and how it is written."""
+
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least that is logged."
     )
@@ -60,6 +64,8 @@ class Log(_Section):
 
 
 class Watch(_Section):
+    """How the API server is watched."""
+
     page_size: Positive = Field(default=500, description="Objects in one list request.")
     timeout_s: Seconds = Field(
         default=300.0, description="Seconds after which the API server is asked to end a watch."
@@ -77,6 +83,8 @@ class Watch(_Section):
 
 
 class PodGroups(_Section):
+    """Whether PodGroups are watched."""
+
     enabled: bool = Field(
         default=True,
         description="Whether PodGroups, and KAI's Topologies, are watched where their CRDs are installed.",
@@ -84,6 +92,8 @@ class PodGroups(_Section):
 
 
 class ConfigMaps(_Section):
+    """Where device plugins publish GPU topologies and health."""
+
     enabled: bool = Field(
         default=True, description="Whether GPU topologies and unhealthy GPUs are read from ConfigMaps."
     )
@@ -91,6 +101,8 @@ class ConfigMaps(_Section):
 
 
 class Policies(_Section):
+    """Where topology policies and levels are read."""
+
     enabled: bool = Field(
         default=True, description="Whether the ConfigMap with topology policies and levels is watched."
     )
@@ -102,6 +114,8 @@ class Policies(_Section):
 
 
 class Events(_Section):
+    """How many Kubernetes events may wait and be posted."""
+
     queue: Positive = Field(
         default=10_000, description="Kubernetes events that may wait; more are dropped and counted."
     )
@@ -118,6 +132,8 @@ class Events(_Section):
 
 
 class Planner(_Section):
+    """How long one decision may take."""
+
     deterministic_time: Seconds = Field(
         default=0.5,
         description="CP-SAT's work on one decision, in its own deterministic measure (about a second each).",
@@ -136,6 +152,8 @@ class Planner(_Section):
 
 
 class Gangs(_Section):
+    """How long each phase of a gang may last."""
+
     waiting_s: Seconds = Field(
         default=3.0, description="How long a gang may be incomplete before an event says so."
     )

@@ -47,15 +47,25 @@ log = structlog.get_logger(__name__)
 class Gangs(Protocol):
     """`gangs.coordinator.Coordinator`, as far as it is used here."""
 
-    def handle(self, event: Event) -> list[Instruction]: ...
-    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer: ...
-    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer: ...
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take in an event and return what is to be done."""
+
+    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
+        """Return the nodes of each member, or why there are none."""
+
+    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
+        """Return the scores of these nodes."""
+
     def reserve(
         self, now: float, ref: calls.PlanRef, member: int, node: str
-    ) -> tuple[calls.ReserveAnswer, list[Instruction]]: ...
+    ) -> tuple[calls.ReserveAnswer, list[Instruction]]:
+        """Claim the plan for a member that landed on `node`."""
+
     def permit(
         self, now: float, ref: calls.PlanRef, wall_ns: int
-    ) -> tuple[calls.PermitAnswer, list[Instruction]]: ...
+    ) -> tuple[calls.PermitAnswer, list[Instruction]]:
+        """Return what each Binding must carry, or why none may be sent."""
+
     def unreserve(
         self,
         now: float,
@@ -66,19 +76,33 @@ class Gangs(Protocol):
         plugin: str,
         message: str,
         uid: str,
-    ) -> list[Instruction]: ...
-    def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]: ...
-    def next_deadline(self) -> float | None: ...
-    def keys(self) -> list[str]: ...
-    def counts(self) -> tuple[Counter[str], Counter[str]]: ...
-    def summary(self, keys: Iterable[str]) -> tuple[Any, ...]: ...
-    def evicts(self, uid: str) -> bool: ...
+    ) -> list[Instruction]:
+        """Note that a member will not go where it was planned."""
+
+    def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:
+        """Note which nodes the in-tree plugins refuse."""
+
+    def next_deadline(self) -> float | None:
+        """Return when the earliest timer ends, or None if none runs."""
+
+    def keys(self) -> list[str]:
+        """Return the keys of all gangs."""
+
+    def counts(self) -> tuple[Counter[str], Counter[str]]:
+        """Return how many gangs there are by phase, and by the queue of their PodGroup."""
+
+    def summary(self, keys: Iterable[str]) -> tuple[Any, ...]:
+        """Return the state of these gangs, for `muster status`."""
+
+    def evicts(self, uid: str) -> bool:
+        """Return whether the pod is still to be evicted."""
 
 
 class InFlight(Protocol):
     """What Bindings of unknown fate take: `Intake.in_flight`."""
 
-    def __call__(self, bindings: Iterable[tuple[str, str, dict[str, str]]]) -> tuple[Usage, ...]: ...
+    def __call__(self, bindings: Iterable[tuple[str, str, dict[str, str]]]) -> tuple[Usage, ...]:
+        """Return the usage of these bindings, each a UID, a node and annotations."""
 
 
 class Owner:
@@ -119,6 +143,7 @@ class Owner:
         await self._inbox.put(event)
 
     async def run(self) -> None:
+        """Handle events one at a time until cancelled: nothing else changes the gangs."""
         while True:
             self._take(await self._inbox.get())
             until = time.monotonic() + SLICE_S
@@ -135,6 +160,7 @@ class Owner:
 
     @property
     def is_synced(self) -> bool:
+        """Return whether the cluster has been seen in full."""
         return self._synced.is_set()
 
     async def summary(self) -> list[Any]:
@@ -221,9 +247,12 @@ class Owner:
     # --- the shim (`grpc.server.GangCalls`) ----------------------------------------------------------
 
     async def synced(self) -> None:
+        """Return once the cluster has been seen in full."""
         await self._synced.wait()
 
     async def opened(self, session: Session, in_flight: Sequence[v1.InFlightBinding]) -> None:
+        """Make this session the current one and end the one before."""
+
         def begin() -> None:
             if self._session is not None:
                 self._session.end(Cause.REPLACED)
@@ -236,6 +265,8 @@ class Owner:
         await self._in_order(begin)
 
     async def closed(self, session: Session) -> None:
+        """End the session, unless another has begun since."""
+
         def finish() -> None:
             if self._session is session:
                 self._session = None
@@ -244,22 +275,27 @@ class Owner:
         await self._inbox.put(finish)
 
     def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
+        """Return the nodes of each member, or why there are none."""
         return self._gangs.filter(ref)
 
     def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
+        """Return the scores of these nodes."""
         return self._gangs.score(ref)
 
     def reserve(self, ref: calls.PlanRef, member: int, node: str) -> calls.ReserveAnswer:
+        """Claim the plan for a member that landed on `node`."""
         answer, instructions = self._gangs.reserve(time.monotonic(), ref, member, node)
         self._after_call(instructions)
         return answer
 
     def permit(self, ref: calls.PlanRef) -> calls.PermitAnswer:
+        """Return what each Binding must carry, or why none may be sent."""
         answer, instructions = self._gangs.permit(time.monotonic(), ref, time.time_ns())
         self._after_call(instructions)
         return answer
 
     def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None:
+        """Note that a member will not go where it was planned."""
         self._after_call(
             self._gangs.unreserve(
                 time.monotonic(),
@@ -274,6 +310,7 @@ class Owner:
         )
 
     def report_in_tree(self, report: calls.InTreeReport) -> None:
+        """Note which nodes the in-tree plugins refuse."""
         self._after_call(self._gangs.report_in_tree(time.monotonic(), report))
 
     def _after_call(self, instructions: Iterable[Instruction]) -> None:

@@ -1,4 +1,4 @@
-"""The planner beside the event loop: one thread that turns `Solve` into `Decided`.
+"""Run the planner next to the event loop: one thread turns `Solve` into `Decided`.
 
 The thread waits for a process of its own (`adapters/solver`), which decides and can be ended. It encodes what
 it sends, and decides itself where no process can be started. For both, the interpreter's switch interval is
@@ -95,6 +95,7 @@ class Planner:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._place.load)
 
     async def run(self) -> None:
+        """Decide the queued gangs one at a time, until cancelled."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         loop = asyncio.get_running_loop()
         while True:

@@ -1,6 +1,6 @@
 """What the service shows over HTTP, read-only: /metrics, /healthz, /readyz, and /gangs (why is it pending?).
 
-By default on a free port of the loopback interface; the address is written beside the socket, so that
+By default it uses a free port of the loopback interface. The address is written next to the socket, so that
 `muster status` finds it.
 """
 
@@ -68,6 +68,7 @@ class Web:
         log.info("http", url=self.url)
 
     async def stop(self) -> None:
+        """Stop the server and remove the file with its address."""
         if self._runner is not None:
             self._address_file.unlink(missing_ok=True)
             await self._runner.cleanup()

@@ -40,8 +40,8 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class NodeTopology:
-    """What a device plugin says of one node's GPUs. `speaks`: it has a matrix; `topology` is None where that
-    can't be read. `unhealthy` is a bit mask. `name` is the ConfigMap's, for sentences."""
+    """What a device plugin publishes about one node's GPUs. `speaks`: it has a matrix; `topology` is None if
+    the matrix can't be read. `unhealthy` is a bit mask. `name` is the ConfigMap's, for sentences."""
 
     node: str
     name: str
@@ -74,7 +74,7 @@ NodeFact = NodeTopology | UnhealthyGpus
 def read(
     obj: ConfigMapObject, settings: Settings = DEFAULTS
 ) -> NodeTopology | UnhealthyGpus | PolicyText | None:
-    """What the ConfigMap says; None where it is none of these."""
+    """Return what the ConfigMap publishes; None if it is of another kind."""
     meta, data = obj.metadata, obj.data or {}
     if (meta.namespace, meta.name) == (settings.policies_namespace, settings.policies_name):
         return PolicyText(data.get(settings.policies_key, ""))

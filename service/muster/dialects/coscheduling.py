@@ -27,7 +27,7 @@ def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
 
 
 def unheard(where: str, meta: Metadata) -> tuple[BadValue, ...]:
-    """Labels of this dialect among the annotations: nobody would read them."""
+    """Labels of this dialect among the annotations, where they have no effect."""
     said = meta.annotations or {}
     return tuple(
         BadValue(where, f"annotation {key}", said[key][:80], "none: it is a label")

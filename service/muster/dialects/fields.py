@@ -1,4 +1,4 @@
-"""Fields of an object of which nothing is certain, read one by one: what is ill-formed gathers as causes."""
+"""Read an untrusted object field by field, and gather what is ill-formed as causes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_CAUSES = 8
 MAX_UNKNOWN = 16
 """Fields of unknown names that are compared with those that are known."""
 NEARLY = 0.8
-"""How much two names have in common (`difflib`) of which one is the other misspelt."""
+"""Similarity of two names (`difflib`) from which one counts as the other misspelt."""
 _SHOWN = 80
 
 
@@ -40,6 +40,7 @@ class Fields:
             self.causes.append(BadValue(self._where, f"{self._path}{field}", _shown(value), expected))
 
     def given(self, field: str) -> bool:
+        """Return whether the field is there and not null."""
         return self._value.get(field) is not None
 
     def known(self, *fields: str) -> None:
@@ -74,6 +75,7 @@ class Fields:
         return tuple(parts)
 
     def text(self, field: str, needed: bool = False) -> str | None:
+        """Return the field as a string, or None with a problem noted if it is something else."""
         value = self._value.get(field)
         if isinstance(value, str):
             return value
@@ -82,7 +84,7 @@ class Fields:
         return None
 
     def texts(self, field: str, at_most: int) -> tuple[str, ...] | None:
-        """The strings in a list, () where it is not given; None where it can't be read."""
+        """Return the strings in a list: () if it is not given, None if it can't be read."""
         value = self._list(field, at_most)
         if value is None:
             return None
@@ -94,6 +96,7 @@ class Fields:
     def matching(
         self, field: str, pattern: re.Pattern[str], expected: str, needed: bool = False
     ) -> str | None:
+        """Return the field's text, or None with a problem noted if `pattern` does not match all of it."""
         text = self.text(field, needed)
         if text is not None and not pattern.fullmatch(text):
             self.bad(field, text, expected)
@@ -101,9 +104,11 @@ class Fields:
         return text
 
     def positive(self, field: str) -> int | None:
+        """Return the field as a whole number from 1, or None with a problem noted."""
         return self._count(field, 1, "a positive whole number: 1, 2, …")
 
     def natural(self, field: str) -> int | None:
+        """Return the field as a whole number from 0, or None with a problem noted."""
         return self._count(field, 0, "a whole number that is not negative: 0, 1, …")
 
     def _count(self, field: str, least: int, expected: str) -> int | None:

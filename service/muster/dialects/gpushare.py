@@ -1,7 +1,7 @@
 """The gpushare (cGPU) dialect: memory of shared GPUs.
 
 On pods   resource aliyun.com/gpu-mem: 3          GiB, summed over the containers
-          label aliyun.com/gpu-count: "2"         of so many GPUs of one node, evenly
+          label aliyun.com/gpu-count: "2"         of this many GPUs of one node, evenly
 On nodes  capacity aliyun.com/gpu-count: 4        GPUs that share; allocatable where that is not there
           capacity aliyun.com/gpu-mem: 64         GiB of all of them; less is allocatable where one is broken
           annotation gpu.topology/gpu-mem: "16,16,8,24"   GiB of each, where they differ
@@ -95,9 +95,8 @@ def memory_by_gpu(
 
 
 def missing(units: int, by_gpu: tuple[int, ...], unhealthy: int, settings: Settings) -> list[str]:
-    """What is wrong where allocatable has so many units less than capacity: unhealthy GPUs account for their
-    own. Of others it is not known which are broken, so kube-scheduler's sum of units is all that keeps pods
-    away from them."""
+    """Return what is wrong if allocatable has `units` less than capacity. Unhealthy GPUs account for their
+    own. Other broken GPUs are unknown, so only kube-scheduler's sum of units keeps pods away from them."""
     known = sum(units for gpu, units in enumerate(by_gpu) if unhealthy >> gpu & 1)
     if not by_gpu or units <= known:
         return []

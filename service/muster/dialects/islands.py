@@ -33,7 +33,7 @@ VERSION_OF_PRODUCT = (
 """Part of `nvidia.com/gpu.product` → NVLink generation; the first that occurs (GB200 has B200 in it)."""
 
 FEWEST_BEHIND_A_SWITCH = 6
-"""The links of the oldest generation that has NVSwitch, for GPUs of which nothing else is known."""
+"""The links of the oldest generation that has NVSwitch, for GPUs whose model is unknown."""
 LARGEST_WITHOUT_SWITCH = 4
 """GPUs that are joined all to all without a switch, at most: HGX A100 and H100 boards of four."""
 
@@ -94,7 +94,7 @@ def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings
 
 
 def _interconnect(labels: Mapping[str, str], settings: Settings) -> tuple[str, tuple[str, ...]]:
-    """The word for what joins the GPUs, "" where there is none that can be read, and problems."""
+    """Return the word for what joins the GPUs, "" if no word can be read, and problems."""
     said = labels.get(settings.interconnect, "")
     if not said or said.lower() in INTERCONNECTS:
         return said.lower(), ()

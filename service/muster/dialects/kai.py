@@ -57,7 +57,7 @@ def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
 
 
 def read(where: str, meta: Metadata) -> Said:
-    """What the pod says of its role and policies, and what of this dialect nobody would hear."""
+    """Return the pod's role and policies, and the keys of this dialect that have no effect."""
     annotations, labels = meta.annotations or {}, meta.labels or {}
     causes: list[Cause] = []
     roles = [

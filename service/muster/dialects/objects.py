@@ -12,6 +12,8 @@ class _Object(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
 
 
 class OwnerReference(_Object, frozen=True):
+    """An entry of `metadata.ownerReferences`."""
+
     api_version: str = ""
     uid: str = ""
     kind: str = ""
@@ -20,6 +22,8 @@ class OwnerReference(_Object, frozen=True):
 
 
 class Metadata(_Object, frozen=True):
+    """`metadata` of any object."""
+
     name: str = ""
     generate_name: str = ""
     namespace: str = ""
@@ -33,11 +37,15 @@ class Metadata(_Object, frozen=True):
 
 
 class ResourceRequirements(_Object, frozen=True):
+    """`resources` of a container, or of a whole pod."""
+
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
 
 
 class ContainerPort(_Object, frozen=True):
+    """An entry of a container's `ports`."""
+
     container_port: int = 0
     host_port: int = 0
     host_ip: str = msgspec.field(name="hostIP", default="")
@@ -45,6 +53,8 @@ class ContainerPort(_Object, frozen=True):
 
 
 class Container(_Object, frozen=True):
+    """A container or init container of a pod."""
+
     name: str = ""
     resources: ResourceRequirements | None = None
     restart_policy: str | None = None
@@ -52,21 +62,29 @@ class Container(_Object, frozen=True):
 
 
 class SchedulingGate(_Object, frozen=True):
+    """An entry of `spec.schedulingGates`."""
+
     name: str = ""
 
 
 class NodeSelectorRequirement(_Object, frozen=True):
+    """One expression over labels or fields of a node."""
+
     key: str = ""
     operator: str = ""
     values: list[str] | None = None
 
 
 class NodeSelectorTerm(_Object, frozen=True):
+    """Expressions that a node must all satisfy."""
+
     match_expressions: list[NodeSelectorRequirement] | None = None
     match_fields: list[NodeSelectorRequirement] | None = None
 
 
 class NodeSelector(_Object, frozen=True):
+    """Terms; a node must satisfy one of them."""
+
     node_selector_terms: list[NodeSelectorTerm] | None = None
 
 
@@ -75,6 +93,8 @@ class Preference(_Object, frozen=True):
 
 
 class NodeAffinity(_Object, frozen=True):
+    """Rules for the node's own labels and fields."""
+
     required: NodeSelector | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
     )
@@ -91,6 +111,8 @@ class LabelSelector(_Object, frozen=True):
 
 
 class PodAffinityTerm(_Object, frozen=True):
+    """Pods that a pod shall be near to, or far from, in a topology domain."""
+
     topology_key: str = ""
     label_selector: LabelSelector | None = None
     namespaces: list[str] | None = None
@@ -111,12 +133,16 @@ class PodAffinity(_Object, frozen=True):
 
 
 class Affinity(_Object, frozen=True):
+    """`spec.affinity` of a pod."""
+
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
 class TopologySpreadConstraint(_Object, frozen=True):
+    """An entry of `spec.topologySpreadConstraints`."""
+
     topology_key: str = ""
     max_skew: int = 1
     min_domains: int | None = None
@@ -128,6 +154,8 @@ class TopologySpreadConstraint(_Object, frozen=True):
 
 
 class PodToleration(_Object, frozen=True):
+    """An entry of `spec.tolerations`."""
+
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -135,10 +163,14 @@ class PodToleration(_Object, frozen=True):
 
 
 class PodResourceClaim(_Object, frozen=True):
+    """An entry of `spec.resourceClaims`; the name alone says that there is one."""
+
     name: str = ""
 
 
 class VolumeClaim(_Object, frozen=True):
+    """The PersistentVolumeClaim that a volume names."""
+
     claim_name: str = ""
 
 
@@ -147,16 +179,22 @@ class EphemeralVolume(_Object, frozen=True):
 
 
 class Volume(_Object, frozen=True):
+    """An entry of `spec.volumes`, as far as it concerns claims."""
+
     name: str = ""
     persistent_volume_claim: VolumeClaim | None = None
     ephemeral: EphemeralVolume | None = None
 
 
 class SchedulingGroup(_Object, frozen=True):
+    """`spec.schedulingGroup`: the PodGroup of the pod."""
+
     pod_group_name: str | None = None
 
 
 class PodSpec(_Object, frozen=True):
+    """`spec` of a pod, as far as it concerns scheduling."""
+
     node_name: str = ""
     scheduler_name: str = ""
     priority: int | None = None
@@ -176,12 +214,16 @@ class PodSpec(_Object, frozen=True):
 
 
 class ContainerStatus(_Object, frozen=True):
+    """What a container was given, which an in-place resize may change."""
+
     name: str = ""
     allocated_resources: dict[str, str | int | float] | None = None
     resources: ResourceRequirements | None = None
 
 
 class PodCondition(_Object, frozen=True):
+    """An entry of a pod's `status.conditions`."""
+
     type: str = ""
     reason: str = ""
 
@@ -199,23 +241,31 @@ class PodStatus(_Object, frozen=True):
 
 
 class PodObject(_Object, frozen=True):
+    """A pod."""
+
     metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
 class ClaimSpec(_Object, frozen=True):
+    """`spec` of a PersistentVolumeClaim."""
+
     access_modes: list[str] | None = None
     volume_name: str = ""
     storage_class_name: str | None = None
 
 
 class PersistentVolumeClaim(_Object, frozen=True):
+    """A claim to a volume."""
+
     metadata: Metadata = Metadata()
     spec: ClaimSpec = ClaimSpec()
 
 
 class CsiVolume(_Object, frozen=True):
+    """The CSI driver of a volume."""
+
     driver: str = ""
 
 
@@ -237,57 +287,79 @@ class VolumeSpec(_Object, frozen=True):
 
 
 class PersistentVolume(_Object, frozen=True):
+    """A volume that claims can be bound to."""
+
     metadata: Metadata = Metadata()
     spec: VolumeSpec = VolumeSpec()
 
 
 class StorageClass(_Object, frozen=True):
+    """A storage class, with the driver that provisions its volumes."""
+
     metadata: Metadata = Metadata()
     provisioner: str = ""
 
 
 class CsiDriverSpec(_Object, frozen=True):
+    """`spec` of a CSIDriver."""
+
     attach_required: bool | None = None
 
 
 class CsiDriver(_Object, frozen=True):
+    """A CSI driver; it says whether its volumes are attached to nodes."""
+
     metadata: Metadata = Metadata()
     spec: CsiDriverSpec = CsiDriverSpec()
 
 
 class NodeTaint(_Object, frozen=True):
+    """An entry of a node's `spec.taints`."""
+
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
 class NodeSpec(_Object, frozen=True):
+    """`spec` of a node."""
+
     unschedulable: bool = False
     taints: list[NodeTaint] | None = None
 
 
 class NodeCondition(_Object, frozen=True):
+    """An entry of a node's `status.conditions`."""
+
     type: str = ""
     status: str = ""
 
 
 class NodeStatus(_Object, frozen=True):
+    """`status` of a node."""
+
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
     conditions: list[NodeCondition] | None = None
 
 
 class NodeObject(_Object, frozen=True):
+    """A node."""
+
     metadata: Metadata = Metadata()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
 class NamespaceObject(_Object, frozen=True):
+    """A namespace, whose labels pod affinity may select."""
+
     metadata: Metadata = Metadata()
 
 
 class ConfigMapObject(_Object, frozen=True):
+    """A ConfigMap."""
+
     metadata: Metadata = Metadata()
     data: dict[str, str] | None = None
 

@@ -7,8 +7,8 @@ gpu.topology/segment-size: "16,4"   segment-scope: rack,nvlink-domain
 gpu.topology/max-per: rack=8,node=1
 
 They make a gang of their own, or add to the gang that a pod names in another dialect, also to a gang of one.
-A key that is none of these is a slip, and so is a label of another dialect among the annotations: it would
-otherwise be a wish that nobody grants.
+Any other key is an error, and so is a label of another dialect among the annotations: otherwise it would have
+no effect, and no message would say so.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KEYS = (
 )  # fmt: skip
 
 NODE_KEYS = frozenset(f"{PREFIX}{key}" for key in ("nvlink-domain", "nvlink-domain-size", "interconnect"))
-"""Labels of nodes: on a pod they wish for nothing."""
+"""Labels of nodes: on a pod they have no effect."""
 
 MAX_CHARACTERS = 1_024
 MAX_LISTED = 8
@@ -63,7 +63,7 @@ _PARTS = ", ".join(scope.value for scope in Scope if scope is not Scope.GPU)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a pod's own annotations say. `group` and `min_member` are None where they are not given or can't
+    """What a pod's own annotations say. `group` and `min_member` are None if they are not given or can't
     be read; `gang_causes` say what is ill-formed in these two, `causes` in the others."""
 
     group: str | None = None
@@ -132,7 +132,7 @@ class _Reader:
         return number
 
     def unheard(self, labels: Mapping[str, str], not_annotations: Iterable[str]) -> None:
-        """What nobody would read: misspelt keys, ours among the labels, and other dialects' labels here."""
+        """Return keys without effect: misspelt ones, ours among the labels, other dialects' labels here."""
         unknown = [(key, self._said[key]) for key in _ours(self._said, {*KEYS, *RESERVED_KEYS})]
         unknown += [(f"label {key}", labels[key]) for key in _ours(labels, {*KEYS, *NODE_KEYS})]
         if unknown:

@@ -4,8 +4,8 @@
     scheduling.run.ai/v2alpha2       KAI's: minMember, queue, topologyConstraint, subGroups[] (`subgroups`)
     scheduling.x-k8s.io/v1alpha1     coscheduling's: minMember
 
-The first two are versions of one CRD, of which neither prunes the other: an object may come with the fields
-of both, and both are read. What is misspelt comes here too. Not read: priorityClassName (the pods' own
+The first two are versions of one CRD, and neither prunes the other's fields: an object may have the fields of
+both, and both are read. What is misspelt comes here too. Not read: priorityClassName (the pods' own
 priority counts), minResources (the pods' requests are planned) and scheduleTimeoutSeconds (a gang that waits
 holds nothing).
 """
@@ -51,7 +51,7 @@ def read(
     obj: CustomObject, levels: tuple[Level, ...] = DEFAULT_LEVELS, topologies: Topologies | None = None
 ) -> PodGroup:
     """The facts of one PodGroup, of any of the three APIs. `levels` say which words the labels of KAI's
-    topology levels have here; `topologies` are KAI's Topology objects, None where it has none."""
+    topology levels have here; `topologies` are KAI's Topology objects, None if KAI is not installed."""
     if obj.api_version == COSCHEDULING_API:
         return _coscheduling(obj)
     return _kai(obj, levels, topologies)
@@ -117,8 +117,8 @@ def _coscheduling(obj: CustomObject) -> PodGroup:
 
 
 def _policy(spec: Fields) -> tuple[str | None, tuple[SelectorTerm, ...]]:
-    """The required scope and the node terms of `topologyPolicy`, which is ours alone: what is unknown in it
-    is a wish that nobody would hear."""
+    """The required scope and the node terms of `topologyPolicy`, which is ours alone: an unknown
+    field in it would have no effect, so it is a cause."""
     policy = spec.part("topologyPolicy")
     policy.known("scope", "affinity")
     scope = policy.matching("scope", LABEL_KEY, A_SCOPE)
@@ -156,7 +156,7 @@ def _fit(operator: str, values: tuple[str, ...]) -> bool:
 
 
 def _status(value: object) -> PodGroupStatus | None:
-    """The status as we wrote it before; None where there is none of ours."""
+    """Return the status as we wrote it before; None if we wrote none."""
     if not isinstance(value, dict) or not isinstance(value.get("phase"), str):
         return None
     return PodGroupStatus(

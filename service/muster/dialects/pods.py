@@ -142,7 +142,7 @@ def _speaks(meta: Metadata, settings: Settings) -> bool:
 
 
 def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[Cause, ...]]:
-    """What the pod wishes for in all dialects together, and what is ill-formed in that."""
+    """The pod's constraints from all dialects together, and what is ill-formed in them."""
     other = kai.read(where, meta)
     causes: list[Cause] = [*said.causes, *other.causes, *coscheduling.unheard(where, meta)]
     mine = said.wishes.role
@@ -163,7 +163,7 @@ def _foreign(where: str, spec: PodSpec, asked: Asked) -> tuple[BadValue, ...]:
 
 
 def _scheduling_group(where: str, spec: PodSpec) -> tuple[BadValue, ...]:
-    """Kubernetes' own gangs (GenericWorkload) would hold the pod beside us."""
+    """Kubernetes' own gangs (GenericWorkload) would hold the pod as well."""
     if spec.scheduling_group is None:
         return ()
     name = spec.scheduling_group.pod_group_name or ""

@@ -11,7 +11,7 @@ topologyAwareScheduling:
   typicalRequests:                            # ours: what usually comes
     - {share: 30, gpus: 1, cpu: 8}
 
-`policies` and `levels` may stand beside topologyAwareScheduling as well. Of other keys at the top nothing is
+`policies` and `levels` may also be at the top, next to topologyAwareScheduling. Other keys at the top are not
 read. docs/policies.md has every field, and what the planner makes of it.
 """
 

@@ -68,7 +68,7 @@ class _Parts:
 def read(where: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> Asked:
     """Sum up one pod. `where` is the pod, as kind/namespace/name.
 
-    `status` is what counts of a bound pod; a pod that waits has none that counts.
+    `status` is given for a bound pod alone: what its containers hold differs from the spec after a resize.
     """
     status = status or PodStatus()
     parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
@@ -158,7 +158,7 @@ class _Reader:
         return "a whole number of GPUs" if gpus else ""
 
     def gpu_resource(self, total: Amounts) -> str:
-        """The resource of which the pod asks GPUs, "" for none. Two are a cause, and the first counts."""
+        """Return the GPU resource that the pod requests, or "". Two are a cause, and the first counts."""
         names = [resource for resource in self._settings.gpu_resources if total.get(resource)]
         if len(names) > 1:
             said = ", ".join(f"{name}: {int(total[name])}" for name in names)

@@ -49,7 +49,7 @@ class Settings:
     policies_key: str = "config.yaml"
 
     def is_foreign(self, resource: str) -> bool:
-        """Whether the resource is a GPU's, but none that is planned."""
+        """Return whether the resource is a GPU's that Muster does not plan."""
         return resource.startswith(self.foreign_prefixes)
 
     def is_other(self, resource: str) -> bool:

@@ -3,8 +3,8 @@
 Pods name a leaf, by the label kai.scheduler/subgroup-name. What a subgroup requires holds for all its leaves
 together, so it is what the planner can be asked for where it has one leaf (then it is that role's scope) or
 all of them (then the gang's), and where the whole gang requires a level inside it. Of several levels for the
-same leaves the narrowest counts. Anything else is refused. A preferred level is heard where it is for all
-leaves, or where what is required keeps it; else it is named as a problem.
+same leaves the narrowest counts. Anything else is refused. A preferred level counts if it is for all
+leaves, or if a required level keeps it. Otherwise it is reported as a problem.
 
 The fields are those of NVIDIA/KAI-Scheduler, pkg/apis/scheduling/v2alpha2/podgroup_types.go, and what
 they mean is in its docs/developer/designs/hierarchical-podgroup.
@@ -32,7 +32,7 @@ _REQUIRED = "topologyConstraint.requiredTopologyLevel"
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A `topologyConstraint`, as scopes; None where it says nothing."""
+    """A `topologyConstraint`, as scopes; None if it names no level."""
 
     required: str | None = None
     preferred: str | None = None
@@ -62,7 +62,7 @@ class Constraint:
 @dataclass(frozen=True, slots=True)
 class Tree:
     """What a PodGroup and its subgroups say: scopes of the whole gang, the preferred ones from the narrowest;
-    wishes and `role_min` of each leaf. `problems` are sentences about wishes that nothing grants."""
+    constraints and `role_min` of each leaf. `problems` are sentences about constraints that can't be kept."""
 
     required: str | None = None
     preferred: tuple[str, ...] = ()
@@ -94,8 +94,8 @@ class Nesting:
     def inside(self, narrow: str, wide: str) -> bool:
         """Whether each part of one scope lies in one part of the other, or they are the same.
 
-        Where two orders contradict each other, nobody knows. A node lies in one part of each level, and none
-        inside it, whatever an order says.
+        If two orders contradict each other, the answer is False. A node lies in one part of each level, and
+        no level lies inside a node, whatever an order says.
         """
         if narrow == wide:
             return True

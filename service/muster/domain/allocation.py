@@ -115,7 +115,7 @@ def timed(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
 
 
 def read_batch(annotations: Mapping[str, str]) -> Batch | None:
-    """With whom a bound pod was let go; None where its annotations don't say."""
+    """The gang that a bound pod was admitted with; None if its annotations don't say."""
     value = _object(annotations.get(DECISION))
     needed, left_out, newest = (value.get(key) for key in ("needed", "left_out", "newest"))
     if not (_is_count(needed) and _is_count(left_out) and isinstance(newest, int | float)):
@@ -171,8 +171,8 @@ def _allocation(pod: Pod, place: MemberPlacement, generation: int, followed: boo
 
 
 def _shared(pod: Pod, place: MemberPlacement, gpu_memory: tuple[int, ...]) -> dict[str, str]:
-    """What the gpushare device plugin and its tools read. GPUs of one pod may differ in size: their smallest
-    is told, so that nobody takes a part for more of the GPU than it is."""
+    """What the gpushare device plugin and its tools read. The GPUs of one pod may differ in size. The
+    smallest size is written, so that a part never counts as more of a GPU than it is."""
     sizes = [gpu_memory[gpu] for gpu in place.gpus if gpu < len(gpu_memory)]
     return {
         MEM_GPUS: _listed(place.gpus),

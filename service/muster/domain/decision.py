@@ -27,7 +27,7 @@ class Objective:
     """The value of each lexicographic level, best first: see docs/objective.md.
 
     `crossings`: (scope, parts touched), widest first. `weakest_link_gb_per_s`: over the touched nodes, the
-    smallest weakest link on the best ring over the gang's GPUs there; None where no node holds two of them
+    smallest weakest link on the best ring over the gang's GPUs there; None if no node holds two of them
     or no link is known. `ring_gb_per_s`: the sum of the links on those rings. `damage`: how many more
     GPU-thousandths of what stays free become unusable, weighted over the typical requests; where the
     snapshot says which these are, what they lose, priced: comparable within one snapshot.
@@ -39,7 +39,7 @@ class Objective:
     ring_gb_per_s: float
     damage: int
     preference_penalty: int | None = None
-    """Σ over members of 100 − the score of their node; None where no role has scores."""
+    """Σ over members of 100 − the score of their node; None if no role has scores."""
 
 
 @dataclass(frozen=True, slots=True)

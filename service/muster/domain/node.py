@@ -10,6 +10,8 @@ from muster.domain.topology import GpuTopology
 
 
 class TaintEffect(StrEnum):
+    """What a taint does to pods that do not tolerate it."""
+
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
     NO_EXECUTE = "NoExecute"
@@ -17,6 +19,8 @@ class TaintEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taint:
+    """A taint of a node, as Kubernetes has it."""
+
     key: str
     value: str
     effect: str
@@ -106,7 +110,7 @@ class Node:
 class Usage:
     """What one pod takes of one node: bound, or held by a live plan.
 
-    `gpus` is the bit mask of its GPUs; `unindexed_gpus` counts GPUs whose indices nobody knows (another
+    `gpus` is the bit mask of its GPUs; `unindexed_gpus` counts GPUs with unknown indices (another
     scheduler's pod). One of the two is zero. It takes them whole, or `units` of the memory of each where that
     is not zero.
     """

@@ -108,7 +108,7 @@ class Pod:
     """It has schedulingGates of its own: not a present member yet."""
     allocation: int | None = None
     batch: Batch | None = None
-    """With whom we bound it; None where nobody says so."""
+    """The gang that it was bound with; None if no annotation names one."""
     labels: Labels = ()
     peers: PeerRules = NO_PEER_RULES
     """What it asks for about other pods."""

@@ -55,7 +55,7 @@ class PodGroup:
     """`min_member` members must fit at once. `wishes` are the whole gang's; `role_wishes` those of the
     members of a role (KAI's subgroups), by its name, and `role_min` how many of it must. `required` are terms
     that every node must fulfil. `causes` say what is ill-formed: no pod of such a group is planned.
-    `problems` are sentences about wishes that nothing grants: it is planned without them.
+    `problems` are sentences about constraints that can't be kept: the group is planned without them.
 
     `api_version` is the API it was read in; `status` what it shows, which changes nothing of the gang."""
 
@@ -76,4 +76,5 @@ class PodGroup:
 
     @property
     def key(self) -> PodGroupKey:
+        """Return what identifies the PodGroup; two dialects may use the same name."""
         return (self.namespace, self.dialect, self.name)

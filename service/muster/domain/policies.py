@@ -38,8 +38,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All policies, the levels above the node, widest first, and the typical requests, () where nobody says.
-    Where not `enabled`, policies count for nothing."""
+    """All policies, the levels above the node, widest first, and the typical requests, () if none are given.
+    If not `enabled`, policies have no effect."""
 
     enabled: bool = True
     policies: tuple[Policy, ...] = ()

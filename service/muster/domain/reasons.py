@@ -31,6 +31,8 @@ class MembersDisagree:
 
 @dataclass(frozen=True, slots=True)
 class TooManyMembers:
+    """More pods than replicas belong to the gang."""
+
     live: int
     replicas: int
 
@@ -81,7 +83,7 @@ def in_bytes(resource: str) -> bool:
 
 
 def gpus_with(units: int) -> str:
-    """In causes, the resource of GPUs that have so much memory for slices."""
+    """Return the name that causes give to GPUs with this much memory for slices."""
     return f"GPUs of {units} GiB"
 
 
@@ -101,7 +103,7 @@ class RefusedEverywhere:
 
 
 # --- unplaceable: complete, and nothing fits ---------------------------------------------------------
-# `members_fit` of `members_needed` fit; None where the search for the most of them did not end.
+# `members_fit` of `members_needed` fit; None if the search for the greatest number did not end.
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +301,8 @@ class RoomTooSmall:
 
 @dataclass(frozen=True, slots=True)
 class RunningElsewhere:
-    """Members that run already say in which part of a scope the others must lie. `part` is "" where they lie
-    in no one part themselves, or in none that is known."""
+    """Running members determine the part of a scope where the others must be. `part` is "" if they are
+    in several parts themselves, or in an unknown one."""
 
     scope: str
     part: str

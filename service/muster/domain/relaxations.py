@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MoreFree:
-    """So much more of the resource free, `nodes` says how much where."""
+    """`amount` more of the resource free; `nodes` says how much on each node."""
 
     resource: str
     amount: int
@@ -80,7 +80,7 @@ class DropConstraint:
 
 @dataclass(frozen=True, slots=True)
 class FewerMembers:
-    """So few members of the gang are enough to start."""
+    """`min_member` members of the gang are enough to start."""
 
     min_member: int
     before: int

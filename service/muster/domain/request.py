@@ -50,6 +50,8 @@ class SelectorTerm:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
+    """A toleration of a pod, as Kubernetes has it."""
+
     key: str = ""
     operator: str = "Equal"
     value: str = ""
@@ -119,7 +121,7 @@ class Term:
 @dataclass(frozen=True, slots=True)
 class Running:
     """A member that is bound already and stays where it is. `gpus` is the bit mask of its GPUs (shared ones
-    too), 0 where it has none or nobody knows them. What it takes is taken in the snapshot."""
+    too), 0 if it has none or they are unknown. The snapshot already counts what it takes."""
 
     member: Member
     role: str
@@ -179,4 +181,5 @@ class Request:
 
     @property
     def size(self) -> int:
+        """Return the number of members, over all roles."""
         return sum(len(role.members) for role in self.roles)

@@ -344,7 +344,7 @@ def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
 
 
 def _the_role(role: str) -> str:
-    """A gang of one role, which nobody named, has "" for its name."""
+    """A gang of one unnamed role has "" as the role's name."""
     return f"{'roles' if ', ' in role else 'role'} {role}" if role else "the gang"
 
 

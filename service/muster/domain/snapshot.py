@@ -14,8 +14,8 @@ from muster.domain.typical import TypicalRequest
 class NodeState:
     """A node and what is free on it.
 
-    `free_gpus` is the bit mask of healthy GPUs of which no known usage takes anything. `unindexed_gpus` of
-    them are taken too, but nobody knows which (another scheduler's pods): at most `free_gpu_count` can be
+    `free_gpus` is the bit mask of healthy GPUs that no known usage touches. `unindexed_gpus` of them are
+    taken too, but it is unknown which ones (another scheduler's pods): at most `free_gpu_count` can be
     given whole, and no scope narrower than the node can be promised here while it is not zero.
     `memory` is what known usages leave of each GPU's memory, by index, 0 where a GPU is taken whole or
     unhealthy; () where the node serves no slices. See `free_memory`.
@@ -42,14 +42,15 @@ class NodeState:
 
     @property
     def free_memory(self) -> tuple[int, ...]:
-        """Units by GPU that slices can be given. Where GPUs are taken that nobody can name, one that looks
-        free may be among them: none of these is given."""
+        """Return the units that slices can get, by GPU. If GPUs with unknown indices are taken, any free GPU
+        may be one of them: none of these is given."""
         if not self.unindexed_gpus:
             return self.memory
         return tuple(0 if self.free_gpus >> gpu & 1 else units for gpu, units in enumerate(self.memory))
 
     @property
     def free_gpu_count(self) -> int:
+        """Return how many GPUs are free, less those that pods hold without known indices."""
         return max(0, self.free_gpus.bit_count() - self.unindexed_gpus)
 
     def taking(self, usage: Usage) -> NodeState:
@@ -64,7 +65,7 @@ class NodeState:
 
 
 def _left(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
-    """What the usage leaves of each GPU's memory. A slice on a GPU that nobody can name counts on each."""
+    """What the usage leaves of each GPU's memory. A slice on an unknown GPU counts on each."""
     if not memory or not (usage.gpus or usage.units):
         return memory
     return tuple(
@@ -81,7 +82,7 @@ def _left(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
 class Snapshot:
     """All nodes, by name in a fixed (sorted) order, so that equal clusters are equal inputs; and the levels
     of the fabric above them, widest first: the parts that a plan crosses are counted level by level.
-    `typical` are the requests that usually come, () where nobody says: by these damage is priced."""
+    `typical` are the requests that usually come, () if none are given: they weight the damage."""
 
     nodes: Mapping[str, NodeState]
     levels: tuple[Level, ...] = DEFAULT_LEVELS

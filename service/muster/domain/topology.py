@@ -50,7 +50,7 @@ class Link:
 class GpuTopology:
     """The link matrix of one node's GPUs. Equal matrices are equal values, so sets found for one serve all.
 
-    Invariant: `links[i][j]` is `links[j][i]`; it is None where i == j, and everywhere when nothing is known.
+    Invariant: `links[i][j]` is `links[j][i]`; it is None if i == j, and everywhere if nothing is known.
     """
 
     links: tuple[tuple[Link | None, ...], ...]
@@ -75,6 +75,7 @@ class GpuTopology:
 
     @property
     def gpu_count(self) -> int:
+        """Return the number of GPUs."""
         return len(self.links)
 
     @cached_property

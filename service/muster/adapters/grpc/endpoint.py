@@ -1,8 +1,8 @@
 """The unix socket's file: ours alone, private, and free of what a killed service left behind.
 
 gRPC removes whatever file is at a socket's path before it binds, also the socket of a service that runs. So
-a lock beside it, which the kernel releases however its holder ends, says whose the path is. The lock's file
-keeps the last session epoch: epochs rise across restarts even if the clock was set back.
+a lock file next to it says which process owns the path; the kernel releases the lock however its holder ends.
+The lock file keeps the last session epoch: epochs rise across restarts even if the clock was set back.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Endpoint:
         self._remove_socket()
 
     def protect(self) -> None:
-        """After the bind: nobody but us and root may connect."""
+        """Let only this user and root connect; called after the bind."""
         self.path.chmod(0o600)
 
     def release(self) -> None:

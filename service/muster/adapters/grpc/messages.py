@@ -49,6 +49,7 @@ def fate(value: BindingFate) -> calls.BindingFate:
 
 
 def verdict(push: instructions.PushVerdict) -> Verdict:
+    """Return the verdict as the shim gets it."""
     return Verdict(
         gang=push.gang,
         generation=push.generation,
@@ -124,10 +125,12 @@ def filter_response(answer: calls.FilterAnswer) -> FilterResponse:
 
 
 def score_response(answer: calls.ScoreAnswer) -> ScoreResponse:
+    """Return the scores of all members in one list, in the order of Filter's candidates."""
     return ScoreResponse(scores=[score for scores in answer.scores for score in scores])
 
 
 def reserve_response(answer: calls.ReserveAnswer) -> ReserveResponse:
+    """Return the answer to Reserve as the shim gets it."""
     return ReserveResponse(claimed=answer.claimed, reason=answer.reason)
 
 

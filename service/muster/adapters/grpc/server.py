@@ -45,12 +45,23 @@ class GangCalls(Protocol):
     """What the server asks of the gangs. The calls answer at once, and raise `calls.StaleError` for a plan
     that is not current and ValueError or IndexError for arguments that make no sense."""
 
-    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer: ...
-    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer: ...
-    def reserve(self, ref: calls.PlanRef, member: int, node: str) -> calls.ReserveAnswer: ...
-    def permit(self, ref: calls.PlanRef) -> calls.PermitAnswer: ...
-    def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None: ...
-    def report_in_tree(self, report: calls.InTreeReport) -> None: ...
+    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
+        """Return the nodes of each member, or why there are none."""
+
+    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
+        """Return the scores of these nodes."""
+
+    def reserve(self, ref: calls.PlanRef, member: int, node: str) -> calls.ReserveAnswer:
+        """Claim the plan for a member that landed on `node`."""
+
+    def permit(self, ref: calls.PlanRef) -> calls.PermitAnswer:
+        """Return what each Binding must carry, or why none may be sent."""
+
+    def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None:
+        """Note that a member will not go where it was planned."""
+
+    def report_in_tree(self, report: calls.InTreeReport) -> None:
+        """Note which nodes the in-tree plugins refuse."""
 
     async def synced(self) -> None:
         """Returns once the cluster has been seen in full."""
@@ -58,7 +69,8 @@ class GangCalls(Protocol):
     async def opened(self, session: Session, in_flight: Sequence[v1.InFlightBinding]) -> None:
         """A session is to begin: returns when it is the current one, and the one before it has ended."""
 
-    async def closed(self, session: Session) -> None: ...
+    async def closed(self, session: Session) -> None:
+        """End the session, unless another has begun since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,17 +103,19 @@ class KubeClient:
         Raises:
             ConfigError: they are missing or broken.
         """
-        # 1.3 s of imports, of which a thread keeps the loop free (health answers meanwhile)
+        # 1.3 s of imports: in a thread, so that health answers meanwhile
         await asyncio.to_thread(_import_kubernetes)
         await self._load()
 
     async def close(self) -> None:
+        """Close the connections."""
         if self._rest is not None:
             await self._rest.close()
             self._rest = None
 
     @property
     def host(self) -> str:
+        """Return the API server's address, or "" before the credentials are loaded."""
         return str(self._configuration.host) if self._configuration is not None else ""
 
     @property

@@ -40,7 +40,8 @@ class Named(Protocol):
     """What all objects have."""
 
     @property
-    def metadata(self) -> Metadata: ...
+    def metadata(self) -> Metadata:
+        """Return the object's metadata, which every kind has."""
 
 
 T = TypeVar("T", bound=Named)
@@ -145,17 +146,21 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
+    """The version that the watch has reached; no object changed."""
+
     version: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """The API server ended the watch with this status."""
+
     status: Status
 
 
 class Resource(Generic[T]):
-    """A kind that is listed and watched, at the first of `paths` that is there; `optional`: none may be, as
-    long as nobody installs its CRD. `select` are selectors of the list and the watch. `plural` names it in
+    """A kind that is listed and watched, at the first of `paths` that exists; `optional`: all may be missing
+    until the CRD is installed. `select` are selectors of the list and the watch. `plural` names it in
     logs and metrics. `key` is what identifies an object to the rest of Muster: a pod's UID (a name used again
     is another pod), a node's name (a node made again is the same place)."""
 
@@ -280,16 +285,18 @@ def pods() -> Resource[PodObject]:
 
 
 def nodes() -> Resource[NodeObject]:
+    """Watch all nodes."""
     return Resource("Node", "nodes", ("/api/v1/nodes",), NodeObject, lambda metadata: metadata.name)
 
 
 def namespaces() -> Resource[NamespaceObject]:
-    """Namespaces, of which the labels count: terms of pod affinity select by them."""
+    """Watch all namespaces, for their labels: terms of pod affinity select by them."""
     path = "/api/v1/namespaces"
     return Resource("Namespace", "namespaces", (path,), NamespaceObject, _name)
 
 
 def volume_claims() -> Resource[PersistentVolumeClaim]:
+    """Watch the PersistentVolumeClaims of all namespaces."""
     path = "/api/v1/persistentvolumeclaims"
     return Resource(
         "PersistentVolumeClaim", "persistentvolumeclaims", (path,), PersistentVolumeClaim, config_map_key
@@ -297,16 +304,19 @@ def volume_claims() -> Resource[PersistentVolumeClaim]:
 
 
 def volumes() -> Resource[PersistentVolume]:
+    """Watch all PersistentVolumes."""
     path = "/api/v1/persistentvolumes"
     return Resource("PersistentVolume", "persistentvolumes", (path,), PersistentVolume, _name)
 
 
 def storage_classes() -> Resource[StorageClass]:
+    """Watch all StorageClasses."""
     path = "/apis/storage.k8s.io/v1/storageclasses"
     return Resource("StorageClass", "storageclasses", (path,), StorageClass, _name)
 
 
 def csi_drivers() -> Resource[CsiDriver]:
+    """Watch all CSIDrivers."""
     path = "/apis/storage.k8s.io/v1/csidrivers"
     return Resource("CSIDriver", "csidrivers", (path,), CsiDriver, _name)
 
@@ -320,6 +330,7 @@ def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
 
 
 def config_map_key(metadata: Metadata) -> str:
+    """Return the key `namespace/name`."""
     return f"{metadata.namespace}/{metadata.name}"
 
 
@@ -329,6 +340,7 @@ def kai_pod_groups() -> Resource[CustomObject]:
 
 
 def coscheduling_pod_groups() -> Resource[CustomObject]:
+    """Watch the PodGroups of scheduler-plugins' coscheduling."""
     return _custom("PodGroup", "podgroups", (COSCHEDULING_API,), _uid)
 
 

@@ -198,7 +198,7 @@ class EventPoster(Outbox[_Post]):
         self._changed.set()
         if refusal is None or (isinstance(refusal, ApiError) and refusal.status == HTTP_CONFLICT):
             self._metrics.event("posted")
-        else:  # often in a namespace that is going away: nobody will miss it there
+        else:  # often in a namespace that is being deleted, where events no longer matter
             log.warning("event lost", reason=item.reason.value, error=str(refusal))
             self._metrics.event("failed")
 

@@ -2,8 +2,8 @@
 
 What is refused for long is given up, and asked for again by the gangs, as long as the pod is there. The UID
 is a precondition: a later pod of the same name is left alone. So is one whose gang is given up no longer when
-its turn comes: what waits here for a budget, or for an API server, may meanwhile have been made whole. Where
-nobody answered, and the eviction had landed, it is sent once more: to a pod that terminates it means nothing.
+its turn comes: what waits here for a budget, or for an API server, may meanwhile have been made whole. If
+an eviction landed without an answer, it is sent once more: to a pod that terminates it means nothing.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ class Intake:
     # --- pods and nodes ------------------------------------------------------------------------------
 
     async def on_pod(self, change: Seen[PodObject] | Gone) -> None:
+        """Take in a pod's change, and pass it on if it changes what is read of the pod."""
         if isinstance(change, Gone):
             self._pod_digests.pop(change.key, None)
             if self._pods.pop(change.key, None) is not None:
@@ -120,6 +121,7 @@ class Intake:
             return pods.read(_usage_alone(obj), self._settings)
 
     async def on_namespace(self, change: Seen[NamespaceObject] | Gone) -> None:
+        """Take in a namespace's change, and pass it on if its labels changed."""
         if isinstance(change, Gone):
             if self._namespaces.pop(change.key, None) is not None:
                 await self._put(NamespaceGone(time.monotonic(), change.key))
@@ -130,6 +132,7 @@ class Intake:
             await self._put(NamespaceSeen(time.monotonic(), name, labels))
 
     async def on_node(self, change: Seen[NodeObject] | Gone) -> None:
+        """Take in a node's change."""
         if isinstance(change, Gone):
             self._node_objects.pop(change.key, None)
             if self._nodes.pop(change.key, None) is not None:
@@ -153,6 +156,7 @@ class Intake:
 
     @property
     def nodes_with_problems(self) -> int:
+        """Return how many nodes have annotations or labels that can't be read in full."""
         return sum(1 for node in self._nodes.values() if node.problems)
 
     def in_flight(self, bindings: Iterable[tuple[str, str, dict[str, str]]]) -> tuple[Usage, ...]:
@@ -173,6 +177,7 @@ class Intake:
     # --- ConfigMaps ----------------------------------------------------------------------------------
 
     async def on_config_map(self, change: Seen[ConfigMapObject] | Gone) -> None:
+        """Take in a ConfigMap's change: policies, or facts about a node."""
         if isinstance(change, Gone):
             settings = self._settings
             if change.key == f"{settings.policies_namespace}/{settings.policies_name}":
@@ -235,6 +240,7 @@ class Intake:
     # --- PodGroups -----------------------------------------------------------------------------------
 
     async def on_pod_group(self, change: Seen[CustomObject] | Gone) -> None:
+        """Take in a PodGroup's change."""
         if isinstance(change, Gone):
             self._group_objects.pop(change.key, None)
             if (group := self._groups.pop(change.key, None)) is not None:
@@ -245,6 +251,7 @@ class Intake:
         await self._read_group(uid)
 
     async def on_topology(self, change: Seen[CustomObject] | Gone) -> None:
+        """Take in a KAI Topology's change, and read all PodGroups again: they may name it."""
         if isinstance(change, Gone):
             self._topologies.pop(change.key, None)
         else:

@@ -2,8 +2,8 @@
 
 `_put` never waits; `run` sends in a few lanes, in each one item after another, and all that concerns an
 object in the same one: a slow request holds up its lane alone. A refusal is of one item, and only that one
-waits, longer each time, while the others go on. Where nobody answers the lane waits too, and no item is given
-up. It may have landed, or land yet: what is sent again, or after it, must bear that.
+waits, longer each time, while the others go on. If the API server does not answer, the lane waits too, and no
+item is given up. It may have landed, or land yet: what is sent again, or after it, must bear that.
 
 A server that answers others, but not this item, is not away: a webhook may be slow for this object alone.
 Such a try counts as a refusal, so that an item that can never be written is given up at last.
@@ -40,6 +40,7 @@ class Retry:
     limit_s: float = 10.0
 
     def backoff(self) -> Backoff:
+        """Return a fresh back-off with these limits."""
         return Backoff(self.first_s, self.limit_s)
 
 
@@ -96,6 +97,7 @@ class Outbox(ABC, Generic[T]):
         return True
 
     async def run(self) -> None:
+        """Send what is queued, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for lane in self._lanes:
                 group.create_task(self._work(lane))
@@ -119,7 +121,7 @@ class Outbox(ABC, Generic[T]):
                 await asyncio.sleep(pause.delay())
 
     async def _next(self, key: Hashable) -> bool:
-        """Send an item. False: nobody answered."""
+        """Send an item. Return False if no answer came."""
         waiting = self._waiting.pop(key)
         if not self._wanted(waiting.item):
             return True

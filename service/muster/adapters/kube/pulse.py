@@ -33,6 +33,7 @@ class Pulse:
         self._deadline_s = deadline_s
 
     async def run(self) -> None:
+        """Ask the API server for a sign of life whenever it is silent, until cancelled."""
         while True:
             if (left := self._quiet_s - self._client.silent_s) > 0:
                 await asyncio.sleep(left)

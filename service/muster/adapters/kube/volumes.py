@@ -28,6 +28,7 @@ class VolumeIntake:
         """The claims that the gangs know to attach once."""
 
     async def on_claim(self, change: Seen[PersistentVolumeClaim] | Gone) -> None:
+        """Take in a claim's change, and report the pods' volumes anew."""
         if isinstance(change, Gone):
             namespace, _, name = change.key.partition("/")
             key, claim = (namespace, name), None
@@ -46,6 +47,7 @@ class VolumeIntake:
         await self._tell([key])
 
     async def on_volume(self, change: Seen[PersistentVolume] | Gone) -> None:
+        """Take in a volume's change; its claims may now tie pods to nodes."""
         if isinstance(change, Gone):
             name = change.key
             self._volumes.attached.pop(name, None)
@@ -55,6 +57,7 @@ class VolumeIntake:
         await self._tell(sorted(self._claims_of.get(name, ())))
 
     async def on_storage_class(self, change: Seen[StorageClass] | Gone) -> None:
+        """Take in a storage class's change; any claim may use it."""
         if isinstance(change, Gone):
             self._volumes.provisioners.pop(change.key, None)
         else:
@@ -62,6 +65,7 @@ class VolumeIntake:
         await self._tell(sorted(self._volumes.claims))
 
     async def on_driver(self, change: Seen[CsiDriver] | Gone) -> None:
+        """Take in a CSI driver's change; any claim may use it."""
         if isinstance(change, Gone):
             self._volumes.drivers.pop(change.key, None)
         else:

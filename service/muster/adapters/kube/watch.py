@@ -67,7 +67,7 @@ class Seen(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An object was deleted, now or while nobody watched. `key` as `Resource.key` gives it."""
+    """An object was deleted, now or while the watch was down. `key` as `Resource.key` gives it."""
 
     key: str
 
@@ -136,6 +136,7 @@ class Watcher(Generic[T]):
         self._silent = False
 
     async def run(self) -> None:
+        """List, then watch, and start again after each failure with a back-off, until cancelled."""
         while True:
             try:
                 if not self._version:
@@ -314,7 +315,7 @@ class Watcher(Generic[T]):
             event = await self._decoded(self._resource.event, line)
         except Undecodable as problem:
             if not problem.key:
-                raise  # nobody knows what was missed: list again
+                raise  # it is unknown which change was missed: list again
             self._leave_out(problem)
             return
         match event:

@@ -36,19 +36,20 @@ _LATE_S = 2.0
 """So long after the service should have ended it, the process ends itself."""
 
 _MANY = 1000
-"""With so many changed nodes, what lives on is taken out of the garbage collector's sight again."""
+"""After this many changed nodes, long-lived objects are frozen again for the garbage collector."""
 
 _MOST_GROWTH_MIB = 512
-"""A process that has grown by so much over many decisions ends, and another one takes its place."""
+"""Bytes of growth over many decisions after which the process ends and another one takes its place."""
 
 _TRIM_MIB = 64
-"""After a decision that grew the process by so much, free memory is given back to the system."""
+"""Bytes of growth in one decision after which free memory is given back to the system."""
 
 
 class Place(Protocol):
     """`placement.place.place`."""
 
-    def __call__(self, snapshot: Snapshot, request: Request, limits: Limits) -> Decision: ...
+    def __call__(self, snapshot: Snapshot, request: Request, limits: Limits) -> Decision:
+        """Decide one gang within the limits."""
 
 
 def main(fd: int, parent: int, place: str) -> None:
@@ -116,7 +117,7 @@ def _seconds_until(until: float) -> Callable[[], float]:
 
 
 def data_bytes() -> int:
-    """The private writable memory of this process, as RLIMIT_DATA counts it; 0 where nobody says."""
+    """Return this process's private writable memory, as RLIMIT_DATA counts it; 0 if it is unknown."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[5]) * resource.getpagesize()

@@ -35,6 +35,7 @@ class Inside:
         self._function()
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        """Decide one gang."""
         self._interrupted = False
 
         def left() -> float:
@@ -80,6 +81,7 @@ class Outside:
             self._inside.load()
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        """Decide one gang."""
         if time.monotonic() >= self._inside_until:
             try:
                 return self.process(solve, seconds_left)

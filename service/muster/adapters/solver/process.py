@@ -32,7 +32,8 @@ from muster.placement.limits import MOST_ROLES
 PLACE = "muster.placement.place:place"
 
 MARGIN_S = 0.3
-"""The planner minds the time limit itself, and may have a plan by then; so much later it is ended."""
+"""Seconds past the time limit before the process is ended: the planner keeps the limit itself, and may have
+a plan by then."""
 
 EXIT_S = 1.0
 """How long a process that has closed its socket may take to exit: its status says what it died of."""
@@ -136,7 +137,7 @@ class _Child:
         return self._process.returncode
 
     def resident(self) -> int:
-        """The memory that it holds now, in bytes; 0 where nobody says."""
+        """Return the bytes that it holds now; 0 if the system does not tell."""
         try:
             with open(f"/proc/{self.pid}/statm", "rb") as file:
                 return int(file.read().split()[1]) * resource.getpagesize()

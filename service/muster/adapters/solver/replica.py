@@ -20,7 +20,7 @@ from muster.domain.topology import GpuTopology
 from muster.domain.typical import TypicalRequest
 
 CHUNK = 64
-"""So many states are compared at once."""
+"""How many states are compared at once."""
 
 
 MOST_TOPOLOGIES = 4096
@@ -31,7 +31,7 @@ _ELSEWHERE = GpuTopology(())
 
 
 class Changed(NamedTuple):
-    """One node as it is now. `node` is None where the replica has its Node already. `topology` is the number
+    """One node as it is now. `node` is None if the replica has its Node already. `topology` is the number
     of the Node's topology among those sent, -1 where the Node carries it."""
 
     name: str
@@ -45,8 +45,8 @@ class Changed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a replica needs to hold the next snapshot. `names`: all nodes in order, None where they are those
-    from before. `facts`: levels and typical requests, None where they have not changed."""
+    """What a replica needs to hold the next snapshot. `names`: all nodes in order, None if they are the same
+    as before. `facts`: levels and typical requests, None if they have not changed."""
 
     changed: tuple[Changed, ...]
     topologies: tuple[GpuTopology, ...] = ()

@@ -70,27 +70,34 @@ class Metrics:
         self.planner_failures = Counter("muster_planner_failures", "Defects: place() raised.", **made)
 
     def watch_restarted(self, resource: str, reason: str) -> None:
+        """Count a watch that had to start again."""
         self._restarts.labels(resource, reason).inc()
 
     def unreadable_object(self, resource: str) -> None:
+        """Count an object that could not be decoded."""
         self._unreadable.labels(resource).inc()
 
     def event(self, result: str, count: int = 1) -> None:
+        """Count Kubernetes events by what became of them."""
         self._events.labels(result).inc(count)
 
     def status(self, result: str) -> None:
+        """Count a status write by its result."""
         self._statuses.labels(result).inc()
 
     def eviction(self, result: str) -> None:
+        """Count an eviction by its result."""
         self._evictions.labels(result).inc()
 
     def verdict(self, outcome: str, *, delivered: bool) -> None:
+        """Count a verdict, and whether a session was there to take it."""
         if delivered:
             self._verdicts.labels(outcome).inc()
         else:
             self._undelivered.inc()
 
     def session_ended(self, cause: str) -> None:
+        """Count a session's end by its cause."""
         self._sessions.labels(cause).inc()
 
     def read_at_scrape(
@@ -104,6 +111,7 @@ class Metrics:
         return self.registry.get_sample_value(name, labels) or 0.0
 
     def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

@@ -1,0 +1,1 @@
+"""Checks of the sources that no other tool makes."""

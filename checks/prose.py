@@ -1,0 +1,107 @@
+"""Find phrases that are not plain English in pages, docstrings and comments.
+
+    python -m checks.prose               the folders of [tool.prose] in pyproject.toml
+    python -m checks.prose docs e2e      these
+
+A line is wrong or it is not: there is no way to excuse one. A folder is checked once it is clean.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BANNED = {
+    r"of which": "turn the sentence around: subject, verb, object",
+    r"none where": "None if …",
+    r"none that": "no …",
+    r"so (many|much|few)": "give the number or the limit its name",
+    r"beside": "next to, with, apart from",
+    r"nobody|whoever": "name the subject: no pod, whichever client",
+    r"heard|wish(es|ed)?": "objects have fields and messages; they do not hear or wish",
+    r"by way of": "through, by",
+}
+PATTERN = re.compile("|".join(rf"\b({phrase})\b" for phrase in BANNED), re.IGNORECASE)
+QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|https?://\S+")
+"""Code and quotations are not our prose."""
+COMMENT = {".proto": re.compile(r"//(.*)"), ".go": re.compile(r"//(.*)")}
+Line = tuple[int, str]
+
+
+def main(arguments: list[str]) -> int:
+    """Print each banned phrase with its place, and return the exit status."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["prose"]
+    found = 0
+    for path in _files(arguments or settings["folders"]):
+        for number, problem in problems(path.read_text(), path.suffix):
+            print(f"{path.relative_to(ROOT)}:{number}: {problem}")
+            found += 1
+    return min(found, 1)
+
+
+def problems(text: str, suffix: str) -> Iterator[tuple[int, str]]:
+    """Yield the line number and a sentence for each banned phrase in the prose of a file."""
+    for number, line in _prose(text, suffix):
+        for match in PATTERN.finditer(QUOTED.sub("", line)):
+            advice = list(BANNED.values())[_group(match)]
+            yield number, f'"{match[0]}": {advice}'
+
+
+def _group(match: re.Match[str]) -> int:
+    """Return the index of the phrase that matched."""
+    return next(i for i, phrase in enumerate(BANNED) if re.fullmatch(phrase, match[0], re.IGNORECASE))
+
+
+def _files(folders: list[str]) -> Iterator[Path]:
+    for folder in folders:
+        path = ROOT / folder
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        yield from (
+            file for file in files if file.suffix in {".py", ".md", *COMMENT} and not _generated(file)
+        )
+
+
+def _generated(file: Path) -> bool:
+    return "DO NOT EDIT" in file.read_text()[:200]
+
+
+def _prose(text: str, suffix: str) -> Iterator[Line]:
+    if suffix == ".py":
+        yield from _python(text)
+    elif suffix == ".md":
+        yield from _page(text)
+    else:
+        for number, line in enumerate(text.splitlines(), 1):
+            yield from ((number, found[1]) for found in COMMENT[suffix].finditer(line))
+
+
+def _page(text: str) -> Iterator[Line]:
+    """Yield a page's lines without its blocks of code."""
+    code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        elif not code and not line.startswith("    "):
+            yield number, line
+
+
+def _python(text: str) -> Iterator[Line]:
+    """Yield the lines of comments, docstrings and the strings below attributes."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(string))):
+                yield from enumerate(string.splitlines(), node.lineno)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
