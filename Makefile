@@ -134,7 +134,7 @@ check-go: $(READY) ## Of it: Go
 .PHONY: unit
 unit: $(READY) ## Fast tests: no cluster, no Go (MUSTER_GO makes sure of it), nothing slow
 	$(call say,unit tests)
-	MUSTER_GO=none $(PYTEST) tests -m 'not (cluster or go or brute_force or slow)'
+	MUSTER_GO=none $(PYTEST) tests -n auto -m 'not (cluster or go or brute_force or slow)'
 
 .PHONY: test-go
 test-go: $(READY) ## Tests of the Go modules
