@@ -56,8 +56,8 @@ class Flood:
 
 
 def flood(site: Site, muster: Muster, count: int, gpus: int) -> Flood:
-    """Create `count` one-GPU pods in gangs of eight at once, on `gpus` GPUs, and wait until each has its
-    binding or its final message.
+    """Create `count` one-GPU pods in gangs of eight at once, on `gpus` GPUs, and wait until nothing is
+    due for any gang.
 
     Raises:
         NeverAtRest: that does not come.

@@ -33,7 +33,7 @@ VERSION_OF_PRODUCT = (
 """Part of `nvidia.com/gpu.product` → NVLink generation; the first that occurs (GB200 has B200 in it)."""
 
 FEWEST_BEHIND_A_SWITCH = 6
-"""The links of the oldest generation that has NVSwitch, for GPUs whose model is unknown."""
+"""The links of the oldest generation that has NVSwitch, for GPUs with an unknown model."""
 LARGEST_WITHOUT_SWITCH = 4
 """GPUs that are joined all to all without a switch, at most: HGX A100 and H100 boards of four."""
 

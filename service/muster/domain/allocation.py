@@ -115,7 +115,7 @@ def timed(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
 
 
 def read_batch(annotations: Mapping[str, str]) -> Batch | None:
-    """The gang that a bound pod was admitted with; None if its annotations don't say."""
+    """Return the batch that a bound pod was admitted with; None if its annotations don't tell."""
     value = _object(annotations.get(DECISION))
     needed, left_out, newest = (value.get(key) for key in ("needed", "left_out", "newest"))
     if not (_is_count(needed) and _is_count(left_out) and isinstance(newest, int | float)):

@@ -108,7 +108,7 @@ class Pod:
     """It has schedulingGates of its own: not a present member yet."""
     allocation: int | None = None
     batch: Batch | None = None
-    """The gang that it was bound with; None if no annotation names one."""
+    """The batch that it was bound with; None if its annotations don't tell."""
     labels: Labels = ()
     peers: PeerRules = NO_PEER_RULES
     """What it asks for about other pods."""

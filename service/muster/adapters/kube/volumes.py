@@ -28,7 +28,7 @@ class VolumeIntake:
         """The claims that the gangs know to attach once."""
 
     async def on_claim(self, change: Seen[PersistentVolumeClaim] | Gone) -> None:
-        """Take in a claim's change, and report the pods' volumes anew."""
+        """Take in a claim's change, and report whether its volume attaches to one node alone."""
         if isinstance(change, Gone):
             namespace, _, name = change.key.partition("/")
             key, claim = (namespace, name), None
@@ -47,7 +47,7 @@ class VolumeIntake:
         await self._tell([key])
 
     async def on_volume(self, change: Seen[PersistentVolume] | Gone) -> None:
-        """Take in a volume's change; its claims may now tie pods to nodes."""
+        """Take in a volume's change, for the claims that are bound to it."""
         if isinstance(change, Gone):
             name = change.key
             self._volumes.attached.pop(name, None)

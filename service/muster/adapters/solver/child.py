@@ -33,16 +33,16 @@ _DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
 _LATE_S = 2.0
-"""So long after the service should have ended it, the process ends itself."""
+"""Seconds after which the process ends itself, if the service should have ended it and has not."""
 
 _MANY = 1000
 """After this many changed nodes, long-lived objects are frozen again for the garbage collector."""
 
 _MOST_GROWTH_MIB = 512
-"""Bytes of growth over many decisions after which the process ends and another one takes its place."""
+"""Growth over many decisions after which the process ends and another one takes its place."""
 
 _TRIM_MIB = 64
-"""Bytes of growth in one decision after which free memory is given back to the system."""
+"""Growth in one decision after which free memory is given back to the system."""
 
 
 class Place(Protocol):
