@@ -196,6 +196,19 @@ openb: $(READY) ## Replay the openb trace beside FGD and best fit: GPUs left ove
 
 # --- trying it out --------------------------------------------------------------------------------
 
+# A ring on a busy node, a gang that no rack holds, and two whole nodes, on nodes from a file. The last
+# command ends with 3, since one gang does not fit.
+TRY = $(TOOL)/muster place -f examples/clusters/documents.yaml -f examples/features/four-on-a-busy-node.yaml \
+  -f examples/features/too-wide-for-a-rack.yaml -f examples/kai-recipe/multi-node-tas.yaml
+
+.PHONY: try
+try: $(READY) ## Where would three gangs go? The answer with pictures, in seconds: no cluster, no Go
+	@printf '$$ %s\n\n' '$(TRY)'
+	@$(TRY) || [ $$? -eq 3 ]
+	@mkdir -p out; $(TRY) -o svg > out/try.svg || [ $$? -eq 3 ]
+	@printf '\nThe same as one picture: %s (for a browser)\n' "$(CURDIR)/out/try.svg"
+	@printf 'Now change a file above and run the command again, or see it on a real control plane: make demo\n'
+
 .PHONY: demo
 demo: $(READY) ## Show gangs being placed on a local cluster (builds what it needs first)
 	$(PY) -m local_cluster.demo

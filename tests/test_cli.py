@@ -68,8 +68,11 @@ def test_help_imports_nothing_slow() -> None:
     assert result.stderr == "\n" or result.returncode == 0, result.stderr
 
 
-def test_version() -> None:
-    assert run.invoke(app, ["version"]).output.startswith("muster 0.")
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_version(asked: str) -> None:
+    result = run.invoke(app, [asked])
+    assert result.exit_code == 0
+    assert result.output.startswith("muster 0.")
 
 
 def test_the_printed_configuration_can_be_used(tmp_path: Path) -> None:

@@ -31,11 +31,13 @@ app = typer.Typer(
     help=(
         "GPU gang scheduler for Kubernetes: places all pods of a gang at once, down to the GPU, "
         "or says why it waits.\n\n"
-        "[bold]Try it on this machine[/bold]\n\n"
-        "  muster cluster up                 a real control plane with fake GPU nodes\n\n"
-        "  muster serve --kubeconfig …       the service; the shim connects to its socket\n\n"
-        "  muster status                     gangs: who waits, and why\n\n"
-        "  muster place -f FILE              the same decisions on files, without a cluster\n"
+        "[bold]Where to begin[/bold]\n\n"
+        "  muster place -f FILE     where would gangs go? From files, without a cluster\n\n"
+        "  muster capture -o FILE   a live cluster as such a file\n\n"
+        "  muster serve             the service; the shim connects to its socket\n\n"
+        "  muster status            gangs of the service: who waits, and why\n\n"
+        "In a checkout it is .venv/bin/muster (`make setup` makes it), `make try` shows an example, "
+        "and `make up` starts a local cluster with Muster on it.\n"
     ),
 )
 
@@ -59,6 +61,22 @@ SchedulerNames = Annotated[
     list[str] | None,
     typer.Option(help="Place pods of this schedulerName. May be repeated. Default: muster.", metavar="NAME"),
 ]
+
+
+def _print_version_and_exit(asked: bool) -> None:
+    if asked:
+        print_version()
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_print_version_and_exit, is_eager=True),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command; the program's help text is in `app`."""
 
 
 @app.command()
@@ -280,8 +298,8 @@ def cluster(context: typer.Context) -> None:
     cluster_app(args=context.args or ["--help"], prog_name="muster cluster")
 
 
-@app.command()
-def version() -> None:
+@app.command("version")
+def print_version() -> None:
     """Print the version."""
     typer.echo(f"muster {metadata.version('muster')}")
 
