@@ -33,7 +33,7 @@ app = typer.Typer(
     help=(
         "A real Kubernetes control plane on this machine, as plain processes: no containers, no root.\n\n"
         "etcd, kube-apiserver and kube-controller-manager are the real ones; kwok plays the kubelets of "
-        "fake GPU nodes. No scheduler runs in it: start Muster, and its pods are placed.\n\n"
+        "fake GPU nodes. No scheduler runs in it. For a cluster with Muster on it: make up\n\n"
         "The first `up` compiles the four programs (10 to 15 minutes on two cores), later ones take 4 s."
     ),
 )
@@ -105,7 +105,18 @@ def _print_up(cluster: LocalCluster, applied: int, took_s: float) -> None:
     console.print(_table(cluster))
     shaped = f", {applied} of them from the shape" if applied else ""
     console.print(f"{len(ready_nodes(cluster.api))} nodes are Ready{shaped}; up in {took_s:.1f} s.\n")
+    _print_next(cluster)
+
+
+def _print_next(cluster: LocalCluster) -> None:
+    """Say how to reach the cluster and what it lacks for pods to start: nodes, a scheduler."""
     typer.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
+    if not ready_nodes(cluster.api):
+        typer.echo("# It has no nodes. Add some: muster cluster up --shape local-cluster/shapes/demo.yaml")
+    typer.echo(
+        "# No scheduler runs here, so pods stay Pending: muster serve is a part of one. A cluster with all"
+    )
+    typer.echo("# of Muster and with nodes, in one command: make up NODES=40 GPUS=8")
 
 
 @app.command()

@@ -94,7 +94,7 @@ def test_a_bad_variable_and_a_bad_flag_are_named_as_such() -> None:
     with pytest.raises(SettingsError) as caught:
         load(None, {"MUSTER__HTTP__PRT": "1"}, {"log.level": "loud"})
     assert sorted(str(caught.value).splitlines()) == [
-        "--log-level: log.level: input should be 'debug', 'info', 'warning' or 'error'",
+        "--log-level: input should be 'debug', 'info', 'warning' or 'error'",
         "environment MUSTER__HTTP__PRT: there is no setting 'http.prt'; known here: host, port",
     ]
 

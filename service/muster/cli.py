@@ -180,7 +180,7 @@ def place(
     and age; each takes its GPUs before the next.
 
     Exit code: 0 all placed, 3 a gang waits, does not fit or is ill-formed,
-    2 bad input.
+    4 no gang is pending, 2 bad input.
 
     [bold]Examples[/bold]
 

@@ -329,7 +329,9 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         read = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError) as problem:
-        raise SettingsError(f"{file}: can't be read: {problem}") from problem
+        raise SettingsError(
+            f"{file}: can't be read: {getattr(problem, 'strerror', None) or problem}"
+        ) from problem
     except yaml.YAMLError as problem:
         raise SettingsError(f"{file}: no valid YAML: {problem}") from problem
     if read is None:
@@ -392,4 +394,5 @@ def _line(
         for part in path[:-1]:
             section = section.model_fields[part].annotation
         return f"{source}: there is no setting {dotted!r}; known here: {', '.join(section.model_fields)}"
-    return f"{source}: {dotted}: {message[0].lower()}{message[1:]}"
+    what = "" if source == "--" + dotted.replace(".", "-").replace("_", "-") else f"{dotted}: "
+    return f"{source}: {what}{message[0].lower()}{message[1:]}"

@@ -11,6 +11,7 @@ import pytest
 from muster.adapters.files import sources
 from tests.files.manifests import controller, node, place, pod, template, write
 
+PRINTED = "`kubectl get … -o yaml` prints it"
 NODE = json.dumps(node("a"))
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: "
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: "
@@ -58,15 +59,18 @@ BAD = {
     "a list of objects that is one": Bad(
         f"{POD}{{containers: {{name: c}}}}", "Pod default/x: spec.containers: expected list, got object"
     ),
-    "no kind": Bad("apiVersion: v1", 'document 1: kind: expected text like "Pod", got nothing'),
-    "no apiVersion": Bad("kind: Pod", 'document 1: apiVersion: expected text like "v1", got nothing'),
-    "a document is text": Bad("hello", "bad.yaml: document 1: expected an object, got string"),
+    "no kind": Bad("apiVersion: v1", "document 1: no Kubernetes object: kind missing"),
+    "no apiVersion": Bad("kind: Pod", "document 1: no Kubernetes object: apiVersion missing"),
+    "a document is text": Bad(
+        "hello",
+        f"bad.yaml: document 1: expected a Kubernetes object, as {PRINTED}, got string",
+    ),
     "items are no list": Bad(
         "apiVersion: v1\nkind: List\nitems: {}", "document 1, List: items: expected list, got object"
     ),
     "an item of a list": Bad(
         f"apiVersion: v1\nkind: List\nitems:\n- {NODE}\n- 5",
-        "bad.yaml: document 1, item 2: expected an object, got integer",
+        f"bad.yaml: document 1, item 2: expected a Kubernetes object, as {PRINTED}, got integer",
     ),
     "broken YAML": Bad("a: [\n", "bad.yaml: line 2: no valid YAML: "),
     "a key given twice": Bad("kind: Pod\nkind: Node", 'line 2: no valid YAML: "kind" is given twice'),
@@ -134,8 +138,10 @@ BAD = {
         ),
         "StatefulSet default/s: its Pod default/s-0 is given twice, first in ",
     ),
-    "no node": Bad(json.dumps(pod("x")), "no Node in the input"),
-    "nothing": Bad("", "no Node in the input"),
+    "nothing": Bad("", "the input has no object: there is nothing to place on. Add one file more"),
+    "no node": Bad(json.dumps(pod("x")), "no Node in the input (it has Pod 1): there is nothing to place on"),
+    "another tool's input": Bad("replicaCount: 1", "Pass what `helm template` prints", "values.yaml"),
+    "a template": Bad("a: {{ .Values.x }} {{ .b }}", "render a Helm template first"),
 }
 
 

@@ -216,6 +216,16 @@ def wishing(name: str, **said: str) -> Object:
     return made
 
 
+def annotated(name: str, annotations: Object) -> Object:
+    made = pod(name)
+    made["metadata"]["annotations"] = annotations
+    return made
+
+
+def limited(limits: Object) -> Object:
+    return {"name": "main", "image": "x", "resources": {"limits": limits}}
+
+
 NOTES = {
     "a PodGroup that nobody names": (
         [group("lost", minMember=1)],
@@ -244,6 +254,28 @@ NOTES = {
             pod("x"),
         ],
         "PodGroup default/g: no node lies in any example.com/rak: that preference is passed over",
+    ),
+    "a required scope that is misspelt": (
+        [wishing("x", scope="rak")],
+        "default/x: no node lies in any rak; perhaps rack is meant",
+    ),
+    "a PodGroup whose name is misspelt": (
+        [group("trian", KAIS, minMember=1), annotated("x", {"pod-group-name": "train"})],
+        "PodGroup default/trian: no pod of ours names it; perhaps train is meant",
+    ),
+    "a resource that looks like a GPU": (
+        [pod("x", gpus=0, containers=[limited({"nvidia.com/mig-1g.10gb": 1})])],
+        "1 pending pod asks for no GPU and names no gang: not placed here. They ask for "
+        "nvidia.com/mig-1g.10gb; what is read is nvidia.com/gpu, aliyun.com/gpu, amd.com/gpu, "
+        "aliyun.com/gpu-mem; MIG devices are not supported",
+    ),
+    "a pod with gates": (
+        [pod("x", schedulingGates=[{"name": "later"}])],
+        "1 pending pod with spec.schedulingGates not placed",
+    ),
+    "a pod on a node of another cluster": (
+        [pod("x", nodeName="b")],
+        "1 pod on nodes that are not in the input: b",
     ),
 }
 

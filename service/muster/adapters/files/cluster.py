@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
 import msgspec
 
-from muster.adapters.files import shapes, templates
+from muster.adapters.files import notes, shapes, templates
 from muster.adapters.files.beside import Beside
 from muster.adapters.files.problems import BadInput, Malformed
 from muster.adapters.files.shapes import PodManifest
@@ -22,14 +21,11 @@ from muster.adapters.files.sources import Document
 from muster.dialects import nodes, peers, pods
 from muster.dialects.objects import Metadata, NodeObject
 from muster.dialects.settings import Settings
-from muster.domain.levels import Level, part_of
 from muster.domain.node import Node
 from muster.domain.peers import Labels
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.request import Scope
-from muster.domain.sentences import unhealthy_sentence
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Priority classes that every cluster has."""
@@ -68,6 +64,9 @@ class _Found:
     default_priority: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    manifests: dict[str, PodManifest] = field(default_factory=dict)
+    """By UID, as the API server would have stored them."""
+    kinds: Counter[str] = field(default_factory=Counter)
     order: dict[tuple[str, str], int] = field(default_factory=dict)
     """(source, place) of a document → its number, from 1."""
 
@@ -85,6 +84,7 @@ def cluster_of(documents: Iterable[Document], settings: Settings) -> Cluster:
     problems: list[Malformed] = []
     for document in documents:
         found.order[document.source, document.place] = len(found.order) + 1
+        found.kinds[document.kind] += 1
         try:
             _take(document, found)
         except Malformed as problem:
@@ -94,30 +94,35 @@ def cluster_of(documents: Iterable[Document], settings: Settings) -> Cluster:
     if problems:
         raise BadInput(problems)
     if not found.nodes:
-        raise BadInput([Malformed("", "", _NO_NODES)])
+        raise BadInput([Malformed("", "", f"{_read(found)}: {_NO_NODES}")])
     facts, policies = found.beside.said(settings, found.notes)
     seen_nodes = tuple(
         nodes.read(node, settings, facts.get(node.metadata.name, ())) for _, node in found.nodes
     )
     seen_pods = _pods(found, settings)
     groups = found.beside.groups(policies.levels)
-    _note(found, seen_nodes, seen_pods, settings)
-    found.notes.extend(
-        f"PodGroup {group.namespace}/{group.name}: {problem}"
-        for group in groups
-        for problem in group.problems
-    )
-    found.notes.extend(_unnamed(groups, seen_pods))
-    found.notes.extend(_nowhere(groups, seen_pods, seen_nodes, policies.levels))
+    found.notes.extend(notes.about_nodes(seen_nodes, seen_pods))
+    found.notes.extend(notes.about_pods(seen_pods, found.manifests, settings))
+    found.notes.extend(_ordered(found, seen_pods))
+    found.notes.extend(notes.about_groups(groups, seen_pods))
+    found.notes.extend(notes.about_scopes(groups, seen_pods, seen_nodes, policies.levels))
     skipped = dict(sorted(found.skipped.items()))
     namespaces = found.beside.labels_of_namespaces({pod.namespace for pod in seen_pods})
     return Cluster(seen_nodes, seen_pods, groups, policies, namespaces, tuple(found.notes), skipped)
 
 
 _NO_NODES = (
-    "no Node in the input, so there is nothing to place on: add one file more, "
+    "there is nothing to place on. Add one file more, "
     "from `muster capture -o cluster.json` or `kubectl get nodes -o yaml`"
 )
+
+
+def _read(found: _Found) -> str:
+    """How many objects of which kinds there are, where no node is."""
+    if not found.kinds:
+        return "the input has no object"
+    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(found.kinds.items()))
+    return f"no Node in the input (it has {counts})"
 
 
 def _take(document: Document, found: _Found) -> None:
@@ -242,9 +247,11 @@ def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
             ),
         )
         place = 0 if meta.creation_timestamp else found.number(document)
+        found.manifests[filled.metadata.uid] = filled
         read.append((place, pods.read(filled, settings)))
     found.notes.extend(
-        f"PriorityClass {name} is not in the input: {count} {_pods_count(count)} of it count as priority 0"
+        f"PriorityClass {name} is not in the input: {count} {'pod' if count == 1 else 'pods'} of it count as "
+        "priority 0"
         for name, count in sorted(unknown.items())
         if count
     )
@@ -252,82 +259,12 @@ def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
     return tuple(replace(pod, created=last + 1.0 + place * _ORDER_S) if place else pod for place, pod in read)
 
 
-def _unnamed(groups: Iterable[PodGroup], seen: Iterable[Pod]) -> list[str]:
-    named = {(pod.namespace, pod.claim.dialect, pod.claim.name) for pod in seen if pod.claim is not None}
-    return [
-        f"PodGroup {group.namespace}/{group.name}: no pod of ours names it"
-        for group in groups
-        if group.key not in named
-    ]
-
-
-def _nowhere(
-    groups: Iterable[PodGroup], seen: Iterable[Pod], there: Sequence[Node], levels: tuple[Level, ...]
-) -> list[str]:
-    """Wishes for a scope in which no node lies, perhaps a misspelt one. Where it is required the decision
-    says so; a preference is passed over, and a limit counts each node as a part."""
-    wishes = {
-        f"{pod.namespace}/{pod.claim.name}": pod.claim.wishes
-        for pod in seen
-        if pod.claim is not None and pod.present and not pod.node
-    }
-    wishes |= {f"PodGroup {group.namespace}/{group.name}": group.wishes for group in groups}
-    known = {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
-    asked = {scope for each in wishes.values() for scope in _soft(each)} - known
-    nowhere = {scope for scope in asked if not any(part_of(node, scope, levels) for node in there)}
-    words = (*Scope, *(level.scope for level in levels))
-    return [
-        f"{who}: no node lies in any {scope}: {what}{_perhaps(scope, words)}"
-        for who, each in wishes.items()
-        for scope, what in _soft(each).items()
-        if scope in nowhere
-    ]
-
-
-def _soft(wishes: Wishes) -> dict[str, str]:
-    """Scopes that are not required → what becomes of the wish where there is no such part."""
-    limited = dict.fromkeys((most.scope for most in wishes.max_per), "max-per counts each node as one")
-    return limited | dict.fromkeys(wishes.preferred_scopes, "that preference is passed over")
-
-
-def _perhaps(scope: str, words: Iterable[str]) -> str:
-    near = get_close_matches(scope, [word for word in words if word != scope], n=1)
-    return f"; perhaps {near[0]} is meant" if near else ""
-
-
-def _on_broken(seen: Iterable[Pod], node: Node) -> list[str]:
-    """The pods on unhealthy GPUs of the node, as namespace/name."""
-    here = (pod for pod in seen if pod.node == node.name and pod.usage is not None)
-    return [f"{p.namespace}/{p.name}" for p in here if (p.allocation or 0) & node.unhealthy]
-
-
-def _pods_count(count: int) -> str:
-    return "pod" if count == 1 else "pods"
-
-
-def _note(found: _Found, seen_nodes: Sequence[Node], seen: Sequence[Pod], settings: Settings) -> None:
-    for node in seen_nodes:
-        found.notes.extend(f"Node {node.name}: {problem}" for problem in node.problems)
-        if node.unhealthy and (there := sorted(_on_broken(seen, node))):
-            found.notes.append(f"Node {node.name}: {unhealthy_sentence(node.unhealthy, there)}")
-        if node.allocatable.pods <= 0:
-            found.notes.append(f"Node {node.name}: status.allocatable has no pods, so none can go there")
-    pending = [pod for pod in seen if pod.present and not pod.node]
-    ours = [pod for pod in pending if pod.scheduler_name in settings.scheduler_names]
-    if others := len(pending) - len(ours):
-        names = ", ".join(sorted(settings.scheduler_names))
-        found.notes.append(
-            f"{others} pending {_pods_count(others)} of other schedulers not placed (ours: {names})"
-        )
-    if plain := sum(pod.claim is None for pod in ours):
-        said = "asks for no GPU and names" if plain == 1 else "ask for no GPU and name"
-        found.notes.append(f"{plain} pending {_pods_count(plain)} {said} no gang: not placed here")
+def _ordered(found: _Found, seen: Iterable[Pod]) -> list[str]:
+    """Controllers that would create a gang's pods one after another, so that it never completes."""
     in_gangs = {(p.namespace, p.name) for p in seen if p.claim is not None and not p.claim.lone}
-    for document, meta, made in found.makers:
-        if made.ordered and any(
-            (meta.namespace or "default", p.metadata.name) in in_gangs for p in made.pods
-        ):
-            found.notes.append(
-                f"{document.name}: its pods come one after another, so a gang of them would wait for ever "
-                "in a cluster: set spec.podManagementPolicy to Parallel"
-            )
+    return [
+        f"{document.name}: its pods come one after another, so a gang of them would wait for ever "
+        "in a cluster: set spec.podManagementPolicy to Parallel"
+        for document, meta, made in found.makers
+        if made.ordered and any((meta.namespace or "default", p.metadata.name) in in_gangs for p in made.pods)
+    ]

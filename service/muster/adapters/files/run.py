@@ -14,6 +14,7 @@ from muster.adapters.files import report, sources
 from muster.adapters.files.capture import Captured, capture, written
 from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Decided, decide
+from muster.adapters.files.notes import nothing_pending
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import Settings
 from muster.domain.decision import Decision
@@ -22,7 +23,7 @@ from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Limits, Timings
 
-ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT = 0, 3, 2
+ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING = 0, 3, 2, 4
 NOTES_SHOWN = 20
 PIPED_WIDTH = 100
 """Columns where there is no terminal: what the drawings need."""
@@ -58,11 +59,15 @@ def place_files(
         kinds = ", ".join(f"{kind} {count}" for kind, count in cluster.skipped.items())
         total = sum(cluster.skipped.values())
         notes += (f"skipped {total} {'object' if total == 1 else 'objects'} of kinds not read here: {kinds}",)
+    if not decided.outcomes:
+        notes = (nothing_pending(settings), *notes)
     _print(decided, output, stdout, cluster.skipped, notes)
     for note in notes[:NOTES_SHOWN]:
         stderr.write(f"note: {printable(note)}\n")
     if len(notes) > NOTES_SHOWN:
         stderr.write(f"note: and {len(notes) - NOTES_SHOWN} notes more; -o json has all\n")
+    if not decided.outcomes:
+        return NOTHING_PENDING
     return ALL_PLACED if decided.all_placed else NOT_ALL_PLACED
 
 

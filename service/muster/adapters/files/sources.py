@@ -106,10 +106,19 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
             except OSError as problem:
                 raise Malformed(path, "", f"can't be read: {problem.strerror}") from None
             if not inside:
-                raise Malformed(path, "", f"no {', '.join(SUFFIXES)} in this folder")
+                raise Malformed(path, "", f"no {', '.join(SUFFIXES)} in this folder{_below(Path(path))}")
             yield from inside
         else:
             yield path
+
+
+def _below(folder: Path) -> str:
+    """Where manifests lie one folder further down, since those are not read."""
+    try:
+        found = sorted({str(file.parent) for file in folder.glob("*/*") if file.suffix in SUFFIXES})
+    except OSError:
+        return ""
+    return f"; folders inside it are not read: name them, as in -f {found[0]}" if found else ""
 
 
 def _text(name: str, stdin: BinaryIO) -> str:
@@ -120,7 +129,9 @@ def _text(name: str, stdin: BinaryIO) -> str:
             with Path(name).open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as problem:
-        raise Malformed(name, "", f"can't be read: {getattr(problem, 'strerror', None) or problem}") from None
+        hint = "; give each file its own -f" if isinstance(problem, FileNotFoundError) and "," in name else ""
+        why = getattr(problem, "strerror", None) or problem
+        raise Malformed(name, "", f"can't be read: {why}{hint}") from None
     if len(data) > MAX_BYTES:
         raise Malformed(name, "", f"larger than {MAX_BYTES // 2**20} MiB")
     try:
@@ -162,7 +173,9 @@ def _parsed(source: str, text: str) -> Iterator[Any]:
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         where = f"line {mark.line + 1}" if mark is not None else ""
-        raise Malformed(source, where, f"no valid YAML: {problem.problem or problem.context}") from None
+        hint = "; render a Helm template first: helm template …" if "{{" in text else ""
+        why = problem.problem or problem.context
+        raise Malformed(source, where, f"no valid YAML: {why}{hint}") from None
     except yaml.YAMLError as problem:
         raise Malformed(source, "", f"no valid YAML: {str(problem).splitlines()[0]}") from None
     except RecursionError:
@@ -174,8 +187,12 @@ def _parsed(source: str, text: str) -> Iterator[Any]:
 def _objects(source: str, place: str, value: Any, kind: str, version: str, depth: int) -> Iterator[Document]:
     """The objects of one document: itself, or a list's items. `kind` and `version`: of a typed list's."""
     if not isinstance(value, dict):
-        raise Malformed(source, place, f"expected an object, got {type_name(value)}")
+        how = "as `kubectl get … -o yaml` prints it"
+        raise Malformed(source, place, f"expected a Kubernetes object, {how}, got {type_name(value)}")
     value = {**({"kind": kind, "apiVersion": version} if kind else {}), **value}
+    if not {"apiVersion", "kind"} <= value.keys():
+        missing = " and ".join(sorted({"apiVersion", "kind"} - value.keys()))
+        raise Malformed(source, place, f"no Kubernetes object: {missing} missing{_other_tool(source)}")
     for field in ("apiVersion", "kind"):
         said = value.get(field)
         if not isinstance(said, str) or not said:
@@ -196,6 +213,20 @@ def _objects(source: str, place: str, value: Any, kind: str, version: str, depth
 
 
 _LIKE = {"apiVersion": '"v1"', "kind": '"Pod"'}
+
+
+def _other_tool(source: str) -> str:
+    """How to get objects from a file that is another tool's input."""
+    made = _MADE_BY.get(Path(source).name)
+    return f". Pass what `{made}` prints" if made else ""
+
+
+_MADE_BY = {
+    "Chart.yaml": "helm template",
+    "values.yaml": "helm template",
+    "kustomization.yaml": "kubectl kustomize",
+    "kustomization.yml": "kubectl kustomize",
+}
 
 
 # --- parsers that refuse what they would else let pass ---------------------------------------------

@@ -288,11 +288,23 @@ class KubeClient:
         try:
             yield
         except (ConfigException, yaml.YAMLError, OSError, ValueError, LookupError, *_MISSHAPEN) as problem:
-            where = self._kubeconfig_path() or "the pod's service account (no kubeconfig was found)"
+            path = self._kubeconfig_path()
+            if path is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
+                raise ConfigError(
+                    "no cluster: there is no kubeconfig, and this is no pod. Set KUBECONFIG or --kubeconfig"
+                ) from problem
+            where = path or "the pod's service account (no kubeconfig was found)"
             raise ConfigError(f"can't use the credentials of {where}: {problem}") from problem
 
     def _kubeconfig_path(self) -> str | None:
+        """The kubeconfig, None for the pod's account.
+
+        Raises:
+            ConfigError: no file of the name that was given. The library would complain about its content.
+        """
         if self._kubeconfig is not None:
+            if not any(os.path.exists(part) for part in self._kubeconfig.split(os.pathsep)):
+                raise ConfigError(f"can't use the credentials of {self._kubeconfig}: there is no such file")
             return self._kubeconfig
         default = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
         return default if any(os.path.exists(part) for part in default.split(os.pathsep)) else None

@@ -1,0 +1,151 @@
+"""Sentences about the input: what was left out, and what was probably meant otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+
+from muster.dialects.objects import PodObject
+from muster.dialects.settings import Settings
+from muster.domain.levels import Level, part_of
+from muster.domain.node import Node
+from muster.domain.pod import Pod, Wishes
+from muster.domain.podgroup import PodGroup
+from muster.domain.request import Scope
+from muster.domain.sentences import unhealthy_sentence
+
+_GPU_WORDS = ("gpu", "mig-")
+"""A resource with one of these in its name is probably meant as a GPU."""
+_NAMED = 3
+"""Names in one note, at most."""
+
+
+def nothing_pending(settings: Settings) -> str:
+    """Return what to say when no gang was decided, whatever the reason."""
+    names = " or ".join(sorted(settings.scheduler_names))
+    return (
+        f"nothing to place: no pod in the input waits for a node, has schedulerName {names}, "
+        "and asks for GPUs or names a gang. Add the job with -f, or the pods' own --scheduler-name"
+    )
+
+
+def about_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> Iterator[str]:
+    """Yield what is unreadable in nodes, and pods on broken GPUs or on nodes that are not there."""
+    names = set()
+    for node in nodes:
+        names.add(node.name)
+        yield from (f"Node {node.name}: {problem}" for problem in node.problems)
+        if node.unhealthy and (there := sorted(_on_broken(pods, node))):
+            yield f"Node {node.name}: {unhealthy_sentence(node.unhealthy, there)}"
+        if node.allocatable.pods <= 0:
+            yield f"Node {node.name}: status.allocatable has no pods, so none can go there"
+    gone = [pod for pod in pods if pod.usage is not None and pod.node not in names]
+    if gone:
+        lost = _some(sorted({pod.node for pod in gone}))
+        yield f"{len(gone)} {_noun(len(gone))} on nodes that are not in the input: {lost}"
+
+
+def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings: Settings) -> Iterator[str]:
+    """Yield how many pending pods are not placed, and why. `manifests` are by UID."""
+    pending = [pod for pod in pods if not (pod.node or pod.finished or pod.terminating)]
+    ours = [pod for pod in pending if pod.scheduler_name in settings.scheduler_names]
+    if others := len(pending) - len(ours):
+        names = ", ".join(sorted(settings.scheduler_names))
+        theirs = _some(sorted({pod.scheduler_name for pod in pending} - settings.scheduler_names))
+        what = f"{others} pending {_noun(others)} of other schedulers"
+        yield f"{what} not placed (ours: {names}; theirs: {theirs})"
+    if gated := sum(pod.gated for pod in ours):
+        yield f"{gated} pending {_noun(gated)} with spec.schedulingGates not placed"
+    plain = [pod for pod in ours if pod.claim is None and not pod.gated]
+    if plain:
+        one = len(plain) == 1
+        asks = "pod asks for no GPU and names" if one else "pods ask for no GPU and name"
+        unread = _unread([manifests[pod.uid] for pod in plain], settings)
+        yield f"{len(plain)} pending {asks} no gang: not placed here{unread}"
+
+
+def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[str]:
+    """Yield problems of PodGroups, and those that no pod names."""
+    for group in groups:
+        yield from (f"PodGroup {group.namespace}/{group.name}: {problem}" for problem in group.problems)
+    claims = {(pod.namespace, pod.claim) for pod in pods if pod.claim is not None}
+    named = {(namespace, claim.dialect, claim.name) for namespace, claim in claims}
+    known = {group.name for group in groups}
+    missing = [claim.name for _, claim in claims if claim.by_object and claim.name not in known]
+    for group in groups:
+        if group.key not in named:
+            perhaps = _perhaps(group.name, missing)
+            yield f"PodGroup {group.namespace}/{group.name}: no pod of ours names it{perhaps}"
+
+
+def about_scopes(
+    groups: Iterable[PodGroup], pods: Iterable[Pod], nodes: Sequence[Node], levels: tuple[Level, ...]
+) -> Iterator[str]:
+    """Yield scopes in which no node lies, with the word that was perhaps meant.
+
+    The decision names a required scope itself, so it is noted only with a better word. A preference is passed
+    over without one, and a limit counts each node as a part.
+    """
+    wishes = {
+        f"{pod.namespace}/{pod.claim.name}": pod.claim.wishes
+        for pod in pods
+        if pod.claim is not None and pod.present and not pod.node
+    }
+    wishes |= {f"PodGroup {group.namespace}/{group.name}": group.wishes for group in groups}
+    known = {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
+    asked = {scope for each in wishes.values() for scope in _asked(each)} - known
+    nowhere = {scope for scope in asked if not any(part_of(node, scope, levels) for node in nodes)}
+    words = (*Scope, *(level.scope for level in levels))
+    for who, each in wishes.items():
+        for scope, what in _asked(each).items():
+            perhaps = _perhaps(scope, words)
+            if scope in nowhere and (what or perhaps):
+                yield f"{who}: no node lies in any {scope}{what}{perhaps}"
+
+
+def _asked(wishes: Wishes) -> Mapping[str, str]:
+    """Scopes of the gang → what becomes of the request if no node lies in one, "" for a refusal."""
+    required = (wishes.required_scope, wishes.role_scope, *(part.scope for part in wishes.segments))
+    limits = dict.fromkeys((most.scope for most in wishes.max_per), ": max-per counts each node as one")
+    preferred = dict.fromkeys(wishes.preferred_scopes, ": that preference is passed over")
+    return dict.fromkeys(filter(None, required), "") | limits | preferred
+
+
+def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
+    """The resources that look like GPUs and are none that are read: MIG devices, misspelt names."""
+    asked = sorted(
+        {
+            name
+            for pod in pods
+            for container in pod.spec.containers or ()
+            if container.resources is not None
+            for amounts in (container.resources.limits, container.resources.requests)
+            for name in amounts or ()
+            if any(word in name for word in _GPU_WORDS)
+        }
+    )
+    if not asked:
+        return ""
+    mig = "; MIG devices are not supported" if any("mig-" in name for name in asked) else ""
+    read = ", ".join((*settings.gpu_resources, settings.gpu_memory))
+    return f". They ask for {_some(asked)}; what is read is {read}{mig}"
+
+
+def _on_broken(pods: Iterable[Pod], node: Node) -> list[str]:
+    """The pods on unhealthy GPUs of the node, as namespace/name."""
+    here = (pod for pod in pods if pod.node == node.name and pod.usage is not None)
+    return [f"{p.namespace}/{p.name}" for p in here if (p.allocation or 0) & node.unhealthy]
+
+
+def _perhaps(word: str, words: Iterable[str]) -> str:
+    near = get_close_matches(word, [other for other in words if other != word], n=1)
+    return f"; perhaps {near[0]} is meant" if near else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _noun(count: int) -> str:
+    return "pod" if count == 1 else "pods"
