@@ -90,7 +90,7 @@ generate: $(READY) ## Generate the Go and Python code of protos/
 # --- checking -------------------------------------------------------------------------------------
 
 .PHONY: check
-check: check-python check-protos check-go ## Lint, types, layers, formatting, the contract, generated code
+check: check-python check-protos check-go check-ci ## Lint, types, layers, formatting, the contract, generated code
 
 .PHONY: check-python
 check-python: $(READY) ## Of it: Python
@@ -128,6 +128,12 @@ check-go: $(READY) ## Of it: Go
 	for module in $(GO_MODULES); do \
 	  echo "$$module"; (cd $$module; go vet ./...; "$$staticcheck" ./...); \
 	done
+
+.PHONY: check-ci
+check-ci: $(READY) ## Of it: the workflow of CI
+	$(call say,check: actionlint)
+	@$(WITH_GO) root=$$PWD; actionlint=$$(go -C .ci/tools tool -n actionlint); \
+	"$$actionlint" -shellcheck= -pyflakes= "$$root"/.github/workflows/*.yaml
 
 # --- testing --------------------------------------------------------------------------------------
 

@@ -239,7 +239,7 @@ class Stack:
                 return
 
     @property
-    def _socket(self) -> Path:
+    def socket(self) -> Path:
         if self._run is None:
             raise StackError(f"the stack in {self.directory} is not started")
         return self._run / "muster.sock"
@@ -250,7 +250,7 @@ class Stack:
             str(program),
             "serve",
             f"--kubeconfig={self._kubeconfig}",
-            f"--socket={self._socket}",
+            f"--socket={self.socket}",
             f"--http-port={self._ports['service']}",
             *self._service_options,
         ]
@@ -261,7 +261,7 @@ class Stack:
             configuration,
             names=self._scheduler_names,
             kubeconfig=self._kubeconfig,
-            socket=self._socket,
+            socket=self.socket,
             quick_lease=self._quick_lease,
         )
         argv = scheduler_argv(

@@ -75,6 +75,7 @@ class Up:
         else:
             yield f"# make pods with schedulerName: muster that ask for {self._resource}"
         yield "kubectl get pods -o wide; kubectl get events | grep -i topology"
+        yield f".venv/bin/muster status --socket {shlex.quote(str(self._sandbox.stack.socket))}"
         yield "\nCtrl-C stops it, and removes all of it."
 
     def _stay(self) -> None:
