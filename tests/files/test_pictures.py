@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from muster.adapters.files.svg import WIDTH
+from muster.adapters.files.svg_sheet import WIDTH
 from tests.files.manifests import (
     DEMO,
     EXAMPLES,
@@ -125,6 +125,40 @@ def test_svg_stays_in_its_frame(name: str, tmp_path: Path) -> None:
     for one in nodes:
         for other in nodes:
             assert one is other or apart(one, other)
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_svg_folds_equal_whole_nodes_of_a_rack(tmp_path: Path) -> None:
+    racks = [node(f"n{i:02}", 8, f"r{i // 10}") for i in range(20)]
+    job = controller("Job", "batch/v1", "j", parallelism=8, template=template("g", 8, 8))
+    result = place(write(tmp_path, *racks, job, pod("x", gpus=2)), "-o", "svg")
+    titles = [text for text in texts(result.stdout) if "nodes ×" in text]
+    assert sorted(titles) == ["10 nodes × 8 GPUs", "8 nodes × 8 GPUs"]
+    folded = [title.text or "" for title in ElementTree.fromstring(result.stdout).iter(f"{SVG}title")]
+    assert sum("j-" in text and len(text.splitlines()) == 8 for text in folded) == 1, "nodes with their pods"
+    assert "8 of 8 free" in texts(result.stdout), "the last whole node beside one used in part is drawn alone"
+
+
+def test_a_thousand_equal_nodes_are_one_box_a_rack(tmp_path: Path) -> None:
+    nodes = [node(f"n{i}", 8, f"r{i % 4}") for i in range(1000)]
+    shown = texts(place(write(tmp_path, *nodes, pod("x", gpus=8)), "-o", "svg").stdout)
+    assert shown.count("250 nodes × 8 GPUs") == 3
+    assert "249 nodes × 8 GPUs" in shown
+    assert not any("Not drawn" in text for text in shown)
+
+
+def test_svg_shows_links_and_which_pod_has_which_gpu(tmp_path: Path) -> None:
+    drawn = place(str(DEMO), str(EXAMPLES / "features/four-on-a-busy-node.yaml"), "-o", "svg").stdout
+    root = ElementTree.fromstring(drawn)
+    links = [title.text for path in root.iter(f"{SVG}path") for title in path.iter(f"{SVG}title")]
+    assert links.count("GPU 0 and 3: NV2, 50 GB/s") == 3, "of each node with a cube mesh"
+    assert "GPU 0 and 4: SYS, 10 GB/s" not in links
+    assert {"NV2 50 GB/s thick, NV1 25 GB/s thin", "NV18 450 GB/s"} <= set(texts(drawn))
+    pods = [text for text in texts(drawn) if text.startswith("GPU ") and "ring-of-four" in text]
+    assert pods == [f"GPU {gpu}: ring-of-four-{i}" for i, gpu in enumerate((1, 2, 4, 7))]
 
 
 def apart(a: dict[str, str], b: dict[str, str]) -> bool:

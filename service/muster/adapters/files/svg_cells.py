@@ -1,0 +1,90 @@
+"""Which nodes share one box of the picture, and how the GPUs of a box are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from muster.adapters.files.pictures import Holdings
+from muster.domain.topology import bits
+from muster.placement.cluster.fabric import Place
+
+FOLD_FROM = 3
+"""Equal whole nodes of a rack from which one box stands for all of them."""
+IN_ROW = 8
+"""GPUs in one row of a box."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One box: a node, or several nodes of a rack between which the picture would show no difference."""
+
+    places: tuple[Place, ...]
+
+    @property
+    def first(self) -> Place:
+        """The node whose GPUs are drawn."""
+        return self.places[0]
+
+    @property
+    def folded(self) -> bool:
+        """Whether the box stands for several nodes."""
+        return len(self.places) > 1
+
+    @property
+    def title(self) -> str:
+        """The node's name, or how many nodes of how many GPUs."""
+        if not self.folded:
+            return self.first.name
+        count = self.first.state.node.topology.gpu_count
+        return f"{len(self.places)} nodes" + (f" × {count} GPUs" if count else "")
+
+
+def fold(places: Iterable[Place], known: Holdings) -> list[Cell]:
+    """Return the boxes for the nodes of one rack, in the order of their first nodes.
+
+    A node that is used in part is always a box of its own: which of its GPUs are free matters.
+    """
+    boxes: dict[object, list[Place]] = {}
+    for place in places:
+        boxes.setdefault(_whole(place, known) or place.name, []).append(place)
+    cells: list[Cell] = []
+    for alike in boxes.values():
+        together = len(alike) >= FOLD_FROM
+        cells += [Cell(tuple(alike))] if together else [Cell((place,)) for place in alike]
+    return cells
+
+
+def _whole(place: Place, known: Holdings) -> object:
+    """The use, shape and members of a node that is used as a whole; None if it is used in part."""
+    state, count = place.state, place.state.node.topology.gpu_count
+    held = known.held.get(place.name, {})
+    members = known.members.get(place.name, {})
+    if state.memory or state.unindexed_gpus:
+        return None
+    if len(held) == count > 0 and len(members) == 1:
+        use = next(iter(members))
+    elif not members and state.free_gpu_count in (0, count):
+        use = "free" if state.free_gpu_count else "taken"
+    else:
+        return None
+    return use, state.node.topology, tuple(members.items()), place.wide
+
+
+def grid(place: Place) -> list[list[tuple[int, ...]]]:
+    """Return rows of islands of GPUs; an island that does not fit begins a row, and may take several."""
+    rows: list[list[tuple[int, ...]]] = []
+    room = 0
+    for mask in place.state.node.topology.islands:
+        gpus = tuple(bits(mask))
+        if len(gpus) > room:
+            rows.append([])
+            room = IN_ROW
+        for begin in range(0, len(gpus), IN_ROW):
+            part = gpus[begin : begin + IN_ROW]
+            if begin:
+                rows.append([])
+                room = IN_ROW
+            rows[-1].append(part)
+            room -= len(part)
+    return rows
