@@ -9,11 +9,13 @@ import argparse
 import io
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from local_cluster.demo import engine
 from local_cluster.demo.claims import check
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.demo.manifests import SHAPE
@@ -47,13 +49,21 @@ class Demo:
         """Whether all claims hold."""
         started = time.monotonic()
         try:
-            self._sandbox.boot("five GPU nodes Ready", lambda: self._sandbox.cluster.apply_shape(SHAPE))
+            self._sandbox.boot(
+                "five GPU nodes Ready", lambda: self._sandbox.cluster.apply_shape(SHAPE), self._meanwhile
+            )
             holds = self._tell(started)
             if self._options.keep:
                 self._sandbox.keep("kubectl get pods -o wide; kubectl describe pod -l job-name=too-large")
         finally:
             self._sandbox.stop()
         return holds
+
+    def _meanwhile(self, progress: Callable[[], str]) -> None:
+        """Show the engine on files while the programs are built."""
+        if not self._options.json:
+            engine.tell(self._show, progress, self._interrupts.check)
+            self._show.part("The same on a real control plane, as soon as it is built")
 
     def _tell(self, started: float) -> bool:
         began = time.monotonic()

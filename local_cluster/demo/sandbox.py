@@ -16,16 +16,16 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from local_cluster.api import ApiError, ApiUnreachable
-from local_cluster.build import BuildError, binary
+from local_cluster.build import BuildError
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import ClusterError, LocalCluster
+from local_cluster.demo.building import Building, minutes
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.demo.observer import NotSeen, StreamingApi
 from local_cluster.demo.show import Show
 from local_cluster.nodes import NodesNotReady
-from local_cluster.places import cache_root
 from local_cluster.processes import ProcessError
-from local_cluster.recipes import COMPONENTS, RECIPES
+from local_cluster.recipes import COMPONENTS, missing
 from local_cluster.stack import Stack, StackError
 
 FAILURES = (
@@ -39,6 +39,8 @@ FAILURES = (
     StackError,
 )
 INTERRUPTED = 130
+LONG_BUILD_S = 45.0
+"""A build that is expected to take longer leaves time for something else to look at."""
 
 
 class Sandbox:
@@ -48,23 +50,37 @@ class Sandbox:
         self.cluster = LocalCluster(directory / "cluster")
         self.stack = Stack(self.cluster, directory / "stack")
         self.timings_ms: dict[str, float] = {}
+        self._directory = directory
         self._console, self._show, self._interrupts = console, show, interrupts
 
-    def boot(self, nodes: str, create: Callable[[], object]) -> None:
-        """Build what is missing, start the control plane, `create` the nodes, start Muster."""
+    def boot(
+        self,
+        nodes: str,
+        create: Callable[[], object],
+        meanwhile: Callable[[Callable[[], str]], None] | None = None,
+    ) -> None:
+        """Build what is missing, start the control plane, `create` the nodes, start Muster.
+
+        `meanwhile` is called while a build runs that takes minutes, with a function that says how far it is.
+        """
         self._show.say(
             "Muster on a real control plane (etcd, kube-apiserver, kube-controller-manager), fake kubelets."
         )
         self._show.say("")
-        built = cache_root() / "bin"
-        missing = [name for name, recipe in RECIPES.items() if not (built / recipe.key() / name).is_file()]
-        if missing:
+        absent = missing()
+        expected_s = sum(recipe.cold_s for recipe in absent)
+        if absent:
+            names = ", ".join(recipe.name for recipe in absent)
             self._show.say(
-                f"To build first, once: {', '.join(missing)} (all of them: 10 to 15 minutes).", "dim"
+                f"To build first, once: {names} (about {minutes(expected_s)} on two cores).", "dim"
             )
-        with self._step("build", "", "programs built" if missing else "programs found in the cache"):
-            for name in RECIPES:
-                binary(name)
+        with (
+            self._step("build", "", "programs built" if absent else "programs found in the cache"),
+            Building(absent, self._directory / "build.log") as building,
+        ):
+            if meanwhile is not None and expected_s > LONG_BUILD_S:
+                meanwhile(building.line)
+            building.wait(self._console, self._interrupts.check)
         with self._step("control_plane", "starting the control plane", "control plane healthy"):
             self.cluster.up(foreground=True)
         with self._step("nodes", "creating nodes", nodes):

@@ -48,6 +48,16 @@ class Show:
         self._print(Text(example, "dim"), indent=INDENT)
         self._print(Text())
 
+    def part(self, title: str) -> None:
+        """Begin a part of the story; its scenes are counted from 1."""
+        self._scenes = 0
+        self._print(Text(f"\n{title}", "bold"))
+
+    def lines(self, text: str) -> None:
+        """Show lines as they are, already as wide as the screen."""
+        if not self._quiet:
+            self._console.print(Text(text.rstrip()), soft_wrap=True)
+
     def node(self, picture: NodePicture) -> None:
         """Draw a node with its links and pods."""
         self._print(draw_node(picture), indent=INDENT)
