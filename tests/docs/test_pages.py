@@ -16,6 +16,7 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"(?m)^#+ (.*)$")
+MANIFEST = re.compile(r"(?ms)^```yaml\n(.*?)^```")
 TUTORIAL = REPOSITORY / "docs/tutorial.md"
 
 
@@ -59,11 +60,23 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def test_the_tutorials_job_waits_and_then_takes_one_rack(tmp_path: Path) -> None:
-    (manifest,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", TUTORIAL.read_text())
+    (manifest,) = MANIFEST.findall(TUTORIAL.read_text())
     nodes = write(tmp_path, *(node(f"n{i}", 8, f"rack-{i // 2}") for i in range(4)))
     job = tmp_path / "train.yaml"
     job.write_text(manifest)
     assert [gang["status"] for gang in decisions(nodes, str(job))["gangs"]] == ["waiting"]
     job.write_text(manifest.replace("parallelism: 2", "parallelism: 4"))
+    (gang,) = decisions(nodes, str(job))["gangs"]
+    assert (gang["status"], gang["scope"]["reached"]) == ("placed", "rack")
+
+
+def test_the_kai_job_becomes_a_gang_only_as_the_page_writes_it(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/coming-from-kai.md").read_text()
+    before, after = MANIFEST.findall(page)[:2]
+    nodes = write(tmp_path, *(node(f"n{i}", 8, f"rack-{i // 4}") for i in range(8)))
+    job = tmp_path / "job.yaml"
+    job.write_text(before.replace("kai-scheduler", "muster"))
+    assert len(decisions(nodes, str(job))["gangs"]) == 4, "without a group each pod is a gang of one"
+    job.write_text(after)
     (gang,) = decisions(nodes, str(job))["gangs"]
     assert (gang["status"], gang["scope"]["reached"]) == ("placed", "rack")
