@@ -113,10 +113,8 @@ def _print_next(cluster: LocalCluster) -> None:
     typer.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
     if not ready_nodes(cluster.api):
         typer.echo("# It has no nodes. Add some: muster cluster up --shape local-cluster/shapes/demo.yaml")
-    typer.echo(
-        "# No scheduler runs here, so pods stay Pending: muster serve is a part of one. A cluster with all"
-    )
-    typer.echo("# of Muster and with nodes, in one command: make up NODES=40 GPUS=8")
+    typer.echo("# No scheduler runs in it, so its pods stay Pending.")
+    typer.echo("# A cluster with nodes, scheduler and Muster, in one command: make up NODES=40 GPUS=8")
 
 
 @app.command()
