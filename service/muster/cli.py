@@ -314,7 +314,7 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> Config:
 
 
 def _address(config: Path | None, socket: Path | None) -> str:
-    """The HTTP address that the service wrote beside its socket."""
+    """The HTTP address that the service wrote next to its socket."""
     path = _settings(config, {"socket": socket}).socket
     file = path.with_name(path.name + ".http")
     try:

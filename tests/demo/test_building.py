@@ -1,4 +1,4 @@
-"""The first build beside the demo: its progress line, its end, and what is shown meanwhile."""
+"""The first build while the demo runs: its progress line, its end, and what is shown meanwhile."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ Group = tuple[int, ...]
 
 
 def draw_brackets(picture: NodePicture) -> Text:
+    """Return the GPUs in one or more rows, with a bracket below each group that a link joins."""
     topology, canvas = picture.topology, Canvas()
     levels = _levels(topology)
     order = _order(topology.gpu_count, levels)

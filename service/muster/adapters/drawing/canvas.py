@@ -20,6 +20,7 @@ class Canvas:
         self._cells: dict[tuple[int, int], tuple[str, str]] = {}
 
     def put(self, row: int, column: int, text: str, style: str = "") -> None:
+        """Write text from (row, column) to the right, over what is there."""
         for offset, character in enumerate(text):
             self._cells[row, column + offset] = (character, style)
 

@@ -67,6 +67,7 @@ def _fabric(topology: GpuTopology, a: int, b: int) -> Link | None:
 
 
 def draw_cube_mesh(picture: NodePicture, mesh: CubeMesh) -> Text:
+    """Return the two quads as rows, their links, and a line that says which pairs are not drawn."""
     canvas = Canvas()
     widest = max(link.gb_per_s for row in picture.topology.links for link in row if link)
     for level, quad in enumerate((mesh.upper, mesh.lower)):

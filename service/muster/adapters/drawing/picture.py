@@ -21,7 +21,7 @@ class NodePicture:
     """One node, a `machine` of this type. `marks` tell of the GPUs that are taken, by index; the others are
     free.
 
-    `unindexed_gpus` more are taken, nobody knows which.
+    `unindexed_gpus` more are taken; their indices are not known.
     """
 
     name: str
@@ -32,9 +32,11 @@ class NodePicture:
 
     @property
     def free_count(self) -> int:
+        """GPUs that no pod has."""
         return max(0, self.topology.gpu_count - len(self.marks) - self.unindexed_gpus)
 
     def chosen(self, gpu: int) -> bool:
+        """Return whether the picture is about this GPU."""
         return gpu in self.marks and self.marks[gpu].chosen
 
     def style(self, gpu: int) -> str:

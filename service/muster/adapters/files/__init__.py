@@ -3,5 +3,5 @@
 `sources` reads bytes into documents, `shapes` checks them, `templates` does what controllers would do,
 `cluster` what the API server would (defaults, names that are unique), `decide` places gang after gang, and
 `report`, `table` and `svg` show it. `capture` writes a live cluster as a file. Only `sources` and `capture`
-do I/O; nothing in here runs beside a service.
+do I/O; nothing in here runs in a service.
 """

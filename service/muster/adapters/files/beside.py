@@ -1,4 +1,4 @@
-"""What stands beside nodes and pods and completes them: PodGroups, KAI's Topologies, ConfigMaps."""
+"""The objects that complete nodes and pods: PodGroups, KAI's Topologies, ConfigMaps."""
 
 from __future__ import annotations
 
@@ -89,12 +89,13 @@ class Beside:
         return facts, held
 
     def labels_of_namespaces(self, named: Iterable[str]) -> dict[str, Labels]:
-        """The labels of the namespaces that are given, and of those `named` beside them. Each has its name
+        """The labels of the namespaces that are given, and of those in `named`. Each has its name
         as a label, as in the API server."""
         given = {item.metadata.name: item.metadata.labels or {} for _, item in self.namespaces}
         return {name: peers.labels_of({NAME_LABEL: name, **given.get(name, {})}) for name in {*given, *named}}
 
     def groups(self, levels: tuple[Level, ...]) -> tuple[PodGroup, ...]:
+        """Return the PodGroups as facts; `levels` say which node label is which scope."""
         topologies = {item.metadata.name: podgroups.read_topology(item) for _, item in self.topologies}
         return tuple(podgroups.read(item, levels, topologies or None) for _, item in self.pod_groups)
 

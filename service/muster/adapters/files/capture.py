@@ -189,6 +189,7 @@ def pod_item(
 
 
 def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
+    """Return the part of a ConfigMap that is read, as an API object."""
     named = {settings.ack_node_mode, settings.ack_node_name}
     labels = {key: value for key, value in (config_map.metadata.labels or {}).items() if key in named}
     known = {configmaps.DEVICES, configmaps.LINKS, configmaps.BANDWIDTH, configmaps.UNHEALTHY}

@@ -118,7 +118,7 @@ _NO_NODES = (
 
 
 def _read(found: _Found) -> str:
-    """How many objects of which kinds there are, where no node is."""
+    """How many objects the input has of each kind, if no node is there."""
     if not found.kinds:
         return "the input has no object"
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(found.kinds.items()))

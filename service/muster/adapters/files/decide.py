@@ -31,6 +31,8 @@ Clock = Callable[[], float]
 
 
 class Status(StrEnum):
+    """What became of a gang: the values of `status` in JSON."""
+
     PLACED = "placed"
     WAITING = "waiting"
     UNPLACEABLE = "unplaceable"
@@ -51,10 +53,12 @@ class Outcome:
 
     @property
     def placed(self) -> Placed | None:
+        """The plan; None unless the gang is placed."""
         return self.decision if isinstance(self.decision, Placed) else None
 
     @property
     def message(self) -> str:
+        """The decision as a sentence, as users see it in a cluster."""
         if isinstance(self.decision, Placed):
             return placed_sentence(self.decision, self.request)
         return sentence(self.decision if self.decision is not None else self.causes)
@@ -70,6 +74,7 @@ class Decided:
 
     @property
     def all_placed(self) -> bool:
+        """Whether every gang is placed; true if there is none."""
         return all(outcome.status is Status.PLACED for outcome in self.outcomes)
 
 

@@ -112,7 +112,7 @@ def _asked(wishes: Wishes) -> Mapping[str, str]:
 
 
 def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
-    """The resources that look like GPUs and are none that are read: MIG devices, misspelt names."""
+    """The resources that look like GPUs but are not read: MIG devices, misspelt names."""
     asked = sorted(
         {
             name

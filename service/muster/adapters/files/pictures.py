@@ -39,6 +39,7 @@ class Holdings:
 
 
 def holdings(decided: Decided) -> Holdings:
+    """Return who holds which GPU, with a letter for each placed gang."""
     letters: dict[str, str] = {}
     held: dict[str, dict[int, tuple[str, str]]] = {}
     members: dict[str, dict[str, int]] = {}
@@ -58,6 +59,7 @@ def holdings(decided: Decided) -> Holdings:
 
 
 def key_of(outcome: Outcome) -> str:
+    """Return the gang's key, which tells gangs of one name apart."""
     return outcome.group.gang.key
 
 
@@ -72,5 +74,5 @@ def picture(state: NodeState, known: Holdings) -> NodePicture:
 
 
 def taken(state: NodeState, gpu: int) -> str:
-    """What stands on a GPU of which something was taken before."""
+    """Return the mark of a GPU that is taken before, in whole or in part."""
     return PARTLY if gpu < len(state.memory) and state.memory[gpu] else TAKEN

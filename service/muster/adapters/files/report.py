@@ -26,6 +26,7 @@ def as_json(decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...]
 
 
 def report(decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...]) -> dict[str, Any]:
+    """Return the answer as data, as docs/place.md describes it."""
     counts = {status.value: 0 for status in Status}
     for outcome in decided.outcomes:
         counts[outcome.status.value] += 1

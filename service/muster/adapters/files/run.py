@@ -132,7 +132,7 @@ async def _captured(kubeconfig: Path | None, context: str | None) -> Captured:
 
 
 def _write(path: Path, text: str) -> None:
-    """By way of a file beside it, readable by its owner alone."""
+    """Write a temporary file in the same folder, readable by its owner alone, and rename it."""
     if path.exists() and not path.is_file():  # /dev/stdout, a pipe
         path.write_text(text, encoding="utf-8")
         return

@@ -26,14 +26,20 @@ class _Shape(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Spec(PodSpec, frozen=True):
+    """A pod's spec as a manifest has it: with the name of its priority class."""
+
     priority_class_name: str = ""
 
 
 class Named(Metadata, frozen=True):
+    """Metadata of an object whose name the API server may complete."""
+
     generate_name: str = ""
 
 
 class PodManifest(PodObject, frozen=True):
+    """A Pod as users write it."""
+
     metadata: Named = Named()
     spec: Spec = Spec()
 
@@ -46,11 +52,15 @@ class Template(_Shape, frozen=True):
 
 
 class Condition(_Shape, frozen=True):
+    """One condition of a status."""
+
     type: str = ""
     status: str = ""
 
 
 class JobSpec(_Shape, frozen=True):
+    """The spec of a Job."""
+
     template: Template
     parallelism: Count | None = None
     completions: Count | None = None
@@ -59,21 +69,29 @@ class JobSpec(_Shape, frozen=True):
 
 
 class JobStatus(_Shape, frozen=True):
+    """How far a Job is."""
+
     succeeded: Count | None = None
     conditions: list[Condition] | None = None
 
 
 class Job(_Shape, frozen=True):
+    """A Job of batch/v1."""
+
     spec: JobSpec
     metadata: Metadata = Metadata()
     status: JobStatus = JobStatus()
 
 
 class Ordinals(_Shape, frozen=True):
+    """Where a StatefulSet begins to count."""
+
     start: Count | None = None
 
 
 class WorkloadSpec(_Shape, frozen=True):
+    """The spec of a controller with replicas."""
+
     template: Template
     replicas: Count | None = None
     ordinals: Ordinals | None = None
@@ -89,11 +107,15 @@ class Workload(_Shape, frozen=True):
 
 
 class ReplicaSpec(_Shape, frozen=True):
+    """The pods of one type in a kubeflow.org job."""
+
     template: Template
     replicas: Count | None = None
 
 
 class RunPolicy(_Shape, frozen=True):
+    """Whether a kubeflow.org job is suspended."""
+
     suspend: bool | None = None
 
 
@@ -106,6 +128,8 @@ class TrainingJob(_Shape, frozen=True):
 
 
 class PriorityClass(_Shape, frozen=True):
+    """A PriorityClass of scheduling.k8s.io."""
+
     value: int
     metadata: Metadata = Metadata()
     global_default: bool | None = None
@@ -230,12 +254,14 @@ def check_metadata(document: Document, meta: Metadata, under: str = "metadata") 
 
 
 def check_named(document: Document, meta: Metadata) -> None:
+    """Raise Malformed if the object has no name, or metadata that the API server refuses."""
     if not meta.name:
         raise document.malformed("metadata.name: expected, but not given")
     check_metadata(document, meta)
 
 
 def check_labels(document: Document, field: str, labels: Mapping[str, str]) -> None:
+    """Raise Malformed if the API server would refuse one of these labels."""
     for key, value in labels.items():
         if not _KEY.fullmatch(key):
             raise document.malformed(f"{field}: expected label keys, got {shown(key)}")
@@ -267,6 +293,7 @@ def node(document: Document) -> NodeObject:
 
 
 def pod(document: Document) -> PodManifest:
+    """Return a Pod's manifest. Raise Malformed if the API server would refuse it."""
     read = convert(document, PodManifest)
     if not read.metadata.name and not read.metadata.generate_name:
         raise document.malformed("metadata.name: expected, but not given")

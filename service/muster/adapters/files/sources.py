@@ -45,6 +45,7 @@ class Document:
 
     @property
     def kind(self) -> str:
+        """The object's kind."""
         return str(self.value["kind"])
 
     @property
@@ -67,6 +68,7 @@ class Document:
         return f"{self.kind} {name}" if cluster_wide else f"{self.kind} {namespace or 'default'}/{name}"
 
     def malformed(self, problem: str) -> Malformed:
+        """Return the problem with the place and name of this document."""
         return Malformed(self.source, f"{self.place}, {self.name}", problem)
 
 
@@ -266,8 +268,8 @@ def _no_number(text: str) -> Any:
 def _check_depth(source: str, text: str) -> None:
     """libyaml's composer calls itself for each level: a deep document would end the process, not raise.
 
-    A block level takes a column, or none where a sequence stands under its key; a flow level takes a bracket.
-    Only where there are many of these are the levels counted.
+    A block level takes a column, or no column if a sequence stands under its key. A flow level takes a
+    bracket. Levels are counted only if the text has many of these.
     """
     if text.count("[") + text.count("{") < MAX_LEVELS and _longest_line(text) < MAX_LEVELS:
         return

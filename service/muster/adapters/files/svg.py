@@ -36,7 +36,7 @@ from muster.placement.cluster.columns import columns
 from muster.placement.cluster.fabric import Place, natural
 
 BOXES_DRAWN = 48
-"""Up to so many boxes all nodes are drawn; of more, those that are touched, as many at most."""
+"""The limit of boxes. If there are more, only touched ones are drawn, up to this number."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5478f", "#a06a00", "#2a86c7", "#7b4a2d", "#6a3d9a")
 """After Okabe and Ito: told apart with any kind of sight, dark enough for white letters."""
@@ -55,7 +55,7 @@ _STYLE = """text{font:12px ui-sans-serif,system-ui,"DejaVu Sans",sans-serif;fill
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """The boxes of one rack that are drawn, `columns` beside each other."""
+    """The boxes of one rack that are drawn, `columns` in a row."""
 
     title: str
     cells: tuple[Cell, ...]

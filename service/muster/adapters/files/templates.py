@@ -42,7 +42,7 @@ class Made:
 
 
 def expand(document: Document) -> Made | None:
-    """The pods that an object stands for; None when its kind makes none that are read.
+    """The pods that an object stands for; None if its kind makes no pods that are read.
 
     Raises:
         Malformed: names the field.
@@ -205,6 +205,7 @@ def _bounded(document: Document, field: str, count: int) -> int:
 
 
 def check_template(document: Document, template: Template, under: str) -> None:
+    """Raise Malformed if the API server would refuse pods of this template; `under` is its field."""
     shapes.check_metadata(document, template.metadata, f"{under}.metadata")
     shapes.check_spec(document, template.spec, f"{under}.spec")
 
