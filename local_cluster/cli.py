@@ -112,7 +112,7 @@ def _print_next(cluster: LocalCluster) -> None:
     """Say how to reach the cluster and what it lacks for pods to start: nodes, a scheduler."""
     typer.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
     if not ready_nodes(cluster.api):
-        typer.echo("# It has no nodes. Add some: muster cluster up --shape local-cluster/shapes/demo.yaml")
+        typer.echo("# It has no nodes. Add some: muster cluster up --shape local_cluster/shapes/demo.yaml")
     typer.echo("# No scheduler runs in it, so its pods stay Pending.")
     typer.echo("# A cluster with nodes, scheduler and Muster, in one command: make up NODES=40 GPUS=8")
 

@@ -240,6 +240,11 @@ class Stack:
 
     @property
     def socket(self) -> Path:
+        """Return the path of the shim's unix socket.
+
+        Raises:
+            StackError: the stack is not started.
+        """
         if self._run is None:
             raise StackError(f"the stack in {self.directory} is not started")
         return self._run / "muster.sock"
