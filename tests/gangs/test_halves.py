@@ -326,6 +326,21 @@ def test_members_that_are_two_gangs_by_the_time_that_all_are_bound_are_not_evict
     assert not world.evictions
 
 
+def test_a_member_that_was_bound_just_before_its_gang_became_another_one_is_evicted_in_time() -> None:
+    """The other member is deleted while its Binding is under way; the bound one joins a gang that waits."""
+    world = World().start(node("a", 2))
+    world.see(*(pod(f"p{i}", of=2) for i in (0, 1)))
+    assert world.reserve().claimed
+    first = bound(world.pods["p0"], world.home(0), world.permit().annotations[0])
+    world.see(*(pod(f"r{i}", of=2, owner="run", created=3.0) for i in (0, 1)))
+    world.see(first)
+    world.gone("p1")
+    (gang,) = world.coordinator.summary()
+    assert gang.bound == 1
+    world.wait(31)
+    assert [eviction.pods for eviction in world.evictions] == [(("p0", "p0"),)]
+
+
 def test_a_binding_under_way_goes_with_a_pod_whose_gang_is_named_anew() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)

@@ -158,7 +158,11 @@ class Lives(GivingUp):
         """What is left of `others` of its name, or what they gave away, may be its own now. Of what ran whole
         nobody is evicted, also where this one was given up, and what was half still is."""
         bound = {pod.uid for pod in group.bound}
-        forerunners = [before for before in others if not bound.isdisjoint(p.uid for p in before.group.bound)]
+        forerunners = [
+            before
+            for before in others  # of a permitted one, those that were bound just now may not be counted yet
+            if not bound.isdisjoint(pod.uid for pod in (*before.group.bound, *before.group.unbound))
+        ]
         if not gang.group.bound:
             self._goes_on_as(gang, forerunners)
         if any(before.whole for before in forerunners):
