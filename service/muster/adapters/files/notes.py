@@ -25,7 +25,8 @@ def nothing_pending(settings: Settings) -> str:
     names = " or ".join(sorted(settings.scheduler_names))
     return (
         f"nothing to place: no pod in the input waits for a node, has schedulerName {names}, "
-        "and asks for GPUs or names a gang. Add the job with -f, or the pods' own --scheduler-name"
+        "and asks for GPUs or names a gang. Add the job with -f; "
+        "for pods of another scheduler name it with --scheduler-name"
     )
 
 
