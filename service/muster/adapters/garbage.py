@@ -1,0 +1,28 @@
+"""Keep full garbage collections short, whatever the number of objects that live as long as the process."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def short_collections() -> Iterator[None]:
+    """Freeze what survives a full collection, so that the next one looks at newer objects alone.
+
+    A full collection looks at every object and stops the event loop for 0.1 to 0.35 s with 10,000 gangs.
+    Frozen objects are still freed when nothing refers to them. Only a cycle that was frozen is never freed:
+    pods, nodes and gangs have none.
+    """
+
+    def freeze(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            gc.freeze()
+
+    gc.callbacks.append(freeze)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(freeze)
+        gc.unfreeze()
