@@ -64,7 +64,7 @@ class Settings:
     """Longest pause of a gang about which the planner was ended."""
     ahead: int = 768
     """Members that are planned and not permitted, with which no more gangs are planned: half as many again as
-    the shim lets through at once (`maxUnderWay`), so that the next ones stand at its door."""
+    the shim lets through at once (`maxInFlight`), so that the next ones stand at its door."""
     answers_s: float = 3.0
     """How long a gang waits for the answers of in-tree plugins; then it is planned without them."""
     alternates: int = 8

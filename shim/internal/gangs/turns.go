@@ -22,8 +22,8 @@ type Turn struct {
 }
 
 // turns holds the place of each pod of ours that stands in the scheduling queue, and when its gang failed last.
-// The Store's mutex guards it. A place never changes while the pod is queued: a heap whose keys change under it
-// is none. So it is written at the door alone, before the pod enters a heap, and outlives verdict and pod.
+// The Store's mutex guards it. A place never changes while the pod is queued, because a heap is no longer ordered when
+// its keys change. So the place is written in PreEnqueue alone, before the pod enters a heap, and outlives verdict and pod.
 type turns struct {
 	fixed    map[types.UID]Turn
 	failed   map[types.UID]time.Time

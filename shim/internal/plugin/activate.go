@@ -64,7 +64,7 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 			return
 		}
 		c.nominate(ctx, g, answer)
-		leave, ok := c.room.take(ctx, len(g.UIDs))
+		leave, ok := c.admission.take(ctx, len(g.UIDs))
 		if !ok {
 			return
 		}

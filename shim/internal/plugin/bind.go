@@ -30,9 +30,9 @@ const (
 	// 1,300 a second; more of them only wait inside an API server that is short of processors, until
 	// bindTimeout ends them.
 	maxBindings = 64
-	// maxUnderWay members between PreEnqueue and the answer to their Binding: an API server that answers
+	// maxInFlight members between PreEnqueue and the answer to their Binding: an API server that answers
 	// 32 a second needs for them as long as the service keeps their GPUs (its bind_s less bindTimeout, 16 s).
-	maxUnderWay = 512
+	maxInFlight = 512
 )
 
 var errTooLate = errors.New("not sent: its turn came after the service may have given its GPUs to others")
@@ -56,8 +56,8 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		return fwk.AsStatus(err)
 	}
 	// Before the barrier, which ends the gang's own stay: no moment without either.
-	p.room.add(1)
-	defer p.room.add(-1)
+	p.admission.add(1)
+	defer p.admission.add(-1)
 	if err := p.barrier(ctx, c.Gang, c.Member); err != nil {
 		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
 	}
@@ -168,8 +168,9 @@ func sendBinding(ctx context.Context, handle fwk.Handle, binding *v1.Binding) er
 		Body(binding).Do(ctx).Error()
 }
 
-// certainlyUnsent: turned away at the door (priority and fairness) or no API server there at all. Past
-// the commit that would halve a gang for nothing, and sending again is safe.
+// certainlyUnsent tells whether the API server did not process the Binding: it answered 429 (priority and fairness), or
+// nothing listens there. After Permit, giving the member up would leave the gang partially bound for nothing, and
+// sending the Binding again is safe.
 func certainlyUnsent(err error) bool {
 	return apierrors.IsTooManyRequests(err) || utilnet.IsConnectionRefused(err)
 }

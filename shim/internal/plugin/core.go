@@ -36,19 +36,19 @@ type core struct {
 	client *service.Client
 	// handle of the first profile: queue, nominator and waiting pods are the same for all. Nominator
 	// and activator are set after the constructor has run (scheduler.go, New).
-	handle   fwk.Handle
-	pods     corelisters.PodLister
-	nodes    corelisters.NodeLister
-	synced   cache.InformerSynced
-	profiles sets.Set[string] // schedulerNames; complete before run goes on, when informers start
-	reports  chan *musterv1.UnreserveRequest
-	fetches  chan struct{}
-	bindings chan struct{}
-	room     *room
-	telling  *room // members of refused gangs on their way to their reason
-	inTree   *intree.Asker
-	send     sender
-	stop     <-chan struct{} // the process ends
+	handle    fwk.Handle
+	pods      corelisters.PodLister
+	nodes     corelisters.NodeLister
+	synced    cache.InformerSynced
+	profiles  sets.Set[string] // schedulerNames; complete before run goes on, when informers start
+	reports   chan *musterv1.UnreserveRequest
+	fetches   chan struct{}
+	bindings  chan struct{}
+	admission *admission
+	telling   *admission // members of refused gangs on their way to their reason
+	inTree    *intree.Asker
+	send      sender
+	stop      <-chan struct{} // the process ends
 
 	// nominations orders nominating a gang and removing its nominations. It is not the store's
 	// lock, and PreEnqueue never takes it: calling into the queue with it held can't deadlock.
@@ -66,12 +66,12 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 	metrics.Register()
 	c := &core{
 		args: args, store: gangs.NewStore(), client: client, handle: handle, send: send, stop: ctx.Done(),
-		profiles: sets.New[string](),
-		reports:  make(chan *musterv1.UnreserveRequest, maxReports),
-		fetches:  make(chan struct{}, maxFetches),
-		bindings: make(chan struct{}, maxBindings),
-		room:     newRoom(maxUnderWay),
-		telling:  newRoom(maxTelling),
+		profiles:  sets.New[string](),
+		reports:   make(chan *musterv1.UnreserveRequest, maxReports),
+		fetches:   make(chan struct{}, maxFetches),
+		bindings:  make(chan struct{}, maxBindings),
+		admission: newAdmission(maxInFlight),
+		telling:   newAdmission(maxTelling),
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	c.inTree = intree.New(handle, client.ReportInTree)

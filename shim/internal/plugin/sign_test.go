@@ -18,7 +18,7 @@ func TestABatchKeepsOffTheNominated(t *testing.T) {
 	if signature := h.sched.Profiles["muster"].SignPod(h.ctx, foreign); signature == nil {
 		t.Error("not signed: no batches in this profile")
 	}
-	h.plugin.room.add(maxUnderWay) // full: the member stays nominated at the door
+	h.plugin.admission.add(maxInFlight) // full: the member stays nominated and waits
 	h.pods("1", "m0")
 	h.until("gated", func() bool { return h.gated("m0") }) // known to the informer, or it goes without nomination
 	h.service.push(verdict(plannedOutcome, 1, "m0"))
@@ -41,7 +41,7 @@ func TestABatchKeepsOffTheNominated(t *testing.T) {
 			t.Errorf("a foreign pod on the nominated node: %v", nodes)
 		}
 	}
-	h.plugin.room.add(-maxUnderWay)
+	h.plugin.admission.add(-maxInFlight)
 	if b := next(t, "binding", h.bound); b.Target.Name != "n1" {
 		t.Errorf("bound to %s", b.Target.Name)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // enter calls take in a goroutine, and returns once it is let in or stands in the queue.
-func enter(t *testing.T, ctx context.Context, r *room, members int) chan func() {
+func enter(t *testing.T, ctx context.Context, r *admission, members int) chan func() {
 	t.Helper()
 	r.mu.Lock()
 	queued := len(r.queue)
@@ -42,7 +42,7 @@ func enter(t *testing.T, ctx context.Context, r *room, members int) chan func() 
 
 func TestRoomLetsInWhatFitsInOrder(t *testing.T) {
 	ctx := t.Context()
-	r := newRoom(10)
+	r := newAdmission(10)
 	leaveSix := next(t, "six of ten", enter(t, ctx, r, 6))
 	eight := enter(t, ctx, r, 8)
 	two := enter(t, ctx, r, 2) // would fit, but eight came first
@@ -60,7 +60,7 @@ func TestRoomLetsInWhatFitsInOrder(t *testing.T) {
 
 func TestRoomTakesWhatIsLargerThanItAlone(t *testing.T) {
 	ctx := t.Context()
-	r := newRoom(10)
+	r := newAdmission(10)
 	r.add(1) // a Binding
 	large := enter(t, ctx, r, 2048)
 	if len(large) != 0 {
@@ -82,7 +82,7 @@ func TestRoomTakesWhatIsLargerThanItAlone(t *testing.T) {
 }
 
 func TestRoomForgetsWhoGoesAway(t *testing.T) {
-	r := newRoom(10)
+	r := newAdmission(10)
 	leave := next(t, "ten", enter(t, t.Context(), r, 10))
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := enter(t, ctx, r, 10)
@@ -101,7 +101,7 @@ func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
 	answer := make(chan struct{})
 	h.bind = func(*v1.Binding) error { <-answer; return nil }
 	h.run("")
-	h.plugin.room = newRoom(2)
+	h.plugin.admission = newAdmission(2)
 	var names []string
 	for g := range 3 {
 		pair := []string{fmt.Sprintf("g%d-a", g), fmt.Sprintf("g%d-b", g)}
