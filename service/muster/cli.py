@@ -172,6 +172,9 @@ def place(
         typer.Option(help="Wall clock for each gang, seconds; without it results repeat exactly.", min=0.001),
     ] = None,
     scheduler_name: SchedulerNames = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With -o json: which method decided each level, and why.")
+    ] = False,
 ) -> None:
     """Decide where gangs of GPU pods would go, from manifests alone: no cluster is asked or changed.
 
@@ -210,6 +213,7 @@ def place(
             output.value,
             time_limit_s=time_limit,
             settings=settings,
+            explain=explain,
             stdin=sys.stdin.buffer,
             stdout=sys.stdout,
             stderr=sys.stderr,

@@ -18,8 +18,10 @@ from muster.placement.explain.joint import most_together
 from muster.placement.gang.site import Site
 from muster.placement.limits import MOST_ROLES
 from muster.placement.place import Limits, place
+from muster.placement.search import members
+from muster.placement.search.plan import Found
 from muster.placement.search.prices import MOST_OF_PAIRS, prices
-from muster.placement.search.search import Found, search
+from muster.placement.search.search import search
 from tests.placement.drawings import cluster, gang
 
 CLUSTER = """
@@ -58,7 +60,7 @@ def test_once_the_wall_clock_is_spent_no_fewer_members_are_tried(monkeypatch: py
         searched.append(1)
         return search(*args)  # type: ignore[arg-type]  # passed on as it comes
 
-    monkeypatch.setattr(planner, "search", counted)
+    monkeypatch.setattr(members, "search", counted)
     assert isinstance(place(snapshot, request), Unplaceable)
     in_time = len(searched)
     assert isinstance(place(snapshot, request, Limits(seconds_left=lambda: 0.0)), Unplaceable)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from itertools import product
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-from muster.domain.decision import Placed
+from muster.domain.decision import Decision, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import Limits, place
-from muster.placement.search import finish, manyracks, onerack, search
+from muster.placement.search import manyracks, onerack, search
 from muster.placement.search.onerack import NEVER
 from muster.placement.search.rackchoice import RackChoice
 from tests.placement import naive
@@ -47,39 +46,29 @@ def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
     return cluster(text), gang(f"{members} x {gpus} GPU 1 cpu")
 
 
-@pytest.fixture
-def tabled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each time that the tables were asked, whether they found a plan."""
-    found: list[bool] = []
-
-    def noting(tables: Callable[..., object]) -> Callable[..., object]:
-        def noted(*args: object) -> object:
-            plan = tables(*args)
-            found.append(plan is not None)
-            return plan
-
-        return noted
-
-    monkeypatch.setattr(search, "over_racks", noting(manyracks.over_racks))
-    monkeypatch.setattr(finish, "in_many_racks", noting(manyracks.in_many_racks))
-    return found
+def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Leave these exact methods out."""
+    kept = tuple(method for method in search.METHODS if method.name not in names)
+    monkeypatch.setattr(search, "METHODS", kept)
 
 
-@pytest.mark.parametrize("counted", [False, True], ids=["by the tables", "by the solver"])
-def test_the_tables_are_as_good_as_the_solver(
-    counted: bool, tabled: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def methods(decision: Decision) -> set[str]:
+    """The methods that decided any level."""
+    return {step.method for step in decision.steps} if isinstance(decision, Placed) else set()
+
+
+@pytest.mark.parametrize("table", ["rack-tables", "counted-rack-tables"])
+def test_the_tables_are_as_good_as_the_solver(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Racks and nodes are counted by the tables too, or by the solver before."""
-    if counted:
-        monkeypatch.setattr(search, "over_racks", lambda *_: None)
+    if table != "rack-tables":
+        without(monkeypatch, "rack-tables")
     rng, worlds = random.Random(4), []
     for _ in range(RUNS):
         snapshot, request = drawn(rng)
         decision = place(snapshot, request, Limits(deterministic_time=60))
         worlds.append((snapshot, request, decision))
-    assert sum(tabled) > RUNS // 2
-    monkeypatch.setattr(search, "over_racks", lambda *_: None)
-    monkeypatch.setattr(finish, "in_many_racks", lambda *_: None)
+    assert sum(table in methods(decision) for *_, decision in worlds) > RUNS // 2
+    without(monkeypatch, "rack-tables", "counted-rack-tables")
     for snapshot, request, decision in worlds:
         solved = place(snapshot, request, Limits(deterministic_time=60))
         assert isinstance(decision, Placed) == isinstance(solved, Placed)
@@ -93,19 +82,17 @@ def test_the_tables_are_as_good_as_the_solver(
 
 
 @pytest.mark.parametrize("table", [onerack, manyracks], ids=["nodes of a rack", "racks"])
-def test_what_is_too_large_is_left_to_the_solver(
-    table: ModuleType, tabled: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_large_is_left_to_the_solver(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, request = drawn(random.Random(1))
     best = place(snapshot, request)
-    assert any(tabled)
-    tabled.clear()
     monkeypatch.setattr(table, "MAX_STEPS", 0)
     solved = place(snapshot, request)
-    assert tabled
-    assert not any(tabled)
     assert isinstance(best, Placed)
     assert isinstance(solved, Placed)
+    assert "rack-tables" in methods(best)
+    assert methods(solved) == {"all-members", "region-count", "level-core", "link-thresholds"}
+    reasons = dict(reason for step in solved.steps for reason in step.declined)
+    assert reasons["rack-tables"] == reasons["counted-rack-tables"] == "the tables are too large"
     assert best.objective == solved.objective
 
 

@@ -18,12 +18,11 @@ from muster.domain.snapshot import Snapshot
 from muster.placement.gang.site import Site, site_of
 from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.place import Limits, place
-from muster.placement.search import search
-from muster.placement.search.onenode import Share
 from muster.placement.search.onesize import OneSize, one_size
+from muster.placement.search.plan import Share
 from tests.placement import naive
 from tests.placement.drawings import RESOURCE, cluster, gang
-from tests.placement.test_many_racks import racks_drawn
+from tests.placement.test_many_racks import racks_drawn, without
 from tests.placement.test_properties import assert_as_good_as_trying_everything, examples
 from tests.placement.worlds import World, worlds
 
@@ -53,7 +52,8 @@ SIZES = {
 
 def seen(snapshot: Snapshot, request: Request) -> tuple[Site, OneSize | None]:
     site = site_of(snapshot, request, {})
-    return site, one_size(site, site.need)
+    alike = one_size(site, site.need)
+    return site, alike if isinstance(alike, OneSize) else None
 
 
 @pytest.mark.parametrize(("text", "sizes"), SIZES.values(), ids=SIZES.keys())
@@ -163,7 +163,7 @@ def test_as_one_role_they_are_placed_as_well_as_by_the_solver(monkeypatch: pytes
         found.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))
     assert sum(dealt) > len(dealt) // 2
     assert not all(dealt)
-    monkeypatch.setattr(search, "one_size", lambda *_: None)
+    without(monkeypatch, "role-aggregation")
     for snapshot, request, decision in found:
         solved = place(snapshot, request, Limits(deterministic_time=60))
         assert isinstance(decision, Placed) == isinstance(solved, Placed)

@@ -43,12 +43,26 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """Which method decided one level of the objective.
+
+    `declined`: the methods that were asked before it, each with the reason why it does not apply.
+    """
+
+    level: str
+    method: str
+    declined: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """A plan. `domain` is the narrowest part of the fabric that holds all members: "node dgx-07",
     "nvlink-domain dgx-07/0", "rack r1"; empty when none does.
 
     `optimal` says that every level is proven best; otherwise `gap` bounds `unproven`, the first level that is
-    not (its value over its bound, as a share), and `truncated` that wall clock cut the search short."""
+    not (its value over its bound, as a share), and `truncated` that wall clock cut the search short.
+
+    `steps` say which method decided which level, in the order of the levels."""
 
     gang: GangId
     members: tuple[MemberPlacement, ...]
@@ -59,6 +73,7 @@ class Placed:
     gap: float | None = None
     unproven: str | None = None
     truncated: bool = False
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

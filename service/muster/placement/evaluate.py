@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from muster.placement.gpus.gpusets import GpuSet, value_of
 from muster.placement.gpus.priced import is_priced, prices_of
 from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus
+from muster.placement.model.objective import OBJECTIVE
 
 
 def used_gpus(members: Sequence[MemberPlacement]) -> dict[str, int]:
@@ -42,26 +44,71 @@ def objective(
     spots = spots_of(view, used)
     there = {view.names[row]: mask for row, mask in standing.masks.items()}
     values = [_worth(place, mask, there.get(place.name, 0)) for place, mask in spots]
-    shared = [place for place, _ in spots if place.shape.memory]
-    weakest = min((value.weakest for value in values), default=NO_LINK)
     parts = Held(view, spots, standing)
-    preferred = next((scope for scope in request.preferred_scopes if parts.common(scope)), None)
-    value = Objective(
-        preferred_reached=preferred,
-        crossings=tuple((scope, parts.touched(scope)) for scope in crossing_scopes(view, asks_gpus(request))),
-        weakest_link_gb_per_s=None if weakest in (0, NO_LINK) else weakest / MB_PER_GB,
-        ring_gb_per_s=sum(value.ring for value in values) / MB_PER_GB,
-        damage=_priced(request, members, view)
-        if is_priced(request, view)
-        else sum(value.damage for value in values) + sum(_of_slices(place, members) for place in shared),
-        preference_penalty=_preferences(request, members),
-    )
+    plan = Plan(request, members, view, values, parts)
+    value = Objective(**{entry.shown: SHOWN[entry.shown](plan) for entry in OBJECTIVE if entry.shown})
     asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
     for scope in narrow_to_wide(view.levels, asked):
         common = parts.common(scope)
         if common and (scope != Scope.GPU or any(used.values()) or any(there.values())):
             return value, scope, f"{scope} {min(common, key=natural)}"
     return value, None, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan to be counted: its members, what the GPUs of each node are worth, and the parts it touches."""
+
+    request: Request
+    members: Sequence[MemberPlacement]
+    view: Columns
+    values: Sequence[GpuSet]
+    parts: Held
+
+
+def _preferred(plan: Plan) -> str | None:
+    return next((scope for scope in plan.request.preferred_scopes if plan.parts.common(scope)), None)
+
+
+def _crossings(plan: Plan) -> tuple[tuple[str, int], ...]:
+    scopes = crossing_scopes(plan.view, asks_gpus(plan.request))
+    return tuple((scope, plan.parts.touched(scope)) for scope in scopes)
+
+
+def _weakest_link(plan: Plan) -> float | None:
+    weakest = min((value.weakest for value in plan.values), default=NO_LINK)
+    return None if weakest in (0, NO_LINK) else weakest / MB_PER_GB
+
+
+def _rings(plan: Plan) -> float:
+    return sum(value.ring for value in plan.values) / MB_PER_GB
+
+
+def _damage(plan: Plan) -> int:
+    if is_priced(plan.request, plan.view):
+        return _priced(plan.request, plan.members, plan.view)
+    shared = (place for place, _ in plan.parts.spots if place.shape.memory)
+    whole = sum(value.damage for value in plan.values)
+    return whole + sum(_of_slices(place, plan.members) for place in shared)
+
+
+def _preferences(plan: Plan) -> int | None:
+    """Σ over members of 100 − the score of their node; None where no role has scores."""
+    scores = {role.name: role.scores for role in plan.request.roles if role.members}
+    if not any(scores.values()):
+        return None
+    return sum(100 - max(0, min(100, scores[member.role].get(member.node, 0))) for member in plan.members)
+
+
+SHOWN: Mapping[str, Callable[[Plan], Any]] = {
+    "preferred_reached": _preferred,
+    "crossings": _crossings,
+    "weakest_link_gb_per_s": _weakest_link,
+    "ring_gb_per_s": _rings,
+    "damage": _damage,
+    "preference_penalty": _preferences,
+}
+"""How the value of each level is counted for a plan, by `Entry.shown`."""
 
 
 _value_of = lru_cache(maxsize=1 << 14)(value_of)
@@ -73,14 +120,6 @@ def _worth(place: Place, mask: int, there: int) -> GpuSet:
     free = place.state.free_gpus
     own = _value_of(place.shape, free, mask)
     return replace(_value_of(place.shape, free | there, mask | there), damage=own.damage) if there else own
-
-
-def _preferences(request: Request, members: Sequence[MemberPlacement]) -> int | None:
-    """Σ over members of 100 − the score of their node; None where no role has scores."""
-    scores = {role.name: role.scores for role in request.roles if role.members}
-    if not any(scores.values()):
-        return None
-    return sum(100 - max(0, min(100, scores[member.role].get(member.node, 0))) for member in members)
 
 
 def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns) -> int:

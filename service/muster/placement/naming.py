@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,7 @@ from muster.placement.gang.blocks import rank_key
 from muster.placement.gang.site import Counts, Site
 from muster.placement.gpus.filling import dealt
 from muster.placement.gpus.gpusets import split
-
-if TYPE_CHECKING:  # with the search come the solver and pandas, 3 s of imports: first-fit needs neither
-    from muster.placement.search.onenode import Share
+from muster.placement.search.plan import Share
 
 
 def in_rank_order(role: Role) -> list[Member]:

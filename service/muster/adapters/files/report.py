@@ -20,12 +20,17 @@ VERSION = 1
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def as_json(decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...]) -> str:
-    """The whole answer, one line a field."""
-    return json.dumps(report(decided, skipped, notes), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def as_json(
+    decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...], explain: bool = False
+) -> str:
+    """Return the whole answer, one line a field; with `explain`, also how each level was decided."""
+    body = report(decided, skipped, notes, explain)
+    return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def report(decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...]) -> dict[str, Any]:
+def report(
+    decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...], explain: bool = False
+) -> dict[str, Any]:
     """Return the answer as data, as docs/place.md describes it."""
     counts = {status.value: 0 for status in Status}
     for outcome in decided.outcomes:
@@ -33,7 +38,9 @@ def report(decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...])
     return {
         "version": VERSION,
         "summary": counts,
-        "gangs": [_gang(outcome) for outcome in decided.outcomes],
+        "gangs": [
+            _gang(outcome) | (_explained(outcome.placed) if explain else {}) for outcome in decided.outcomes
+        ],
         "skipped": dict(skipped),
         "notes": list(notes),
     }
@@ -68,6 +75,22 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
         "relaxations": _relaxations(decision),
         "message": outcome.message,
         "timings_ms": {phase: round(seconds * 1000, 3) for phase, seconds in outcome.seconds.items()},
+    }
+
+
+def _explained(placed: Placed | None) -> dict[str, Any]:
+    """Which method decided each level, and why others declined; null where nothing was placed."""
+    if placed is None:
+        return {"decided": None}
+    return {
+        "decided": [
+            {
+                "level": step.level,
+                "method": step.method,
+                "declined": [{"method": method, "reason": reason} for method, reason in step.declined],
+            }
+            for step in placed.steps
+        ]
     }
 
 

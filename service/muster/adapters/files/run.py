@@ -35,6 +35,7 @@ def place_files(
     *,
     time_limit_s: float | None,
     settings: Settings,
+    explain: bool = False,
     stdin: BinaryIO,
     stdout: TextIO,
     stderr: TextIO,
@@ -61,7 +62,7 @@ def place_files(
         notes += (f"skipped {total} {'object' if total == 1 else 'objects'} of kinds not read here: {kinds}",)
     if not decided.outcomes:
         notes = (nothing_pending(settings), *notes)
-    _print(decided, output, stdout, cluster.skipped, notes)
+    _print(decided, output, stdout, cluster.skipped, notes, explain)
     for note in notes[:NOTES_SHOWN]:
         stderr.write(f"note: {printable(note)}\n")
     if len(notes) > NOTES_SHOWN:
@@ -91,10 +92,15 @@ def planner(
 
 
 def _print(
-    decided: Decided, output: str, stdout: TextIO, skipped: dict[str, int], notes: tuple[str, ...]
+    decided: Decided,
+    output: str,
+    stdout: TextIO,
+    skipped: dict[str, int],
+    notes: tuple[str, ...],
+    explain: bool,
 ) -> None:
     if output == "json":
-        stdout.write(report.as_json(decided, skipped, notes))
+        stdout.write(report.as_json(decided, skipped, notes, explain))
     elif output == "svg":
         from muster.adapters.files import svg
 

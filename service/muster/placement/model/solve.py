@@ -62,7 +62,7 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class Solution:
     """One solve. `bound`: no solution of the problem costs less; equal to `value` where that is proven."""
 
     status: Status
@@ -98,7 +98,7 @@ def decide(problem: Problem, level: Level, budget: Budget, use: Use | None = Non
     guesses = _guesses(best, most if value is None else value - 1)
     while guesses and (value is None or value > best):
         core = _next_core(problem, found, level, guesses)
-        solved = Solved(Status.UNKNOWN, {})
+        solved = Solution(Status.UNKNOWN, {})
         for tried in (_in_best_parts(core, found), core):
             if tried is None or (value is not None and value <= best):
                 continue
@@ -158,12 +158,12 @@ def fullest_first(problem: Problem, found: Bound) -> Use | None:
     return best[1] if best else None
 
 
-def feasible(problem: Problem, budget: Budget) -> Solved:
+def feasible(problem: Problem, budget: Budget) -> Solution:
     """Any solution of the problem with what was decided, or the proof that there is none."""
     return _solve(_core(problem, None, None, inf), None, 1, budget)
 
 
-def least(problem: Problem, level: Level, budget: Budget) -> Solved:
+def least(problem: Problem, level: Level, budget: Budget) -> Solution:
     """The least value of a level that counts parts alone; on problems that are small as they are."""
     return _solve(_core(problem, None, level, inf), level, 1, budget)
 
@@ -299,12 +299,12 @@ def _most_nodes(problem: Problem, found: Bound) -> float:
     return float(nodes[~inside].sum() + by_part[: found.limit].sum())
 
 
-def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: float = -inf) -> Solved:
+def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: float = -inf) -> Solution:
     """One solve with CP-SAT; values in units of the level."""
     if not core.problem.classes:
-        return Solved(Status.INFEASIBLE, {})
+        return Solution(Status.INFEASIBLE, {})
     if budget.spent:
-        return Solved(Status.UNKNOWN, {})
+        return Solution(Status.UNKNOWN, {})
     with budget.phase("build"):
         variables = build(core.problem, level, core.pooled)
         if level is not None:
@@ -316,15 +316,15 @@ def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: f
     with budget.phase("solve"):
         status, solver = _run(variables.model, budget)
     if solver is None:
-        return Solved(status, {})
+        return Solution(status, {})
     solution: Sequence[int] = solver.response_proto.solution
     found = variables.use(solution)
     if level is None:
-        return Solved(Status.SOLVED, found)
+        return Solution(Status.SOLVED, found)
     value = level.value(core.problem, found)
     optimal = solver.response_proto.status == cp_model.OPTIMAL
     best = value if optimal else solver.best_objective_bound
-    return Solved(Status.SOLVED, found, value // unit, best / unit)
+    return Solution(Status.SOLVED, found, value // unit, best / unit)
 
 
 def _run(model: cp_model.CpModel, budget: Budget) -> tuple[Status, cp_model.CpSolver | None]:

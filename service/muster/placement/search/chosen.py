@@ -21,7 +21,7 @@ from muster.placement.model.bound import EPSILON, Floats
 from muster.placement.model.problem import Problem
 from muster.placement.model.solve import counted_scope
 from muster.placement.search.classes import FIELDS, Table, nodes_of, with_tables
-from muster.placement.search.counting import Counted
+from muster.placement.search.methods import Counted
 from muster.placement.search.runs import place_in_run
 
 SHARE = 0.25

@@ -7,25 +7,37 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from math import comb
+from typing import ClassVar
 
 import numpy as np
 
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.site import Counts, Site
 from muster.placement.limits import Budget
-from muster.placement.model.bound import Floats
-from muster.placement.model.objective import NODES, parts_level
+from muster.placement.model.objective import NODES, Level, parts_level, quality_levels
 from muster.placement.model.problem import FREE, Problem, Use
 from muster.placement.model.shares import shares
 from muster.placement.model.solve import Decided, Status, counted_scope, decide, least, nodes_bound
 from muster.placement.search.classes import REGION, coarse, without_equals
-from muster.placement.search.gap import Gap
 from muster.placement.search.greedy import greedy
+from muster.placement.search.methods import (
+    Answer,
+    Counted,
+    Infeasible,
+    Partial,
+    Regions,
+    Solved,
+    Start,
+    Unknown,
+)
+from muster.placement.search.plan import Gap
+from muster.placement.search.plan import Value as QualityValue
 from muster.placement.search.prices import fewest_parts, in_fullest, parts_that_hold, prices, values
-from muster.placement.search.racktables import RackPlans, first_of_racks, rack_plans, rack_problem
+from muster.placement.search.racktables import first_of_racks, rack_problem
+from muster.placement.search.regions import NOWHERE, regions
 
 FEW_PARTS = 4
 """Parts of the narrowest level, for each price, in which a first solution is looked for."""
@@ -37,26 +49,43 @@ COUNTING_SHARE = 0.5
 """Of the solver's time, at most, for counting where members are spread evenly: a proof that a part less does
 not do may take long, and what is found must still be finished."""
 
+
 Value = tuple[int, ...]
 """Parts of each level touched, widest first, then nodes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Counted:
-    """A region with its parts and nodes counted: the problem that is left and a solution of it. `gap` of the
-    first level not proven best; `duals`: where the bound of the nodes was found."""
+class RegionCount:
+    """Parts and nodes by the Lagrangian bound, and CP-SAT on the core that it leaves."""
 
-    value: Value
-    problem: Problem
-    use: Use
-    gap: Gap | None
-    duals: tuple[Floats, ...] = ()
-    racks: tuple[Problem, str] | None = None
-    """What is left of the problem of racks, and their scope."""
+    name: ClassVar = "region-count"
+    given: ClassVar = (Start, Regions)
 
-    def plans(self, site: Site) -> RackPlans | None:
-        """How racks may be filled, where they were counted as wholes."""
-        return None if self.racks is None else rack_plans(site, self.problem, *self.racks)
+    def solve(self, plan: Partial, level: Level, incumbent: QualityValue | None, budget: Budget) -> Answer:
+        """Decide all parts that are left to count, and the nodes."""
+        site, known = plan.site, plan.known
+        counting = Counting(site, plan.need, budget)
+        if isinstance(known, Regions):
+            counting.regions(known.rows, known.region, known.left)
+        else:
+            with budget.phase("scan"):
+                region = regions(site, plan.scopes, plan.need)
+            rows = np.flatnonzero(region != NOWHERE)
+            # Parts of a level that is counted anyway are not told apart here: it may count no more than one.
+            once = tuple(scope for scope in site.levels if scope in plan.scopes)
+            if once:
+                others = tuple(scope for scope in plan.scopes if scope not in once)
+                region = regions(site, others, plan.need)
+            counting.regions(rows, region[rows], site.levels, once)
+        found, gap = counting.found, None
+        if not (counting.proven and counting.complete):
+            gap = next(filter(None, (counted.gap for counted in found)), Gap(NODES.name))
+        if not found:
+            return Unknown(gap) if gap else Infeasible()
+        if plan.likely is not None and not any(map(plan.likely, found)):
+            return Unknown(Gap(NODES.name))
+        below = quality_levels(site.costs)
+        plans = [replace(plan, levels=below, known=counted, gap=counted.gap) for counted in found]
+        return Solved(tuple(plans), gap)
 
 
 class Counting:

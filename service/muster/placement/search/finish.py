@@ -2,99 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
-from muster.placement.cluster.columns import Bools
+from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.site import Counts, Site
-from muster.placement.gpus.costs import Cost
 from muster.placement.limits import Budget
-from muster.placement.model.objective import BEST_FIT, DAMAGE, NVLINK_DOMAINS, PREFERENCES, RING, Level
+from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Level
 from muster.placement.model.problem import Problem, Use, carried, carried_back
-from muster.placement.model.solve import Status, counted_scope, decide, feasible, nodes_bound
+from muster.placement.model.solve import Solution, Status, counted_scope, decide, feasible, nodes_bound
 from muster.placement.search.chosen import chosen
 from muster.placement.search.classes import fine, without_equals
-from muster.placement.search.counting import Counted
-from muster.placement.search.gap import Gap
-from muster.placement.search.manyracks import in_many_racks
-from muster.placement.search.onenode import Share, share_of
-
-WEAKEST_LINK = "weakest_link"
+from muster.placement.search.methods import Answer, Counted, Declined, Fine, Partial, Solved, Unknown
+from muster.placement.search.onenode import share_of
+from muster.placement.search.plan import Gap, Share, Value
+from muster.placement.search.racktables import RackPlans, rack_plans
 
 LEVEL_SHARE = 1 / 8
 """Of the solver's time, at most, for each level below the nodes: a plan that is good is not held up for long
 by the proof that it is best."""
 
-Value = tuple[int, ...]
-"""NVLink domains or what the gang prefers, minus the weakest link, minus the rings, damage, best fit: each to
-be small."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The best plan of a region; no shares where it can't beat the best before, or nothing was found. `gap`
-    of the first level not proven best."""
-
-    value: Value
-    shares: tuple[Share, ...]
-    gap: Gap | None
-
-
-def finish(site: Site, counted: Counted, budget: Budget, best: Value | None) -> Finished:
-    """Decide the levels below the nodes, as long as the region may beat `best`."""
-    with budget.phase("sets"):
-        plans = counted.plans(site)
-        tabled = in_many_racks(site, counted) if plans is None else plans.best(site)
-    if tabled is not None:
-        return Finished(*tabled, None)
-    with budget.phase("sets"):
-        if plans is not None:
-            problem, use, complete = plans.problem, plans.first(counted.use), True
-        else:
-            problem, use, complete = _prepared(site, counted, budget)
-    gap = None if complete else Gap(NVLINK_DOMAINS.name)
-    value: list[int] = []
-    preferences = [PREFERENCES[cost] for cost in site.costs or (Cost.NVLINK_DOMAINS,)]
-    steps: list[Level | _Search] = [*preferences, _weakest, RING, DAMAGE, BEST_FIT]
-    for step in steps:
-        decided = (
-            _decided(problem, step, use, budget) if isinstance(step, Level) else step(problem, use, budget)
-        )
-        if decided is None:
-            level = step.name if isinstance(step, Level) else WEAKEST_LINK
-            return Finished((), (), gap or Gap(level))
-        problem, use = decided.problem, decided.use
-        gap = gap or decided.gap
-        value.append(decided.value)
-        if best is not None and tuple(value) > best[: len(value)]:
-            return Finished(tuple(value), (), gap)
-    if use is None:
-        return Finished((), (), gap or Gap(BEST_FIT.name))
-    if plans is not None:
-        return Finished(tuple(value), replace(plans, problem=problem).shares(site, use), gap)
-    return Finished(tuple(value), _shares(site, problem, use), gap)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step:
+class NodePlans:
+    """The problem of all patterns of single nodes, and a solution of it if one is known."""
+
     problem: Problem
     use: Use | None
-    value: int
-    gap: Gap | None = None
+
+    def with_use(self, problem: Problem, use: Use | None) -> NodePlans:
+        """Return the same with another level decided."""
+        return NodePlans(problem, use)
+
+    def shares(self, site: Site) -> tuple[Share, ...]:
+        """Return the solution node by node."""
+        counts, choice = self.problem.patterns.counts, self.problem.patterns.choice
+        return tuple(
+            share_of(site, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
+            for row, kind, p in self.problem.taken(self.use or {})
+        )
 
 
-_Search = Callable[[Problem, Use | None, Budget], _Step | None]
+class LinkThresholds:
+    """The weakest link by its thresholds: from the fastest down, the first that admits a plan."""
+
+    name: ClassVar = "link-thresholds"
+    given: ClassVar = (NodePlans, RackPlans)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide the weakest link."""
+        if level is not WEAKEST_LINK:
+            return Declined("it decides the weakest link alone")
+        assert isinstance(plan.known, NodePlans | RackPlans)
+        return _weakest(plan, plan.known, budget)
 
 
-def _decided(problem: Problem, level: Level, use: Use | None, budget: Budget) -> _Step | None:
-    with budget.share(LEVEL_SHARE):
-        found = decide(problem, level, budget, use)
-    if found.status is not Status.SOLVED:
-        return None
-    gap = None if found.gap is None else Gap(level.name, found.gap)
-    return _Step(found.problem, found.use, found.value, gap)
+class LevelCore:
+    """One level: the Lagrangian bound, patterns fixed by it, and CP-SAT on the core that is left."""
+
+    name: ClassVar = "level-core"
+    given: ClassVar = (Counted, NodePlans, RackPlans)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide one level; the first one on all patterns of the nodes that counting has left."""
+        known, gap = plan.known, None
+        if isinstance(known, Counted):
+            with budget.phase("sets"):
+                problem, use, complete = _prepared(plan.site, known, budget)
+            known = NodePlans(problem, use)
+            gap = None if complete else Gap(NVLINK_DOMAINS.name)
+        assert isinstance(known, NodePlans | RackPlans)
+        with budget.share(LEVEL_SHARE):
+            found = decide(known.problem, level, budget, known.use)
+        if found.status is not Status.SOLVED:
+            return Unknown(gap or Gap(level.name))
+        if gap is None and found.gap is not None:
+            gap = Gap(level.name, found.gap)
+        return Solved((plan.decided(known.with_use(found.problem, found.use), found.value),), gap)
+
+
+class RackPatterns:
+    """Racks that were counted as wholes: a rack is one choice, which a table fills."""
+
+    name: ClassVar = "rack-patterns"
+    given: ClassVar = (Counted,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide all levels below the nodes by tables; the next one on the patterns of racks if these are
+        too large."""
+        site, counted = plan.site, plan.known
+        assert isinstance(counted, Counted)
+        if counted.racks is None:
+            return Declined("racks were not counted as wholes")
+        with budget.phase("sets"):
+            plans = rack_plans(site, counted.problem, *counted.racks)
+            best = None if plans is None else plans.best(site)
+        if plans is None:
+            return Declined("the tables are too large")
+        if best is not None:
+            return Solved((plan.complete(best[1], best[0]),))
+        started = replace(plan, known=plans.with_use(plans.problem, plans.first(counted.use)))
+        return LevelCore().solve(started, level, incumbent, budget)
 
 
 def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Use | None, bool]:
@@ -178,38 +189,45 @@ def _as_use(problem: Problem, placed: Mapping[int, Counts]) -> Use | None:
     return use
 
 
-def _weakest(problem: Problem, use: Use | None, budget: Budget) -> _Step | None:
+def _weakest(plan: Partial, known: Fine, budget: Budget) -> Answer:
     """Walk the weakest links from the fastest down: the first that admits a plan is the level's value.
 
     Bandwidth is not monotone in members (islands 2 + 2: three GPUs are slower than two and four), so each
     threshold filters the patterns, and the bound or the solver says whether they still hold the gang.
     """
-    patterns = problem.patterns
+    problem, use, patterns = known.problem, known.use, known.problem.patterns
     links = np.where(problem.open, patterns.weakest[problem.kind], -1)
     used = min((int(links[c, p]) for c, p in use), default=-1) if use is not None else -1
     gap: Gap | None = None
     for threshold in sorted(set(links[problem.open].tolist()), reverse=True):
         fast = problem.open & (links >= threshold)
-        if threshold <= used:
-            return _Step(*_largest_rings(problem, fast, use), -threshold, gap)
-        narrowed, kept = problem.narrowed(fast)
-        if not narrowed.classes:
-            continue
-        if "nodes" in narrowed.at_most:
-            with budget.phase("bound"):
-                count = nodes_bound(narrowed)
-            if count.lower > narrowed.at_most["nodes"] + 1e-6 * max(1, narrowed.at_most["nodes"]):
+        found = use
+        if threshold > used:
+            solved, kept = _on_fast_links(problem, fast, budget)
+            if solved.status is not Status.SOLVED:
+                gap = Gap(WEAKEST_LINK.name) if solved.status is Status.UNKNOWN else gap
                 continue
-            still_open, _ = count.within(narrowed, narrowed.at_most["nodes"])
-            narrowed, again = narrowed.narrowed(still_open)
-            kept = kept[again]
-        solved = feasible(narrowed, budget)
-        if solved.status is Status.SOLVED:
             found = carried_back(solved.use, kept)
-            return _Step(*_largest_rings(problem, fast, found), -threshold, gap)
-        if solved.status is Status.UNKNOWN:
-            gap = Gap(WEAKEST_LINK)
-    return None
+        decided = known.with_use(*_largest_rings(problem, fast, found))
+        return Solved((plan.decided(decided, -threshold),), gap)
+    return Unknown(Gap(WEAKEST_LINK.name))
+
+
+def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solution, Ints]:
+    """Whether these patterns still hold the gang; and the classes that are left, by old index."""
+    nothing = Solution(Status.INFEASIBLE, {})
+    narrowed, kept = problem.narrowed(fast)
+    if not narrowed.classes:
+        return nothing, kept
+    if NODES.name in narrowed.at_most:
+        with budget.phase("bound"):
+            count = nodes_bound(narrowed)
+        if count.lower > narrowed.at_most[NODES.name] + 1e-6 * max(1, narrowed.at_most[NODES.name]):
+            return nothing, kept
+        still_open, _ = count.within(narrowed, narrowed.at_most[NODES.name])
+        narrowed, again = narrowed.narrowed(still_open)
+        kept = kept[again]
+    return feasible(narrowed, budget), kept
 
 
 def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Problem, Use | None]:
@@ -227,11 +245,3 @@ def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Prob
         moved[c, last] = moved.get((c, last), 0) + nodes
     narrowed, kept = problem.narrowed(still_open)
     return narrowed, None if use is None else carried(moved, kept)
-
-
-def _shares(site: Site, problem: Problem, use: Use) -> tuple[Share, ...]:
-    counts, choice = problem.patterns.counts, problem.patterns.choice
-    return tuple(
-        share_of(site, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
-        for row, kind, p in problem.taken(use)
-    )

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.site import Site
-from muster.placement.limits import takes_gpus
-from muster.placement.model.objective import NODES, WIDE
+from muster.placement.limits import Budget, takes_gpus
+from muster.placement.model.objective import NODES, WIDE, Level
 from muster.placement.model.problem import FREE
 from muster.placement.search import onerack
 from muster.placement.search.classes import parts_by_row
-from muster.placement.search.counting import Counted
-from muster.placement.search.onenode import Share
+from muster.placement.search.methods import Answer, Counted, Declined, Partial, Regions, Solved
 from muster.placement.search.onerack import NEVER
-from muster.placement.search.onerole import Hopeful, Regions, TooLargeError, Value, best_plan, fields_of
+from muster.placement.search.onerole import Hopeful, TooLargeError, best_plan, fields_of
+from muster.placement.search.plan import Share, Value
 from muster.placement.search.rackcounts import Choices, RackNodes
 
 MAX_STEPS = 6_000_000
@@ -31,16 +31,53 @@ MAX_STEPS = 6_000_000
 many as where there is but one."""
 
 
-def over_racks(
-    site: Site, found: Regions, role: int, need: int
-) -> tuple[tuple[Share, ...], Literal[True]] | None:
-    """The best plan in one of these regions, proven; None where that is not for tables: other parts are to be
-    counted than racks, or there is too much to look at."""
-    rows, narrowest = found.rows, site.levels[-1:]
-    wide = takes_gpus(site.roles[role]) and (site.columns.wide[rows] >= 0).any()
-    if found.left != narrowest or site.costs or wide:
-        return None
-    rack = parts_by_row(site, narrowest[0], rows)
+class RackTables:
+    """One role over several racks: racks, nodes and all below by tables."""
+
+    name: ClassVar = "rack-tables"
+    given: ClassVar = (Regions,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide the racks and all below."""
+        site, known = plan.site, plan.known
+        assert isinstance(known, Regions)
+        if not site.plain:
+            return Declined("rules bind members on a node")
+        if site.costs:
+            return Declined("slices or policies")
+        if known.left != site.levels[-1:] or not known.left:
+            wider = "wider parts are to be counted first"
+            return Declined(wider if known.left else "one part of the narrowest level holds all members")
+        (role,) = plan.active
+        if takes_gpus(site.roles[role]) and (site.columns.wide[known.rows] >= 0).any():
+            return Declined("NVLink domains over several nodes are to be counted")
+        with budget.phase("sets"):
+            shares = over_racks(site, known, role, plan.need[role])
+        return Declined("the tables are too large") if shares is None else Solved((plan.complete(shares),))
+
+
+class CountedRacks:
+    """One role over several racks whose number and nodes are counted: the levels below by tables."""
+
+    name: ClassVar = "counted-rack-tables"
+    given: ClassVar = (Counted,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide all levels below the nodes."""
+        assert isinstance(plan.known, Counted)
+        with budget.phase("sets"):
+            reason = _not_for_tables(plan.site, plan.known)
+            found = None if reason else in_many_racks(plan.site, plan.known)
+        if found is None:
+            return Declined(reason or "the tables are too large")
+        value, shares = found
+        return Solved((plan.complete(shares, value),))
+
+
+def over_racks(site: Site, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
+    """Return the best plan in one of these regions; None where there is too much to look at."""
+    rows = found.rows
+    rack = parts_by_row(site, site.levels[-1], rows)
     each_region = [found.region == region for region in range(int(found.region.max()) + 1)]
     regions = [RackNodes.of(rows[here], found.cap[here], rack[here], need) for here in each_region]
     limit = min(racks.limit for racks in regions)
@@ -49,19 +86,29 @@ def over_racks(
     nodes = min((each.nodes for each in choices), default=0)
     plans = [_planned(site, role, each) for each in choices if each.nodes == nodes]
     best = min((plan for plan in plans if plan is not None), key=itemgetter(0), default=None)
-    return None if best is None or None in counted or None in plans else (best[1], True)
+    return None if best is None or None in counted or None in plans else best[1]
+
+
+def _not_for_tables(site: Site, counted: Counted) -> str:
+    """Why the counted region is not for tables; "" if it is."""
+    problem = counted.problem
+    limited = {*problem.at_most} - {NODES.name, *site.levels[-1:]}
+    reasons = {
+        "several roles": sum(map(bool, problem.need)) > 1,
+        "rules bind members": not site.plain or counted.racks,
+        "slices or policies": site.costs,
+        "NVLink domains over several nodes are to be counted": (problem.part(WIDE) != FREE).any(),
+        "other parts than racks are limited": not site.levels or limited,
+        "the counts are not proven": counted.gap,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def in_many_racks(site: Site, counted: Counted) -> tuple[Value, tuple[Share, ...]] | None:
-    """The best plan of a region whose parts and nodes are counted, proven; None where that is not for tables:
-    several roles, members bound to each other, other parts counted than racks, or too much to look at."""
+    """Return the best plan of a region whose parts and nodes are counted, and its value; None where the
+    tables would be too large."""
     problem = counted.problem
-    active = [role for role, need in enumerate(problem.need) if need]
-    bound = not site.plain or site.costs or counted.racks or (problem.part(WIDE) != FREE).any()
-    counted_too = {*problem.at_most} - {NODES.name, *site.levels[-1:]}
-    if len(active) > 1 or bound or not site.levels or counted_too or counted.gap:
-        return None
-    role = active[0]
+    role = next(role for role, need in enumerate(problem.need) if need)
     most = np.where(problem.open, problem.patterns.counts[problem.kind, :, role], 0).max(axis=1)
     rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
     cap, rack = (np.repeat(each, problem.size) for each in (most, problem.part(site.levels[-1])))

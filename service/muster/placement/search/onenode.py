@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,19 +19,27 @@ from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.innode import Spread, free_by_domain, sets_under, spreads
 from muster.placement.gpus.least import Least
 from muster.placement.limits import Budget, takes_gpus
+from muster.placement.model.objective import NODES, PREFERENCES, Level, quality_levels, value_of
+from muster.placement.search.methods import Answer, Declined, Partial, Solved, Start
+from muster.placement.search.plan import Gap, Share, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one node takes: members by role, and the GPUs for all of them."""
+class SingleNode:
+    """The node that takes all members crosses the fewest parts: the best such node is read off."""
 
-    row: int
-    counts: Counts
-    gpus: GpuSet
-    spread: Spread = ()
-    """By role, its members by NVLink domain; () and None where they may lie anywhere."""
-    shared: int = 0
-    """Those of the GPUs that slices go to."""
+    name: ClassVar = "single-node"
+    given: ClassVar = (Start,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide all levels where some node takes all members."""
+        if plan.likely is not None:
+            return Declined("the members are units of several roles")
+        with budget.phase("scan"):
+            share, proven = on_one_node(plan.site, plan.scopes, plan.need, budget)
+        gap = None if proven else Gap(NODES.name)
+        if share is None:
+            return Declined("no node takes all members", gap)
+        return Solved((plan.complete((share,)),), gap)
 
 
 def share_of(site: Site, row: int, counts: Counts, choice: int) -> Share:
@@ -82,13 +91,16 @@ def on_one_node(
     if site.costs:
         return _sharing(site, rows, need, narrow, (left, priced), budget)
     best: tuple[tuple[int, ...], Share] | None = None
+    levels = quality_levels(site.costs)
     for i in _alike(site, rows, left, priced):
         row, fit = int(rows[i]), int(left[i])
         for allowed in parts_inside(site, row, narrow):
             for chosen, spread in _sets(site, row, need, size, allowed):
-                domains = int(size > 0) if view.wide[row] >= 0 else chosen.domains
-                damage = chosen.damage if priced is None else int(priced.damage[i])
-                key = (domains, -chosen.weakest, -chosen.ring, damage, fit, row, allowed)
+                worth = {
+                    "domains": int(size > 0) if view.wide[row] >= 0 else chosen.domains,
+                    **_worth(chosen, priced, i, fit),
+                }
+                key = (*value_of(levels, worth), row, allowed)
                 if best is None or key < best[0]:
                     best = (key, Share(row, need, chosen, spread))
     return best[1] if best else None, True
@@ -120,6 +132,12 @@ def _priced(site: Site, rows: Ints, need: Counts) -> _Priced | None:
     return _Priced(damage[np.arange(len(rows)), gpu], 1 << gpu)
 
 
+def _worth(chosen: GpuSet, priced: _Priced | None, i: int, fit: int) -> dict[str, int]:
+    """The sums of a plan by field, below the preferences."""
+    damage = chosen.damage if priced is None else int(priced.damage[i])
+    return {"weakest": chosen.weakest, "ring": chosen.ring, "damage": damage, "left_over": fit}
+
+
 def _sharing(
     site: Site,
     rows: Ints,
@@ -135,7 +153,7 @@ def _sharing(
         index, mixes = mixes_on(site, rows, need)
         holds = np.array([need in mix.all or not mix.complete for mix in mixes], bool)[index]
         rows, left = rows[holds], left[holds]
-    complete = True
+    complete, levels = True, quality_levels(site.costs)
     every = np.array(_alike(site, rows, left, priced), np.int64)
     bounds = at_least(site, rows[every], (need,))[:, :, 0]
     if priced is not None and not site.standing:
@@ -160,12 +178,12 @@ def _sharing(
             if not len(found.mix):
                 continue
             chosen, shared = found.chosen(0)
-            costs = [
-                int(cost) + (on.wide and level is Cost.NVLINK_DOMAINS and chosen.mask > 0)
-                for level, cost in zip(on.costs, found.costs[:, 0], strict=True)
-            ]
-            damage = chosen.damage if priced is None else int(priced.damage[i])
-            key = (*costs, -chosen.weakest, -chosen.ring, damage, fit, row, allowed)
+            costs = {
+                PREFERENCES[cost].field: int(value)
+                + (on.wide and cost is Cost.NVLINK_DOMAINS and chosen.mask > 0)
+                for cost, value in zip(on.costs, found.costs[:, 0], strict=True)
+            }
+            key = (*value_of(levels, costs | _worth(chosen, priced, i, fit)), row, allowed)
             if best is None or key < best[0]:
                 best = (key, Share(row, need, chosen, _lying(site, row, need, chosen.mask, allowed), shared))
     return best[1] if best else None, complete

@@ -3,10 +3,10 @@ inside one rack a table decides the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,30 +15,77 @@ from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.site import Site
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpu_tables import sets_of
-from muster.placement.limits import takes_gpus
+from muster.placement.limits import Budget, takes_gpus
+from muster.placement.model.objective import BEST_FIT, WEAKEST_LINK, Level, quality_levels, value_of
 from muster.placement.search import onerack
 from muster.placement.search.classes import parts_by_row
-from muster.placement.search.onenode import Share, share_of
+from muster.placement.search.methods import (
+    Answer,
+    Declined,
+    Infeasible,
+    Partial,
+    Regions,
+    Solved,
+    Start,
+)
+from muster.placement.search.onenode import share_of
+from muster.placement.search.plan import Share, Value
+from muster.placement.search.regions import regions
 from muster.placement.search.runs import place_in_run
 
-DOMAINS = "domains"
-FIELDS = (DOMAINS, "weakest", "ring", "damage", "valid")
+TOO_LARGE = "the tables are too large, or NVLink domains over several nodes are to be counted"
+"""Why tables of one rack do not apply."""
+
+FIELDS = ("domains", "weakest", "ring", "damage", "valid")
 
 
 class TooLargeError(Exception):
     """The levels do not fit in one number."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Regions:
-    """Regions that are equally good so far. [row looked at]: `rows`, the `region` of each from 0, and `cap`,
-    how many members it takes. `left` are the levels, widest first, that are still to be counted: there no one
-    part holds all."""
+class SortedCapacities:
+    """Parts by sorted capacities: where one part is enough, and which parts are."""
 
-    rows: Ints
-    region: Ints
-    cap: Ints
-    left: tuple[str, ...]
+    name: ClassVar = "sorted-capacities"
+    given: ClassVar = (Start,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide the levels at which one part is enough, for one role that nothing binds."""
+        site, active = plan.site, plan.active
+        if len(active) != 1:
+            return Declined("several roles")
+        if site.rules.model or site.standing:
+            return Declined("rules or existing members bind the role")
+        role = active[0]
+        with budget.phase("scan"):
+            region = regions(site, plan.scopes, plan.need)
+            found = regions_of(site, region, role, plan.need[role])
+        if found is None:
+            return Infeasible()
+        return Solved((replace(plan, known=found, levels=plan.levels[len(site.levels) - len(found.left) :]),))
+
+
+class NodeTable:
+    """One role inside one part of the narrowest level: a table over nodes and members."""
+
+    name: ClassVar = "node-table"
+    given: ClassVar = (Regions,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide the nodes and all below."""
+        assert isinstance(plan.known, Regions)
+        if not plan.site.plain:
+            return Declined("rules bind members on a node")
+        if plan.site.costs:
+            return Declined("slices or policies")
+        if plan.known.left:
+            return Declined("no part of the narrowest level holds all members")
+        (role,) = plan.active
+        with budget.phase("sets"):
+            shares = in_one_rack(plan.site, plan.known, role, plan.need[role])
+        if shares is None:
+            return Declined(TOO_LARGE)
+        return Solved((plan.complete(shares),))
 
 
 def regions_of(site: Site, region: Ints, role: int, need: int) -> Regions | None:
@@ -89,9 +136,6 @@ class Hopeful:
 Fields = dict[str, Ints]
 """Values of GPU sets, [node, members, choice]; `valid` says which there are."""
 
-Value = tuple[int, ...]
-"""The levels below the nodes, each to be small."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
@@ -117,16 +161,14 @@ class Plan:
         return tuple(shares)
 
 
-def in_one_rack(
-    site: Site, found: Regions, role: int, need: int
-) -> tuple[tuple[Share, ...], Literal[True]] | None:
-    """The best plan in one of these regions, of which none has parts left to count, and that this is proven;
-    None where that is not for a table: too large, or wide NVLink domains to be counted."""
+def in_one_rack(site: Site, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
+    """The best plan in one of these regions, of which none has parts left to count; None where that is not
+    for a table: too large, or wide NVLink domains to be counted."""
     hopeful = hopeful_nodes(site, found, role, need)
     if hopeful is None or not for_a_table(hopeful, need):
         return None
     plan = best_plan(site, role, hopeful, fields_of(site, role, hopeful), need)
-    return (plan.shares(site, role, hopeful), True) if plan else None
+    return plan.shares(site, role, hopeful) if plan else None
 
 
 def hopeful_nodes(site: Site, found: Regions, role: int, need: int) -> Hopeful | None:
@@ -179,43 +221,45 @@ def best_plan(
     too large numbers."""
     nodes, region = hopeful.nodes, hopeful.region
     members = np.arange(hopeful.shape[2])
-    levels = tuple(cost.value for cost in site.costs) or (DOMAINS,)
+    levels = quality_levels(site.costs)
+    costs = levels[: levels.index(WEAKEST_LINK)]
+    sums = [level for level in levels if level is not WEAKEST_LINK]
     valid = (members >= hopeful.least[:, None]) & (members <= hopeful.cap[:, None])
-    left = left_over_of(site, role, hopeful)
+    left = np.broadcast_to(left_over_of(site, role, hopeful)[:, :, None], fields["valid"].shape)
+    fields = {**fields, BEST_FIT.field: left}
 
-    def best(chosen: Ints, allowed: Bools, levels: tuple[str, ...]) -> Ints | None:
-        costs = [np.take_along_axis(fields[name], chosen[:, :, None], 2)[:, :, 0] for name in levels]
-        costs = [-cost if name == "ring" else cost for name, cost in zip(levels, costs, strict=True)]
-        cost = onerack.combined([*costs, left], allowed, nodes)
+    def best(chosen: Ints, allowed: Bools, levels: Sequence[Level]) -> Ints | None:
+        picked = [np.take_along_axis(fields[level.field], chosen[:, :, None], 2)[:, :, 0] for level in levels]
+        signed = [level.sign * values for level, values in zip(levels, picked, strict=True)]
+        cost = onerack.combined(signed, allowed, nodes)
         if cost is None:
             raise TooLargeError
         return cheapest(cost.cost) if cheapest else _in_one_region(hopeful, cost.cost, need)
 
-    def summed(taken: Ints, chosen: Ints, name: str) -> int:
+    def summed(taken: Ints, chosen: Ints, levels: Sequence[Level]) -> dict[str, int]:
         here = np.flatnonzero(taken)
-        return int(fields[name][here, taken[here], chosen[here, taken[here]]].sum())
+        at = (here, taken[here], chosen[here, taken[here]])
+        return {level.field: int(fields[level.field][at].sum()) for level in levels}
 
     first = np.zeros((len(region), len(members)), np.int64)
     offered = fields["valid"] & valid[:, :, None]
     fewest = None
     try:
-        if any(len(np.unique(fields[name][:, :, 0][offered[:, :, 0]])) > 1 for name in levels):
-            taken = best(first, np.asarray(offered.any(axis=2)), levels)
-            fewest = None if taken is None else [summed(taken, first, name) for name in levels]
+        if any(len(np.unique(fields[level.field][:, :, 0][offered[:, :, 0]])) > 1 for level in costs):
+            taken = best(first, np.asarray(offered.any(axis=2)), (*costs, BEST_FIT))
+            fewest = None if taken is None else summed(taken, first, costs)
         for threshold in sorted(set(fields["weakest"][offered].tolist()), reverse=True):
             fast = offered & (fields["weakest"] >= threshold)
             allowed = np.asarray(fast.any(axis=2))
             if not _could_hold(region, np.where(allowed, members, 0).max(axis=1), nodes, need):
                 continue
             chosen = fast.shape[2] - 1 - fast[:, :, ::-1].argmax(axis=2)
-            taken = best(chosen, allowed, (*levels, "ring", "damage"))
+            taken = best(chosen, allowed, sums)
             if taken is None:
                 continue
-            costs = [summed(taken, chosen, name) for name in levels]
-            if fewest is None or costs == fewest:
-                ring, damage = summed(taken, chosen, "ring"), summed(taken, chosen, "damage")
-                fit = int(np.take_along_axis(left, taken[:, None], 1)[taken > 0].sum())
-                return Plan(taken, chosen, (*costs, -threshold, -ring, damage, fit))
+            if fewest is None or summed(taken, chosen, costs) == fewest:
+                worth = {**summed(taken, chosen, sums), WEAKEST_LINK.field: threshold}
+                return Plan(taken, chosen, value_of(levels, worth))
     except TooLargeError:
         return None
     return None

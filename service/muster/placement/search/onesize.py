@@ -7,15 +7,55 @@ the larger ones in between: wherever the larger ones go, the same is left for th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
 from muster.placement.gang.site import Counts, Site
-from muster.placement.search.counting import Counted
-from muster.placement.search.onenode import Share
+from muster.placement.limits import Budget
+from muster.placement.model.objective import Level
+from muster.placement.search.methods import (
+    Answer,
+    Counted,
+    Declined,
+    Infeasible,
+    Partial,
+    Solved,
+    Start,
+)
+from muster.placement.search.plan import Gap, Share, Value
+
+Decide = Callable[[Partial, Value | None, Budget], tuple[Partial | None, Gap | None]]
+"""Decides all levels that are left of a plan: see search."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleAggregation:
+    """The gang as one role of the smallest size; then the members are dealt out."""
+
+    decide: Decide
+    name: ClassVar = "role-aggregation"
+    given: ClassVar = (Start,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide all levels where the members can be dealt out to the best plan of units."""
+        if plan.likely is not None:
+            return Declined("the members are units of several roles")
+        with budget.phase("scan"):
+            alike = one_size(plan.site, plan.need)
+        if isinstance(alike, Declined):
+            return alike
+        units, gap = self.decide(replace(plan, need=alike.units, likely=alike.likely), incumbent, budget)
+        if units is None:
+            return Declined("no plan of units was found") if gap else Infeasible()
+        shares = alike.dealt(plan.site, units.shares())
+        if not shares:
+            return Declined("the members can't be dealt out to the plan of units")
+        steps = tuple(replace(step, method=f"{self.name}, {step.method}") for step in units.steps)
+        return Solved((replace(plan.complete(shares, units.value), steps=steps),), gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +108,27 @@ class OneSize:
         return () if any(left[role] for role in roles) else tuple(found)
 
 
-def one_size(site: Site, need: Counts) -> OneSize | None:
-    """The members with those of one size put together; None where there are none such, or something binds
-    members."""
+def one_size(site: Site, need: Counts) -> OneSize | Declined:
+    """Put the members of one size together."""
     active = [role for role, count in enumerate(need) if count and site.roles[role].gpus]
     capped = site.rules.caps is not None or site.penalty is not None
-    if len(active) < 2 or not site.plain or site.costs or site.request.max_per or capped:
-        return None
+    if len(active) < 2:
+        return Declined("fewer than two roles with GPUs")
+    if not site.plain or site.costs or site.request.max_per or capped:
+        return Declined("rules, policies, slices or preferences")
     unit = min(active, key=lambda role: site.roles[role].gpus)
     sizes = tuple(_size(site, role, unit) if role in active else 0 for role in range(len(need)))
     known = sorted(filter(None, sizes))
     if len(known) < 2 or any(larger % smaller for smaller, larger in pairwise(known)):
-        return None
+        return Declined("the requests are not multiples of one another")
     # Many small members need more pods than few large ones: nodes must have room for these in any case.
     others = [np.minimum(room, need[role]) for role, room in enumerate(site.room) if not sizes[role]]
     members = site.columns.free_count // site.roles[unit].gpus + sum(others)
     pods = max(1, *(role.resources.pods for role in site.roles))
     short = site.columns.pods < members * pods
-    return None if (short & (site.room[unit] > 0)).any() else OneSize(need, sizes, unit)
+    if (short & (site.room[unit] > 0)).any():
+        return Declined("pods per node are scarce")
+    return OneSize(need, sizes, unit)
 
 
 def _size(site: Site, role: int, unit: int) -> int:

@@ -15,12 +15,13 @@ import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.site import Site
-from muster.placement.model.objective import NODES, WIDE
+from muster.placement.model.objective import NODES, WEAKEST_LINK, WIDE, quality_levels, value_of
 from muster.placement.model.problem import FREE, MaxPerPart, Patterns, Problem, Segments, Use
 from muster.placement.search import onerack
 from muster.placement.search.classes import fine
-from muster.placement.search.onenode import Share, share_of
+from muster.placement.search.onenode import share_of
 from muster.placement.search.onerack import NEVER
+from muster.placement.search.plan import Share, Value
 from muster.placement.search.rackchoice import RackChoice
 from muster.placement.search.runs import place_in_run
 
@@ -125,6 +126,10 @@ def _same(part: Ints, other: Ints) -> bool:
     return bool((other >= 0).all()) and pairs == len(np.unique(part)) == len(np.unique(other))
 
 
+SUMMED = tuple(level for level in quality_levels(()) if level is not WEAKEST_LINK)
+"""The levels below the nodes that are sums, for a gang without costs of its own."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RackPlans:
     """What the parts of the narrowest level may take, each choice a pattern of `problem`, and how it is
@@ -137,6 +142,11 @@ class RackPlans:
     grid: Ints
     """[part, node]: index into `rows`, -1 for none."""
     rows: Ints
+    use: Use | None = None
+
+    def with_use(self, problem: Problem, use: Use | None) -> RackPlans:
+        """Return the same with another level decided."""
+        return replace(self, problem=problem, use=use)
 
     def first(self, use: Use) -> Use | None:
         """The solution of the coarse problem of racks, with whatever links there are."""
@@ -149,9 +159,9 @@ class RackPlans:
             found[c, offered[-1]] = racks
         return found
 
-    def best(self, site: Site) -> tuple[tuple[int, ...], tuple[Share, ...]] | None:
-        """The best plan, proven, and its value: NVLink domains, minus the weakest link, minus the rings,
-        damage, best fit. None where that is not for a table: other parts are counted too, or too much."""
+    def best(self, site: Site) -> tuple[Value, tuple[Share, ...]] | None:
+        """The best plan, proven, and its value. None where that is not for a table: other parts are counted
+        too, or too much."""
         scope = site.levels[-1]
         if {*self.problem.at_most} - {NODES.name, scope}:
             return None
@@ -159,7 +169,7 @@ class RackPlans:
         for threshold in range(len(self.tables)):
             found = self._cheapest(scope, threshold)
             if slowest and found and found[0][0] == slowest[0][0]:
-                return found[0], self.shares(site, found[1])
+                return found[0], replace(self, use=found[1]).shares(site)
         return None
 
     def _cheapest(self, scope: str, threshold: int) -> tuple[tuple[int, ...], Use] | None:
@@ -168,8 +178,7 @@ class RackPlans:
         counts = patterns.counts[kind].sum(axis=2)
         offered = problem.open & (np.arange(counts.shape[1]) % len(self.tables) == threshold)
         limit, need = problem.at_most.get(scope, problem.classes), sum(problem.need)
-        fields = (patterns.nodes, patterns.domains, -patterns.ring, patterns.damage, patterns.left_over)
-        levels = [field[kind] for field in fields]
+        levels = [level.cost(patterns)[kind] for level in (NODES, *SUMMED)]
         combined = onerack.combined(levels, offered, limit)
         if combined is None or not offered.any():
             return None
@@ -183,16 +192,17 @@ class RackPlans:
             return None
         taken = counts[rack, pattern] == step * chosen[rack]
         at = (rack[taken], pattern[taken])
-        nodes, domains, ring, damage, fit = (int(level[at].sum()) for level in levels)
+        nodes, *reached = (int(level[at].sum()) for level in levels)
         if nodes > problem.at_most[NODES.name]:
             return None  # so fast links are to be had on more nodes alone
-        value = (domains, -int(patterns.weakest[kind][at].min()), ring, damage, fit)
-        return value, {(int(r), int(p)): 1 for r, p in zip(*at, strict=True)}
+        worth = {level.field: level.sign * cost for level, cost in zip(SUMMED, reached, strict=True)}
+        worth[WEAKEST_LINK.field] = int(patterns.weakest[kind][at].min())
+        return value_of(quality_levels(()), worth), {(int(r), int(p)): 1 for r, p in zip(*at, strict=True)}
 
-    def shares(self, site: Site, use: Use) -> tuple[Share, ...]:
-        """A solution of the problem, node by node."""
+    def shares(self, site: Site) -> tuple[Share, ...]:
+        """Return the solution node by node."""
         patterns, found = self.problem.patterns, list[Share]()
-        for (c, p), _ in sorted(use.items()):
+        for (c, p), _ in sorted((self.use or {}).items()):
             kind, part = self.problem.kind[c], int(self.problem.rows[self.problem.start[c]])
             t, members = int(patterns.choice[kind, p]), int(patterns.counts[kind, p].sum())
             taken = self.tables[t].taken(part, int(patterns.nodes[kind, p]), members)
@@ -234,11 +244,7 @@ def rack_plans(site: Site, problem: Problem, racks: Problem, scope: str) -> Rack
             chosen[fast[:, p], members[fast[:, p], p]] = p
         allowed = chosen >= 0
         picked = np.maximum(chosen, 0)
-        levels = [
-            np.take_along_axis(getattr(patterns, name)[kind], picked, 1)
-            for name in ("domains", "ring", "damage", "left_over")
-        ]
-        levels[1] = -levels[1]
+        levels = [np.take_along_axis(level.cost(patterns)[kind], picked, 1) for level in SUMMED]
         cost = onerack.combined(levels, allowed, nodes)
         if cost is None:
             return None
@@ -277,13 +283,15 @@ def _of_plans(
     mix = np.broadcast_to(np.arange(width)[None, :, None], (classes, width, depth)).reshape(shape)
     choice = np.broadcast_to(np.arange(depth)[None, None, :], (classes, width, depth)).reshape(shape)
     weakest = [np.full((classes, width), threshold) for threshold, *_ in found]
+    sums = {
+        level.field: level.sign * spread([levels[i] for *_, levels, _ in found])
+        for i, level in enumerate(SUMMED)
+    }
     patterns = Patterns(
         counts, valid, nodes=spread([racks.patterns.nodes[racks.kind]] * depth),
-        domains=spread([levels[0] for *_, levels, _ in found]), weakest=spread(weakest),
-        ring=-spread([levels[1] for *_, levels, _ in found]),
-        damage=spread([levels[2] for *_, levels, _ in found]),
-        left_over=spread([levels[3] for *_, levels, _ in found]), gpus=counts[:, :, role] * gpus,
+        weakest=spread(weakest), gpus=counts[:, :, role] * gpus,
         mix=np.ascontiguousarray(mix), choice=np.ascontiguousarray(choice),
+        domains=sums["domains"], ring=sums["ring"], damage=sums["damage"], left_over=sums["left_over"],
     )  # fmt: skip
     each = np.arange(classes)
     return replace(

@@ -1,122 +1,117 @@
-"""The best plan for exact counts of members within the parts of some scopes.
+"""The best plan for given members: level after level, the first exact method that accepts decides.
 
-On one node it is read off; one role inside one rack is a table (onerack), over several racks two (manyracks);
-roles whose members are multiples of one another are one (onesize). Everything else: zones, racks and nodes
-are counted on the coarse problem, then the levels below are decided on the fine one, by bounds and a small
-exact core (model/).
+METHODS is the order in which they are asked. Before: `presolve`. After a method has counted, several regions
+may be equally good: each is decided to the end, and the best is taken.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
-import numpy as np
-
+from muster.domain.decision import Step
 from muster.placement.gang.site import Counts, Site
 from muster.placement.limits import Budget
-from muster.placement.model.objective import NODES
-from muster.placement.search.counting import Counting
-from muster.placement.search.finish import Finished, finish
-from muster.placement.search.gap import Gap
-from muster.placement.search.manyracks import over_racks
-from muster.placement.search.onenode import Share, on_one_node
-from muster.placement.search.onerole import in_one_rack, regions_of
-from muster.placement.search.onesize import OneSize, one_size
-from muster.placement.search.regions import NOWHERE, regions
-from muster.placement.search.sharedrack import in_shared_rack
+from muster.placement.model.objective import NODES, levels_of_plan
+from muster.placement.search.counting import RegionCount
+from muster.placement.search.finish import LevelCore, LinkThresholds, RackPatterns
+from muster.placement.search.manyracks import CountedRacks, RackTables
+from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Unknown
+from muster.placement.search.onenode import SingleNode
+from muster.placement.search.onerole import NodeTable, SortedCapacities
+from muster.placement.search.onesize import RoleAggregation
+from muster.placement.search.plan import Found, Gap, Value
+from muster.placement.search.sharedrack import RackBranching
 
 MAX_FINISHED = 8
 """Regions with parts and nodes counted that are looked at below that, where members share GPUs or policies
 prefer some: there each node's choices take a while."""
 
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Shares of the nodes; `gap` of the first level not proven best, None where all are.
-
-    No shares: nothing fits, proven unless there is a gap.
-    """
-
-    shares: tuple[Share, ...]
-    gap: Gap | None = None
-
-
-NOTHING = Found(())
-"""Nothing fits, proven."""
+Outcome = tuple[Partial | None, Gap | None]
+"""The best plan, None if none was found; and what is not proven: of no plan, that there is none."""
 
 
 def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Found:
-    """The best plan with all members in one part of every scope of `scopes`."""
+    """Return the best plan with all members in one part of every scope of `scopes`."""
+    best, gap = decided(presolved(site, scopes, need, budget), None, budget)
+    if best is None:
+        return Found((), gap)
+    return Found(best.shares(), gap, best.steps)
+
+
+def presolved(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Partial:
+    """Return the plan with nothing decided, without what no plan for all these members can use."""
     with budget.phase("scan"):
         site = site.for_all(need)
-        share, proven = on_one_node(site, scopes, need, budget)
-        doubt = None if proven else Gap(NODES.name)
-        if share is not None:
-            return Found((share,), doubt)
-        alike = one_size(site, need)
-    if alike is not None:
-        found = _over_nodes(site, scopes, alike.units, budget, alike)
-        shares = alike.dealt(site, found.shares)
-        if shares or found == NOTHING:
-            return Found(shares, doubt or found.gap)
-    found = _over_nodes(site, scopes, need, budget)
-    return Found(found.shares, doubt or found.gap)
+    return Partial(site, scopes, need, levels_of_plan(site.levels, site.costs))
 
 
-def _over_nodes(
-    site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget, alike: OneSize | None = None
-) -> Found:
-    """The best plan on several nodes; of units of `alike` none where they are not likely to hold its
-    members."""
-    active = [role for role, count in enumerate(need) if count]
-    with budget.phase("scan"):
-        region = regions(site, scopes, need)
-    counting = Counting(site, need, budget)
-    if len(active) == 1 and not site.rules.model and not site.standing:
-        role = active[0]
-        with budget.phase("scan"):
-            found = regions_of(site, region, role, need[role])
-        if found is None:
-            return NOTHING
-        if site.plain and not (site.costs and (site.prices or found.left)):
-            with budget.phase("sets"):
-                if site.costs:
-                    plan = in_shared_rack(site, found, role, need[role], budget)
-                elif found.left:
-                    plan = over_racks(site, found, role, need[role])
-                else:
-                    plan = in_one_rack(site, found, role, need[role])
-            if plan is not None:
-                shares, proven = plan
-                return Found(shares, None if proven else Gap(site.costs[0].value))
-        counting.regions(found.rows, found.region, found.left)
-    else:
-        # Parts of a level that is counted anyway are not told apart here: it may count no more than one.
-        once = tuple(level for level in site.levels if level in scopes)
-        rows = np.flatnonzero(region != NOWHERE)
-        if once:
-            region = regions(site, tuple(scope for scope in scopes if scope not in once), need)
-        counting.regions(rows, region[rows], site.levels, once)
-    if alike is not None and counting.found and not any(map(alike.likely, counting.found)):
-        return Found((), Gap(NODES.name))
-    return _finished(site, counting, budget)
+def decided(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
+    """Decide all levels that are left, as long as the plan may beat the incumbent."""
+    gap, declined = plan.gap, list[tuple[str, str]]()
+    while plan.levels:
+        level = plan.levels[0]
+        for method in METHODS:
+            if not isinstance(plan.known, method.given):
+                continue
+            answer = method.solve(plan, level, incumbent, budget)
+            if not isinstance(answer, Declined):
+                break
+            gap = gap or answer.gap
+            declined.append((method.name, answer.reason))
+        if isinstance(answer, Infeasible | Declined):
+            return None, gap
+        gap = gap or answer.gap
+        if isinstance(answer, Unknown):
+            return None, gap
+        plans = list(answer.plans)
+        if len(plans[0].levels) < len(plan.levels):
+            plans = [_noted(plan, each, method, declined) for each in plans]
+            declined = []
+        if len(plans) > 1:
+            return _best(plans, gap, budget)
+        plan = plans[0]
+        gap = gap or plan.gap
+        if incumbent is not None and plan.value > incumbent[: len(plan.value)]:
+            return None, gap
+    return plan, gap
 
 
-def _finished(site: Site, counting: Counting, budget: Budget) -> Found:
-    """The best of the regions that are equal as far as they were counted. What is not proven of one of them
-    is not proven of the best."""
-    best: Finished | None = None
-    gap = None
-    if not (counting.proven and counting.complete):
-        gap = next(filter(None, (counted.gap for counted in counting.found)), Gap(NODES.name))
-    for i, counted in enumerate(counting.found):
-        if site.costs and i == MAX_FINISHED:
-            gap = gap or Gap(site.costs[0].value)
+def _noted(before: Partial, after: Partial, method: Exact, declined: list[tuple[str, str]]) -> Partial:
+    """Note which method has decided the levels that are no longer left, where it has not done so itself."""
+    done = before.levels[: len(before.levels) - len(after.levels)]
+    first, *others = after.steps[len(before.steps) :] or [Step(level.name, method.name) for level in done]
+    first = replace(first, declined=(*declined, *first.declined))
+    return replace(after, steps=(*before.steps, first, *others))
+
+
+def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
+    """Decide each of the plans that are equally good so far. What is not proven of one of them is not proven
+    of the best."""
+    best: Partial | None = None
+    for i, plan in enumerate(plans):
+        costs = plan.site.costs
+        if costs and i == MAX_FINISHED:
+            gap = gap or Gap(costs[0].value)
             break
-        done = finish(site, counted, budget, best.value if best else None)
-        gap = gap or counted.gap or done.gap
-        if done.shares and (best is None or done.value < best.value):
-            best = done
-    if best is None:
-        return Found((), gap or (Gap(NODES.name) if counting.found else None))
-    return Found(best.shares, gap)
+        found, doubt = decided(plan, best.value if best else None, budget)
+        gap = gap or doubt
+        if found is not None and (best is None or found.value < best.value):
+            best = found
+    return best, gap if best is not None else gap or Gap(NODES.name)
+
+
+METHODS: tuple[Exact, ...] = (
+    SingleNode(),
+    RoleAggregation(decided),
+    SortedCapacities(),
+    RackBranching(),
+    RackTables(),
+    NodeTable(),
+    RegionCount(),
+    RackPatterns(),
+    CountedRacks(),
+    LinkThresholds(),
+    LevelCore(),
+)
+"""The exact methods, in the order in which they are asked: the cheap ones first, at the end one that accepts
+any problem."""

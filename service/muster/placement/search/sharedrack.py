@@ -3,30 +3,61 @@ after another, the most promising first, until none can be better."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.site import Counts, Site
 from muster.placement.gpus.choices import MIX_TIME, NODE_TIME, choices
 from muster.placement.limits import Budget
+from muster.placement.model.objective import PREFERENCES, WEAKEST_LINK, Level, quality_levels
 from muster.placement.search import onerack
-from muster.placement.search.onenode import Share, at_least
+from muster.placement.search.methods import Answer, Declined, Partial, Regions, Solved
+from muster.placement.search.onenode import at_least
 from muster.placement.search.onerole import (
+    TOO_LARGE,
     Fields,
     Hopeful,
     Plan,
-    Regions,
-    Value,
     best_plan,
     hopeful_nodes,
     left_over_of,
 )
+from muster.placement.search.plan import Gap, Share, Value
 
 SLOPES = np.array([-1, -0.5, -0.25, -0.1, 0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1, 2])
 """Prices of a member at which racks are bounded at first sight."""
 
 AT_ONCE = 1 << 21
 """Steps of the tables of the racks that are looked at together."""
+
+
+class RackBranching:
+    """One role inside one rack, where members share GPUs or policies prefer some: rack after rack."""
+
+    name: ClassVar = "rack-branching"
+    given: ClassVar = (Regions,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide the nodes and all below."""
+        site, known = plan.site, plan.known
+        assert isinstance(known, Regions)
+        if not site.plain:
+            return Declined("rules bind members on a node")
+        if not site.costs:
+            return Declined("no slices and no policies")
+        if site.prices:
+            return Declined("damage is priced by typical requests")
+        if known.left:
+            return Declined("no part of the narrowest level holds all members")
+        (role,) = plan.active
+        with budget.phase("sets"):
+            found = in_shared_rack(site, known, role, plan.need[role], budget)
+        if found is None:
+            return Declined(TOO_LARGE)
+        shares, proven = found
+        return Solved((plan.complete(shares),), None if proven else Gap(site.costs[0].value))
 
 
 def in_shared_rack(
@@ -89,14 +120,16 @@ def _bounds(
 ) -> list[tuple[Value, int]]:
     """What the members cost in each of these regions at least, the levels together; only where they fit."""
     here, index = hopeful.of(parts)
-    nodes, levels, most = here.nodes, len(site.costs), here.shape[2]
-    lines = lines[:, index, :most]
+    nodes, most, levels = here.nodes, here.shape[2], quality_levels(site.costs)
+    link = levels.index(WEAKEST_LINK)
+    values = dict(zip(levels, (*lines[:, index, :most], left_over_of(site, role, here)), strict=True))
+    links = values.pop(WEAKEST_LINK)
     members = np.arange(most)
     valid = (members >= here.least[:, None]) & (members <= here.cap[:, None])
-    every = [*lines[:levels], lines[levels + 1], lines[levels + 2], left_over_of(site, role, here)]
+    every = list(values.values())
     combined = onerack.combined(every, valid, nodes)
     if combined is None:  # the numbers are too large: the first levels must do
-        combined = onerack.combined(every[:levels], valid, nodes)
+        combined = onerack.combined(every[:link], valid, nodes)
     if combined is None:
         return [((), part) for part in parts]
     table = np.full(here.shape, onerack.NEVER, np.int64)
@@ -104,9 +137,10 @@ def _bounds(
     total = onerack.table_of(table, need, nodes).cost[:, nodes, need]
     sums = combined.parted(np.where(total < onerack.NEVER, total, 0), np.full(len(parts), nodes))
     fastest = np.zeros(len(parts), np.int64)
-    np.minimum.at(fastest, here.region, np.where(valid, lines[levels], 0).min(axis=1))
-    links = [fastest] if len(sums) > levels else []
-    keys = np.stack([*sums[:levels], *links, *sums[levels:]], axis=1).tolist()
+    np.minimum.at(fastest, here.region, np.where(valid, links, 0).min(axis=1))
+    if len(sums) > link:
+        sums.insert(link, fastest)
+    keys = np.stack(sums, axis=1).tolist()
     return [
         (tuple(key), part)
         for key, part, cost in zip(keys, parts, total.tolist(), strict=True)
@@ -121,7 +155,7 @@ def _fields(site: Site, role: int, here: Hopeful, budget: Budget) -> tuple[Field
         mixes = tuple(_mix(site, role, n) for n in range(low, high + 1))
         found.append(choices(site.asks, mixes, site.gpus_on(row), site.costs_on(row)))
         budget.spend(NODE_TIME + MIX_TIME * len(mixes))
-    names = [cost.value for cost in site.costs]
+    names = [PREFERENCES[cost].field for cost in site.costs]
     width = max((int(np.bincount(each.mix).max(initial=0)) for each in found if len(each.mix)), default=1)
     shape = (len(here.rows), here.shape[2], width)
     fields: dict[str, Ints] = {

@@ -1,0 +1,51 @@
+"""Plans and what is not proven of them, as the exact methods pass them on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from muster.domain.decision import Step
+from muster.placement.gang.making import Counts
+from muster.placement.gpus.gpusets import GpuSet
+from muster.placement.gpus.innode import Spread
+
+UNBOUNDED = 1.0
+"""The share where no bound is known."""
+
+Value = tuple[int, ...]
+"""What a plan is worth at the levels below the nodes, each to be small."""
+
+
+class Gap(NamedTuple):
+    """The first level that is not proven best, and by how much it could be better at most:
+    |value − bound| / max(1, |bound|)."""
+
+    level: str
+    share: float = UNBOUNDED
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one node takes: members by role, and the GPUs for all of them."""
+
+    row: int
+    counts: Counts
+    gpus: GpuSet
+    spread: Spread = ()
+    """By role, its members by NVLink domain; () and None where they may lie anywhere."""
+    shared: int = 0
+    """Those of the GPUs that slices go to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best plan for given members: shares of the nodes, and how each level was decided.
+
+    `gap` is that of the first level not proven best, None where all are. No shares: nothing fits, proven
+    unless there is a gap.
+    """
+
+    shares: tuple[Share, ...]
+    gap: Gap | None = None
+    steps: tuple[Step, ...] = ()

@@ -1,0 +1,90 @@
+"""Which exact method decides which level, and why the others decline."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from muster.domain.decision import Objective, Placed, Step
+from muster.placement.model.objective import OBJECTIVE
+from muster.placement.place import Limits, place
+from muster.placement.search.search import METHODS
+from tests.placement.drawings import cluster, gang
+
+RACKS = "rack r1: a[4] b[2]\n rack r2: c[4] d[2]\n rack r3: e[4] f[2]"
+BELOW = ("nvlink_domains", "weakest_link", "ring", "damage", "best_fit")
+
+
+def decided(text: str, asked: str) -> dict[str, str]:
+    """Return the method of each level."""
+    return {step.level: step.method for step in steps(text, asked)}
+
+
+def steps(text: str, asked: str) -> tuple[Step, ...]:
+    decision = place(cluster(text), gang(asked), Limits(deterministic_time=60))
+    assert isinstance(decision, Placed)
+    return decision.steps
+
+
+ONE_METHOD = {
+    "4 x 1 GPU": "single-node",
+    "5 x 1 GPU": "node-table",
+    "8 x 1 GPU": "rack-tables",
+}
+
+
+@pytest.mark.parametrize(("asked", "method"), ONE_METHOD.items())
+def test_a_method_decides_all_levels_from_the_nodes_down(asked: str, method: str) -> None:
+    found = decided(RACKS, asked)
+    assert found["members"] == "all-members"
+    assert {found[level] for level in ("nodes", *BELOW)} == {method}
+
+
+def test_parts_are_decided_by_sorted_capacities_before() -> None:
+    assert decided(RACKS, "5 x 1 GPU")["rack"] == "sorted-capacities"
+
+
+def test_roles_of_multiples_are_decided_as_one_role() -> None:
+    found = decided(RACKS, "4 x 1 GPU + 2 x 2 GPU")
+    assert found["rack"] == "role-aggregation, rack-tables"
+
+
+@pytest.mark.parametrize(
+    ("asked", "parts", "links"),
+    [
+        ("4 x 1 GPU 1 cpu + 2 x 2 GPU 3 cpu", "region-count", "link-thresholds"),
+        ("8 x 1 GPU by 2 rack", "region-count", "rack-patterns"),
+        ("8 x 1 GPU by 2 node", "region-count", "link-thresholds"),
+    ],
+)
+def test_what_members_are_bound_by_is_left_to_the_core(asked: str, parts: str, links: str) -> None:
+    found = decided(RACKS, asked)
+    assert found["rack"] == found["nodes"] == parts
+    assert found["weakest_link"] == links
+
+
+def test_fewer_members_are_a_level_too() -> None:
+    assert (
+        decided("rack r1: a[4]\n rack r2: b[2]", "5 x 1 GPU within rack, min 2")["members"] == "most-members"
+    )
+
+
+def test_what_declines_says_why() -> None:
+    declined = [pair for step in steps(RACKS, "4 x 1 GPU 1 cpu + 2 x 2 GPU 3 cpu") for pair in step.declined]
+    assert ("single-node", "no node takes all members") in declined
+    assert ("role-aggregation", "the requests are not multiples of one another") in declined
+    assert ("sorted-capacities", "several roles") in declined
+
+
+def test_every_level_is_decided_once_in_the_order_of_the_objective() -> None:
+    found = [step.level for step in steps(f"zone z1 {RACKS}", "8 x 1 GPU, prefer zone")]
+    assert found == ["members", "preferred_scope", "zone", "rack", "nodes", *BELOW]
+
+
+def test_methods_have_names_of_their_own() -> None:
+    assert len({method.name for method in METHODS}) == len(METHODS)
+
+
+def test_the_objective_shows_its_levels_in_their_order() -> None:
+    assert [entry.shown for entry in OBJECTIVE if entry.shown] == [each.name for each in fields(Objective)]
