@@ -15,7 +15,8 @@ from local_cluster.topology import parse_topology
 from muster.domain.node import Node, Resources
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, Link
-from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape, place_of
+from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
+from muster.placement.cluster.topology import place_of
 from muster.placement.gpus.gpu_tables import every_free_mask, sets_of, sets_within
 from muster.placement.gpus.gpusets import best_sets
 from muster.placement.gpus.rings import MB_PER_GB, rings

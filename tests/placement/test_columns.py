@@ -20,7 +20,8 @@ from muster.domain.topology import GpuTopology
 from muster.placement.cluster import columns as module
 from muster.placement.cluster.candidates import admits, candidates, refusal
 from muster.placement.cluster.columns import LARGEST, MASK_GPUS, NOTHING, Columns, columns, following
-from muster.placement.cluster.fabric import natural, place_of
+from muster.placement.cluster.fabric import natural
+from muster.placement.cluster.topology import place_of
 from tests.placement.drawings import islands
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)

@@ -21,7 +21,7 @@ from muster.gangs.gang import Gang
 from muster.gangs.ledger import Ledger, holds_gpus
 from muster.gangs.settings import Settings
 from muster.placement.cluster.candidates import refusal
-from muster.placement.cluster.fabric import DOMAIN_LABELS
+from muster.placement.cluster.topology import DOMAIN_LABELS
 from muster.placement.limits import member_room
 
 LOOK_S = 0.5

@@ -14,8 +14,8 @@ from muster.domain.node import Resources, Usage
 from muster.domain.request import Request, Scope
 from muster.domain.topology import mask_of
 from muster.placement.cluster.columns import Columns
-from muster.placement.cluster.fabric import Place, narrow_to_wide, natural, touched_domains
-from muster.placement.gang.site import crossing_scopes
+from muster.placement.cluster.fabric import natural
+from muster.placement.cluster.topology import Place, narrow_to_wide, touched_domains
 from muster.placement.gang.standing import Standing, Stay, standing_of
 from muster.placement.gpus.damage import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
@@ -71,7 +71,7 @@ def _preferred(plan: Plan) -> str | None:
 
 
 def _crossings(plan: Plan) -> tuple[tuple[str, int], ...]:
-    scopes = crossing_scopes(plan.view, asks_gpus(plan.request))
+    scopes = plan.view.topology.crossed(asks_gpus(plan.request))
     return tuple((scope, plan.parts.touched(scope)) for scope in scopes)
 
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Usage
-from muster.domain.request import Request, Role, Scope
+from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import admits, refusal
 from muster.placement.cluster.columns import Bools, Columns, Ints, columns
-from muster.placement.cluster.fabric import Place, place_of
+from muster.placement.cluster.topology import Place, place_of
 from muster.placement.evaluate import Held, objective, spots_of, used_gpus
 from muster.placement.gang.site import room_of
 from muster.placement.gang.standing import standing_of
@@ -62,7 +62,7 @@ def alternates(
     for row, state in after.items():
         free[row] = state.free_gpu_count
     inside = _same_part(view, request, placed)
-    levels = [view.part(level.scope).codes for level in view.levels[::-1]]
+    levels = [view.topology.index(level.scope) for level in view.levels[::-1]]
     memo: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     open_to: dict[str, Ints] = {}
     found = []
@@ -195,10 +195,8 @@ def _same_part(view: Columns, request: Request, placed: Placed) -> Bools:
     if not held.common(scope) or not placed.members:
         return ~inside
     row = view.row[placed.members[0].node]
-    if scope in (Scope.NODE, Scope.GPU) or (scope == Scope.NVLINK_DOMAIN and view.wide[row] < 0):
-        return np.asarray(np.arange(len(view.names)) == row)
-    codes = view.wide if scope == Scope.NVLINK_DOMAIN else view.part(scope).codes
-    return np.asarray(codes == codes[row])
+    domain = view.topology.regions(scope)
+    return np.asarray(domain == domain[row])
 
 
 def _full(view: Columns, role: Role, placed: Placed) -> list[int]:

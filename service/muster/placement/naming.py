@@ -10,7 +10,7 @@ from operator import attrgetter, itemgetter
 import numpy as np
 
 from muster.domain.decision import MemberPlacement
-from muster.domain.request import Member, Role
+from muster.domain.request import Member, Role, Scope
 from muster.domain.topology import bits
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.blocks import rank_key
@@ -64,8 +64,9 @@ def _along_fabric(site: Site, block: int, shares: list[int], rows: Ints) -> list
     one rack, one domain."""
     view = site.columns
     segments = [site.rules.cells[name][rows] for name in site.rules.order[block]]
-    levels = [view.part(level).codes[rows] for level in site.levels]
-    order = np.lexsort(np.stack([*segments, *levels, view.wide[rows], rows])[::-1])
+    levels = [view.topology.index(level)[rows] for level in site.levels]
+    nvlink = view.topology.index(Scope.NVLINK_DOMAIN)[rows]
+    order = np.lexsort(np.stack([*segments, *levels, nvlink, rows])[::-1])
     return [shares[i] for i in order.tolist()]
 
 

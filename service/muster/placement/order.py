@@ -16,7 +16,7 @@ from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.columns import Columns, columns
-from muster.placement.gang.constraints import domains_of, eligible_to
+from muster.placement.gang.constraints import eligible_to
 
 MAX_STEPS = 20_000
 """Steps of the search for an order, where the first try finds none."""
@@ -73,7 +73,7 @@ class _Near:
     """Source: interpodaffinity/filtering.go, satisfyPodAffinity."""
 
     def __init__(self, view: Columns, rule: Affinity, members: Sequence[MemberPlacement]) -> None:
-        self._rule, self._row, self._domains = rule, view.row, domains_of(view, rule.topology_key)
+        self._rule, self._row, self._domains = rule, view.row, view.topology.by_label(rule.topology_key)
         rows = [view.row[node] for node in rule.existing if node in view.row]
         self._there = {int(self._domains[row]) for row in rows} - {-1}
         self._matching: Counter[int] = Counter()
@@ -110,7 +110,7 @@ class _Even:
 
     def __init__(self, view: Columns, rule: Spread, role: str, request: Request) -> None:
         self._rule, self._role, self._row = rule, role, view.row
-        self._domains = domains_of(view, rule.topology_key)
+        self._domains = view.topology.by_label(rule.topology_key)
         eligible = eligible_to(view, rule, next(each for each in request.roles if each.name == role))
         self._eligible = eligible & (self._domains >= 0)
         self._count = dict.fromkeys(self._domains[self._eligible].tolist(), 0)

@@ -33,7 +33,8 @@ from muster.adapters.files.svg_sheet import (
 )
 from muster.domain.printable import printable
 from muster.placement.cluster.columns import columns
-from muster.placement.cluster.fabric import Place, natural
+from muster.placement.cluster.fabric import natural
+from muster.placement.cluster.topology import Place
 
 BOXES_DRAWN = 48
 """The limit of boxes. If there are more, only touched ones are drawn, up to this number."""

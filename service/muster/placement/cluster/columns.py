@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,8 @@ from muster.domain.node import Node, Taint
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.cluster.arrays import Codes, Source, coded, fixed, with_rows
 from muster.placement.cluster.changes import Changes, Order, changes
-from muster.placement.cluster.fabric import Place, Shape, natural, place_of
+from muster.placement.cluster.fabric import Shape, natural
+from muster.placement.cluster.topology import Domains, Place, Topology, place_of
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -62,33 +62,17 @@ class Profile(NamedTuple):
     gpu_memory: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """One name a node: `names[codes[row]]`, or none where the code is -1.
-
-    `names` are in natural order, so codes compare as names do; each is the name of at least one node.
-    """
-
-    codes: Codes
-    names: tuple[str, ...]
-
-    @cached_property
-    def index(self) -> Mapping[str, int]:
-        """Name → code."""
-        return {name: code for code, name in enumerate(self.names)}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """A snapshot by columns; rows are nodes in natural order of their names. Nothing in it may be changed.
 
     `nodes` are the nodes' own names: the code of each is its row. `shape`, `profile` index `shapes` and
-    `profiles`, in order of the first row that has each; `wide` indexes `wide_names`, as in `Parts`. What a
+    `profiles`, in order of the first row that has each; `wide` indexes `wide_names`, as in `Domains`. What a
     wide domain is, and `promised`: see `Place`.
     """
 
     snapshot: Snapshot
-    nodes: Parts
+    nodes: Domains
     states: Sequence[NodeState]
     promised: Bools
     shape: Codes
@@ -107,7 +91,7 @@ class Columns:
     others: dict[str, Ints]
     """What is free of further resources, by name: those that `other` was asked about."""
     _order: Order
-    _readings: dict[tuple[bool, str], Parts]
+    _readings: dict[tuple[bool, str], Domains]
     """What `part` (True) and `label` (False) gave; views share the memo as long as all their nodes agree."""
     _places: dict[str, Place]
 
@@ -183,11 +167,21 @@ class Columns:
     def levels(self) -> tuple[Level, ...]:
         return self.snapshot.levels
 
-    def part(self, scope: str) -> Parts:
+    @property
+    def topology(self) -> Topology:
+        """Which domain each node lies in."""
+        return Topology(self)
+
+    @property
+    def wide_domains(self) -> Domains:
+        """The NVLink domains that labels name."""
+        return Domains(self.wide, self.wide_names)
+
+    def part(self, scope: str) -> Domains:
         """The parts of a scope given by labels (a level, or a label key), as `part_of` has it: none is ""."""
         return self._read(True, scope)
 
-    def label(self, key: str) -> Parts:
+    def label(self, key: str) -> Domains:
         """The values of a label. Other than for `part`, an empty value is a value."""
         return self._read(False, key)
 
@@ -199,13 +193,13 @@ class Columns:
             place = self._places[state.node.name] = place_of(state, self.levels)
         return place
 
-    def _read(self, scope: bool, key: str) -> Parts:
+    def _read(self, scope: bool, key: str) -> Domains:
         parts = self._readings.get((scope, key))
         if parts is None:
             rows = list(range(len(self.states)))
             values = [_reading(state.node, scope, key, self.levels) for state in self.states]
             blank = np.full(len(rows), -1, np.int32)
-            parts = self._readings[scope, key] = Parts(*coded(blank, (), None, rows, values, natural))
+            parts = self._readings[scope, key] = Domains(*coded(blank, (), None, rows, values, natural))
         return parts
 
 
@@ -226,7 +220,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
     source, order, states, levels = step.source, step.order, step.order.states, snapshot.levels
     nodes = last.nodes
     if source is not None:
-        nodes = Parts(fixed(np.arange(len(order.names), dtype=np.int32)), order.names)
+        nodes = Domains(fixed(np.arange(len(order.names), dtype=np.int32)), order.names)
     free = with_rows(last.amounts, source, step.rows, [amounts_of(states[row]) for row in step.rows])
 
     new_nodes = [states[row].node for row in step.renewed]
@@ -299,9 +293,9 @@ def _reading(node: Node, scope: bool, key: str, levels: tuple[Level, ...]) -> st
     return part_of(node, key, levels) or None if scope else node.labels.get(key)
 
 
-def _reread(parts: Parts, step: Changes, values: list[str | None]) -> Parts:
+def _reread(parts: Domains, step: Changes, values: list[str | None]) -> Domains:
     codes, names = coded(parts.codes, parts.names, step.source, step.renewed, values, natural)
-    return parts if codes is parts.codes else Parts(codes, names)
+    return parts if codes is parts.codes else Domains(codes, names)
 
 
 def _memory_with(
@@ -333,7 +327,7 @@ def _nothing() -> Columns:
     no_code = fixed(np.zeros(0, np.int32))
     return Columns(
         snapshot=Snapshot({}),
-        nodes=Parts(no_code, ()),
+        nodes=Domains(no_code, ()),
         states=(),
         promised=fixed(np.zeros(0, np.bool_)),
         shape=no_code,

@@ -7,7 +7,7 @@ import numpy as np
 from muster.domain.reasons import GPU_MEMORY, Cause, DomainTooSmall, IndicesUnknown, NoSuchDomain
 from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import Bools, Columns
-from muster.placement.cluster.fabric import INSIDE
+from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.emptied import CPU, GPU, free_of
@@ -30,7 +30,7 @@ def no_such(conflict: Conflict, scope: str, role: Role | None = None) -> bool:
     if scope in (*INSIDE, Scope.NODE):
         return False
     world = conflict.seen(refusals_told=True)
-    has = world.view.part(scope).codes >= 0
+    has = world.view.topology.index(scope) >= 0
     return not (has & world.admitted[role.name] if role else has).any()
 
 
@@ -59,7 +59,7 @@ def _most_free(world: World, scope: str) -> str:
     free = np.maximum(0, free_of(view, GPU_MEMORY if sliced else whole))
     if scope in INSIDE:
         return _most_free_inside(view, scope, np.flatnonzero(admitted & view.promised).tolist(), sliced)
-    part = view.nodes if scope == Scope.NODE else view.part(scope)
+    part = view.topology.domains(scope)
     rows = np.flatnonzero(admitted & (part.codes >= 0))
     if not len(rows):
         return ""

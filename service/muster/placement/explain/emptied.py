@@ -14,7 +14,8 @@ from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState
 from muster.placement.cluster.arrays import Codes
 from muster.placement.cluster.columns import Bools, Columns, Ints, amounts_of, memory_of
-from muster.placement.cluster.fabric import Shape, place_of
+from muster.placement.cluster.fabric import Shape
+from muster.placement.cluster.topology import place_of
 
 GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"
 RESOURCES = (GPU, GPU_MEMORY, CPU, MEMORY, PODS)
@@ -147,8 +148,9 @@ def _shapes(view: Columns, states: EmptyStates, unindexed: Ints) -> tuple[Codes,
     shape, promised = view.shape.copy(), view.promised.copy()
     codes = {known: code for code, known in enumerate(view.shapes)}
     seen: dict[tuple[int, bool, int], tuple[int, bool]] = {}
+    in_wide = view.topology.in_wide
     for row in changed.tolist():
-        key = (id(view.states[row].node.topology), bool(view.wide[row] >= 0), int(unindexed[row]))
+        key = (id(view.states[row].node.topology), bool(in_wide[row]), int(unindexed[row]))
         if key not in seen:
             place = place_of(states[row], view.levels)
             seen[key] = (codes.setdefault(place.shape, len(codes)), place.promised)

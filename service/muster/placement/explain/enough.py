@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from muster.domain.request import Scope
-from muster.placement.cluster.columns import Columns, Ints
-from muster.placement.cluster.fabric import INSIDE
+from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import World
 from muster.placement.explain.bounds import by_sums
 from muster.placement.explain.joint import Fit, most_together
@@ -73,7 +72,7 @@ class Oracle:
         if scope in (*INSIDE, Scope.NODE):
             found = most(site, world.scopes, site.need, self.budget)
             return Fit(found.members, found.part, found.proven)
-        part = regions(site, world.scopes, site.need) if site.standing else parts_of(world.view, scope)
+        part = regions(site, world.scopes, site.need) if site.standing else world.view.topology.regions(scope)
         return most_together(site, scope, part, site.need, self.budget, wanted)
 
     def _in_segments(self, world: World, site: Site, wanted: int | None) -> Fit:
@@ -118,18 +117,6 @@ class Oracle:
 
 def too_small(site: Site, scope: str | None) -> bool:
     """Whether it is seen at once that no part of the scope holds all members."""
-    part = parts_of(site.columns, scope)
+    part = site.columns.topology.regions(scope)
     rows = np.flatnonzero((part >= 0) & (site.room > 0).any(axis=0))
     return not len(rows) or int(by_sums(site, rows, part[rows], site.need).max()) < sum(site.need)
-
-
-def parts_of(view: Columns, scope: str | None) -> Ints:
-    """The part of a scope by row, −1 for none; a node where it lies inside one."""
-    own: Ints = np.arange(len(view.names), dtype=np.int64)
-    if scope is None:
-        return np.zeros(len(own), np.int64)
-    if scope in (Scope.NODE, Scope.GPU):
-        return own
-    if scope == Scope.NVLINK_DOMAIN:
-        return np.where(view.wide >= 0, view.wide.astype(np.int64), len(view.wide_names) + own)
-    return view.part(scope).codes.astype(np.int64)

@@ -11,11 +11,10 @@ from muster.domain.relaxations import MoreFree
 from muster.domain.request import Role
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.columns import ALL_GPUS, LARGEST, MASK_GPUS, Columns, gpus_in
-from muster.placement.cluster.fabric import INSIDE
+from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.emptied import GPU
-from muster.placement.explain.enough import parts_of
 from muster.placement.explain.memory import more_memory
 from muster.placement.explain.offers import Offers, cheapest
 from muster.placement.gang.site import room_of
@@ -59,10 +58,10 @@ def is_little(freed: MoreFree) -> bool:
 def _across_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
     """Member after member where the next is cheapest; on a node the first one costs least: what is left there
     is of use."""
-    view, part = world.view, parts_of(world.view, world.request.required_scope)
+    view, part = world.view, world.view.topology.regions(world.request.required_scope)
     usable = world.admitted[role.name] & (part >= 0)
     if world.request.required_scope in INSIDE:
-        usable &= view.wide >= 0
+        usable &= view.topology.in_wide
     rows = np.flatnonzero(usable)
     free = gpus_in(view.free_gpus[rows], ALL_GPUS) - view.unindexed[rows]
     others = room_of(view, replace(role, gpus=0))[rows]
@@ -91,7 +90,7 @@ def _across_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
 def _inside_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
     """The part of a node that lacks fewest."""
     view, needed = world.view, role.gpus * world.wanted
-    usable = world.admitted[role.name] & view.promised & (view.wide < 0)
+    usable = world.admitted[role.name] & view.promised & ~view.topology.in_wide
     usable &= room_of(view, replace(role, gpus=0)) >= world.wanted
     best: tuple[int, int, int] | None = None
     for shape in np.unique(view.shape[usable]).tolist():

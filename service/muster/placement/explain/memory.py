@@ -11,10 +11,9 @@ from muster.domain.reasons import GPU_MEMORY
 from muster.domain.relaxations import MoreFree
 from muster.domain.request import Role, Slice
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
-from muster.placement.cluster.fabric import INSIDE
+from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.enough import parts_of
 from muster.placement.explain.offers import Offers, cheapest
 from muster.placement.gang.site import room_of
 
@@ -52,7 +51,7 @@ def more_memory(conflict: Conflict, role: Role, ask: Slice) -> MoreFree | None:
 
 def _across_nodes(world: World, empty: Columns, role: Role, ask: Slice) -> Freed | None:
     """Member after member where the next is cheapest."""
-    view, part = world.view, parts_of(world.view, world.request.required_scope)
+    view, part = world.view, world.view.topology.regions(world.request.required_scope)
     usable = world.admitted[role.name] & (part >= 0)
     room = world.room[role.name]
     missing = world.wanted - np.bincount(part[usable], np.minimum(room[usable], world.wanted))
@@ -102,7 +101,7 @@ def _inside_nodes(world: World, empty: Columns, role: Role, ask: Slice) -> Freed
 def _parts(world: World, role: Role) -> Iterator[tuple[Ints, int]]:
     """Nodes alike that could hold all members, and a part of them as a mask."""
     view = world.view
-    usable = world.admitted[role.name] & view.promised & (view.wide < 0)
+    usable = world.admitted[role.name] & view.promised & ~view.topology.in_wide
     usable &= room_of(view, replace(role, slice=None)) >= world.wanted
     for shape in np.unique(view.shape[usable]).tolist():
         rows = np.flatnonzero(usable & (view.shape == shape))

@@ -27,7 +27,6 @@ from muster.domain.request import Request, Role, Scope, Segment
 from muster.placement.explain.assumptions import DROP, Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.freeing import is_little, more_free
-from muster.placement.gang.site import levels_of
 
 LISTED = 3
 """Relaxations told; the search for them ends there."""
@@ -108,7 +107,7 @@ def _without(told: Assumption, nodes: int) -> Relaxation:
 def _wider(conflict: Conflict) -> Iterator[Relaxation]:
     """The narrowest wider scope that does: the gang's, and each role's own."""
     request, view = conflict.assumptions.request, conflict.assumptions.view
-    wider = (*NARROW, *reversed(levels_of(view)))
+    wider = (*NARROW, *reversed(view.topology.scopes))
     for scope in [request.required_scope] if conflict.told(Kind.SCOPE) else []:
         for other in (*(wider[wider.index(scope) + 1 :] if scope in wider else ()), None):
             world = _as_it_is(conflict).within(other)

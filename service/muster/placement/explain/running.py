@@ -9,7 +9,7 @@ import numpy as np
 
 from muster.domain.reasons import RunningElsewhere
 from muster.domain.request import Role, Scope
-from muster.placement.cluster.fabric import INSIDE
+from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Kind
 from muster.placement.explain.conflict import Conflict
 from muster.placement.gang.blocks import Together, blocks_of
@@ -61,8 +61,8 @@ def _room(conflict: Conflict, role: Role, scope: str, part: str) -> int:
     if scope == Scope.NODE:
         return int(room[view.row[part]])
     if scope not in INSIDE:
-        codes, names = view.part(scope).codes, view.part(scope).names
-        return int(room[codes == names.index(part)].sum())
+        domains = view.topology.domains(scope)
+        return int(room[domains.codes == domains.index[part]].sum())
     rooms = 0
     for row in np.flatnonzero(room).tolist():
         for name, mask in view.place(row).parts(scope):

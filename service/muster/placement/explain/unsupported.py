@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from muster.domain.reasons import NotSupported
 from muster.domain.request import Request, Role, Scope
-from muster.placement.gang.making import domain_codes
 from muster.placement.gang.site import Site
 from muster.placement.limits import takes_gpus
 
@@ -16,7 +15,7 @@ def unsupported(site: Site) -> NotSupported | None:
     no node that it binds has several."""
     if not site.sliced:
         return None
-    several = (domain_codes(site.columns) < 0) & (site.columns.gpu_total > 0)
+    several = (site.columns.topology.whole_nodes() < 0) & (site.columns.gpu_total > 0)
     for rule, scope, roles in _rules(site.request):
         bound = any((site.admitted[role.name] & several).any() for role in roles)
         if scope == Scope.GPU or (scope == Scope.NVLINK_DOMAIN and bound):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Spread
+from muster.domain.constraints import Affinity, AntiAffinity, Spread
 from muster.domain.request import Request, Role
 from muster.placement.cluster.candidates import holding, tolerated
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
@@ -62,13 +62,6 @@ def _blocks(making: Making, roles: Iterable[str]) -> Counts:
     return tuple(block for block in making.active if making.blocks.roles[block].name in names)
 
 
-def domains_of(view: Columns, key: str) -> PartsByRow:
-    """Return the domain of each node [row] by a topology key, −1 for nodes without the label."""
-    if key == NODE:
-        return np.arange(len(view.names), dtype=np.int64)
-    return view.label(key).codes.astype(np.int64)
-
-
 def _one_node_each(domains: PartsByRow) -> bool:
     return int(np.bincount(domains[domains >= 0]).max(initial=0)) <= 1
 
@@ -83,7 +76,7 @@ def _refuse(making: Making, blocks: Counts, rows: Bools) -> None:
 
 
 def _anti_affinity(making: Making, rule: AntiAffinity, name: str) -> None:
-    domains = domains_of(making.view, rule.topology_key)
+    domains = making.view.topology.by_label(rule.topology_key)
     mine, others = _blocks(making, rule.roles), _blocks(making, rule.others)
     taken = domains[_where(making.view, rule.existing)]
     _refuse(making, mine, (domains >= 0) & np.isin(domains, taken))
@@ -109,7 +102,7 @@ def _made(name: str, rule: Callable[[Ints], Rule]) -> Callable[[Problem], Rule]:
 
 
 def _affinity(making: Making, rule: Affinity, name: str) -> None:
-    domains = domains_of(making.view, rule.topology_key)
+    domains = making.view.topology.by_label(rule.topology_key)
     mine, others = _blocks(making, rule.roles), _blocks(making, rule.others)
     if not mine:
         return
@@ -140,7 +133,7 @@ def _affinity(making: Making, rule: Affinity, name: str) -> None:
 
 
 def _spread(making: Making, rule: Spread, name: str) -> None:
-    domains = domains_of(making.view, rule.topology_key)
+    domains = making.view.topology.by_label(rule.topology_key)
     mine, counted = _blocks(making, rule.roles), _blocks(making, rule.counted)
     _refuse(making, mine, domains < 0)
     alike: dict[object, Counts] = {}

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
-from muster.placement.cluster.fabric import INSIDE
+from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.blocks import Blocks
 from muster.placement.model.problem import Problem, Rule
 
@@ -62,16 +61,6 @@ class Making:
         return any(role.slice and role.members for role in self.blocks.roles)
 
     def codes(self, scope: str) -> PartsByRow:
-        if scope == Scope.NODE:
-            return np.arange(len(self.view.names))
-        if scope in INSIDE:
-            return domain_codes(self.view) if self.sliced else self.view.wide.astype(np.int64)
-        return self.view.part(scope).codes.astype(np.int64)
-
-
-def domain_codes(view: Columns) -> PartsByRow:
-    """The NVLink domain that holds all GPUs of a node, by row: one that a label names, or one of its own. −1
-    where there are several, or none."""
-    alone = np.array([len(shape.domains) == 1 for shape in view.shapes], bool)[view.shape] & (view.wide < 0)
-    own = int(view.wide.max(initial=-1)) + 1 + np.arange(len(alone))
-    return np.where(alone, own, view.wide).astype(np.int64)
+        """Return the domain of each node, of those that its members can lie in as a whole."""
+        topology = self.view.topology
+        return topology.whole_nodes() if self.sliced and scope in INSIDE else topology.index(scope)

@@ -11,7 +11,7 @@ import numpy as np
 
 from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
-from muster.placement.cluster.fabric import INSIDE
+from muster.placement.cluster.topology import INSIDE, own
 from muster.placement.gang.blocks import Blocks, Together
 from muster.placement.gang.constraints import add_constraints
 from muster.placement.gang.making import Counts, Making, PartsByRow
@@ -109,7 +109,7 @@ def _together(making: Making, together: Together, standing: Standing) -> None:
         small = codes < 0  # not in a wide domain: its parts lie inside the node
         refused = small & ~view.promised
         making.single += [blocks] if small.any() else []
-        codes = np.where(small, int(codes.max(initial=-1)) + 1 + np.arange(len(codes)), codes)
+        codes = own(codes)
     else:
         refused = codes < 0
     if pinned is not None:
@@ -161,8 +161,7 @@ def _max_per(making: Making, request: Request, standing: Standing) -> tuple[int,
             if (codes < 0).all():
                 continue
         else:
-            alone = codes < 0
-            codes = np.where(alone, int(codes.max(initial=-1)) + 1 + np.arange(len(codes)), codes)
+            codes = own(codes)
         taken = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
         for stay in standing.members:
             if codes[stay.row] >= 0 and (rule.scope != Scope.NVLINK_DOMAIN or stay.has_gpus):
@@ -182,12 +181,13 @@ def _in_node(
 ) -> tuple[Ints, tuple[InNode | None, ...]]:
     """What binds members inside each node, by row: equal rules are one."""
     view, count = making.view, len(making.blocks.roles)
+    in_wide = view.topology.in_wide
     gpus, nothing = tuple(role.gpus for role in making.blocks.roles), (-1,) * count
     rules: dict[InNode | None, int] = {None: 0}
     found = np.zeros(len(view.names), np.int64)
 
     def index(row: int) -> int:
-        wide, domains = view.wide[row] >= 0, len(view.shapes[view.shape[row]].domains)
+        wide, domains = in_wide[row], len(view.shapes[view.shape[row]].domains)
         pins = making.pinned.get(row, {})
         rule = InNode(
             gpus,
@@ -206,7 +206,7 @@ def _in_node(
         return rules.setdefault(None if free and not rule.binds_domains else rule, len(rules))
 
     elsewhere = np.delete(np.arange(len(found)), list(standing.masks))
-    code = view.shape[elsewhere] * 2 + (view.wide[elsewhere] >= 0)
+    code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
     for line in (*(here for here, _, _ in making.apart), *(most for most, _ in making.limits)):
         values, dense = np.unique(line[elsewhere], return_inverse=True)
         code = np.unique(code * len(values) + dense, return_inverse=True)[1]

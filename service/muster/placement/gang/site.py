@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.node import Resources
-from muster.domain.request import Request, Role, Scope
+from muster.domain.request import Request, Role
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import admits
-from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, Parts, columns, gpus_in
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, columns, gpus_in
 from muster.placement.cluster.fabric import Shape
+from muster.placement.cluster.topology import Domains
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.rules import Rules, rules_of
 from muster.placement.gang.standing import Standing, standing_of
@@ -104,7 +105,7 @@ class Site:
     def scopes(self) -> tuple[str, ...]:
         """The scopes whose parts tell nodes apart."""
         gpus = any(takes_gpus(role) and role.members for role in self.roles)
-        return (*self.levels, WIDE) if gpus and self.columns.wide_names else self.levels
+        return (*self.levels, WIDE) if gpus and self.columns.wide_domains.names else self.levels
 
     @property
     def plain(self) -> bool:
@@ -148,14 +149,14 @@ class Site:
         """How choices of its GPUs count."""
         rule = self.rules.node_rules[self.rules.in_node[row]]
         here = any(stay.row == row and stay.has_gpus for stay in self.standing.members)
-        wide, nvswitch = self.columns.wide[row] >= 0, self.columns.label(NVSWITCH)
+        wide, nvswitch = self.columns.topology.in_wide[row], self.columns.label(NVSWITCH)
         return On(self.costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), here)
 
     def kinds_of(self, rows: Ints) -> Ints:
         """[line, node]: what tells nodes apart by their GPUs, and by how choices of these count."""
         view = self.columns
         lines: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], self.rules.in_node[rows]]
-        lines += [view.promised[rows], view.wide[rows] >= 0]
+        lines += [view.promised[rows], view.topology.in_wide[rows]]
         if self.costs:
             lines += [*view.gpu_memory[:, rows], _is_true(view.label(NVSWITCH))[rows]]
         return np.stack([line.astype(np.int64) for line in lines])
@@ -201,7 +202,7 @@ NO_SUCH = -2
 """The code of no value: those of nodes begin at −1, for no label."""
 
 
-def _is_true(label: Parts) -> Bools:
+def _is_true(label: Domains) -> Bools:
     """By row, whether the label says so."""
     return np.asarray(label.codes == label.index.get("true", NO_SUCH))
 
@@ -232,7 +233,7 @@ def site_with(
         blocks.roles,
         admits,
         room,
-        levels_of(view),
+        view.topology.scopes,
         standing,
         rules,
         admitted,
@@ -302,21 +303,6 @@ def room_of(view: Columns, role: Role) -> Ints:
     if role.slice:
         room = np.minimum(room, slice_room(view.gpu_memory, ask_of(role)))
     return room
-
-
-def levels_of(view: Columns) -> tuple[str, ...]:
-    """The levels above the node that mean something in this cluster, widest first.
-
-    A scope whose label no node carries is no level (a cluster without zone labels has no zones to cross);
-    where some carry it, each node without it counts as a part of its own.
-    """
-    return tuple(level.scope for level in view.levels if view.part(level.scope).names)
-
-
-def crossing_scopes(view: Columns, gpus: bool) -> tuple[str, ...]:
-    """The scopes whose touched parts are counted, widest first. cpu-only gangs touch no NVLink domain."""
-    domain = (Scope.NVLINK_DOMAIN.value,) if gpus else ()
-    return (*levels_of(view), Scope.NODE.value, *domain)
 
 
 def fits_at_once(site: Site, need: Counts) -> Bools:

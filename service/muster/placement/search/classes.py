@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from muster.placement.cluster.columns import Bools, Ints, Parts
+from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.mixes import Mixes, mixes_on
 from muster.placement.gang.site import Counts, Site
@@ -34,13 +34,10 @@ class Cells:
 
 def parts_by_row(site: Site, scope: str, rows: Ints) -> Ints:
     """The part of a scope by row: FREE for no wide domain; a node without the label is a part of its own."""
-    view = site.columns
     if scope in site.rules.cells:
         return site.rules.cells[scope][rows]
-    parts = Parts(view.wide, view.wide_names) if scope == WIDE else view.part(scope)
-    codes = parts.codes.astype(np.int64)
-    if scope != WIDE:
-        codes = np.where(codes < 0, len(parts.names) + np.arange(len(codes)), codes)
+    topology = site.columns.topology
+    codes = topology.index(scope) if scope == WIDE else topology.index_or_own(scope)
     if site.standing:
         codes = np.where(np.isin(codes, codes[list(site.standing.touching(scope))]), FREE, codes)
     return codes[rows]
@@ -114,7 +111,7 @@ def fine(site: Site, problem: Problem) -> tuple[Problem, bool]:
     shape, free, wide = (
         view.shape[rows].tolist(),
         view.free_gpus[rows].tolist(),
-        (view.wide[rows] >= 0).tolist(),
+        view.topology.in_wide[rows].tolist(),
     )
     ruled, node_rules = site.rules.in_node[rows].tolist(), site.rules.node_rules
     tables: list[Table | None] = []

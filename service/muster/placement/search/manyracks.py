@@ -49,7 +49,7 @@ class RackTables:
             wider = "wider parts are to be counted first"
             return Declined(wider if known.left else "one part of the narrowest level holds all members")
         (role,) = plan.active
-        if takes_gpus(site.roles[role]) and (site.columns.wide[known.rows] >= 0).any():
+        if takes_gpus(site.roles[role]) and site.columns.topology.in_wide[known.rows].any():
             return Declined("NVLink domains over several nodes are to be counted")
         with budget.phase("sets"):
             shares = over_racks(site, known, role, plan.need[role])

@@ -8,7 +8,7 @@ import numpy as np
 
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import ALL_GPUS, Ints
-from muster.placement.cluster.fabric import INSIDE
+from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.mixes import mixes_on
 from muster.placement.gang.site import Counts, Site
 from muster.placement.limits import Budget
@@ -96,9 +96,9 @@ def _inside_nodes(site: Site, scopes: tuple[str, ...], need: Counts) -> Most | N
         usable &= np.isin(np.arange(len(usable)), list(site.standing.masks)) & (len(site.standing.masks) == 1)
     for scope in scopes:
         if scope not in (*INSIDE, Scope.NODE):
-            usable &= view.part(scope).codes >= 0
+            usable &= view.topology.index(scope) >= 0
     if Scope.NODE not in scopes and Scope.GPU not in scopes:
-        usable &= view.wide < 0  # wide domains are regions
+        usable &= ~view.topology.in_wide  # wide domains are regions
     rows, masks = list[Ints](), list[Ints]()
     for shape in np.unique(view.shape[usable]).tolist():
         of_shape = np.flatnonzero(usable & (view.shape == shape))

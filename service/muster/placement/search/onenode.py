@@ -9,7 +9,7 @@ import numpy as np
 
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Ints
-from muster.placement.cluster.fabric import INSIDE
+from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.mixes import mixes_on
 from muster.placement.gang.site import Counts, Site, fits_at_once
 from muster.placement.gpus.choices import NODE_TIME, choices
@@ -74,12 +74,12 @@ def on_one_node(
         fits &= np.isin(np.arange(len(fits)), list(site.standing.masks))
     for scope in scopes:
         if scope not in (*INSIDE, Scope.NODE):
-            fits &= view.part(scope).codes >= 0
+            fits &= view.topology.index(scope) >= 0
     for rule in site.request.max_per:
         wide = rule.scope == Scope.NVLINK_DOMAIN
         members = sum(n for n, role in zip(need, site.roles, strict=True) if takes_gpus(role) or not wide)
         if rule.scope not in (Scope.NODE, Scope.GPU) and members + len(site.standing.members) > rule.members:
-            fits &= (view.wide < 0) if wide and not site.sliced else False
+            fits &= ~view.topology.in_wide if wide and not site.sliced else False
     rows = np.flatnonzero(fits)
     if not len(rows):
         return None, True
@@ -91,13 +91,13 @@ def on_one_node(
     if site.costs:
         return _sharing(site, rows, need, narrow, (left, priced), budget)
     best: tuple[tuple[int, ...], Share] | None = None
-    levels = quality_levels(site.costs)
+    levels, in_wide = quality_levels(site.costs), view.topology.in_wide
     for i in _alike(site, rows, left, priced):
         row, fit = int(rows[i]), int(left[i])
         for allowed in parts_inside(site, row, narrow):
             for chosen, spread in _sets(site, row, need, size, allowed):
                 worth = {
-                    "domains": int(size > 0) if view.wide[row] >= 0 else chosen.domains,
+                    "domains": int(size > 0) if in_wide[row] else chosen.domains,
                     **_worth(chosen, priced, i, fit),
                 }
                 key = (*value_of(levels, worth), row, allowed)
@@ -196,7 +196,7 @@ def at_least(site: Site, rows: Ints, mixes: tuple[Counts, ...]) -> Ints:
     if site.standing:  # then what the gang has there counts, and few nodes are looked at
         found[:] = -LARGEST
         return found
-    shape, wide = view.shape[rows], view.wide[rows] >= 0
+    shape, wide = view.shape[rows], view.topology.in_wide[rows]
     for code, in_wide in sorted(set(zip(shape.tolist(), wide.tolist(), strict=True))):
         here = np.flatnonzero((shape == code) & (wide == in_wide))
         of_shape = view.shapes[code]

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.site import Site
@@ -174,7 +175,7 @@ def in_one_rack(site: Site, found: Regions, role: int, need: int) -> tuple[Share
 def hopeful_nodes(site: Site, found: Regions, role: int, need: int) -> Hopeful | None:
     """What is left to look at in these regions; None where wide NVLink domains are to be counted."""
     nodes, rows, region, cap = _fewest_nodes(found, need)
-    wide = site.columns.wide[rows]
+    wide = site.columns.topology.index(Scope.NVLINK_DOMAIN)[rows]
     if takes_gpus(site.roles[role]) and (wide >= 0).any():
         one_each = len(np.unique(np.stack([region, wide]), axis=1)[0]) == len(np.unique(region))
         if not one_each or (wide < 0).any():

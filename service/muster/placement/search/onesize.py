@@ -95,7 +95,7 @@ class OneSize:
     def dealt(self, site: Site, shares: Iterable[Share]) -> tuple[Share, ...]:
         """Shares of units as shares of the members, the largest first, along the fabric: so each role lies
         together. () where they do not hold the members."""
-        levels = [site.columns.part(level).codes for level in site.levels]
+        levels = [site.columns.topology.index(level) for level in site.levels]
         roles = sorted(np.flatnonzero(self.sizes).tolist(), key=lambda role: -self.sizes[role])
         left, found = list(self.need), []
         for share in sorted(shares, key=lambda share: (*(codes[share.row] for codes in levels), share.row)):

@@ -6,7 +6,6 @@ import numpy as np
 
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Ints
-from muster.placement.cluster.fabric import INSIDE
 from muster.placement.gang.site import Counts, Site
 
 NOWHERE = -1
@@ -23,7 +22,7 @@ def regions(site: Site, scopes: tuple[str, ...], need: Counts) -> Ints:
         if scope in (Scope.NODE, Scope.GPU):
             usable &= False
             continue
-        part = view.wide if scope in INSIDE else view.part(scope).codes
+        part = view.topology.index(scope)
         usable &= part >= 0
         if site.standing:
             holding = site.standing.parts(view, scope)
