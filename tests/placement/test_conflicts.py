@@ -57,7 +57,7 @@ from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.causes import conflict_of, explained
 from muster.placement.explain.enough import Oracle
 from muster.placement.explain.minimal import irreducible
-from muster.placement.gang.site import site_of
+from muster.placement.gang.instance import instance_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.place import place
 from tests.placement import naive
@@ -120,11 +120,11 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
     snapshot, request = without_taints(data.draw(worlds(*FEATURES[name])))
     if fits(snapshot, request):
         return
-    site, limits = site_of(snapshot, request, {}), Limits(deterministic_time=60)
-    assumptions = Assumptions(site, {})
+    instance, limits = instance_of(snapshot, request, {}), Limits(deterministic_time=60)
+    assumptions = Assumptions(instance, {})
     conflict = conflict_of(assumptions, Oracle(Budget(limits)), proven=False)
     assert conflict is not None
-    causes = explained(site, limits, Budget(limits), proven=True).causes
+    causes = explained(instance, limits, Budget(limits), proven=True).causes
     assert {each.kind for each in conflict.kept} == {k for cause in causes for k in told_by(cause, request)}
     told = conflict.kept | conflict.roles
     assert not fits(*relaxed(snapshot, request, assumptions.all - told)), told

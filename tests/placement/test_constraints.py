@@ -149,7 +149,7 @@ def test_what_is_hard_to_prove_is_placed() -> None:
 
 
 def test_many_roles_one_a_host() -> None:
-    """There are more mixes of fourteen roles than are looked at, and one a host leaves fourteen."""
+    """There are more packings of fourteen roles than are looked at, and one a host leaves fourteen."""
     request = gang("1 x 1 GPU")
     roles = tuple(
         replace(request.roles[0], name=f"r{i}", members=(Member(f"r{i}", f"r{i}"),)) for i in range(14)

@@ -15,13 +15,13 @@ from muster.domain.request import Member
 from muster.placement import place as planner
 from muster.placement.explain import enough
 from muster.placement.explain.joint import most_together
-from muster.placement.gang.site import Site
+from muster.placement.gang.instance import Instance
 from muster.placement.limits import MOST_ROLES
 from muster.placement.place import Limits, place
 from muster.placement.search import members
 from muster.placement.search.plan import Found
-from muster.placement.search.prices import MOST_OF_PAIRS, prices
 from muster.placement.search.search import search
+from muster.placement.search.surrogate_bounds import MOST_OF_PAIRS, prices
 from tests.placement.drawings import cluster, gang
 
 CLUSTER = """
@@ -119,7 +119,7 @@ def test_once_the_wall_clock_is_spent_no_more_is_counted_to_explain_a_refusal(
 def test_more_roles_than_are_planned_together_are_refused_before_any_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(planner, "site_of", None)  # nothing is looked at
+    monkeypatch.setattr(planner, "instance_of", None)  # nothing is looked at
     request = gang("1 x 1 GPU")
     roles = tuple(replace(request.roles[0], name=f"r{n}") for n in range(MOST_ROLES + 1))
     decision = place(cluster(": a[8]"), replace(request, roles=roles))
@@ -135,10 +135,10 @@ def test_as_many_roles_as_are_allowed_are_planned() -> None:
 
 @pytest.mark.parametrize("roles", [2, 8, 9, 40, 300])
 def test_prices_are_few_for_any_number_of_roles(roles: int) -> None:
-    site = SimpleNamespace(
+    instance = SimpleNamespace(
         roles=[SimpleNamespace(gpus=1)] * roles, asks=[SimpleNamespace(units=0, gpus=1)] * roles
     )
-    found = prices(cast(Site, site), (2,) * roles)
+    found = prices(cast(Instance, instance), (2,) * roles)
     assert len(found) <= roles + 3 + MOST_OF_PAIRS
     assert all(len(price) == roles and any(price) for price in found)
 

@@ -13,9 +13,9 @@ from muster.domain.decision import Decision, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import Limits, place
-from muster.placement.search import manyracks, onerack, search
-from muster.placement.search.onerack import NEVER
-from muster.placement.search.rackchoice import RackChoice
+from muster.placement.search import multi_domain, node_tables, search
+from muster.placement.search.domain_choice import RackChoice
+from muster.placement.search.node_tables import NEVER
 from tests.placement import naive
 from tests.placement.drawings import cluster, gang
 
@@ -81,7 +81,7 @@ def test_the_tables_are_as_good_as_the_solver(table: str, monkeypatch: pytest.Mo
             )
 
 
-@pytest.mark.parametrize("table", [onerack, manyracks], ids=["nodes of a rack", "racks"])
+@pytest.mark.parametrize("table", [node_tables, multi_domain], ids=["nodes of a rack", "racks"])
 def test_what_is_too_large_is_left_to_the_solver(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, request = drawn(random.Random(1))
     best = place(snapshot, request)

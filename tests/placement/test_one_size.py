@@ -15,11 +15,11 @@ from muster.domain.decision import Placed
 from muster.domain.node import Resources
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import Snapshot
-from muster.placement.gang.site import Site, site_of
+from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.place import Limits, place
-from muster.placement.search.onesize import OneSize, one_size
 from muster.placement.search.plan import Share
+from muster.placement.search.role_aggregation import Aggregation, aggregated_roles
 from tests.placement import naive
 from tests.placement.drawings import RESOURCE, cluster, gang
 from tests.placement.test_many_racks import racks_drawn, without
@@ -50,10 +50,10 @@ SIZES = {
 }
 
 
-def seen(snapshot: Snapshot, request: Request) -> tuple[Site, OneSize | None]:
-    site = site_of(snapshot, request, {})
-    alike = one_size(site, site.need)
-    return site, alike if isinstance(alike, OneSize) else None
+def seen(snapshot: Snapshot, request: Request) -> tuple[Instance, Aggregation | None]:
+    instance = instance_of(snapshot, request, {})
+    alike = aggregated_roles(instance, instance.need)
+    return instance, alike if isinstance(alike, Aggregation) else None
 
 
 @pytest.mark.parametrize(("text", "sizes"), SIZES.values(), ids=SIZES.keys())
@@ -77,27 +77,28 @@ def test_members_are_dealt_out_wherever_they_fit(seed: int) -> None:
     rng = random.Random(seed)
     sizes = rng.choice([(1, 2), (2, 1), (1, 3), (1, 1), (4, 1, 2)])
     room = [rng.randint(1, 8) for _ in range(3)]
-    mixes = [
-        [mix for mix in product(range(9), repeat=len(sizes)) if _size(mix, sizes) == units] for units in room
+    packings = [
+        [packing for packing in product(range(9), repeat=len(sizes)) if _size(packing, sizes) == units]
+        for units in room
     ]
-    fitting = {tuple(map(sum, zip(*plan, strict=True))) for plan in product(*mixes)}
+    fitting = {tuple(map(sum, zip(*plan, strict=True))) for plan in product(*packings)}
     every = product(range(sum(room) + 1), repeat=len(sizes))
-    site, _ = seen(cluster(NODES), gang(" + ".join(f"1 x {size} GPU" for size in sizes)))
+    instance, _ = seen(cluster(NODES), gang(" + ".join(f"1 x {size} GPU" for size in sizes)))
     unit = sizes.index(1)
     shares = [
         Share(row, tuple(units if role == unit else 0 for role in range(len(sizes))), GpuSet(0, 0, 0, 0, 0))
         for row, units in enumerate(room)
     ]
-    for need in (mix for mix in every if _size(mix, sizes) == sum(room)):
-        dealt = OneSize(need, sizes, unit).dealt(site, shares)
+    for need in (packing for packing in every if _size(packing, sizes) == sum(room)):
+        dealt = Aggregation(need, sizes, unit).dealt(instance, shares)
         assert bool(dealt) == (need in fitting)
         if dealt:
             assert tuple(map(sum, zip(*(share.counts for share in dealt), strict=True))) == need
             assert [_size(share.counts, sizes) for share in dealt] == room
 
 
-def _size(mix: tuple[int, ...], sizes: tuple[int, ...]) -> int:
-    return sum(count * size for count, size in zip(mix, sizes, strict=True))
+def _size(packing: tuple[int, ...], sizes: tuple[int, ...]) -> int:
+    return sum(count * size for count, size in zip(packing, sizes, strict=True))
 
 
 def test_each_role_lies_together() -> None:
@@ -150,14 +151,14 @@ def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
 @pytest.mark.slow
 def test_as_one_role_they_are_placed_as_well_as_by_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, dealt, found = random.Random(7), list[bool](), []
-    whole = OneSize.dealt
+    whole = Aggregation.dealt
 
     def noted(*args: object) -> object:
         shares = whole(*args)  # type: ignore[arg-type]  # passed on as it comes
         dealt.append(bool(shares))
         return shares
 
-    monkeypatch.setattr(OneSize, "dealt", noted)
+    monkeypatch.setattr(Aggregation, "dealt", noted)
     for _ in range(60):
         snapshot, request = drawn(rng)
         found.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))

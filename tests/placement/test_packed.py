@@ -1,4 +1,4 @@
-"""Tables of what nodes have room for, beside looking at each mix."""
+"""Tables of what nodes have room for, beside looking at each packing."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ def test_a_table_has_room_for_what_fits_mix_by_mix(data: st.DataObject) -> None:
         return
     largest = found.largest()
     for kind in range(kinds):
-        mixes = tuple(
-            mix
-            for mix in product(*(range(cap + 1) for cap in caps[:, kind].tolist()))
-            if (each @ np.array(mix) <= free[:, kind]).all()
+        packings = tuple(
+            packing
+            for packing in product(*(range(cap + 1) for cap in caps[:, kind].tolist()))
+            if (each @ np.array(packing) <= free[:, kind]).all()
         )
         of_kind = zip(units[:, kind].tolist(), whole[:, kind].tolist(), strict=True)
-        fit, _ = fitting(asks, mixes, tuple(Gpu(*gpu) for gpu in of_kind))
-        assert found.every(kind).tolist() == sorted(list(mix) for mix in fit if any(mix))
+        fit, _ = fitting(asks, packings, tuple(Gpu(*gpu) for gpu in of_kind))
+        assert found.every(kind).tolist() == sorted(list(packing) for packing in fit if any(packing))
         assert sorted(largest[kind].tolist()) == sorted(
-            list(mix) for mix in fit if any(mix) and not any(_below(mix, other) for other in fit)
+            list(packing)
+            for packing in fit
+            if any(packing) and not any(_below(packing, other) for other in fit)
         )
-        assert all(found.holds(mix)[kind] == (mix in fit) for mix in mixes)
+        assert all(found.holds(packing)[kind] == (packing in fit) for packing in packings)
 
 
-def _below(mix: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return mix != other and all(a <= b for a, b in zip(mix, other, strict=True))
+def _below(packing: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return packing != other and all(a <= b for a, b in zip(packing, other, strict=True))

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from muster.placement.search.rackcounts import RackNodes
+from muster.placement.search.domain_counts import RackNodes
 
 LARGE = 10**9
 

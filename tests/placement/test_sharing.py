@@ -253,8 +253,8 @@ def test_first_fit_takes_the_first_gpu_with_room() -> None:
 def test_mixes_of_sizes_are_packed_not_summed() -> None:
     """Two GPUs of 8: 5 + 3 twice, but not 5 + 5 + 6, nor 3 slices of 5."""
     gpus = (Gpu(8, False), Gpu(8, True))
-    mixes = ((2, 2, 0), (3, 0, 0), (1, 0, 1), (1, 1, 1), (2, 0, 1))
-    kept, complete = fitting((Ask(1, 5), Ask(1, 3), Ask(1)), mixes, gpus)
+    packings = ((2, 2, 0), (3, 0, 0), (1, 0, 1), (1, 1, 1), (2, 0, 1))
+    kept, complete = fitting((Ask(1, 5), Ask(1, 3), Ask(1)), packings, gpus)
     assert kept == ((2, 2, 0), (1, 0, 1), (1, 1, 1))
     assert complete
 
@@ -302,10 +302,10 @@ def test_no_choice_is_better_than_its_bound(drawn: str, ask: Ask) -> None:
     least = Least(shape, view.gpu_memory, view.free_gpus, (ask,))
     node = NodeGpus(shape, place_of_a.free_gpus, place_of_a.free_memory)
     found = choices((ask,), tuple((n,) for n in range(1, 6)), node, On(COSTS))
-    assert len(found.mix)
-    for m in sorted(set(found.mix.tolist())):
+    assert len(found.packing)
+    for m in sorted(set(found.packing.tolist())):
         bound = least.of((m + 1,), COSTS, False)[:, 0].tolist()
-        best = found.mix.tolist().index(m)
+        best = found.packing.tolist().index(m)
         worth = [*found.costs[:, best], -found.weakest[best], -found.ring[best], found.damage[best]]
         assert bound <= worth
 

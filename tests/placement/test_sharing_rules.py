@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.reasons import NotSupported
 from muster.placement.explain.unsupported import unsupported
-from muster.placement.gang.site import site_of
+from muster.placement.gang.instance import instance_of
 from muster.placement.place import place
 from tests.placement.drawings import cluster, gang
 from tests.placement.test_properties import assert_as_good_as_trying_everything, examples
@@ -56,5 +56,5 @@ FEATURES = {
 @given(data=st.data())
 def test_as_good_as_trying_everything(name: str, data: st.DataObject) -> None:
     world = data.draw(worlds(*FEATURES[name]))
-    assume(unsupported(site_of(*world, {})) is None)
+    assume(unsupported(instance_of(*world, {})) is None)
     assert_as_good_as_trying_everything(*world)

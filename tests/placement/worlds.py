@@ -214,8 +214,8 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     if "slices" in features:
         world = draw(_sharing(world))
     if "typical" in features:
-        mix = (TypicalRequest(2, 1, 500), *draw(st.lists(_typical_requests(), max_size=4)))
-        world = World(replace(world.snapshot, typical=mix), world.request)
+        packing = (TypicalRequest(2, 1, 500), *draw(st.lists(_typical_requests(), max_size=4)))
+        world = World(replace(world.snapshot, typical=packing), world.request)
     world = draw(_between_pods(world, [*features]))
     for feature in ("running", "unknown running"):
         if feature in features:

@@ -16,7 +16,7 @@ from muster.domain.topology import mask_of
 from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import Place, narrow_to_wide, touched_domains
-from muster.placement.gang.standing import Standing, Stay, standing_of
+from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
 from muster.placement.gpus.damage import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
 from muster.placement.gpus.priced import is_priced, prices_of
@@ -40,11 +40,11 @@ def objective(
 
     Running members count where the gang as a whole does: parts, scopes, the links on nodes that get a new
     one."""
-    used, standing = used_gpus(members), standing_of(view, request)
+    used, existing = used_gpus(members), existing_of(view, request)
     spots = spots_of(view, used)
-    there = {view.names[row]: mask for row, mask in standing.masks.items()}
+    there = {view.names[row]: mask for row, mask in existing.masks.items()}
     values = [_worth(place, mask, there.get(place.name, 0)) for place, mask in spots]
-    parts = Held(view, spots, standing)
+    parts = Held(view, spots, existing)
     plan = Plan(request, members, view, values, parts)
     value = Objective(**{entry.shown: SHOWN[entry.shown](plan) for entry in OBJECTIVE if entry.shown})
     asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
@@ -168,11 +168,11 @@ class Held:
 
     view: Columns
     spots: list[tuple[Place, int]]
-    standing: Standing
+    existing: ExistingMembers
 
     def common(self, scope: str) -> frozenset[str]:
         """The parts of the scope that hold all."""
-        common = self.standing.parts(self.view, scope)
+        common = self.existing.parts(self.view, scope)
         for place, mask in self.spots:
             inside = frozenset(part for part, gpus in place.parts(scope) if mask & ~gpus == 0)
             common = inside if common is None else common & inside
@@ -185,16 +185,16 @@ class Held:
         touched: set[tuple[str, str]] = set()
         if scope == Scope.NVLINK_DOMAIN:
             names = set().union(*(touched_domains(place, mask) for place, mask in self.spots))
-            return len(names.union(*(self._touched_by(stay) for stay in self.standing.members)))
+            return len(names.union(*(self._touched_by(stay) for stay in self.existing.members)))
         for place in (
             *(place for place, _ in self.spots),
-            *(self.view.place(row) for row in self.standing.masks),
+            *(self.view.place(row) for row in self.existing.masks),
         ):
             part = place.name if scope == Scope.NODE else place.part(scope)
             touched.add((part, "" if part else place.name))
         return len(touched)
 
-    def _touched_by(self, stay: Stay) -> set[str]:
+    def _touched_by(self, stay: BoundMember) -> set[str]:
         place = self.view.place(stay.row)
         known = place.parts(Scope.NVLINK_DOMAIN)
         if stay.unknown:

@@ -20,8 +20,8 @@ from muster.placement.cluster.candidates import admits, refusal
 from muster.placement.cluster.columns import Bools, Columns, Ints, columns
 from muster.placement.cluster.topology import Place, place_of
 from muster.placement.evaluate import Held, objective, spots_of, used_gpus
-from muster.placement.gang.site import room_of
-from muster.placement.gang.standing import standing_of
+from muster.placement.gang.existing import existing_of
+from muster.placement.gang.instance import room_of
 from muster.placement.gpus.choices import choices
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
 from muster.placement.gpus.gpusets import best_sets, value_of
@@ -191,7 +191,7 @@ def _same_part(view: Columns, request: Request, placed: Placed) -> Bools:
     scope = request.required_scope
     if scope is None:
         return inside
-    held = Held(view, spots_of(view, used_gpus(placed.members)), standing_of(view, request))
+    held = Held(view, spots_of(view, used_gpus(placed.members)), existing_of(view, request))
     if not held.common(scope) or not placed.members:
         return ~inside
     row = view.row[placed.members[0].node]

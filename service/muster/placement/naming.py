@@ -14,7 +14,7 @@ from muster.domain.request import Member, Role, Scope
 from muster.domain.topology import bits
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.blocks import rank_key
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gpus.filling import dealt
 from muster.placement.gpus.gpusets import split
 from muster.placement.search.plan import Share
@@ -28,21 +28,21 @@ def in_rank_order(role: Role) -> list[Member]:
     return sorted(role.members, key=rank_key)
 
 
-def named(site: Site, shares: Iterable[Share]) -> tuple[MemberPlacement, ...]:
+def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement, ...]:
     """The members' places: consecutive ranks of a role together on a node, nodes in the order of the fabric.
 
     The result is in the order of roles, then ranks. Members that the shares do not count are left out, the
     last ranks first.
     """
-    shares, names, sliced = tuple(shares), site.columns.names, site.sliced
-    given = [_masks(site, share, sliced) for share in shares]
-    members = chain.from_iterable(map(in_rank_order, site.request.roles))
+    shares, names, sliced = tuple(shares), instance.columns.names, instance.sliced
+    given = [_masks(instance, share, sliced) for share in shares]
+    members = chain.from_iterable(map(in_rank_order, instance.request.roles))
     order = {member.uid: i for i, member in enumerate(members)}
     placed: list[tuple[int, MemberPlacement]] = []
-    for block, (role, ask) in enumerate(zip(site.roles, site.asks, strict=True)):
+    for block, (role, ask) in enumerate(zip(instance.roles, instance.asks, strict=True)):
         here = [i for i, masks in enumerate(given) if masks[block]]
         queue = iter(sorted(role.members, key=lambda member: order[member.uid]))
-        for i in _along_fabric(site, block, here, np.array([shares[i].row for i in here], np.int64)):
+        for i in _along_fabric(instance, block, here, np.array([shares[i].row for i in here], np.int64)):
             node = names[shares[i].row]
             for mask, member in zip(given[i][block], queue, strict=False):
                 place = MemberPlacement(member.uid, member.name, role.name, node, _indices(mask), ask.units)
@@ -59,26 +59,26 @@ def _indices(mask: int) -> tuple[int, ...]:
     return tuple(bits(mask))
 
 
-def _along_fabric(site: Site, block: int, shares: list[int], rows: Ints) -> list[int]:
+def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints) -> list[int]:
     """The shares, one a row: nodes of one part of a segment's scope stay together, then those of one zone,
     one rack, one domain."""
-    view = site.columns
-    segments = [site.rules.cells[name][rows] for name in site.rules.order[block]]
-    levels = [view.topology.index(level)[rows] for level in site.levels]
+    view = instance.columns
+    segments = [instance.rules.cells[name][rows] for name in instance.rules.order[block]]
+    levels = [view.topology.index(level)[rows] for level in instance.levels]
     nvlink = view.topology.index(Scope.NVLINK_DOMAIN)[rows]
     order = np.lexsort(np.stack([*segments, *levels, nvlink, rows])[::-1])
     return [shares[i] for i in order.tolist()]
 
 
-def _masks(site: Site, share: Share, sliced: bool) -> list[list[int]]:
+def _masks(instance: Instance, share: Share, sliced: bool) -> list[list[int]]:
     """By block, the GPUs of each of its members on the node: first those that are bound to a domain, domain
     by domain, then the rest."""
-    gpus = [role.gpus for role in site.roles]
-    shape = site.columns.shapes[site.columns.shape[share.row]]
+    gpus = [role.gpus for role in instance.roles]
+    shape = instance.columns.shapes[instance.columns.shape[share.row]]
     given: list[list[int]] = [[] for _ in gpus]
     left = share.gpus.mask & ~share.shared
     if sliced:
-        for block, masks in enumerate(_slices(site, share)):
+        for block, masks in enumerate(_slices(instance, share)):
             given[block] += masks
     for domain, inside in enumerate(shape.domains if any(share.spread) else ()):
         bound = [
@@ -103,12 +103,12 @@ def _masks(site: Site, share: Share, sliced: bool) -> list[list[int]]:
     return given
 
 
-def _slices(site: Site, share: Share) -> list[list[int]]:
+def _slices(instance: Instance, share: Share) -> list[list[int]]:
     """By block, the GPUs of each of its members that shares some. Their places are dealt out in turn, GPU by
     GPU: no GPU has more of a block's places than members, so each member's are of different ones."""
     given: list[list[int]] = []
-    dealt_out = dealt(site.asks, share.counts, site.gpus_on(share.row), share.shared)
-    for ask, count, by_gpu in zip(site.asks, share.counts, dealt_out, strict=True):
+    dealt_out = dealt(instance.asks, share.counts, instance.gpus_on(share.row), share.shared)
+    for ask, count, by_gpu in zip(instance.asks, share.counts, dealt_out, strict=True):
         places = [gpu for gpu, slices in enumerate(by_gpu) for _ in range(slices)]
         members = [sum(1 << gpu for gpu in places[i::count]) for i in range(count)] if ask.units else []
         given.append(members)

@@ -14,7 +14,7 @@ from muster.placement.evaluate import objective
 from muster.placement.explain.causes import explained
 from muster.placement.explain.enough import too_small
 from muster.placement.explain.unsupported import unsupported
-from muster.placement.gang.site import Site, site_of
+from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.naming import named
 from muster.placement.search.members import best_for_most, for_fewer
@@ -47,25 +47,25 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
         return Unplaceable(request.gang, (TooManyRoles(roles, limits.most_roles),))
     budget = Budget(limits)
     with budget.phase("scan"):
-        site = site_of(snapshot, request, limits.excluded)
-    refused = unsupported(site)
+        instance = instance_of(snapshot, request, limits.excluded)
+    refused = unsupported(instance)
     if refused is not None:
         return Unplaceable(request.gang, (refused,))
     with budget.phase("scan"):  # one role is counted as quickly
-        hopeless = sum(map(bool, site.need)) > 1 and too_small(site, request.required_scope)
-    site, found = for_fewer(site, budget, Found(())) if hopeless else best_for_most(site, budget)
+        hopeless = sum(map(bool, instance.need)) > 1 and too_small(instance, request.required_scope)
+    instance, found = for_fewer(instance, budget, Found(())) if hopeless else best_for_most(instance, budget)
     if not found.shares:
         with budget.phase("explain"):
-            return explained(site, limits, budget, proven=found.gap is None)
-    return _checked(site, snapshot, found, budget)
+            return explained(instance, limits, budget, proven=found.gap is None)
+    return _checked(instance, snapshot, found, budget)
 
 
-def _checked(site: Site, snapshot: Snapshot, found: Found, budget: Budget) -> Placed:
-    members = named(site, found.shares)
-    value, scope, part = objective(site.request, members, site.columns)
+def _checked(instance: Instance, snapshot: Snapshot, found: Found, budget: Budget) -> Placed:
+    members = named(instance, found.shares)
+    value, scope, part = objective(instance.request, members, instance.columns)
     proven = found.gap is None and not budget.truncated
     placed = Placed(
-        gang=site.request.gang,
+        gang=instance.request.gang,
         members=members,
         objective=value,
         scope_reached=scope,
@@ -77,7 +77,7 @@ def _checked(site: Site, snapshot: Snapshot, found: Found, budget: Budget) -> Pl
         steps=found.steps,
     )
     with budget.phase("verify"):
-        violations = verify(snapshot, site.request, placed)
+        violations = verify(snapshot, instance.request, placed)
     if violations:
         raise PlacementDefect(violations)
     return placed

@@ -14,7 +14,7 @@ from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.explain.emptied import amount_of, emptied, partly, resources_of
 from muster.placement.explain.refusals import refused_by, resource_missing
-from muster.placement.gang.site import Site, room_of, site_with
+from muster.placement.gang.instance import Instance, instance_with, room_of
 
 
 class Kind(Enum):
@@ -51,15 +51,15 @@ class World:
     admitted: Mapping[str, Bools]
     room: Mapping[str, Ints]
     """Role → how many members of it each node [row] has room for, whether it admits them or not."""
-    bare: Site
-    """What all sites have in common that no rule binds."""
+    bare: Instance
+    """What all instances have in common that no rule binds."""
 
     @property
-    def site(self) -> Site:
+    def instance(self) -> Instance:
         """As the planner sees it."""
         request = self.request
         if bound(request):
-            return site_with(self.view, request, self.admitted)
+            return instance_with(self.view, request, self.admitted)
         admits = np.stack([self.admitted[role.name] for role in request.roles])
         room = np.where(admits, np.stack([self.room[role.name] for role in request.roles]), 0)
         return replace(
@@ -133,9 +133,9 @@ DROP: Mapping[Kind, Callable[[Request, Assumption], Request]] = {
 class Assumptions:
     """All that a request assumes of a cluster."""
 
-    def __init__(self, site: Site, excluded: Mapping[tuple[str, str], str]) -> None:
-        view, request = site.columns, site.request
-        self._site, self.view = site, view
+    def __init__(self, instance: Instance, excluded: Mapping[tuple[str, str], str]) -> None:
+        view, request = instance.columns, instance.request
+        self._site, self.view = instance, view
         self.request = replace(request, min_member=min(request.min_member, request.size))
         self.roles: tuple[Role, ...] = tuple(role for role in request.roles if role.members)
         self.refused = {role.name: refused_by(view, role, excluded) for role in self.roles}
@@ -203,8 +203,8 @@ class Assumptions:
         return self._worlds[kept]
 
     @cached_property
-    def _bare(self) -> Site:
-        """A site that no rule binds."""
+    def _bare(self) -> Instance:
+        """A instance that no rule binds."""
         if not bound(self.request):
             return self._site
         roles = tuple(
@@ -213,7 +213,7 @@ class Assumptions:
         )
         request = replace(self.request, roles=roles, max_per=(), running=(), constraints=())
         everywhere = np.ones(len(self.view.names), np.bool_)
-        return site_with(self.view, request, {role.name: everywhere for role in roles})
+        return instance_with(self.view, request, {role.name: everywhere for role in roles})
 
     @cached_property
     def _empty(self) -> Columns:

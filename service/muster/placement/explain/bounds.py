@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.placement.cluster.columns import LARGEST, Ints
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.model.problem import MaxPerPart, Problem, RoleScope, Segments
 from muster.placement.search.classes import REGION
 
@@ -26,14 +26,14 @@ SLACK = 1e-9
 """Sums of bytes over thousands of nodes are no exact floats: bounds are rounded the safe way."""
 
 
-def by_sums(site: Site, rows: Ints, part: Ints, need: Counts) -> Ints:
+def by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
     """By part, no fewer members than it holds: role by role, and resource by resource, the smallest members
     first. Exact for one role that no model rule binds. `part` is that of each of the rows."""
     parts, active = int(part.max()) + 1, [r for r, count in enumerate(need) if count]
-    caps = np.minimum(site.room[:, rows], np.array(need)[:, None])
+    caps = np.minimum(instance.room[:, rows], np.array(need)[:, None])
     most = np.stack([np.minimum(np.bincount(part, caps[r], parts), need[r]) for r in active])
     upper = most.sum(axis=0)
-    for asked, free in _resources(site, rows, active) if len(active) > 1 else ():
+    for asked, free in _resources(instance, rows, active) if len(active) > 1 else ():
         usable = np.minimum(np.maximum(0, free), asked @ caps[active].astype(np.float64))
         left = np.bincount(part, usable, parts) * (1 + SLACK)
         held = np.zeros(parts)
@@ -44,7 +44,7 @@ def by_sums(site: Site, rows: Ints, part: Ints, need: Counts) -> Ints:
     return np.asarray(upper, np.int64)
 
 
-def by_filling(site: Site, rows: Ints, part: Ints, need: Counts) -> Ints:
+def by_filling(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
     """By part, no more members than it holds, where nothing binds these to each other: role after role, those
     of most GPUs first, node after node."""
     order = np.argsort(part, kind="stable")
@@ -52,11 +52,11 @@ def by_filling(site: Site, rows: Ints, part: Ints, need: Counts) -> Ints:
     begins = np.flatnonzero(np.diff(part, prepend=-1))
     of_part = np.diff([*begins, len(part)])
     active = [r for r, count in enumerate(need) if count]
-    active.sort(key=lambda r: (-site.roles[r].gpus, -site.roles[r].resources.cpu_milli))
-    resources = _resources(site, rows, active)
+    active.sort(key=lambda r: (-instance.roles[r].gpus, -instance.roles[r].resources.cpu_milli))
+    resources = _resources(instance, rows, active)
     placed = np.zeros(int(part.max()) + 1, np.int64)
     for i, r in enumerate(active):
-        room = np.minimum(site.room[r][rows], need[r])
+        room = np.minimum(instance.room[r][rows], need[r])
         for asked, free in resources:
             if asked[i]:
                 room = np.minimum(room, np.maximum(0, free) // int(asked[i]))
@@ -69,31 +69,31 @@ def by_filling(site: Site, rows: Ints, part: Ints, need: Counts) -> Ints:
     return placed
 
 
-def _resources(site: Site, rows: Ints, active: Sequence[int]) -> list[tuple[Ints, Ints]]:
+def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tuple[Ints, Ints]]:
     """What a member of each of these roles takes of a resource, and what is free of it by row. So are the
     members that rules leave a node."""
-    view, roles = site.columns, [site.roles[r] for r in active]
+    view, roles = instance.columns, [instance.roles[r] for r in active]
     each = [
         ([role.gpus for role in roles], view.free_count),
         ([min(role.resources.cpu_milli, LARGEST) for role in roles], view.cpu),
         ([min(role.resources.memory_bytes, LARGEST) for role in roles], view.memory),
         ([min(max(1, role.resources.pods), LARGEST) for role in roles], view.pods),
-        *(([role.resources.other(name) for role in roles], view.other(name)) for name in site.others),
+        *(([role.resources.other(name) for role in roles], view.other(name)) for name in instance.others),
     ]
     left = np.array(
-        [LARGEST if rule is None or rule.most < 0 else rule.most for rule in site.rules.node_rules]
+        [LARGEST if rule is None or rule.most < 0 else rule.most for rule in instance.rules.node_rules]
     )
     if left.min() < LARGEST:
-        each.append(([1] * len(roles), left[site.rules.in_node]))
+        each.append(([1] * len(roles), left[instance.rules.in_node]))
     return [(np.array(asked, np.int64), free[rows]) for asked, free in each if any(asked)]
 
 
-def by_mixes(problem: Problem, unit: int) -> tuple[Ints, bool]:
+def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
     """By part (REGION), no fewer members than it holds, from what its nodes take at once and what the rules
     leave of that; and whether it holds so many. One role's members come in multiples of `unit` on any node.
 
     Whatever the discounts of the roles: members are worth no more than what is discounted of all that are
-    needed, and what the best mix of each node is worth at the discounted price.
+    needed, and what the best packing of each node is worth at the discounted price.
     """
     need, counts = np.array(problem.need), problem.patterns.counts
     active = np.flatnonzero(need)

@@ -35,18 +35,18 @@ from muster.placement.explain.enough import Oracle
 from muster.placement.explain.minimal import irreducible
 from muster.placement.explain.refusals import resource_missing
 from muster.placement.explain.relaxations import relaxations
-from muster.placement.explain.running import begun_segment, standing, where_they_run
+from muster.placement.explain.running import begun_segment, existing, where_they_run
 from muster.placement.explain.shortage import RULES, shortage
-from muster.placement.gang.site import Site
+from muster.placement.gang.instance import Instance
 from muster.placement.limits import Budget, Limits
 
 Forbids = Callable[[Collection[Assumption]], bool]
 
 
-def explained(site: Site, limits: Limits, budget: Budget, proven: bool) -> Unplaceable:
+def explained(instance: Instance, limits: Limits, budget: Budget, proven: bool) -> Unplaceable:
     """The causes that forbid the gang, and what would help; called only when no plan was found."""
-    gang, spare = site.request.gang, Budget(limits)  # explaining has as much time as searching had
-    assumptions = Assumptions(site, limits.excluded)
+    gang, spare = instance.request.gang, Budget(limits)  # explaining has as much time as searching had
+    assumptions = Assumptions(instance, limits.excluded)
     conflict = conflict_of(assumptions, Oracle(spare), proven)
     if conflict is None:
         return Unplaceable(gang, (NotDecided(budget.truncated or spare.truncated),))
@@ -121,7 +121,7 @@ def _fit(conflict: Conflict) -> tuple[int | None, int]:
 
 def _joining(conflict: Conflict, scope: str, role: str | None = None) -> Iterator[Cause]:
     """That others must join those that run, of this role or of all."""
-    stays = standing(conflict, role)
+    stays = existing(conflict, role)
     if stays:
         yield RunningElsewhere(scope, where_they_run(conflict, scope, stays), len(stays))
 
@@ -135,7 +135,7 @@ def _role_scope(conflict: Conflict, role: Role) -> Iterator[Cause]:
     alone = Conflict(
         conflict.assumptions, frozenset((Assumption(Kind.ROLE, role.name),)), conflict.kept, conflict.oracle
     )
-    stays, world = standing(conflict, role.name), alone.seen().within(scope)
+    stays, world = existing(conflict, role.name), alone.seen().within(scope)
     own = tuple(one for one in world.request.running if one.role == role.name)
     world = replace(world, request=replace(world.request, running=own))
     found = conflict.oracle.most(world)

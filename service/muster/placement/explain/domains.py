@@ -11,7 +11,7 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.emptied import CPU, GPU, free_of
-from muster.placement.explain.running import standing, where_they_run
+from muster.placement.explain.running import existing, where_they_run
 
 
 def domain_cause(conflict: Conflict, scope: str) -> Cause:
@@ -36,7 +36,7 @@ def no_such(conflict: Conflict, scope: str, role: Role | None = None) -> bool:
 
 def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:
     found = conflict.oracle.most(world)
-    role, stays = conflict.part_of_gang, standing(conflict)
+    role, stays = conflict.part_of_gang, existing(conflict)
     if stays:
         best = where_they_run(conflict, scope, stays)
     else:

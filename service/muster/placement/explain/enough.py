@@ -11,10 +11,10 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import World
 from muster.placement.explain.bounds import by_sums
 from muster.placement.explain.joint import Fit, most_together
-from muster.placement.gang.fewer import MAX_TRIES, shared_out
-from muster.placement.gang.site import Site
+from muster.placement.gang.instance import Instance
+from muster.placement.gang.member_subsets import MAX_TRIES, shared_out
 from muster.placement.limits import Budget
-from muster.placement.search.most import most
+from muster.placement.search.max_members import most
 from muster.placement.search.regions import regions
 
 MAX_COUNTED = 64
@@ -61,21 +61,25 @@ class Oracle:
     def _found(self, world: World, wanted: int | None) -> Fit:
         if self.budget.late:  # counting takes time too, and many worlds are asked about
             return Fit(0, "", False)
-        site = world.site
+        instance = world.instance
         if any(role.segments for role in world.request.roles):
-            return self._in_segments(world, site, wanted)
-        return self._of(world, site, wanted)
+            return self._in_segments(world, instance, wanted)
+        return self._of(world, instance, wanted)
 
-    def _of(self, world: World, site: Site, wanted: int | None) -> Fit:
-        """The most members of the site."""
+    def _of(self, world: World, instance: Instance, wanted: int | None) -> Fit:
+        """The most members of the instance."""
         scope = world.request.required_scope
         if scope in (*INSIDE, Scope.NODE):
-            found = most(site, world.scopes, site.need, self.budget)
+            found = most(instance, world.scopes, instance.need, self.budget)
             return Fit(found.members, found.part, found.proven)
-        part = regions(site, world.scopes, site.need) if site.standing else world.view.topology.regions(scope)
-        return most_together(site, scope, part, site.need, self.budget, wanted)
+        part = (
+            regions(instance, world.scopes, instance.need)
+            if instance.existing
+            else world.view.topology.regions(scope)
+        )
+        return most_together(instance, scope, part, instance.need, self.budget, wanted)
 
-    def _in_segments(self, world: World, site: Site, wanted: int | None) -> Fit:
+    def _in_segments(self, world: World, instance: Instance, wanted: int | None) -> Fit:
         """Who is left out changes what the rest may do, so each number of members is a problem of its own.
         The last of those that fit can always be left out: so numbers are halved."""
         best, proven = Fit(0, "", True), True
@@ -86,12 +90,12 @@ class Oracle:
         size = role.segments[0].size if role.segments else 0
         if wanted is None and len(world.request.roles) == 1 and not world.request.running and high >= size:
             # Its whole segments are counted at once, and one more does not fit.
-            best = self._of(world, site.keeping({role.name: high // size * size}), None)
+            best = self._of(world, instance.keeping({role.name: high // size * size}), None)
             whole, proven = best.members // size * size, best.proven
             low, high = best.members + 1, min(high, whole + size - 1) if proven else high
         while low <= high:
             middle = (low + high + 1) // 2
-            found = self._exactly(world, site, middle)
+            found = self._exactly(world, instance, middle)
             if found.members == middle:
                 best, low = found, middle + 1
             else:
@@ -99,7 +103,7 @@ class Oracle:
                 high = middle - 1
         return replace(best, proven=proven)
 
-    def _exactly(self, world: World, site: Site, total: int) -> Fit:
+    def _exactly(self, world: World, instance: Instance, total: int) -> Fit:
         """So many members, whoever they are; the first of their roles by rank."""
         roles = world.request.roles
         nobody = Fit(0, "", True)
@@ -108,15 +112,15 @@ class Oracle:
                 return replace(nobody, proven=False)
             all_of_them = total == world.request.size
             kept = {role.name: n for role, n in zip(roles, counts, strict=True)}
-            found = self._of(world, site if all_of_them else site.keeping(kept), total)
+            found = self._of(world, instance if all_of_them else instance.keeping(kept), total)
             if found.members == total:
                 return found
             nobody = replace(nobody, proven=nobody.proven and found.proven)
         return nobody
 
 
-def too_small(site: Site, scope: str | None) -> bool:
+def too_small(instance: Instance, scope: str | None) -> bool:
     """Whether it is seen at once that no part of the scope holds all members."""
-    part = site.columns.topology.regions(scope)
-    rows = np.flatnonzero((part >= 0) & (site.room > 0).any(axis=0))
-    return not len(rows) or int(by_sums(site, rows, part[rows], site.need).max()) < sum(site.need)
+    part = instance.columns.topology.regions(scope)
+    rows = np.flatnonzero((part >= 0) & (instance.room > 0).any(axis=0))
+    return not len(rows) or int(by_sums(instance, rows, part[rows], instance.need).max()) < sum(instance.need)

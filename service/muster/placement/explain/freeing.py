@@ -17,7 +17,7 @@ from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.emptied import GPU
 from muster.placement.explain.memory import more_memory
 from muster.placement.explain.offers import Offers, cheapest
-from muster.placement.gang.site import room_of
+from muster.placement.gang.instance import room_of
 
 FEW = 8
 

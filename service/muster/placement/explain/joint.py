@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.placement.cluster.columns import Ints
-from muster.placement.explain.bounds import by_filling, by_mixes, by_sums
-from muster.placement.gang.site import Counts, Site
+from muster.placement.explain.bounds import by_filling, by_packings, by_sums
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.problem import Problem
 from muster.placement.model.solve import Status, feasible, most_members
@@ -31,7 +31,7 @@ class Fit:
 
 
 def most_together(
-    site: Site, scope: str | None, part: Ints, need: Counts, budget: Budget, wanted: int | None = None
+    instance: Instance, scope: str | None, part: Ints, need: Counts, budget: Budget, wanted: int | None = None
 ) -> Fit:
     """The most of `need` in one part, given by row, −1 for none; with `wanted`, whether so many are there:
     the search ends where that is known.
@@ -40,23 +40,27 @@ def most_together(
     """
     best, proven, enough = Fit(0, "", True), True, wanted or sum(need)
     active = [r for r, count in enumerate(need) if count]
-    rows = np.flatnonzero((part >= 0) & (site.room[active] > 0).any(axis=0))
+    rows = np.flatnonzero((part >= 0) & (instance.room[active] > 0).any(axis=0))
     if not len(rows):
         return best
     part = part[rows]
 
     def found(one: int, members: int) -> Fit:
-        name = site.columns.place(int(rows[part == one][0])).part(scope) if scope else ""
+        name = instance.columns.place(int(rows[part == one][0])).part(scope) if scope else ""
         return Fit(members, name, proven)
 
-    sums = by_sums(site, rows, part, need)
-    if len(active) == 1 and not site.rules.model:
+    sums = by_sums(instance, rows, part, need)
+    if len(active) == 1 and not instance.rules.model:
         one = int(sums.argmax())
         return found(one, int(sums[one]))
     if int(sums.max()) < (wanted or 0):
         return best
-    least = by_filling(site, rows, part, need) if site.plain and not site.sliced else np.zeros_like(sums)
-    for closer in _Parts(site, need, rows, part, sums, least).by_promise():
+    least = (
+        by_filling(instance, rows, part, need)
+        if instance.plain and not instance.sliced
+        else np.zeros_like(sums)
+    )
+    for closer in _Parts(instance, need, rows, part, sums, least).by_promise():
         if closer.upper <= best.members or closer.upper < (wanted or 0):
             break
         proven &= closer.complete
@@ -76,7 +80,7 @@ def most_together(
 
 class _Closer(NamedTuple):
     """A part that holds `upper` members at most: just so many, or the problem, of which it is a `region`,
-    says how many. `complete`: whether all mixes were looked at."""
+    says how many. `complete`: whether all packings were looked at."""
 
     part: int
     upper: int
@@ -90,7 +94,7 @@ class _Parts:
     """The part of each of these rows; and, by part, the members that it holds at most by its sums, and at
     least."""
 
-    site: Site
+    instance: Instance
     need: Counts
     rows: Ints
     part: Ints
@@ -117,13 +121,13 @@ class _Parts:
                 yield heappop(known)[2]
 
     def _closer(self, parts: list[int]) -> list[_Closer]:
-        """These parts as they look from the mixes of their nodes."""
+        """These parts as they look from the packings of their nodes."""
         inside = np.isin(self.part, parts)
-        problem, complete = coarse(self.site, self.rows[inside], self.need, (), self.part[inside])
+        problem, complete = coarse(self.instance, self.rows[inside], self.need, (), self.part[inside])
         if not problem.classes:
             return []
         role = next(r for r, count in enumerate(self.need) if count)
-        upper, exact = by_mixes(problem, self.site.common_unit(role))
+        upper, exact = by_packings(problem, self.instance.common_unit(role))
         there = np.unique(self.part[np.searchsorted(self.rows, problem.rows)])  # the regions, in order
         return [
             _Closer(one, most, complete)

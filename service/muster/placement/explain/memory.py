@@ -15,7 +15,7 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.offers import Offers, cheapest
-from muster.placement.gang.site import room_of
+from muster.placement.gang.instance import room_of
 
 MOST = 16
 """Members more that are looked for on one node."""

@@ -13,26 +13,26 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Kind
 from muster.placement.explain.conflict import Conflict
 from muster.placement.gang.blocks import Together, blocks_of
-from muster.placement.gang.standing import Stay, common_parts, standing_of
+from muster.placement.gang.existing import BoundMember, common_parts, existing_of
 from muster.placement.gpus.slices import ask_of, slice_room
 
 
-def standing(conflict: Conflict, role: str | None = None) -> tuple[Stay, ...]:
+def existing(conflict: Conflict, role: str | None = None) -> tuple[BoundMember, ...]:
     """Those of a role, or all, if it matters that they run."""
     if not conflict.told(Kind.RUNNING):
         return ()
-    members = standing_of(conflict.assumptions.view, conflict.assumptions.request).members
+    members = existing_of(conflict.assumptions.view, conflict.assumptions.request).members
     return tuple(stay for stay in members if role is None or stay.running.role == role)
 
 
-def where_they_run(conflict: Conflict, scope: str, stays: Sequence[Stay]) -> str:
+def where_they_run(conflict: Conflict, scope: str, stays: Sequence[BoundMember]) -> str:
     """The part of a scope that holds them all; "" where there is none, or none is known."""
     return min(common_parts(conflict.assumptions.view, scope, stays) or ("",))
 
 
 def begun_segment(conflict: Conflict, role: Role) -> Iterator[RunningElsewhere]:
     """Of the segments of a role that run in part, the first that the part where they run is too full for."""
-    stays = {stay.running: stay for stay in standing(conflict, role.name)}
+    stays = {stay.running: stay for stay in existing(conflict, role.name)}
     if not stays:
         return
     roles = (replace(role, required_scope=None),)

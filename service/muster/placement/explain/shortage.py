@@ -33,7 +33,7 @@ from muster.placement.explain.emptied import (
     resources_of,
 )
 from muster.placement.explain.minimal import irreducible
-from muster.placement.gang.site import room_of
+from muster.placement.gang.instance import room_of
 from muster.placement.gpus.slices import ask_of, slice_room
 
 RULES = (Kind.SCOPE, Kind.ROLE_SCOPE, Kind.SEGMENTS, Kind.MAX_PER, Kind.RUNNING, Kind.ROOM, Kind.CONSTRAINT)

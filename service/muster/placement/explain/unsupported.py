@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 from muster.domain.reasons import NotSupported
 from muster.domain.request import Request, Role, Scope
-from muster.placement.gang.site import Site
+from muster.placement.gang.instance import Instance
 from muster.placement.limits import takes_gpus
 
 
-def unsupported(site: Site) -> NotSupported | None:
+def unsupported(instance: Instance) -> NotSupported | None:
     """The first rule of the request that is not decided; None where all are. One by NVLink domain is, where
     no node that it binds has several."""
-    if not site.sliced:
+    if not instance.sliced:
         return None
-    several = (site.columns.topology.whole_nodes() < 0) & (site.columns.gpu_total > 0)
-    for rule, scope, roles in _rules(site.request):
-        bound = any((site.admitted[role.name] & several).any() for role in roles)
+    several = (instance.columns.topology.whole_nodes() < 0) & (instance.columns.gpu_total > 0)
+    for rule, scope, roles in _rules(instance.request):
+        bound = any((instance.admitted[role.name] & several).any() for role in roles)
         if scope == Scope.GPU or (scope == Scope.NVLINK_DOMAIN and bound):
             return NotSupported(rule, scope)
     return None

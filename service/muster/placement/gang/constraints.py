@@ -124,9 +124,9 @@ def _affinity(making: Making, rule: Affinity, name: str) -> None:
     making.cells[name] = domains
     making.model.append(_made(name, lambda part: Near(part, mine, others, opened, first)))
 
-    def may_hold(mix: Counts) -> Bools:
-        needed = any(mix[block] for block in mine)
-        opens = any(mix[block] for block in opening) or (first and any(mix[block] for block in both))
+    def may_hold(packing: Counts) -> Bools:
+        needed = any(packing[block] for block in mine)
+        opens = any(packing[block] for block in opening) or (first and any(packing[block] for block in both))
         return np.asarray(opened[np.maximum(domains, 0)] | (opens or not needed))
 
     making.whole.append(may_hold)
@@ -213,10 +213,10 @@ def _spread_of(
         )
     )
 
-    def may_hold(mix: Counts) -> Bools:
-        if not any(mix[block] for block in mine):
+    def may_hold(packing: Counts) -> Bools:
+        if not any(packing[block] for block in mine):
             return np.ones(len(domains), bool)
-        at, more = np.maximum(domains, 0), sum(mix[block] for block in counted)
+        at, more = np.maximum(domains, 0), sum(packing[block] for block in counted)
         total = np.where(eligible[at], there[at] + np.where(counts >= 0, more, 0), 0)
         if few:
             return np.asarray(total <= most)
@@ -247,7 +247,7 @@ def _known_least(making: Making, name: str, counts: PartsByRow, left: Ints, bloc
     making.cells[name] = counts
     making.model.append(_made(name, lambda part: MaxPerPart(part, blocks, left)))
 
-    def may_hold(mix: Counts) -> Bools:
-        return np.asarray(by_row >= sum(mix[block] for block in blocks))
+    def may_hold(packing: Counts) -> Bools:
+        return np.asarray(by_row >= sum(packing[block] for block in blocks))
 
     making.whole.append(may_hold)

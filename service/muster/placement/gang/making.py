@@ -41,7 +41,7 @@ class Making:
     limits: list[tuple[Ints, Counts]] = field(default_factory=list)
     """By row, how many members of these blocks the node holds at most."""
     whole: list[Callable[[Counts], Bools]] = field(default_factory=list)
-    """Of a mix that is all of the gang, by row, whether the node may hold it."""
+    """Of a packing that is all of the gang, by row, whether the node may hold it."""
 
     @property
     def active(self) -> Counts:

@@ -1,7 +1,7 @@
-"""Which mixes of slices, whole GPUs and cpu-only members many nodes have room for, all nodes at once.
+"""Which packings of slices, whole GPUs and cpu-only members many nodes have room for, all nodes at once.
 
 By dynamic programming over the GPUs of the nodes: for each number of the other roles' members, the most of
-one role, the deepest. As all that fits still fits with fewer members, that says it of every mix.
+one role, the deepest. As all that fits still fits with fewer members, that says it of every packing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from muster.placement.gpus.slices import Asks, Counts, every_filling
 Small = NDArray[np.int16]
 
 NEVER = -(1 << 13)
-"""No such mix fits: so low that what is added to it stays below zero, and four of it fit in 16 bits."""
+"""No such packing fits: so low that what is added to it stays below zero, and four of it fit in 16 bits."""
 
 AT_ONCE = 1 << 17
 """Cells of the tables that are filled at once: as much as a core's cache holds."""
 
 MAX_WORK = 1 << 29
-"""Steps of filling the tables, in all; where there are more, mixes are looked at one by one."""
+"""Steps of filling the tables, in all; where there are more, packings are looked at one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,15 +39,15 @@ class Packed:
     deep: int
     roles: int
 
-    def holds(self, mix: Counts) -> Bools:
-        """By kind, whether there is room for the mix, which has members of these roles alone."""
-        at = tuple(mix[r] for r in self.others)
+    def holds(self, packing: Counts) -> Bools:
+        """By kind, whether there is room for the packing, which has members of these roles alone."""
+        at = tuple(packing[r] for r in self.others)
         if any(n >= size for n, size in zip(at, self.most.shape, strict=False)):
             return np.zeros(self.most.shape[-1], bool)
-        return np.asarray(self.most[at] >= mix[self.deep])
+        return np.asarray(self.most[at] >= packing[self.deep])
 
     def largest(self) -> list[Ints]:
-        """By kind, the mixes that nothing can be added to, [mix, role]."""
+        """By kind, the packings that nothing can be added to, [packing, role]."""
         most = self.most
         alone = most >= 0
         alone[(0,) * len(self.others)] &= most[(0,) * len(self.others)] > 0  # else it is the empty one
@@ -56,22 +56,22 @@ class Packed:
             alone[fewer] &= most[fewer] > most[more]
         *at, kind = np.nonzero(alone)
         order = np.argsort(kind, kind="stable")
-        mixes = np.zeros((len(order), self.roles), np.int64)
+        packings = np.zeros((len(order), self.roles), np.int64)
         for r, counts in zip(self.others, at, strict=True):
-            mixes[:, r] = counts[order]
-        mixes[:, self.deep] = most[alone][order]
-        return np.split(mixes, np.searchsorted(kind[order], np.arange(1, most.shape[-1])))
+            packings[:, r] = counts[order]
+        packings[:, self.deep] = most[alone][order]
+        return np.split(packings, np.searchsorted(kind[order], np.arange(1, most.shape[-1])))
 
     def every(self, kind: int) -> Ints:
-        """All mixes of one kind but the empty one, [mix, role], in order."""
+        """All packings of one kind but the empty one, [packing, role], in order."""
         most = self.most[..., kind]
         at = np.argwhere(most >= 0)
         times = most[tuple(at.T)].astype(np.int64) + 1
-        mixes = np.zeros((int(times.sum()), self.roles), np.int64)
-        mixes[:, list(self.others)] = np.repeat(at, times, axis=0)
-        mixes[:, self.deep] = np.arange(len(mixes)) - np.repeat(np.cumsum(times) - times, times)
-        mixes = mixes[mixes.any(axis=1)]
-        return mixes[np.lexsort(mixes.T[::-1])]
+        packings = np.zeros((int(times.sum()), self.roles), np.int64)
+        packings[:, list(self.others)] = np.repeat(at, times, axis=0)
+        packings[:, self.deep] = np.arange(len(packings)) - np.repeat(np.cumsum(times) - times, times)
+        packings = packings[packings.any(axis=1)]
+        return packings[np.lexsort(packings.T[::-1])]
 
 
 def packed(asks: Asks, caps: Ints, each: Ints, free: Ints, units: Ints, whole: Bools) -> Packed | None:

@@ -14,8 +14,8 @@ from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.cluster.topology import INSIDE, own
 from muster.placement.gang.blocks import Blocks, Together
 from muster.placement.gang.constraints import add_constraints
+from muster.placement.gang.existing import ExistingMembers, common_parts
 from muster.placement.gang.making import Counts, Making, PartsByRow
-from muster.placement.gang.standing import Standing, common_parts
 from muster.placement.gpus.innode import InNode
 from muster.placement.limits import takes_gpus
 from muster.placement.model.problem import MaxPerPart, Problem, RoleScope, Rule, Segments
@@ -37,10 +37,12 @@ class Rules:
     caps: Ints | None = None
     """[block, row]: how many members of the block alone the node holds at most, None without such limits."""
     whole: tuple[Callable[[Counts], Bools], ...] = ()
-    """Of a mix that is all of the gang, by row, whether the node may hold it: one for each constraint."""
+    """Of a packing that is all of the gang, by row, whether the node may hold it: one for each constraint."""
 
 
-def rules_of(view: Columns, request: Request, blocks: Blocks, standing: Standing) -> tuple[Rules, Bools]:
+def rules_of(
+    view: Columns, request: Request, blocks: Blocks, existing: ExistingMembers
+) -> tuple[Rules, Bools]:
     """The rules of a request, and the nodes that they refuse [block, row]."""
     count = len(blocks.roles)
     making = Making(view, blocks, np.zeros((count, len(view.names)), bool))
@@ -48,10 +50,10 @@ def rules_of(view: Columns, request: Request, blocks: Blocks, standing: Standing
     for block in range(count):
         _segments(making, block)
     for together in blocks.together:
-        _together(making, together, standing)
-    node_most, domain_most = _max_per(making, request, standing)
+        _together(making, together, existing)
+    node_most, domain_most = _max_per(making, request, existing)
     add_constraints(making, request)
-    in_node, node_rules = _in_node(making, standing, node_most, domain_most)
+    in_node, node_rules = _in_node(making, existing, node_most, domain_most)
     rules = Rules(
         in_node,
         node_rules,
@@ -98,10 +100,10 @@ def _segments_rule(name: str, block: int, size: int) -> Callable[[Problem], Rule
     return lambda problem: Segments(problem.parts[name], block, size)
 
 
-def _together(making: Making, together: Together, standing: Standing) -> None:
+def _together(making: Making, together: Together, existing: ExistingMembers) -> None:
     """One part for these blocks: where running members say which one, other nodes are refused."""
     view, scope, blocks = making.view, together.scope, together.blocks
-    staying = [stay for stay in standing.members if stay.running in together.running]
+    staying = [stay for stay in existing.members if stay.running in together.running]
     pinned = common_parts(view, scope, staying)
     codes = making.codes(scope)
     inner = scope in INSIDE and not making.sliced
@@ -140,7 +142,7 @@ def _pin(making: Making, row: int, parts: frozenset[str], blocks: tuple[int, ...
             making.pinned.setdefault(row, {}).update(dict.fromkeys(blocks, domain))
 
 
-def _max_per(making: Making, request: Request, standing: Standing) -> tuple[int, int]:
+def _max_per(making: Making, request: Request, existing: ExistingMembers) -> tuple[int, int]:
     """Limits by label become model rules; the limits a node and an NVLink domain are returned, −1 for
     none."""
     node_most, domain_most = -1, -1
@@ -163,7 +165,7 @@ def _max_per(making: Making, request: Request, standing: Standing) -> tuple[int,
         else:
             codes = own(codes)
         taken = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
-        for stay in standing.members:
+        for stay in existing.members:
             if codes[stay.row] >= 0 and (rule.scope != Scope.NVLINK_DOMAIN or stay.has_gpus):
                 taken[codes[stay.row]] += 1
         name = f"max-per {rule.scope}"
@@ -177,7 +179,7 @@ def _max_per_part(name: str, blocks: tuple[int, ...], left: Ints) -> Callable[[P
 
 
 def _in_node(
-    making: Making, standing: Standing, node_most: int, domain_most: int
+    making: Making, existing: ExistingMembers, node_most: int, domain_most: int
 ) -> tuple[Ints, tuple[InNode | None, ...]]:
     """What binds members inside each node, by row: equal rules are one."""
     view, count = making.view, len(making.blocks.roles)
@@ -200,12 +202,12 @@ def _in_node(
             apart=tuple((mine, others) for here, mine, others in making.apart if here[row]),
             limits=tuple((members, int(most[row])) for most, members in making.limits if most[row] < LARGEST),
         )
-        rule = standing.after(view, row, rule)
+        rule = existing.after(view, row, rule)
         free = max(rule.unit) == 1 and rule.most < 0 and not rule.touched and rule.pinned == nothing
         free = free and not rule.apart and not rule.limits
         return rules.setdefault(None if free and not rule.binds_domains else rule, len(rules))
 
-    elsewhere = np.delete(np.arange(len(found)), list(standing.masks))
+    elsewhere = np.delete(np.arange(len(found)), list(existing.masks))
     code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
     for line in (*(here for here, _, _ in making.apart), *(most for most, _ in making.limits)):
         values, dense = np.unique(line[elsewhere], return_inverse=True)
@@ -213,6 +215,6 @@ def _in_node(
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     if len(elsewhere):
         found[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
-    for row in standing.masks:
+    for row in existing.masks:
         found[row] = index(row)
     return found, tuple(rules)

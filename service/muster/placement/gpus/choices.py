@@ -1,9 +1,9 @@
 """Which GPUs of a node, where members share some or a policy prefers some: every set that can be in a best
-plan, for every mix of members.
+plan, for every packing of members.
 
 A set is the GPUs that slices go to and those that are taken whole. Of GPUs that are alike the first ones are
 used. The cheapest way to fill the shared ones is found for all sets at once: each is one GPU more than
-another. Then the sets of a mix are narrowed, level by level, to those of each weakest link that matter.
+another. Then the sets of a packing are narrowed, level by level, to those of each weakest link that matter.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MAX_WORK = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Arrays by choice: the `mix` it is of, by its index, those of one mix together and the largest weakest
-    link first, as in `gpusets.best_sets`. `masks`: all GPUs of the choice, `shared` those for slices; `costs`
-    [level, choice]. `weakest` and `ring` are those of all the gang's GPUs on the node."""
+    """Arrays by choice: the `packing` it is of, by its index, those of one packing together and the largest
+    weakest link first, as in `gpusets.best_sets`. `masks`: all GPUs of the choice, `shared` those for slices;
+    `costs` [level, choice]. `weakest` and `ring` are those of all the gang's GPUs on the node."""
 
-    mix: Values
+    packing: Values
     masks: Values
     shared: Values
     costs: Values
@@ -57,72 +57,72 @@ class Choices:
         return chosen, int(self.shared[choice])
 
 
-NODE_TIME, MIX_TIME, LIKE_TIME = 1e-3, 2e-5, 3e-6
-"""What choosing is held to take of the solver's time (`Budget`), about what it does: for a node, for each mix
-of it, and for each that takes like GPUs."""
+NODE_TIME, PACKING_TIME, LIKE_TIME = 1e-3, 2e-5, 3e-6
+"""What choosing is held to take of the solver's time (`Budget`), about what it does: for a node, for each
+packing of it, and for each that takes like GPUs."""
 
 
-def choosing_time(asks: Asks, mixes: Values) -> float:
-    """The same for one node and these mixes, [mix, role]."""
-    return NODE_TIME + MIX_TIME * len(_taking(asks, mixes)[0]) + LIKE_TIME * len(mixes)
+def choosing_time(asks: Asks, packings: Values) -> float:
+    """The same for one node and these packings, [packing, role]."""
+    return NODE_TIME + PACKING_TIME * len(_taking(asks, packings)[0]) + LIKE_TIME * len(packings)
 
 
-def _taking(asks: Asks, mixes: Values) -> tuple[Values, Values]:
-    """The first of the mixes that take like GPUs, and for each mix which of these it is like."""
-    whole = mixes @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
-    taken = np.concatenate([mixes[:, [ask.units > 0 for ask in asks]], whole[:, None]], axis=1)
+def _taking(asks: Asks, packings: Values) -> tuple[Values, Values]:
+    """The first of the packings that take like GPUs, and for each packing which of these it is like."""
+    whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
+    taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole[:, None]], axis=1)
     _, first, like = np.unique(taken, axis=0, return_index=True, return_inverse=True)
     return first, like
 
 
 @lru_cache(maxsize=1 << 13)
-def choices(asks: Asks, mixes: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
-    """All choices of these mixes; a mix that there is no room for has none. Mixes that take like GPUs have
-    like choices, unless a rule tells their members apart."""
-    table = np.array(mixes, np.int64).reshape(len(mixes), len(asks))
+def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
+    """All choices of these packings; a packing that there is no room for has none. Packings that take like
+    GPUs have like choices, unless a rule tells their members apart."""
+    table = np.array(packings, np.int64).reshape(len(packings), len(asks))
     first, like = _taking(asks, table)
-    if len(first) == len(mixes) or (on.rule is not None and on.rule.binds_domains):
-        return _choices(asks, mixes, node, on)
-    found = _choices(asks, tuple(mixes[m] for m in first.tolist()), node, on)
-    begins = np.searchsorted(found.mix, np.arange(len(first)))
-    count = np.bincount(found.mix, minlength=len(first))[like]
-    mix = np.repeat(np.arange(len(mixes)), count)
-    at = begins[like][mix] + np.arange(len(mix)) - np.repeat(np.cumsum(count) - count, count)
+    if len(first) == len(packings) or (on.rule is not None and on.rule.binds_domains):
+        return _choices(asks, packings, node, on)
+    found = _choices(asks, tuple(packings[m] for m in first.tolist()), node, on)
+    begins = np.searchsorted(found.packing, np.arange(len(first)))
+    count = np.bincount(found.packing, minlength=len(first))[like]
+    packing = np.repeat(np.arange(len(packings)), count)
+    at = begins[like][packing] + np.arange(len(packing)) - np.repeat(np.cumsum(count) - count, count)
     fields = (found.masks, found.shared, found.weakest, found.ring, found.damage)
     masks, shared, weakest, ring, damage = (field[at] for field in fields)
-    return Choices(mix, masks, shared, found.costs[:, at], weakest, ring, damage, found.complete)
+    return Choices(packing, masks, shared, found.costs[:, at], weakest, ring, damage, found.complete)
 
 
-def _choices(asks: Asks, mixes: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
-    mixes_in = np.array(mixes, np.int64).reshape(len(mixes), len(asks))
+def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
+    table_in = np.array(packings, np.int64).reshape(len(packings), len(asks))
     nothing = np.zeros(0, np.int64)
-    found = _sets(asks, mixes_in, node, on) if mixes else _Found(nothing, Taken(nothing, nothing), nothing)
+    found = _sets(asks, table_in, node, on) if packings else _Found(nothing, Taken(nothing, nothing), nothing)
     if found is None:
-        return _by_first_fit(asks, mixes, node, on)
-    return _narrowed(node, on, mixes, found, complete=True)
+        return _by_first_fit(asks, packings, node, on)
+    return _narrowed(node, on, packings, found, complete=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """Every way: the index of its `mix`, what it takes, and the damage of `filled` GPUs that are shared, in
-    STEPs."""
+    """Every way: the index of its `packing`, what it takes, and the damage of `filled` GPUs that are shared,
+    in STEPs."""
 
-    mix: Values
+    packing: Values
     taken: Taken
     filled: Values
 
     def those(self, kept: NDArray[Any]) -> _Found:
         """Some of them."""
         taken = Taken(self.taken.shared[kept], self.taken.whole[kept])
-        return _Found(self.mix[kept], taken, self.filled[kept])
+        return _Found(self.packing[kept], taken, self.filled[kept])
 
 
-def _sets(asks: Asks, mixes: Values, node: NodeGpus, on: On) -> _Found | None:
+def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None:
     """Every way; None where there are too many."""
-    sliced = [r for r, ask in enumerate(asks) if ask.units and mixes[:, r].any()]
+    sliced = [r for r, ask in enumerate(asks) if ask.units and packings[:, r].any()]
     units, gpus = tuple(asks[r].units for r in sliced), np.array([asks[r].gpus for r in sliced], np.int64)
-    whole = mixes @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
-    places = mixes[:, sliced] * gpus
+    whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
+    places = packings[:, sliced] * gpus
     most = int(places.sum(axis=1).max(initial=0))
     taken = _pairs(node, on, min(units, default=0), int(whole.max(initial=0)), most)
     if taken is None:
@@ -130,20 +130,20 @@ def _sets(asks: Asks, mixes: Values, node: NodeGpus, on: On) -> _Found | None:
     shared, index = np.unique(taken.shared, return_inverse=True)
     right_size = gpu_counts(taken.whole) == whole[:, None]
     found: list[tuple[Values, Values, Values]] = []
-    # A member of several GPUs has one slice on each: so mixes with like numbers of these go together.
-    several = mixes[:, sliced] * (gpus > 1)
+    # A member of several GPUs has one slice on each: so packings with like numbers of these go together.
+    several = packings[:, sliced] * (gpus > 1)
     for key in np.unique(several, axis=0):
         group = np.flatnonzero((several == key).all(axis=1))
         slots = tuple(places[group].max(axis=0).tolist())
         if len(shared) * prod(n + 1 for n in slots) > MAX_WORK:
             return None
-        cheapest = filled(node, shared, units, tuple(mixes[group][:, sliced].max(axis=0).tolist()), slots)
+        cheapest = filled(node, shared, units, tuple(packings[group][:, sliced].max(axis=0).tolist()), slots)
         of_group = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)
         damage = np.broadcast_to(of_group, (len(shared), len(group))).T[:, index]
         which, way = np.nonzero((damage < NEVER) & right_size[group])
         found.append((group[which], way, damage[which, way]))
-    mix, way, damage = (np.concatenate(each) for each in zip(*found, strict=True))
-    return _Found(mix, Taken(taken.shared[way], taken.whole[way]), damage)
+    packing, way, damage = (np.concatenate(each) for each in zip(*found, strict=True))
+    return _Found(packing, Taken(taken.shared[way], taken.whole[way]), damage)
 
 
 def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Taken | None:
@@ -183,42 +183,44 @@ def _alike(node: NodeGpus, on: On) -> list[list[int]]:
     return [sorted(group) for group in groups.values()]
 
 
-def _narrowed(node: NodeGpus, on: On, mixes: tuple[Counts, ...], found: _Found, *, complete: bool) -> Choices:
+def _narrowed(
+    node: NodeGpus, on: On, packings: tuple[Counts, ...], found: _Found, *, complete: bool
+) -> Choices:
     """The choices that matter, of all ways."""
     shape = node.shape
-    ways = _ways(node, on, mixes)
+    ways = _ways(node, on, packings)
     if ways is not None:
-        pairs = zip(found.mix.tolist(), found.taken.all.tolist(), strict=True)
+        pairs = zip(found.packing.tolist(), found.taken.all.tolist(), strict=True)
         found = found.those(np.array([free_by_domain(shape, mask) in ways[m] for m, mask in pairs], bool))
     for cost in on.costs:
-        found = found.those(least_of(found.mix, cost_of(cost, node, found.taken, on)))
-    mix, masks, shared = found.mix, found.taken.all, found.taken.shared
+        found = found.those(least_of(found.packing, cost_of(cost, node, found.taken, on)))
+    packing, masks, shared = found.packing, found.taken.all, found.taken.shared
     weakest, ring, inside = _links(shape, node.free, masks, on.there)
     whole_weakest, whole_ring, _ = _links(shape, node.free, found.taken.whole, 0)
     damage = found.filled + STEP * _pool_damage(node, masks)
-    tightness = np.zeros(len(mix), np.int64)
+    tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
     # As for whole GPUs (gpu_tables): of an equal weakest link the first, then those that are faster.
     split = (shared, -whole_ring, -whole_weakest)  # of one union, the best linked are taken whole
-    order = np.lexsort((*split, masks, -inside, tightness, damage, -ring, mix))
-    rank = mix[order] * (2 * NO_LINK) + weakest[order]
+    order = np.lexsort((*split, masks, -inside, tightness, damage, -ring, packing))
+    rank = packing[order] * (2 * NO_LINK) + weakest[order]
     order = order[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
-    order = order[np.lexsort((-weakest[order], mix[order]))]
+    order = order[np.lexsort((-weakest[order], packing[order]))]
     best = found.those(order)
     costs = np.zeros((len(on.costs), len(order)), np.int64)
     for level, cost in enumerate(on.costs):
         costs[level] = cost_of(cost, node, best.taken, on)
     links = weakest[order], ring[order]
-    return Choices(best.mix, masks[order], shared[order], costs, *links, damage[order] // STEP, complete)
+    return Choices(best.packing, masks[order], shared[order], costs, *links, damage[order] // STEP, complete)
 
 
-def _ways(node: NodeGpus, on: On, mixes: tuple[Counts, ...]) -> list[dict[Counts, Spread]] | None:
-    """The GPUs by NVLink domain that a rule allows each mix; None where none binds domains."""
+def _ways(node: NodeGpus, on: On, packings: tuple[Counts, ...]) -> list[dict[Counts, Spread]] | None:
+    """The GPUs by NVLink domain that a rule allows each packing; None where none binds domains."""
     if on.rule is None or not on.rule.binds_domains:
         return None
     free = free_by_domain(node.shape, node.free & node.allowed)
-    return [spreads(on.rule, mix, free) for mix in mixes]
+    return [spreads(on.rule, packing, free) for packing in packings]
 
 
 def _links(shape: Shape, free: int, masks: Values, there: int) -> tuple[Values, Values, Values]:
@@ -243,11 +245,11 @@ def _pool_damage(node: NodeGpus, masks: Values) -> Values:
     return damage
 
 
-def _by_first_fit(asks: Asks, mixes: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
-    """One way for each mix, where there are too many to look at."""
+def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
+    """One way for each packing, where there are too many to look at."""
     rows = []
-    for m, mix in enumerate(mixes):
-        found = first_fit(asks, mix, gpus_of(node))
+    for m, packing in enumerate(packings):
+        found = first_fit(asks, packing, gpus_of(node))
         if found is None:
             continue
         taken, whole = found
@@ -267,10 +269,10 @@ def _by_first_fit(asks: Asks, mixes: tuple[Counts, ...], node: NodeGpus, on: On)
         rows.append((m, shared, mask, (damage - pool) * int(STEP)))
     table = np.array(rows, np.int64).reshape(len(rows), 4).T
     ways = _Found(table[0], Taken(table[1], table[2]), table[3])
-    return _narrowed(node, on, mixes, ways, complete=False)
+    return _narrowed(node, on, packings, ways, complete=False)
 
 
 def gpus_of(node: NodeGpus) -> tuple[Gpu, ...]:
-    """The node's GPUs as mixes see them."""
+    """The node's GPUs as packings see them."""
     count = max(len(node.memory), node.free.bit_length())
     return tuple(Gpu(node.units(gpu), node.whole(gpu)) for gpu in range(count))

@@ -61,13 +61,13 @@ def _costed(
 
 
 @lru_cache(maxsize=1 << 13)
-def dealt(asks: Asks, mix: Counts, node: NodeGpus, shared: int) -> tuple[Counts, ...]:
-    """By role, how many of its slices each GPU of the node takes, when a mix fills these shared GPUs as it
-    was chosen: with the least damage."""
-    sliced = [r for r, ask in enumerate(asks) if ask.units and mix[r]]
+def dealt(asks: Asks, packing: Counts, node: NodeGpus, shared: int) -> tuple[Counts, ...]:
+    """By role, how many of its slices each GPU of the node takes, when a packing fills these shared GPUs as
+    it was chosen: with the least damage."""
+    sliced = [r for r, ask in enumerate(asks) if ask.units and packing[r]]
     units = tuple(asks[r].units for r in sliced)
-    most = tuple(mix[r] for r in sliced)
-    goal = tuple(mix[r] * asks[r].gpus for r in sliced)
+    most = tuple(packing[r] for r in sliced)
+    goal = tuple(packing[r] * asks[r].gpus for r in sliced)
     states: dict[Counts, tuple[int, tuple[Counts, ...]]] = {(0,) * len(sliced): (0, ())}
     for gpu in bits(shared):
         more: dict[Counts, tuple[int, tuple[Counts, ...]]] = {}

@@ -1,8 +1,8 @@
 """Rules about members inside one node: segments, single domains, at most so many.
 
-They bind how many members lie in each NVLink domain of the node. So for a mix of members all ways are found
-to share GPUs out to the domains; each is a vector of GPUs by domain, and only sets of such a vector may be
-taken."""
+They bind how many members lie in each NVLink domain of the node. So for a packing of members all ways are
+found to share GPUs out to the domains; each is a vector of GPUs by domain, and only sets of such a vector may
+be taken."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ class InNode:
         """The block's members come in multiples of this on the node."""
         return lcm(self.unit[block], max(1, self.domain_unit[block]))
 
-    def admits(self, mix: Counts) -> bool:
-        """Whether a node may take the mix, as far as numbers go."""
+    def admits(self, packing: Counts) -> bool:
+        """Whether a node may take the packing, as far as numbers go."""
         return (
-            (self.most < 0 or sum(mix) <= self.most)
-            and all(count % unit == 0 for count, unit in zip(mix, self.unit, strict=True))
-            and all(sum(mix[b] for b in blocks) <= most for blocks, most in self.limits)
-            and all(_apart(mix, mine, others) for mine, others in self.apart)
+            (self.most < 0 or sum(packing) <= self.most)
+            and all(count % unit == 0 for count, unit in zip(packing, self.unit, strict=True))
+            and all(sum(packing[b] for b in blocks) <= most for blocks, most in self.limits)
+            and all(_apart(packing, mine, others) for mine, others in self.apart)
         )
 
     def takes_one(self, blocks: Sequence[int]) -> bool:
@@ -92,9 +92,9 @@ class InNode:
         return min(most, default=-1)
 
 
-def _apart(mix: Counts, mine: Counts, others: Counts) -> bool:
-    first, second = sum(mix[b] for b in mine), sum(mix[b] for b in others)
-    return not first or not second or first == second == 1 == sum(mix[b] for b in mine if b in others)
+def _apart(packing: Counts, mine: Counts, others: Counts) -> bool:
+    first, second = sum(packing[b] for b in mine), sum(packing[b] for b in others)
+    return not first or not second or first == second == 1 == sum(packing[b] for b in mine if b in others)
 
 
 def few_ways(rule: InNode, free: Counts) -> bool:
@@ -108,42 +108,42 @@ def free_by_domain(shape: Shape, free: int) -> Counts:
     return tuple((free & domain).bit_count() for domain in shape.domains)
 
 
-def allowed(rule: InNode, mix: Counts, free: Counts) -> bool:
-    """Whether the node may take the mix, `free` GPUs by domain given."""
-    return rule.admits(mix) and (not rule.binds_domains or _exists(rule, mix, free))
+def allowed(rule: InNode, packing: Counts, free: Counts) -> bool:
+    """Whether the node may take the packing, `free` GPUs by domain given."""
+    return rule.admits(packing) and (not rule.binds_domains or _exists(rule, packing, free))
 
 
 @lru_cache(maxsize=1 << 15)
-def _exists(rule: InNode, mix: Counts, free: Counts) -> bool:
+def _exists(rule: InNode, packing: Counts, free: Counts) -> bool:
     none = (0,) * len(free)
-    return next(_walk(rule, mix, free, 0, none, none, ()), None) is not None
+    return next(_walk(rule, packing, free, 0, none, none, ()), None) is not None
 
 
 @lru_cache(maxsize=1 << 14)
-def spreads(rule: InNode, mix: Counts, free: Counts) -> dict[Counts, Spread]:
+def spreads(rule: InNode, packing: Counts, free: Counts) -> dict[Counts, Spread]:
     """The ways to share GPUs out to domains with so many free ones: GPUs by domain → members by domain."""
     found: dict[Counts, Spread] = {}
     none = (0,) * len(free)
-    for used, _, spread in islice(_walk(rule, mix, free, 0, none, none, ()), MAX_WAYS):
+    for used, _, spread in islice(_walk(rule, packing, free, 0, none, none, ()), MAX_WAYS):
         found.setdefault(used, spread)
     return found
 
 
 def _walk(
-    rule: InNode, mix: Counts, free: Counts, block: int, used: Counts, touched: Counts, spread: Spread
+    rule: InNode, packing: Counts, free: Counts, block: int, used: Counts, touched: Counts, spread: Spread
 ) -> Iterator[tuple[Counts, Counts, Spread]]:
-    if block == len(mix):
+    if block == len(packing):
         yield used, touched, spread
         return
-    for more_used, more_touched, placed in _placed(rule, mix, free, block, used, touched, spread):
-        yield from _walk(rule, mix, free, block + 1, more_used, more_touched, (*spread, placed))
+    for more_used, more_touched, placed in _placed(rule, packing, free, block, used, touched, spread):
+        yield from _walk(rule, packing, free, block + 1, more_used, more_touched, (*spread, placed))
 
 
 def _placed(
-    rule: InNode, mix: Counts, free: Counts, block: int, used: Counts, touched: Counts, spread: Spread
+    rule: InNode, packing: Counts, free: Counts, block: int, used: Counts, touched: Counts, spread: Spread
 ) -> Iterator[tuple[Counts, Counts, Counts | tuple[Counts, ...] | None]]:
     """The ways to put one block's members beside those before."""
-    count, gpus = mix[block], rule.gpus[block]
+    count, gpus = packing[block], rule.gpus[block]
     bound = rule.domain_unit[block] or rule.pinned[block] >= 0 or any(block in group for group in rule.single)
     if not count or (not gpus and not bound):
         yield used, touched, None
@@ -222,15 +222,15 @@ def _compositions(total: int, most: Counts) -> Iterator[Counts]:
 
 @lru_cache(maxsize=1 << 14)
 def sets_under(
-    rule: InNode, shape: Shape, free: int, mix: Counts, allowed: int = -1
+    rule: InNode, shape: Shape, free: int, packing: Counts, allowed: int = -1
 ) -> tuple[tuple[GpuSet, Spread], ...]:
-    """The GPU sets for a mix under the rule that can be in a best plan, in the order of best_sets; with each,
-    how its members lie. Values are those of the gang's GPUs on the node, the running ones with them."""
-    size = sum(count * gpus for count, gpus in zip(mix, rule.gpus, strict=True))
-    anywhere: Spread = (None,) * len(mix)
+    """The GPU sets for a packing under the rule that can be in a best plan, in the order of best_sets; with
+    each, how its members lie. Values are those of the gang's GPUs on the node, the running ones with them."""
+    size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
+    anywhere: Spread = (None,) * len(packing)
     if not rule.binds_domains and not rule.touched:
         return tuple((chosen, anywhere) for chosen in best_sets(shape, free, size, allowed))
-    ways = spreads(rule, mix, free_by_domain(shape, free & allowed)) if rule.binds_domains else None
+    ways = spreads(rule, packing, free_by_domain(shape, free & allowed)) if rule.binds_domains else None
     if ways is not None and not ways:
         return ()
     every = [

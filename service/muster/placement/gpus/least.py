@@ -30,12 +30,12 @@ class Least:
         self._fresh = np.bitwise_count(free & pools[:, None]).astype(np.int64)
         self._damage: dict[tuple[Ask, int], Values] = {}
         self._known: dict[Hashable, Values] = {}
-        """What many mixes have in common."""
+        """What many packings have in common."""
 
-    def of(self, mix: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
+    def of(self, packing: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
         """[level, node]: the costs in their order, minus the weakest link, minus the ring, the damage."""
-        places, needed, kind = self._places(mix)
-        slots = sum(count * ask.gpus for count, ask in zip(mix, self._asks, strict=True) if ask.units)
+        places, needed, kind = self._places(packing)
+        slots = sum(count * ask.gpus for count, ask in zip(packing, self._asks, strict=True) if ask.units)
         if self._shape.spread:
             opened = np.minimum((self._free & (places > 0)).sum(axis=0), slots)
             shared = np.minimum((places > 0).sum(axis=0), slots)
@@ -48,7 +48,7 @@ class Least:
             shared = opened + np.minimum((most_used + held < needed).sum(axis=0), len(places))
         shared = np.minimum(shared, len(places))  # more there are not: then the node holds not all
         sign = -1 if self._shape.spread else 1
-        whole = whole_gpus(self._asks, mix)
+        whole = whole_gpus(self._asks, packing)
         none = np.zeros_like(opened)
 
         def covering(parts: tuple[int, ...]) -> Values:
@@ -71,32 +71,32 @@ class Least:
         fastest, largest = _links(self._shape.topology)
         size = np.minimum(shared + whole, len(fastest) - 1)
         lines = [values[cost] for cost in costs]
-        return np.stack([*lines, -fastest[size], -largest[size], self._damaged(mix, opened, whole)])
+        return np.stack([*lines, -fastest[size], -largest[size], self._damaged(packing, opened, whole)])
 
     def _once(self, key: Hashable, make: Callable[[], Values]) -> Values:
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]
 
-    def _places(self, mix: Counts) -> tuple[Values, int, Hashable]:
+    def _places(self, packing: Counts) -> tuple[Values, int, Hashable]:
         """What GPUs hold and what is needed: places for slices of one role, or units of several. And a name
-        for the former, for mixes that have it in common."""
-        sliced = [r for r, ask in enumerate(self._asks) if ask.units and mix[r]]
+        for the former, for packings that have it in common."""
+        sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         if len(sliced) == 1:
-            ask, members = self._asks[sliced[0]], mix[sliced[0]]
+            ask, members = self._asks[sliced[0]], packing[sliced[0]]
             every = self._once(ask, lambda: self._memory // ask.units)
             on_one = min(members, int(every.max(initial=0)))
             return np.minimum(every, on_one), members * ask.gpus, (ask, on_one)
         smallest = min((self._asks[r].units for r in sliced), default=1)
         useful = self._once(smallest, lambda: np.where(self._memory >= smallest, self._memory, 0))
-        return useful, sum(mix[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
+        return useful, sum(packing[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
 
-    def _damaged(self, mix: Counts, opened: Values, whole: int) -> Values:
+    def _damaged(self, packing: Counts, opened: Values, whole: int) -> Values:
         """The least damage: to the pools, and to the shared GPUs as if each were filled alone."""
-        sliced = [r for r, ask in enumerate(self._asks) if ask.units and mix[r]]
+        sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         damage = self._pools(opened, whole)
         if len(sliced) == 1 and not whole:
-            ask, members = self._asks[sliced[0]], mix[sliced[0]]
+            ask, members = self._asks[sliced[0]], packing[sliced[0]]
             damage += self._filled(ask, members * ask.gpus)[members * ask.gpus]
             return damage
         for gpu in range(len(self._memory)):

@@ -72,7 +72,7 @@ class Kinds:
 
 @lru_cache(maxsize=8)
 def kinds_of(typical: tuple[TypicalRequest, ...]) -> Kinds:
-    """The mix as arrays."""
+    """The packing as arrays."""
     sizes = sorted({(kind.gpus, kind.units, kind.cpu_milli) for kind in typical})
     shapes = sorted({size[:2] for size in sizes})
     labels = tuple(sorted({kind.labels for kind in typical}))

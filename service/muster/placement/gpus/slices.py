@@ -1,4 +1,4 @@
-"""Memory of shared GPUs: how many slices a node takes, and which mixes of them and of whole GPUs.
+"""Memory of shared GPUs: how many slices a node takes, and which packings of them and of whole GPUs.
 
 A slice takes `units` on each of several GPUs of a node, each another one. Slices may share a GPU with each
 other, never with a member that takes it whole.
@@ -80,42 +80,48 @@ def slice_room(memory: Values, ask: Ask) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What mixes may do with one GPU: the units left for slices, and whether a member may take it whole."""
+    """One GPU that packings fill: the units left for slices, and whether a member may take it whole."""
 
     units: int
     whole: bool
 
 
 @lru_cache(maxsize=1 << 14)
-def fitting(asks: Asks, mixes: tuple[Counts, ...], gpus: tuple[Gpu, ...]) -> tuple[tuple[Counts, ...], bool]:
-    """The mixes that these GPUs have room for; and whether none is left out for being hard to tell."""
+def fitting(
+    asks: Asks, packings: tuple[Counts, ...], gpus: tuple[Gpu, ...]
+) -> tuple[tuple[Counts, ...], bool]:
+    """The packings that these GPUs have room for; and whether none is left out for being hard to tell."""
     sliced = [r for r, ask in enumerate(asks) if ask.units]
     several = [r for r in sliced if asks[r].gpus > 1]
     single = [r for r in sliced if asks[r].gpus == 1]
     groups: dict[Counts, list[Counts]] = {}
-    for mix in mixes:
-        groups.setdefault(tuple(mix[r] for r in several), []).append(mix)
+    for packing in packings:
+        groups.setdefault(tuple(packing[r] for r in several), []).append(packing)
     kept, complete = set[Counts](), True
     for counts, group in groups.items():
-        most = {r: max(mix[r] for mix in group) for r in single} | dict(zip(several, counts, strict=True))
+        most = {r: max(packing[r] for packing in group) for r in single} | dict(
+            zip(several, counts, strict=True)
+        )
         places = [most[r] * asks[r].gpus for r in sliced]
-        whole = max(whole_gpus(asks, mix) for mix in group)
+        whole = max(whole_gpus(asks, packing) for packing in group)
         if (whole + 1) * prod(n + 1 for n in places) > MAX_CELLS:
             complete = False
-            kept.update(mix for mix in group if first_fit(asks, mix, gpus) is not None)
+            kept.update(packing for packing in group if first_fit(asks, packing, gpus) is not None)
             continue
         reached = _reached(
             tuple(asks[r].units for r in sliced), tuple(most[r] for r in sliced), places, whole, gpus
         )
-        at = np.array([[whole_gpus(asks, mix), *(mix[r] * asks[r].gpus for r in sliced)] for mix in group])
+        at = np.array(
+            [[whole_gpus(asks, packing), *(packing[r] * asks[r].gpus for r in sliced)] for packing in group]
+        )
         holds = reached[tuple(at.T)]
-        kept.update(mix for mix, held in zip(group, holds.tolist(), strict=True) if held)
-    return tuple(mix for mix in mixes if mix in kept), complete
+        kept.update(packing for packing, held in zip(group, holds.tolist(), strict=True) if held)
+    return tuple(packing for packing in packings if packing in kept), complete
 
 
-def whole_gpus(asks: Asks, mix: Counts) -> int:
-    """Whole GPUs that a mix takes."""
-    return sum(count * ask.gpus for count, ask in zip(mix, asks, strict=True) if not ask.units)
+def whole_gpus(asks: Asks, packing: Counts) -> int:
+    """Whole GPUs that a packing takes."""
+    return sum(count * ask.gpus for count, ask in zip(packing, asks, strict=True) if not ask.units)
 
 
 def _reached(
@@ -158,7 +164,7 @@ def every_filling(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
             yield way
 
 
-def first_fit(asks: Asks, mix: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[Counts], list[int]] | None:
+def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[Counts], list[int]] | None:
     """A way to do it without a search: the largest slices first, each on the GPU with least left that is
     enough, no wholly free one while others do. By role, how many of its slices each GPU takes; and the GPUs
     taken whole. None where that finds no room."""
@@ -167,9 +173,9 @@ def first_fit(asks: Asks, mix: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[Coun
     opened = [not gpu.whole for gpu in gpus]
     for r in sorted(range(len(asks)), key=lambda r: -asks[r].units):
         ask = asks[r]
-        for _ in range(mix[r] if ask.units else 0):
+        for _ in range(packing[r] if ask.units else 0):
             enough = [g for g in range(len(gpus)) if left[g] >= ask.units]
-            enough.sort(key=lambda g: (taken[r][g] >= mix[r], not opened[g], left[g], g))
+            enough.sort(key=lambda g: (taken[r][g] >= packing[r], not opened[g], left[g], g))
             chosen = enough[: ask.gpus]
             if len(chosen) < ask.gpus:
                 return None
@@ -178,7 +184,7 @@ def first_fit(asks: Asks, mix: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[Coun
                 taken[r][g] += 1
                 opened[g] = True
     unopened = [g for g, used in enumerate(opened) if not used]
-    whole = whole_gpus(asks, mix)
+    whole = whole_gpus(asks, packing)
     if len(unopened) < whole:
         return None
     return [tuple(counts) for counts in taken], unopened[:whole]

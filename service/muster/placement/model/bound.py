@@ -1,4 +1,5 @@
-"""A Lagrangian bound of one level, and what it rules out: one method for every level and any mix of roles.
+"""A Lagrangian bound of one level, and what it rules out: one method for every level and any mix of
+roles.
 
 The constraints that couple nodes (members of each role, nodes, the levels decided) are priced with duals x:
     L(x) = x·rhs + the sum of the R lowest parts of

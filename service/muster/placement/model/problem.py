@@ -30,7 +30,7 @@ class Patterns:
     Rows are padded; `valid` says which patterns there are. `counts` [kind, pattern, role]: members by role.
     `nodes` is 1, or 0 on a node that the gang is on already. `domains` counts NVLink domains inside the node.
     `weakest`, `ring` in MB/s, `damage` in GPU-thousandths, `left_over` in eighths: see gpusets and damage.
-    `choice` is the index of the GPU set among those of its mix (`mix`: index in the kind's own list).
+    `choice` is the index of the GPU set among those of its packing (`packing`: index in the kind's own list).
     """
 
     counts: Ints
@@ -42,7 +42,7 @@ class Patterns:
     damage: Ints
     left_over: Ints
     gpus: Ints
-    mix: Ints
+    packing: Ints
     choice: Ints
     more: Mapping[str, Ints] = field(default_factory=dict)
     """Costs by the names of further levels (gpus.costs)."""
@@ -53,15 +53,15 @@ class Patterns:
         return np.zeros_like(self.nodes) if found is None else found
 
     @classmethod
-    def of_counts(cls, mixes: list[Ints], roles: int) -> Patterns:
-        """Patterns that say how many members fit, and nothing about GPU sets. `mixes`: by kind, the counts of
-        one mix after another."""
-        length = np.array([len(mix) // roles for mix in mixes], np.int64)
+    def of_counts(cls, packings: list[Ints], roles: int) -> Patterns:
+        """Patterns that say how many members fit, and nothing about GPU sets. `packings`: by kind, the counts
+        of one packing after another."""
+        length = np.array([len(packing) // roles for packing in packings], np.int64)
         width = int(length.max(initial=0))
-        counts = np.zeros((len(mixes), width, roles), np.int64)
+        counts = np.zeros((len(packings), width, roles), np.int64)
         valid = np.arange(width) < length[:, None]
-        if len(mixes):
-            counts[valid] = np.concatenate(mixes).reshape(-1, roles)
+        if len(packings):
+            counts[valid] = np.concatenate(packings).reshape(-1, roles)
         zero = np.zeros_like(valid, np.int64)
         at = np.broadcast_to(np.arange(width), valid.shape).astype(np.int64)
         one, none = zero + 1, zero + NO_LINK

@@ -1,4 +1,4 @@
-"""Nodes in classes: the coarse problem (the largest mixes of each node), and the fine one (all GPU sets)."""
+"""Nodes in classes: the coarse problem (the maximal packings of each node), the fine one (all GPU sets)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
-from muster.placement.gang.mixes import Mixes, mixes_on
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.gpus.innode import InNode, sets_under
@@ -21,7 +21,7 @@ from muster.placement.model.problem import FREE, Patterns, Problem
 REGION = "region"
 """In `Problem.parts`: the part of the scopes asked for."""
 
-FIELDS = ("domains", "weakest", "ring", "damage", "gpus", "mix", "choice")
+FIELDS = ("domains", "weakest", "ring", "damage", "gpus", "packing", "choice")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,57 +32,57 @@ class Cells:
     parts: Mapping[str, Ints]
 
 
-def parts_by_row(site: Site, scope: str, rows: Ints) -> Ints:
+def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
     """The part of a scope by row: FREE for no wide domain; a node without the label is a part of its own."""
-    if scope in site.rules.cells:
-        return site.rules.cells[scope][rows]
-    topology = site.columns.topology
+    if scope in instance.rules.cells:
+        return instance.rules.cells[scope][rows]
+    topology = instance.columns.topology
     codes = topology.index(scope) if scope == WIDE else topology.index_or_own(scope)
-    if site.standing:
-        codes = np.where(np.isin(codes, codes[list(site.standing.touching(scope))]), FREE, codes)
+    if instance.existing:
+        codes = np.where(np.isin(codes, codes[list(instance.existing.touching(scope))]), FREE, codes)
     return codes[rows]
 
 
-def cells_of(site: Site, rows: Ints, scopes: Iterable[str], region: Ints | None = None) -> Cells:
+def cells_of(instance: Instance, rows: Ints, scopes: Iterable[str], region: Ints | None = None) -> Cells:
     """The cells of these rows."""
     code = np.zeros(len(rows), np.int64)
     parts: dict[str, Ints] = {}
-    for scope in (*scopes, *site.rules.cells, *(() if region is None else (REGION,))):
-        part = parts_by_row(site, scope, rows) if scope != REGION or region is None else region
+    for scope in (*scopes, *instance.rules.cells, *(() if region is None else (REGION,))):
+        part = parts_by_row(instance, scope, rows) if scope != REGION or region is None else region
         values, dense = np.unique(part, return_inverse=True)
         code = np.unique(code * len(values) + dense, return_inverse=True)[1]
         # Levels count from 0; rules keep the codes that they know.
         parts[scope] = (
-            part if scope in site.rules.cells else dense - int(len(values) > 0 and values[0] == FREE)
+            part if scope in instance.rules.cells else dense - int(len(values) > 0 and values[0] == FREE)
         )
     _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
     return Cells(of_row, {scope: part[first] for scope, part in parts.items()})
 
 
 def coarse(
-    site: Site, rows: Ints, need: Counts, scopes: Iterable[str], region: Ints | None = None
+    instance: Instance, rows: Ints, need: Counts, scopes: Iterable[str], region: Ints | None = None
 ) -> tuple[Problem, bool]:
-    """The problem of counting parts and nodes on these rows; and whether the lists of mixes are complete.
+    """The problem of counting parts and nodes on these rows; and whether the lists of packings are complete.
 
     `region` by row tells rows apart too, as the parts of REGION.
     """
-    index, mixes = mixes_on(site, rows, need)
+    index, packings = packings_on(instance, rows, need)
     kinds: dict[bytes, int] = {}
-    keys = (m.tops.tobytes() for m in mixes)
+    keys = (m.maximal.tobytes() for m in packings)
     kind_of = np.array([kinds.setdefault(key, len(kinds)) if key else -1 for key in keys], np.int64)
     kind = kind_of[index]
-    if site.standing:  # a node that the gang is on costs none
-        here = np.isin(rows, list(site.standing.masks))
+    if instance.existing:  # a node that the gang is on costs none
+        here = np.isin(rows, list(instance.existing.masks))
         kind = np.where(here & (kind >= 0), kind + len(kinds), kind)
     kept = kind >= 0
-    complete = all(mixes[i].complete for i in np.unique(index))
-    cells = cells_of(site, rows[kept], scopes, None if region is None else region[kept])
-    lists = [np.frombuffer(key, np.int64) for key in kinds] * (2 if site.standing else 1)
+    complete = all(packings[i].complete for i in np.unique(index))
+    cells = cells_of(instance, rows[kept], scopes, None if region is None else region[kept])
+    lists = [np.frombuffer(key, np.int64) for key in kinds] * (2 if instance.existing else 1)
     patterns = Patterns.of_counts(lists, len(need))
-    if site.standing:
+    if instance.existing:
         patterns.nodes[len(kinds) :] = 0
     problem = _problem(need, patterns, rows[kept], kind[kept], cells, exact=False)
-    return replace(problem, rules=tuple(rule(problem) for rule in site.rules.model)), complete
+    return replace(problem, rules=tuple(rule(problem) for rule in instance.rules.model)), complete
 
 
 def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
@@ -94,50 +94,50 @@ def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """What one node may take: `patterns`, a row each: counts by role, FIELDS, then further costs; `key`, the
-    same as bytes, for comparing; and the best fit of each mix."""
+    same as bytes, for comparing; and the best fit of each packing."""
 
     patterns: Ints
     key: bytes
     left_over: Ints
 
 
-def fine(site: Site, problem: Problem) -> tuple[Problem, bool]:
+def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
     """The problem with all patterns, on the nodes that are left of the coarse one; and whether the lists of
-    mixes are complete."""
+    packings are complete."""
     rows, _ = nodes_of(problem)
-    index, mixes = mixes_on(site, rows, problem.need)
-    left, priced = _left_over(site, rows, index, mixes), _priced(site, rows, index, mixes)
-    view, gpus = site.columns, tuple(role.gpus for role in site.roles)
+    index, packings = packings_on(instance, rows, problem.need)
+    left, priced = _left_over(instance, rows, index, packings), _priced(instance, rows, index, packings)
+    view, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
     shape, free, wide = (
         view.shape[rows].tolist(),
         view.free_gpus[rows].tolist(),
         view.topology.in_wide[rows].tolist(),
     )
-    ruled, node_rules = site.rules.in_node[rows].tolist(), site.rules.node_rules
+    ruled, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
     tables: list[Table | None] = []
     for i, m in enumerate(index.tolist()):
         rule = node_rules[ruled[i]]
         if rule is None:
-            table, key = node_patterns(mixes[m].all, gpus, view.shapes[shape[i]], free[i], wide[i])
+            table, key = node_patterns(packings[m].all, gpus, view.shapes[shape[i]], free[i], wide[i])
         else:
-            table, key = ruled_patterns(mixes[m].all, rule, view.shapes[shape[i]], free[i], wide[i])
-        if priced:  # like the best fit, it is the same for every set of the mix
+            table, key = ruled_patterns(packings[m].all, rule, view.shapes[shape[i]], free[i], wide[i])
+        if priced:  # like the best fit, it is the same for every set of the packing
             table = table.copy()
-            table[:, len(site.roles) + FIELDS.index("damage")] = priced[i][
-                table[:, len(site.roles) + FIELDS.index("mix")]
+            table[:, len(instance.roles) + FIELDS.index("damage")] = priced[i][
+                table[:, len(instance.roles) + FIELDS.index("packing")]
             ]
             key = table.tobytes()
         tables.append(Table(table, key, left[i]))
-    return with_tables(site, problem, tables), all(mixes[m].complete for m in np.unique(index))
+    return with_tables(instance, problem, tables), all(packings[m].complete for m in np.unique(index))
 
 
 def with_tables(
-    site: Site, problem: Problem, tables: Sequence[Table | None], further: tuple[str, ...] = ()
+    instance: Instance, problem: Problem, tables: Sequence[Table | None], further: tuple[str, ...] = ()
 ) -> Problem:
     """The problem with all patterns of these tables, one for each of its nodes; None for those to leave out.
     `further` are the names of costs after FIELDS."""
     rows, cell = nodes_of(problem)
-    here = np.isin(rows, list(site.standing.masks)).tolist()
+    here = np.isin(rows, list(instance.existing.masks)).tolist()
     kinds: dict[tuple[bytes, bytes, bool], int] = {}
     found: list[Table] = []
     kind = np.full(len(rows), -1, np.int64)
@@ -160,70 +160,70 @@ def with_tables(
 
 @lru_cache(maxsize=1 << 15)
 def node_patterns(
-    mixes: tuple[Counts, ...], gpus: Counts, shape: Shape, free: int, wide: bool
+    packings: tuple[Counts, ...], gpus: Counts, shape: Shape, free: int, wide: bool
 ) -> tuple[Ints, bytes]:
     """The patterns of one node, a row each: counts by role, then FIELDS; and the same as bytes, for
     comparing."""
     sets = sets_of(shape, free)
-    counts = np.array(mixes, np.int64).reshape(len(mixes), len(gpus))
+    counts = np.array(packings, np.int64).reshape(len(packings), len(gpus))
     size = counts @ np.array(gpus, np.int64)
     choices = sets.choices[size]
-    mix = np.repeat(np.arange(len(mixes)), choices)
-    choice = np.arange(len(mix)) - np.repeat(np.cumsum(choices) - choices, choices)
-    at = (size[mix], choice)
-    domains = np.zeros(len(mix), np.int64) if wide else sets.domains[at]
-    fields = (domains, sets.weakest[at], sets.ring[at], sets.damage[at], size[mix], mix, choice)
-    table = np.concatenate([counts[mix], np.stack(fields, axis=1)], axis=1)
+    packing = np.repeat(np.arange(len(packings)), choices)
+    choice = np.arange(len(packing)) - np.repeat(np.cumsum(choices) - choices, choices)
+    at = (size[packing], choice)
+    domains = np.zeros(len(packing), np.int64) if wide else sets.domains[at]
+    fields = (domains, sets.weakest[at], sets.ring[at], sets.damage[at], size[packing], packing, choice)
+    table = np.concatenate([counts[packing], np.stack(fields, axis=1)], axis=1)
     return table, table.tobytes()
 
 
 @lru_cache(maxsize=1 << 14)
 def ruled_patterns(
-    mixes: tuple[Counts, ...], rule: InNode, shape: Shape, free: int, wide: bool
+    packings: tuple[Counts, ...], rule: InNode, shape: Shape, free: int, wide: bool
 ) -> tuple[Ints, bytes]:
     """The same where a rule binds the members of the node."""
     rows = [
-        (*counts, 0 if wide else s.domains, s.weakest, s.ring, s.damage, s.mask.bit_count(), mix, choice)
-        for mix, counts in enumerate(mixes)
+        (*counts, 0 if wide else s.domains, s.weakest, s.ring, s.damage, s.mask.bit_count(), packing, choice)
+        for packing, counts in enumerate(packings)
         for choice, (s, _) in enumerate(sets_under(rule, shape, free, counts))
     ]
     table = np.array(rows, np.int64).reshape(len(rows), len(rule.gpus) + len(FIELDS))
     return table, table.tobytes()
 
 
-def _left_over(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[Ints]:
-    """The best-fit cost of each mix, by row."""
-    view = site.columns
+def _left_over(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:
+    """The best-fit cost of each packing, by row."""
+    view = instance.columns
 
     def steps(rows: Ints, counts: Ints) -> Ints:
         at = rows[:, None]
-        total, free = site.gpu_shares(rows, counts)
-        left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(counts))
-        return site.fit(rows, counts, left)
+        total, free = instance.gpu_shares(rows, counts)
+        left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, instance.cpu(counts))
+        return instance.fit(rows, counts, left)
 
-    return _by_mix(site, rows, index, mixes, steps)
+    return _by_packing(instance, rows, index, packings, steps)
 
 
-def _priced(site: Site, rows: Ints, index: Ints, mixes: list[Mixes]) -> list[Ints]:
-    """The priced damage of each mix, by row; [] where damage is F."""
-    prices = site.prices
+def _priced(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:
+    """The priced damage of each packing, by row; [] where damage is F."""
+    prices = instance.prices
     if prices is None:
         return []
 
     def damage(rows: Ints, counts: Ints) -> Ints:
-        return prices.of_whole(rows, site.gpus(counts), site.cpu(counts))
+        return prices.of_whole(rows, instance.gpus(counts), instance.cpu(counts))
 
-    return _by_mix(site, rows, index, mixes, damage)
+    return _by_packing(instance, rows, index, packings, damage)
 
 
-def _by_mix(
-    site: Site, rows: Ints, index: Ints, mixes: list[Mixes], cost: Callable[[Ints, Ints], Ints]
+def _by_packing(
+    instance: Instance, rows: Ints, index: Ints, packings: list[Packings], cost: Callable[[Ints, Ints], Ints]
 ) -> list[Ints]:
-    """What a cost of (rows, counts of mixes × roles), rows × mixes, is for each row's own mixes."""
+    """What a cost of (rows, counts of packings × roles), rows × packings, is for each row's own packings."""
     found: list[Ints] = [np.zeros(0, np.int64)] * len(rows)
     for m in np.unique(index).tolist():
         here = np.flatnonzero(index == m)
-        counts = np.array(mixes[m].all, np.int64).reshape(len(mixes[m].all), len(site.roles))
+        counts = np.array(packings[m].all, np.int64).reshape(len(packings[m].all), len(instance.roles))
         for i, row in zip(here.tolist(), cost(rows[here], counts), strict=True):
             found[i] = row
     return found
@@ -237,7 +237,7 @@ def _patterns(found: list[Table], roles: int, further: tuple[str, ...]) -> Patte
     for kind, table in enumerate(found):
         count = len(table.patterns)
         every[kind, :count] = table.patterns
-        left[kind, :count] = table.left_over[table.patterns[:, roles + FIELDS.index("mix")]]
+        left[kind, :count] = table.left_over[table.patterns[:, roles + FIELDS.index("packing")]]
         valid[kind, :count] = True
     fields = {name: every[:, :, roles + i] for i, name in enumerate(FIELDS)}
     more = {name: every[:, :, roles + len(FIELDS) + i] for i, name in enumerate(further)}

@@ -8,7 +8,7 @@ import numpy as np
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.model.problem import FREE, Problem, Use
 from muster.placement.model.shares import shares
-from muster.placement.search.prices import Price, in_fullest, values
+from muster.placement.search.surrogate_bounds import Price, in_fullest, values
 
 
 def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:

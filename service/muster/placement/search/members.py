@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from muster.domain.decision import Step
-from muster.placement.gang.fewer import MAX_TRIES, shared_out
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.member_subsets import MAX_TRIES, shared_out
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, PREFERRED_SCOPE
-from muster.placement.search.most import most
+from muster.placement.search.max_members import most
 from muster.placement.search.plan import Found, Gap
 from muster.placement.search.search import search
 
@@ -25,54 +25,58 @@ IN_ORDER = "scopes-in-order"
 """How the preferred scope is decided."""
 
 
-def best_for_most(site: Site, budget: Budget) -> tuple[Site, Found]:
+def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, Found]:
     """Return the best plan for as many members as fit, and the problem for these members."""
-    required = (site.request.required_scope,) if site.request.required_scope else ()
-    found = _for_counts(site, required, site.need, ALL, budget)
+    required = (instance.request.required_scope,) if instance.request.required_scope else ()
+    found = _for_counts(instance, required, instance.need, ALL, budget)
     if found.shares:
-        return site, found
-    return for_fewer(site, budget, found)
+        return instance, found
+    return for_fewer(instance, budget, found)
 
 
-def for_fewer(site: Site, budget: Budget, whole: Found) -> tuple[Site, Found]:
+def for_fewer(instance: Instance, budget: Budget, whole: Found) -> tuple[Instance, Found]:
     """Return the best plan for fewer members than all, if these are enough. `whole`: what is known of all."""
-    required = (site.request.required_scope,) if site.request.required_scope else ()
-    if site.request.min_member >= site.request.size:
-        return site, whole
-    if any(role.segments for role in site.request.roles):
-        return _subsets(site, required, budget, whole)
-    fit = most(site, required, site.need, budget)
+    required = (instance.request.required_scope,) if instance.request.required_scope else ()
+    if instance.request.min_member >= instance.request.size:
+        return instance, whole
+    if any(role.segments for role in instance.request.roles):
+        return _subsets(instance, required, budget, whole)
+    fit = most(instance, required, instance.need, budget)
     doubt = None if fit.proven and not whole.gap else Gap(MEMBERS.name)
-    if fit.members < site.request.min_member:
-        return site, Found((), doubt)
-    found = _for_counts(site, required, fit.counts, MOST, budget)
-    return site, replace(found, gap=doubt or found.gap)
+    if fit.members < instance.request.min_member:
+        return instance, Found((), doubt)
+    found = _for_counts(instance, required, fit.counts, MOST, budget)
+    return instance, replace(found, gap=doubt or found.gap)
 
 
-def _for_counts(site: Site, required: tuple[str, ...], need: Counts, method: str, budget: Budget) -> Found:
+def _for_counts(
+    instance: Instance, required: tuple[str, ...], need: Counts, method: str, budget: Budget
+) -> Found:
     """The best plan for exactly these members: the first preferred scope that holds them, else none."""
     doubt: Gap | None = None
     steps: tuple[Step, ...] = (Step(MEMBERS.name, method),)
-    if site.request.preferred_scopes:
+    if instance.request.preferred_scopes:
         steps += (Step(PREFERRED_SCOPE.name, IN_ORDER),)
-    for scope in (*((scope,) for scope in site.request.preferred_scopes), ()):
-        found = search(site, (*required, *scope), need, budget)
+    for scope in (*((scope,) for scope in instance.request.preferred_scopes), ()):
+        found = search(instance, (*required, *scope), need, budget)
         if found.shares or not scope:
             break
         doubt = doubt or (Gap(PREFERRED_SCOPE.name) if found.gap else None)
     return Found(found.shares, doubt or found.gap, (*steps, *found.steps))
 
 
-def _subsets(site: Site, required: tuple[str, ...], budget: Budget, whole: Found) -> tuple[Site, Found]:
+def _subsets(
+    instance: Instance, required: tuple[str, ...], budget: Budget, whole: Found
+) -> tuple[Instance, Found]:
     """Where members come in segments: who is left out changes what the rest may do, so each count is tried.
     What fits of one role fits with fewer too, so these are halved; several are tried one after another."""
-    roles, gap = site.request.roles, Gap(MEMBERS.name) if whole.gap else None
-    tried: dict[Counts, tuple[Site, Found]] = {}
+    roles, gap = instance.request.roles, Gap(MEMBERS.name) if whole.gap else None
+    tried: dict[Counts, tuple[Instance, Found]] = {}
 
     def attempt(counts: Counts) -> Found:
         nonlocal gap
         kept = {role.name: count for role, count in zip(roles, counts, strict=True)}
-        fewer = site.keeping(kept)
+        fewer = instance.keeping(kept)
         tried[counts] = (fewer, _for_counts(fewer, required, fewer.need, SUBSETS, budget))
         found = tried[counts][1]
         if found.gap and not found.shares:
@@ -81,14 +85,14 @@ def _subsets(site: Site, required: tuple[str, ...], budget: Budget, whole: Found
 
     sizes = tuple(len(role.members) for role in roles)
     if len(roles) == 1:
-        low, high = site.request.min_member, sizes[0] - 1
+        low, high = instance.request.min_member, sizes[0] - 1
         while low <= high:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if attempt((middle,)).shares else (low, middle - 1)
         best = max((counts for counts, (_, found) in tried.items() if found.shares), default=None)
     else:
         best = None
-        for counts in _counts_down(sizes, site.request.min_member):
+        for counts in _counts_down(sizes, instance.request.min_member):
             if len(tried) == MAX_TRIES or budget.late:
                 gap = Gap(MEMBERS.name)
                 break
@@ -96,7 +100,7 @@ def _subsets(site: Site, required: tuple[str, ...], budget: Budget, whole: Found
                 best = counts
                 break
     if best is None:
-        return site, Found((), gap)
+        return instance, Found((), gap)
     fewer, found = tried[best]
     return fewer, replace(found, gap=gap or found.gap)
 

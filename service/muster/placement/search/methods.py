@@ -12,7 +12,7 @@ from typing import Protocol
 
 from muster.domain.decision import Step
 from muster.placement.cluster.columns import Ints
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.bound import Floats
 from muster.placement.model.objective import Level
@@ -65,7 +65,7 @@ class Fine(Protocol):
     def with_use(self, problem: Problem, use: Use | None) -> Fine:
         """Return the same with another level decided."""
 
-    def shares(self, site: Site) -> tuple[Share, ...]:
+    def shares(self, instance: Instance) -> tuple[Share, ...]:
         """Return the solution node by node."""
 
 
@@ -75,7 +75,7 @@ class Complete:
 
     plan: tuple[Share, ...]
 
-    def shares(self, site: Site) -> tuple[Share, ...]:
+    def shares(self, instance: Instance) -> tuple[Share, ...]:
         """Return the plan node by node."""
         return self.plan
 
@@ -91,7 +91,7 @@ class Partial:
     proven best. `likely`: where the members are units of larger ones, whether a region probably holds these.
     """
 
-    site: Site
+    instance: Instance
     scopes: tuple[str, ...]
     need: Counts
     levels: tuple[Level, ...]
@@ -109,7 +109,7 @@ class Partial:
     def shares(self) -> tuple[Share, ...]:
         """Return the plan node by node, once no levels are left."""
         assert not isinstance(self.known, Start | Regions | Counted), self.levels
-        return self.known.shares(self.site)
+        return self.known.shares(self.instance)
 
     def decided(self, known: Fine, value: int) -> Partial:
         """Return the plan with one more level of quality decided."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain.decision import Step
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, levels_of_plan
-from muster.placement.search.counting import RegionCount
-from muster.placement.search.finish import LevelCore, LinkThresholds, RackPatterns
-from muster.placement.search.manyracks import CountedRacks, RackTables
+from muster.placement.search.domain_branching import RackBranching
 from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Unknown
-from muster.placement.search.onenode import SingleNode
-from muster.placement.search.onerole import NodeTable, SortedCapacities
-from muster.placement.search.onesize import RoleAggregation
+from muster.placement.search.multi_domain import CountedRacks, RackTables
 from muster.placement.search.plan import Found, Gap, Value
-from muster.placement.search.sharedrack import RackBranching
+from muster.placement.search.quality import LevelCore, LinkThresholds, RackPatterns
+from muster.placement.search.region_count import RegionCount
+from muster.placement.search.role_aggregation import RoleAggregation
+from muster.placement.search.single_domain import NodeTable, SortedCapacities
+from muster.placement.search.single_node import SingleNode
 
 MAX_FINISHED = 8
 """Regions with parts and nodes counted that are looked at below that, where members share GPUs or policies
@@ -30,19 +30,19 @@ Outcome = tuple[Partial | None, Gap | None]
 """The best plan, None if none was found; and what is not proven: of no plan, that there is none."""
 
 
-def search(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Found:
+def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Found:
     """Return the best plan with all members in one part of every scope of `scopes`."""
-    best, gap = decided(presolved(site, scopes, need, budget), None, budget)
+    best, gap = decided(presolved(instance, scopes, need, budget), None, budget)
     if best is None:
         return Found((), gap)
     return Found(best.shares(), gap, best.steps)
 
 
-def presolved(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Partial:
+def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Partial:
     """Return the plan with nothing decided, without what no plan for all these members can use."""
     with budget.phase("scan"):
-        site = site.for_all(need)
-    return Partial(site, scopes, need, levels_of_plan(site.levels, site.costs))
+        instance = instance.for_all(need)
+    return Partial(instance, scopes, need, levels_of_plan(instance.levels, instance.costs))
 
 
 def decided(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
@@ -89,7 +89,7 @@ def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
     of the best."""
     best: Partial | None = None
     for i, plan in enumerate(plans):
-        costs = plan.site.costs
+        costs = plan.instance.costs
         if costs and i == MAX_FINISHED:
             gap = gap or Gap(costs[0].value)
             break

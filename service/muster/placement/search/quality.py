@@ -9,17 +9,17 @@ from typing import ClassVar
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Level
 from muster.placement.model.problem import Problem, Use, carried, carried_back
 from muster.placement.model.solve import Solution, Status, counted_scope, decide, feasible, nodes_bound
-from muster.placement.search.chosen import chosen
 from muster.placement.search.classes import fine, without_equals
+from muster.placement.search.domain_patterns import RackPlans, rack_plans
 from muster.placement.search.methods import Answer, Counted, Declined, Fine, Partial, Solved, Unknown
-from muster.placement.search.onenode import share_of
+from muster.placement.search.pattern_pricing import chosen
 from muster.placement.search.plan import Gap, Share, Value
-from muster.placement.search.racktables import RackPlans, rack_plans
+from muster.placement.search.single_node import share_of
 
 LEVEL_SHARE = 1 / 8
 """Of the solver's time, at most, for each level below the nodes: a plan that is good is not held up for long
@@ -37,11 +37,11 @@ class NodePlans:
         """Return the same with another level decided."""
         return NodePlans(problem, use)
 
-    def shares(self, site: Site) -> tuple[Share, ...]:
+    def shares(self, instance: Instance) -> tuple[Share, ...]:
         """Return the solution node by node."""
         counts, choice = self.problem.patterns.counts, self.problem.patterns.choice
         return tuple(
-            share_of(site, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
+            share_of(instance, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
             for row, kind, p in self.problem.taken(self.use or {})
         )
 
@@ -71,7 +71,7 @@ class LevelCore:
         known, gap = plan.known, None
         if isinstance(known, Counted):
             with budget.phase("sets"):
-                problem, use, complete = _prepared(plan.site, known, budget)
+                problem, use, complete = _prepared(plan.instance, known, budget)
             known = NodePlans(problem, use)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
         assert isinstance(known, NodePlans | RackPlans)
@@ -93,13 +93,13 @@ class RackPatterns:
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels below the nodes by tables; the next one on the patterns of racks if these are
         too large."""
-        site, counted = plan.site, plan.known
+        instance, counted = plan.instance, plan.known
         assert isinstance(counted, Counted)
         if counted.racks is None:
             return Declined("racks were not counted as wholes")
         with budget.phase("sets"):
-            plans = rack_plans(site, counted.problem, *counted.racks)
-            best = None if plans is None else plans.best(site)
+            plans = rack_plans(instance, counted.problem, *counted.racks)
+            best = None if plans is None else plans.best(instance)
         if plans is None:
             return Declined("the tables are too large")
         if best is not None:
@@ -108,17 +108,17 @@ class RackPatterns:
         return LevelCore().solve(started, level, incumbent, budget)
 
 
-def _prepared(site: Site, counted: Counted, budget: Budget) -> tuple[Problem, Use | None, bool]:
+def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Problem, Use | None, bool]:
     """The fine problem without what can't be in a plan of so few nodes, and the coarse solution in its
     terms."""
     # Of racks counted as wholes, the solution does not say which nodes.
     placed = _trimmed(counted.problem, counted.use) if counted.racks is None else {}
-    if site.costs:
-        problem, complete = chosen(site, counted, placed, budget)
+    if instance.costs:
+        problem, complete = chosen(instance, counted, placed, budget)
     else:
-        problem, complete = fine(site, counted.problem)
+        problem, complete = fine(instance, counted.problem)
     # Rules bind more than counts: on the nodes of the coarse solution, the solver finds who goes where.
-    if site.plain:
+    if instance.plain:
         use = _as_use(problem, placed)
     else:
         used = {row for row, _, _ in counted.problem.taken(counted.use)} if counted.racks is None else set()
@@ -172,7 +172,7 @@ def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
 
 
 def _as_use(problem: Problem, placed: Mapping[int, Counts]) -> Use | None:
-    """Members by row as patterns of the fine problem: the first, best-linked GPU set of each mix."""
+    """Members by row as patterns of the fine problem: the first, best-linked GPU set of each packing."""
     use: Use = {}
     class_of = {int(row): c for c in range(problem.classes) for row in problem.nodes(c)}
     for row, counts in placed.items():
@@ -231,17 +231,17 @@ def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solut
 
 
 def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Problem, Use | None]:
-    """Of each mix on each class one GPU set is left: the last that is fast enough has the largest ring, and
-    with it the least damage (see gpusets.best_sets)."""
-    mix = problem.patterns.mix[problem.kind]
+    """Of each packing on each class one GPU set is left: the last that is fast enough has the largest ring,
+    and with it the least damage (see gpusets.best_sets)."""
+    packing = problem.patterns.packing[problem.kind]
     width = fast.shape[1]
     later = np.zeros_like(fast)
     for p in range(width - 1):
-        later[:, p] = fast[:, p + 1] & (mix[:, p + 1] == mix[:, p])
+        later[:, p] = fast[:, p + 1] & (packing[:, p + 1] == packing[:, p])
     still_open = fast & ~later
     moved: Use = {}
     for (c, p), nodes in (use or {}).items():
-        last = max(q for q in range(width) if fast[c, q] and mix[c, q] == mix[c, p])
+        last = max(q for q in range(width) if fast[c, q] and packing[c, q] == packing[c, p])
         moved[c, last] = moved.get((c, last), 0) + nodes
     narrowed, kept = problem.narrowed(still_open)
     return narrowed, None if use is None else carried(moved, kept)

@@ -1,5 +1,5 @@
-"""One decision's fixed data: the cluster as columns, which nodes admit whom, and how many members one node
-takes."""
+"""The placement instance: one decision's fixed data. The cluster as columns, which nodes admit which roles,
+and how many members one node takes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, colu
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import Domains
 from muster.placement.gang.blocks import blocks_of
+from muster.placement.gang.existing import ExistingMembers, existing_of
 from muster.placement.gang.rules import Rules, rules_of
-from muster.placement.gang.standing import Standing, standing_of
 from muster.placement.gpus.costs import Cost, On, costs_of
 from muster.placement.gpus.innode import InNode, allowed, free_by_domain
 from muster.placement.gpus.priced import Prices, is_priced, prices_of
@@ -32,7 +32,7 @@ NVSWITCH = "nvidia.com/nvswitch.present"
 """The label, "true" where a node has an NVSwitch."""
 
 Counts = tuple[int, ...]
-"""Members by role, in the order of `Site.roles`."""
+"""Members by role, in the order of `Instance.roles`."""
 
 
 BEYOND = 2 * LARGEST - 1
@@ -40,7 +40,7 @@ BEYOND = 2 * LARGEST - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Site:
+class Instance:
     """The cluster as one gang sees it.
 
     `roles` are the gang's roles, cut into blocks where segments ask for it: members that count as alike.
@@ -54,7 +54,7 @@ class Site:
     admits: Bools
     room: Ints
     levels: tuple[str, ...]
-    standing: Standing
+    existing: ExistingMembers
     rules: Rules
     admitted: Mapping[str, Bools]
     """By role of the request, as `candidates` has it: without what rules refuse."""
@@ -97,9 +97,9 @@ class Site:
         rules = [self.rules.node_rules[i] for i in used]
         return gcd(*(1 if rule is None else rule.unit_of(role) for rule in rules))
 
-    def keeping(self, kept: Mapping[str, int]) -> Site:
-        """The site for so many members of each role, the first by rank."""
-        return site_with(self.columns, self.request, self.admitted, kept)
+    def keeping(self, kept: Mapping[str, int]) -> Instance:
+        """The instance for so many members of each role, the first by rank."""
+        return instance_with(self.columns, self.request, self.admitted, kept)
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -113,11 +113,13 @@ class Site:
 
         Nodes may still have room for fewer members of a role (`rules.caps`) than resources say.
         """
-        return not self.rules.model and len(self.rules.node_rules) == 1 and not self.standing
+        return not self.rules.model and len(self.rules.node_rules) == 1 and not self.existing
 
-    def for_all(self, need: Counts) -> Site:
-        """The site without the parts that are too small for roles which must lie in one part: nothing is lost
-        where all these members are to be placed."""
+    def for_all(self, need: Counts) -> Instance:
+        """Return the instance without the parts that are too small for roles which must lie in one part.
+
+        Nothing is lost where all these members are to be placed.
+        """
         if not self.rules.together:
             return self
         room = self.room.copy()
@@ -148,7 +150,7 @@ class Site:
     def costs_on(self, row: int) -> On:
         """How choices of its GPUs count."""
         rule = self.rules.node_rules[self.rules.in_node[row]]
-        here = any(stay.row == row and stay.has_gpus for stay in self.standing.members)
+        here = any(stay.row == row and stay.has_gpus for stay in self.existing.members)
         wide, nvswitch = self.columns.topology.in_wide[row], self.columns.label(NVSWITCH)
         return On(self.costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), here)
 
@@ -177,7 +179,8 @@ class Site:
         return np.where(serves, of_shape, total), left - counts @ units - each * (counts @ whole)
 
     def fit(self, rows: Ints, counts: Ints, left: Ints) -> Ints:
-        """Return the best fit `left`, by row or [row, mix], with the preferences of these members below it.
+        """Return the best fit `left`, by row or [row, packing], with the preferences of these members below
+        it.
 
         One step of it outweighs all scores of the gang. The last axis of `counts` is the role's.
         """
@@ -207,39 +210,41 @@ def _is_true(label: Domains) -> Bools:
     return np.asarray(label.codes == label.index.get("true", NO_SUCH))
 
 
-def site_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[str, str], str]) -> Site:
-    """The site of a request. Roles without members stay: they need none."""
+def instance_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[str, str], str]) -> Instance:
+    """The instance of a request. Roles without members stay: they need none."""
     view = columns(snapshot)
     by_name = {role.name: admits(view, role, excluded) for role in request.roles}
-    return site_with(view, request, by_name)
+    return instance_with(view, request, by_name)
 
 
-def site_with(
+def instance_with(
     view: Columns, request: Request, admitted: Mapping[str, Bools], kept: Mapping[str, int] | None = None
-) -> Site:
-    """The site, had the nodes admitted these roles, by name; of so many members of each, `kept`, the first by
-    rank."""
-    standing = standing_of(view, request)
-    there = replace(request, running=tuple(stay.running for stay in standing.members))
+) -> Instance:
+    """Return the instance, had the nodes admitted these roles, by name.
+
+    `kept`: how many members of each role there are, the first by rank; None for all.
+    """
+    existing = existing_of(view, request)
+    there = replace(request, running=tuple(stay.running for stay in existing.members))
     blocks = blocks_of(there, kept)
-    rules, refused = rules_of(view, request, blocks, standing)
+    rules, refused = rules_of(view, request, blocks, existing)
     admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~refused
     room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
     if rules.caps is not None:
         room = np.minimum(room, rules.caps)
-    site = Site(
+    instance = Instance(
         view,
         request,
         blocks.roles,
         admits,
         room,
         view.topology.scopes,
-        standing,
+        existing,
         rules,
         admitted,
         _penalties(view, blocks.roles),
     )
-    return replace(site, room=_ruled_room(site)) if len(rules.node_rules) > 1 else site
+    return replace(instance, room=_ruled_room(instance)) if len(rules.node_rules) > 1 else instance
 
 
 def _penalties(view: Columns, roles: tuple[Role, ...]) -> Ints | None:
@@ -252,14 +257,14 @@ def _penalties(view: Columns, roles: tuple[Role, ...]) -> Ints | None:
     return penalty
 
 
-def _ruled_room(site: Site) -> Ints:
+def _ruled_room(instance: Instance) -> Ints:
     """The room that the rules of the nodes leave each role alone."""
-    view = site.columns
-    room: Ints = np.minimum(site.room, np.array(site.need)[:, None])
-    ruled = site.rules.in_node.astype(np.int64) * len(view.shapes) + view.shape
-    for code in np.unique(ruled[site.rules.in_node > 0]).tolist():
+    view = instance.columns
+    room: Ints = np.minimum(instance.room, np.array(instance.need)[:, None])
+    ruled = instance.rules.in_node.astype(np.int64) * len(view.shapes) + view.shape
+    for code in np.unique(ruled[instance.rules.in_node > 0]).tolist():
         rows = np.flatnonzero(ruled == code)
-        rule, shape, _ = site.node_rule(int(rows[0]))
+        rule, shape, _ = instance.node_rule(int(rows[0]))
         for r in range(len(room)):
             if rule is not None:
                 room[r][rows] = _room_under(rule, shape, r, room[r][rows], view.free_gpus[rows])
@@ -282,7 +287,7 @@ def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> I
     for have, mask in {*zip(room.tolist(), free.tolist(), strict=True)}:
         alone = [tuple(n if other == r else 0 for other in range(len(rule.gpus))) for n in range(have, 0, -1)]
         by_mask = free_by_domain(shape, mask)
-        most = next((mix[r] for mix in alone if allowed(rule, mix, by_mask)), 0)
+        most = next((packing[r] for packing in alone if allowed(rule, packing, by_mask)), 0)
         found[(room == have) & (free == mask)] = most
     return found
 
@@ -305,25 +310,25 @@ def room_of(view: Columns, role: Role) -> Ints:
     return room
 
 
-def fits_at_once(site: Site, need: Counts) -> Bools:
+def fits_at_once(instance: Instance, need: Counts) -> Bools:
     """By row, whether the node takes all these members together, as far as sums go."""
-    view = site.columns
+    view = instance.columns
     total = Resources(pods=0)
     admitted = np.ones(len(view.names), bool)
-    for r, (role, count) in enumerate(zip(site.roles, need, strict=True)):
+    for r, (role, count) in enumerate(zip(instance.roles, need, strict=True)):
         if count:
             total += role.resources.times(count)
-            admitted &= site.admits[r]
-    gpus = sum(count * role.gpus for count, role in zip(need, site.roles, strict=True))
+            admitted &= instance.admits[r]
+    gpus = sum(count * role.gpus for count, role in zip(need, instance.roles, strict=True))
     admitted &= (view.pods >= total.pods) & (view.free_count >= gpus)
-    if site.sliced or site.rules.caps is not None:
-        admitted &= (site.room >= np.array(need)[:, None]).all(axis=0)
+    if instance.sliced or instance.rules.caps is not None:
+        admitted &= (instance.room >= np.array(need)[:, None]).all(axis=0)
     if total.cpu_milli:
         admitted &= view.cpu >= total.cpu_milli
     if total.memory_bytes:
         admitted &= view.memory >= total.memory_bytes
     for name, amount in total.others:
         admitted &= view.other(name) >= amount
-    for may_hold in site.rules.whole:
+    for may_hold in instance.rules.whole:
         admitted &= may_hold(need)
     return admitted

@@ -9,13 +9,13 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import ALL_GPUS, Ints
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.gang.mixes import mixes_on
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.packings import packings_on
 from muster.placement.limits import Budget
 from muster.placement.model.solve import most_members
 from muster.placement.search.classes import coarse
-from muster.placement.search.onenode import parts_inside
 from muster.placement.search.regions import NOWHERE, regions
+from muster.placement.search.single_node import parts_inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +32,39 @@ class Most:
         return sum(self.counts)
 
 
-def most(site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Most:
+def most(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Most:
     """The most of `need` that one part of all the scopes holds."""
     nothing = Most((0,) * len(need), "", True)
     active = [r for r, count in enumerate(need) if count]
-    if not active or not len(site.columns.names):
+    if not active or not len(instance.columns.names):
         return nothing
-    inside = _inside_nodes(site, scopes, need)
+    inside = _inside_nodes(instance, scopes, need)
     found = [inside] if inside is not None else []
-    region = regions(site, scopes, need)
+    region = regions(instance, scopes, need)
     if (region != NOWHERE).any():
-        if len(active) == 1 and not site.rules.model:
-            found.append(_of_one_role(site, scopes, region, active[0], need))
+        if len(active) == 1 and not instance.rules.model:
+            found.append(_of_one_role(instance, scopes, region, active[0], need))
         else:
-            found += _of_roles(site, scopes, region, need, budget)
+            found += _of_roles(instance, scopes, region, need, budget)
     best = max(found, key=lambda one: (one.members, one.counts), default=nothing)
     return replace(best, proven=all(one.proven for one in found))
 
 
-def _of_one_role(site: Site, scopes: tuple[str, ...], region: Ints, role: int, need: Counts) -> Most:
+def _of_one_role(instance: Instance, scopes: tuple[str, ...], region: Ints, role: int, need: Counts) -> Most:
     rows = np.flatnonzero(region != NOWHERE)
-    cap = np.minimum(site.room[role][rows], need[role])
+    cap = np.minimum(instance.room[role][rows], need[role])
     total = np.minimum(np.bincount(region[rows], cap), need[role])
     best = int(total.argmax())
     counts = tuple(int(total[best]) if r == role else 0 for r in range(len(need)))
-    return Most(counts, _name(site, scopes, int(rows[region[rows] == best][0])), True)
+    return Most(counts, _name(instance, scopes, int(rows[region[rows] == best][0])), True)
 
 
-def _of_roles(site: Site, scopes: tuple[str, ...], region: Ints, need: Counts, budget: Budget) -> list[Most]:
+def _of_roles(
+    instance: Instance, scopes: tuple[str, ...], region: Ints, need: Counts, budget: Budget
+) -> list[Most]:
     """Region after region, the most promising first, until none can hold more than the best."""
     rows = np.flatnonzero(region != NOWHERE)
-    caps = np.minimum(site.room[:, rows], np.array(need)[:, None])
+    caps = np.minimum(instance.room[:, rows], np.array(need)[:, None])
     bounds = np.stack(
         [np.minimum(np.bincount(region[rows], cap), n) for cap, n in zip(caps, need, strict=True)]
     )
@@ -75,25 +77,27 @@ def _of_roles(site: Site, scopes: tuple[str, ...], region: Ints, need: Counts, b
             found.append(Most((0,) * len(need), "", False))
             break
         inside = rows[region[rows] == one]
-        problem, complete = coarse(site, inside, need, ())
+        problem, complete = coarse(instance, inside, need, ())
         if not problem.classes:
             continue
         problem = replace(problem, partial=True)
         counts, proven = most_members(problem, budget)
-        name = _name(site, scopes, int(inside[0]))
+        name = _name(instance, scopes, int(inside[0]))
         found.append(Most(counts or (0,) * len(need), name, proven and complete))
     return found
 
 
-def _inside_nodes(site: Site, scopes: tuple[str, ...], need: Counts) -> Most | None:
+def _inside_nodes(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Most | None:
     """The best part that is a node or lies inside one; None where no scope asks for that."""
-    view = site.columns
+    view = instance.columns
     narrow = [scope for scope in scopes if scope in INSIDE]
     if not narrow and Scope.NODE not in scopes:
         return None
-    usable = np.asarray((site.room > 0).any(axis=0))
-    if site.standing:
-        usable &= np.isin(np.arange(len(usable)), list(site.standing.masks)) & (len(site.standing.masks) == 1)
+    usable = np.asarray((instance.room > 0).any(axis=0))
+    if instance.existing:
+        usable &= np.isin(np.arange(len(usable)), list(instance.existing.masks)) & (
+            len(instance.existing.masks) == 1
+        )
     for scope in scopes:
         if scope not in (*INSIDE, Scope.NODE):
             usable &= view.topology.index(scope) >= 0
@@ -102,27 +106,31 @@ def _inside_nodes(site: Site, scopes: tuple[str, ...], need: Counts) -> Most | N
     rows, masks = list[Ints](), list[Ints]()
     for shape in np.unique(view.shape[usable]).tolist():
         of_shape = np.flatnonzero(usable & (view.shape == shape))
-        for part in (mask & ALL_GPUS for mask in parts_inside(site, int(of_shape[0]), narrow)):
+        for part in (mask & ALL_GPUS for mask in parts_inside(instance, int(of_shape[0]), narrow)):
             rows.append(of_shape)
             masks.append(np.full(len(of_shape), part))
     if not rows:
         return None
     every, mask = np.concatenate(rows), np.concatenate(masks)
-    index, mixes = mixes_on(site, every, need, mask)
-    best_of = [max(((sum(c), c) for c in mix.largest), default=(0, (0,) * len(need))) for mix in mixes]
+    index, packings = packings_on(instance, every, need, mask)
+    best_of = [
+        max(((sum(c), c) for c in packing.largest), default=(0, (0,) * len(need))) for packing in packings
+    ]
     order = sorted(range(len(best_of)), key=lambda m: best_of[m], reverse=True)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     first = int(np.lexsort((mask, every, rank[index]))[0])
     counts = best_of[int(index[first])][1]
     return Most(
-        counts, _name(site, scopes, int(every[first]), int(mask[first])), all(mix.complete for mix in mixes)
+        counts,
+        _name(instance, scopes, int(every[first]), int(mask[first])),
+        all(packing.complete for packing in packings),
     )
 
 
-def _name(site: Site, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:
+def _name(instance: Instance, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:
     """The part of each scope that this node, or these GPUs of it, lie in; the narrowest scope first."""
-    place = site.columns.place(row)
+    place = instance.columns.place(row)
     names = [
         next((name for name, part in place.parts(scope) if mask == -1 or mask & ~part == 0), "")
         for scope in scopes

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.search.onerack import NEVER
+from muster.placement.search.node_tables import NEVER
 
 
 @dataclass(frozen=True, slots=True, eq=False)

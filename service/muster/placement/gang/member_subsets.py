@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.placement.gang.site import Counts
+from muster.placement.gang.instance import Counts
 
 MAX_TRIES = 64
 """Ways that are tried for one answer."""

@@ -14,17 +14,17 @@ from typing import ClassVar
 import numpy as np
 
 from muster.placement.cluster.columns import Ints
-from muster.placement.gang.site import Site
+from muster.placement.gang.instance import Instance
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import NODES, WIDE, Level
 from muster.placement.model.problem import FREE
-from muster.placement.search import onerack
+from muster.placement.search import node_tables
 from muster.placement.search.classes import parts_by_row
+from muster.placement.search.domain_counts import Choices, RackNodes
 from muster.placement.search.methods import Answer, Counted, Declined, Partial, Regions, Solved
-from muster.placement.search.onerack import NEVER
-from muster.placement.search.onerole import Hopeful, TooLargeError, best_plan, fields_of
+from muster.placement.search.node_tables import NEVER
 from muster.placement.search.plan import Share, Value
-from muster.placement.search.rackcounts import Choices, RackNodes
+from muster.placement.search.single_domain import Hopeful, TooLargeError, best_plan, fields_of
 
 MAX_STEPS = 6_000_000
 """Elements that tables of all racks may visit; more is left to the solver. Those of each rack may visit as
@@ -39,20 +39,20 @@ class RackTables:
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the racks and all below."""
-        site, known = plan.site, plan.known
+        instance, known = plan.instance, plan.known
         assert isinstance(known, Regions)
-        if not site.plain:
+        if not instance.plain:
             return Declined("rules bind members on a node")
-        if site.costs:
+        if instance.costs:
             return Declined("slices or policies")
-        if known.left != site.levels[-1:] or not known.left:
+        if known.left != instance.levels[-1:] or not known.left:
             wider = "wider parts are to be counted first"
             return Declined(wider if known.left else "one part of the narrowest level holds all members")
         (role,) = plan.active
-        if takes_gpus(site.roles[role]) and site.columns.topology.in_wide[known.rows].any():
+        if takes_gpus(instance.roles[role]) and instance.columns.topology.in_wide[known.rows].any():
             return Declined("NVLink domains over several nodes are to be counted")
         with budget.phase("sets"):
-            shares = over_racks(site, known, role, plan.need[role])
+            shares = over_racks(instance, known, role, plan.need[role])
         return Declined("the tables are too large") if shares is None else Solved((plan.complete(shares),))
 
 
@@ -66,67 +66,67 @@ class CountedRacks:
         """Decide all levels below the nodes."""
         assert isinstance(plan.known, Counted)
         with budget.phase("sets"):
-            reason = _not_for_tables(plan.site, plan.known)
-            found = None if reason else in_many_racks(plan.site, plan.known)
+            reason = _not_for_tables(plan.instance, plan.known)
+            found = None if reason else in_many_racks(plan.instance, plan.known)
         if found is None:
             return Declined(reason or "the tables are too large")
         value, shares = found
         return Solved((plan.complete(shares, value),))
 
 
-def over_racks(site: Site, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
+def over_racks(instance: Instance, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
     """Return the best plan in one of these regions; None where there is too much to look at."""
     rows = found.rows
-    rack = parts_by_row(site, site.levels[-1], rows)
+    rack = parts_by_row(instance, instance.levels[-1], rows)
     each_region = [found.region == region for region in range(int(found.region.max()) + 1)]
     regions = [RackNodes.of(rows[here], found.cap[here], rack[here], need) for here in each_region]
     limit = min(racks.limit for racks in regions)
     counted = [racks.counted(MAX_STEPS) for racks in regions if racks.limit == limit]
     choices = [each for each in counted if each is not None]
     nodes = min((each.nodes for each in choices), default=0)
-    plans = [_planned(site, role, each) for each in choices if each.nodes == nodes]
+    plans = [_planned(instance, role, each) for each in choices if each.nodes == nodes]
     best = min((plan for plan in plans if plan is not None), key=itemgetter(0), default=None)
     return None if best is None or None in counted or None in plans else best[1]
 
 
-def _not_for_tables(site: Site, counted: Counted) -> str:
+def _not_for_tables(instance: Instance, counted: Counted) -> str:
     """Why the counted region is not for tables; "" if it is."""
     problem = counted.problem
-    limited = {*problem.at_most} - {NODES.name, *site.levels[-1:]}
+    limited = {*problem.at_most} - {NODES.name, *instance.levels[-1:]}
     reasons = {
         "several roles": sum(map(bool, problem.need)) > 1,
-        "rules bind members": not site.plain or counted.racks,
-        "slices or policies": site.costs,
+        "rules bind members": not instance.plain or counted.racks,
+        "slices or policies": instance.costs,
         "NVLink domains over several nodes are to be counted": (problem.part(WIDE) != FREE).any(),
-        "other parts than racks are limited": not site.levels or limited,
+        "other parts than racks are limited": not instance.levels or limited,
         "the counts are not proven": counted.gap,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def in_many_racks(site: Site, counted: Counted) -> tuple[Value, tuple[Share, ...]] | None:
+def in_many_racks(instance: Instance, counted: Counted) -> tuple[Value, tuple[Share, ...]] | None:
     """Return the best plan of a region whose parts and nodes are counted, and its value; None where the
     tables would be too large."""
     problem = counted.problem
     role = next(role for role, need in enumerate(problem.need) if need)
     most = np.where(problem.open, problem.patterns.counts[problem.kind, :, role], 0).max(axis=1)
     rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
-    cap, rack = (np.repeat(each, problem.size) for each in (most, problem.part(site.levels[-1])))
-    limit = problem.at_most.get(site.levels[-1], len(np.unique(rack)))  # not limited where all are needed
+    cap, rack = (np.repeat(each, problem.size) for each in (most, problem.part(instance.levels[-1])))
+    limit = problem.at_most.get(instance.levels[-1], len(np.unique(rack)))  # not limited where all are needed
     racks = RackNodes.of(rows, cap, rack, problem.need[role], limit)
-    return _planned(site, role, racks.within(counted.value[-1]))
+    return _planned(instance, role, racks.within(counted.value[-1]))
 
 
-def _planned(site: Site, role: int, choices: Choices) -> tuple[Value, tuple[Share, ...]] | None:
+def _planned(instance: Instance, role: int, choices: Choices) -> tuple[Value, tuple[Share, ...]] | None:
     """The best plan; None where the tables would be too large."""
     filling = Filling(choices)
-    if filling.steps > onerack.MAX_STEPS or choices.choice(choices.fewest).steps > MAX_STEPS:
+    if filling.steps > node_tables.MAX_STEPS or choices.choice(choices.fewest).steps > MAX_STEPS:
         return None
     hopeful = filling.hopeful
     plan = best_plan(
-        site, role, hopeful, fields_of(site, role, hopeful), choices.racks.need, filling.cheapest
+        instance, role, hopeful, fields_of(instance, role, hopeful), choices.racks.need, filling.cheapest
     )
-    return None if plan is None else (plan.value, plan.shares(site, role, hopeful))
+    return None if plan is None else (plan.value, plan.shares(instance, role, hopeful))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

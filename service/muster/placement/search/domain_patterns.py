@@ -14,16 +14,16 @@ from math import lcm
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.gang.site import Site
+from muster.placement.gang.instance import Instance
 from muster.placement.model.objective import NODES, WEAKEST_LINK, WIDE, quality_levels, value_of
 from muster.placement.model.problem import FREE, MaxPerPart, Patterns, Problem, Segments, Use
-from muster.placement.search import onerack
+from muster.placement.search import node_tables
 from muster.placement.search.classes import fine
-from muster.placement.search.onenode import share_of
-from muster.placement.search.onerack import NEVER
+from muster.placement.search.domain_choice import RackChoice
+from muster.placement.search.node_tables import NEVER
 from muster.placement.search.plan import Share, Value
-from muster.placement.search.rackchoice import RackChoice
 from muster.placement.search.runs import place_in_run
+from muster.placement.search.single_node import share_of
 
 MAX_CHOICES = 1 << 20
 """Choices in all that tables are made for."""
@@ -136,7 +136,7 @@ class RackPlans:
     done."""
 
     problem: Problem
-    tables: tuple[onerack.Table, ...]
+    tables: tuple[node_tables.Table, ...]
     choices: tuple[Ints, ...]
     """By threshold of the weakest link, [row, members]: the GPU set's choice."""
     grid: Ints
@@ -159,17 +159,17 @@ class RackPlans:
             found[c, offered[-1]] = racks
         return found
 
-    def best(self, site: Site) -> tuple[Value, tuple[Share, ...]] | None:
+    def best(self, instance: Instance) -> tuple[Value, tuple[Share, ...]] | None:
         """The best plan, proven, and its value. None where that is not for a table: other parts are counted
         too, or too much."""
-        scope = site.levels[-1]
+        scope = instance.levels[-1]
         if {*self.problem.at_most} - {NODES.name, scope}:
             return None
         slowest = self._cheapest(scope, len(self.tables) - 1)  # that any links do
         for threshold in range(len(self.tables)):
             found = self._cheapest(scope, threshold)
             if slowest and found and found[0][0] == slowest[0][0]:
-                return found[0], replace(self, use=found[1]).shares(site)
+                return found[0], replace(self, use=found[1]).shares(instance)
         return None
 
     def _cheapest(self, scope: str, threshold: int) -> tuple[tuple[int, ...], Use] | None:
@@ -179,7 +179,7 @@ class RackPlans:
         offered = problem.open & (np.arange(counts.shape[1]) % len(self.tables) == threshold)
         limit, need = problem.at_most.get(scope, problem.classes), sum(problem.need)
         levels = [level.cost(patterns)[kind] for level in (NODES, *SUMMED)]
-        combined = onerack.combined(levels, offered, limit)
+        combined = node_tables.combined(levels, offered, limit)
         if combined is None or not offered.any():
             return None
         step = int(np.gcd.reduce(counts[offered], initial=need))
@@ -199,7 +199,7 @@ class RackPlans:
         worth[WEAKEST_LINK.field] = int(patterns.weakest[kind][at].min())
         return value_of(quality_levels(()), worth), {(int(r), int(p)): 1 for r, p in zip(*at, strict=True)}
 
-    def shares(self, site: Site) -> tuple[Share, ...]:
+    def shares(self, instance: Instance) -> tuple[Share, ...]:
         """Return the solution node by node."""
         patterns, found = self.problem.patterns, list[Share]()
         for (c, p), _ in sorted((self.use or {}).items()):
@@ -210,16 +210,16 @@ class RackPlans:
                 at = int(self.grid[part, i])
                 counts = tuple(int(taken[i]) if n else 0 for n in patterns.counts[kind, p])
                 choice = int(self.choices[t][at, taken[i]])
-                found.append(share_of(site, int(self.rows[at]), counts, choice))
+                found.append(share_of(instance, int(self.rows[at]), counts, choice))
         return tuple(found)
 
 
-def rack_plans(site: Site, problem: Problem, racks: Problem, scope: str) -> RackPlans | None:
+def rack_plans(instance: Instance, problem: Problem, racks: Problem, scope: str) -> RackPlans | None:
     """The fine problem of racks: `racks` is what is left of the coarse one, `problem` its nodes. A plan of so
     few nodes takes the fewest that a rack needs for its members, so each choice is a table's. None if too
     large."""
     role = next(role for role, need in enumerate(problem.need) if need)
-    fine_problem, _ = fine(site, problem)
+    fine_problem, _ = fine(instance, problem)
     rows, kind = fine_problem.rows, np.repeat(fine_problem.kind, fine_problem.size)
     rack_of = np.repeat(fine_problem.part(scope), fine_problem.size)
     left = racks.rows[racks.start]
@@ -232,32 +232,32 @@ def rack_plans(site: Site, problem: Problem, racks: Problem, scope: str) -> Rack
     patterns = fine_problem.patterns
     members, valid = patterns.counts[kind, :, role], patterns.valid[kind]
     most = int(members.max()) + 1
-    if onerack.steps(len(left), int(at.max()) + 1, nodes, need, most) > onerack.MAX_STEPS:
+    if node_tables.steps(len(left), int(at.max()) + 1, nodes, need, most) > node_tables.MAX_STEPS:
         return None
     grid = np.full((len(left), int(at.max()) + 1), -1, np.int64)
     grid[part, at] = np.arange(len(rows))
-    found: list[tuple[int, onerack.Table, Ints, list[Ints], Bools]] = []
+    found: list[tuple[int, node_tables.Table, Ints, list[Ints], Bools]] = []
     for threshold in sorted(set(patterns.weakest[kind][valid].tolist()), reverse=True):
         fast = valid & (patterns.weakest[kind] >= threshold)
         chosen = np.full((len(rows), most), -1, np.int64)
-        for p in range(fast.shape[1]):  # later choices of a mix have the larger rings
+        for p in range(fast.shape[1]):  # later choices of a packing have the larger rings
             chosen[fast[:, p], members[fast[:, p], p]] = p
         allowed = chosen >= 0
         picked = np.maximum(chosen, 0)
         levels = [np.take_along_axis(level.cost(patterns)[kind], picked, 1) for level in SUMMED]
-        cost = onerack.combined(levels, allowed, nodes)
+        cost = node_tables.combined(levels, allowed, nodes)
         if cost is None:
             return None
-        by_node = np.full((*grid.shape, most), onerack.NEVER, np.int64)
+        by_node = np.full((*grid.shape, most), node_tables.NEVER, np.int64)
         by_node[part, at] = cost.cost
-        table = onerack.table_of(by_node, need, nodes)
+        table = node_tables.table_of(by_node, need, nodes)
         fewest = racks.patterns.nodes[racks.kind]
         total = table.cost[np.arange(len(left))[:, None], np.minimum(fewest, nodes), np.minimum(counts, need)]
-        ok = racks.open & (total < onerack.NEVER)
+        ok = racks.open & (total < node_tables.NEVER)
         choice = np.take_along_axis(patterns.choice[kind], picked, 1)
         found.append((threshold, table, choice, cost.parted(np.where(ok, total, 0), fewest), ok))
     return RackPlans(
-        _of_plans(racks, role, site.roles[role].gpus, found),
+        _of_plans(racks, role, instance.roles[role].gpus, found),
         tuple(f[1] for f in found),
         tuple(f[2] for f in found),
         grid,
@@ -266,7 +266,7 @@ def rack_plans(site: Site, problem: Problem, racks: Problem, scope: str) -> Rack
 
 
 def _of_plans(
-    racks: Problem, role: int, gpus: int, found: list[tuple[int, onerack.Table, Ints, list[Ints], Bools]]
+    racks: Problem, role: int, gpus: int, found: list[tuple[int, node_tables.Table, Ints, list[Ints], Bools]]
 ) -> Problem:
     """One class a rack; its patterns: members by members, each by threshold, the fastest first."""
     classes, width = racks.open.shape
@@ -280,7 +280,7 @@ def _of_plans(
     valid = np.stack([ok for *_, ok in found], axis=2).reshape(shape)
     counts = np.zeros((*shape, len(racks.need)), np.int64)
     counts[:, :, role] = spread(every)
-    mix = np.broadcast_to(np.arange(width)[None, :, None], (classes, width, depth)).reshape(shape)
+    packing = np.broadcast_to(np.arange(width)[None, :, None], (classes, width, depth)).reshape(shape)
     choice = np.broadcast_to(np.arange(depth)[None, None, :], (classes, width, depth)).reshape(shape)
     weakest = [np.full((classes, width), threshold) for threshold, *_ in found]
     sums = {
@@ -290,7 +290,7 @@ def _of_plans(
     patterns = Patterns(
         counts, valid, nodes=spread([racks.patterns.nodes[racks.kind]] * depth),
         weakest=spread(weakest), gpus=counts[:, :, role] * gpus,
-        mix=np.ascontiguousarray(mix), choice=np.ascontiguousarray(choice),
+        packing=np.ascontiguousarray(packing), choice=np.ascontiguousarray(choice),
         domains=sums["domains"], ring=sums["ring"], damage=sums["damage"], left_over=sums["left_over"],
     )  # fmt: skip
     each = np.arange(classes)

@@ -1,5 +1,6 @@
 """The fine problem where members share GPUs or policies prefer some: there each node's GPUs are chosen for
-each mix that it may take, which is dear. Mixes that no plan of so few nodes can have are left out before."""
+each packing that it may take, which is dear. Packings that no plan of so few nodes can have are left out
+before."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 
 from muster.placement.cluster.columns import Ints, gpu_counts
-from muster.placement.gang.mixes import Mixes, mixes_on
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.choices import choices, choosing_time
 from muster.placement.gpus.costs import Cost, On
 from muster.placement.gpus.damage import left_over_steps
@@ -27,54 +28,54 @@ from muster.placement.search.runs import place_in_run
 SHARE = 0.25
 """Of the solver's time, at most, for choosing GPUs."""
 
-MAX_MIXES = 512
+MAX_PACKINGS = 512
 """Of one node that are looked at; of more, so many from end to end: three roles of slices have thousands."""
 
 MAX_PRICES = 12
-"""At which mixes are sieved."""
+"""At which packings are sieved."""
 
 
 def chosen(
-    site: Site, counted: Counted, placed: Mapping[int, Counts], budget: Budget
+    instance: Instance, counted: Counted, placed: Mapping[int, Counts], budget: Budget
 ) -> tuple[Problem, bool]:
     """The problem with all patterns of plans of so few nodes, and whether these are all: what is `placed` by
     row is always looked at, other rows as long as there is time, those first in whose part there may be a
     plan that opens few GPUs."""
     problem, nodes = counted.problem, counted.value[-1]
     rows, cell = nodes_of(problem)
-    index, mixes = mixes_on(site, rows, problem.need)
+    index, packings = packings_on(instance, rows, problem.need)
     scope, limit = counted_scope(problem)
     part = problem.parts[scope][cell] if scope is not None and limit == 1 else np.zeros(len(rows), np.int64)
     part = part - int(part.min(initial=0))
-    sieve = _sieve(site, counted, (index, mixes), part)
-    complete = all(mixes[m].complete for m in np.unique(index))
+    sieve = _sieve(instance, counted, (index, packings), part)
+    complete = all(packings[m].complete for m in np.unique(index))
     tables: list[Table | None] = [None] * len(rows)
     used = np.isin(rows, list(placed))
     near = np.isin(part, part[used])
-    order = np.lexsort((rows, part, -_promise(site, rows, part, nodes), ~near, ~used))
+    order = np.lexsort((rows, part, -_promise(instance, rows, part, nodes), ~near, ~used))
     with budget.share(1 - SHARE):
         for i in order.tolist():
             if not used[i] and budget.spent:
                 complete = False
                 break
-            kept = sieve.kept(i, mixes[index[i]])
-            if len(kept) > MAX_MIXES:
+            kept = sieve.kept(i, packings[index[i]])
+            if len(kept) > MAX_PACKINGS:
                 kept, complete = _some(kept, placed.get(int(rows[i]))), False
             if len(kept):
-                tables[i], all_of_them = _table(site, int(rows[i]), kept)
+                tables[i], all_of_them = _table(instance, int(rows[i]), kept)
                 complete &= all_of_them
-                budget.spend(choosing_time(site.asks, kept))
-    further = tuple(cost.value for cost in site.costs if cost is not Cost.NVLINK_DOMAINS)
-    return with_tables(site, problem, tables, further), complete
+                budget.spend(choosing_time(instance.asks, kept))
+    further = tuple(cost.value for cost in instance.costs if cost is not Cost.NVLINK_DOMAINS)
+    return with_tables(instance, problem, tables, further), complete
 
 
-def _some(mixes: Ints, placed: Counts | None) -> Ints:
-    """Mixes from end to end of the list, and the one that is placed."""
-    kept = np.zeros(len(mixes), bool)
-    kept[np.linspace(0, len(mixes) - 1, MAX_MIXES).astype(np.int64)] = True
+def _some(packings: Ints, placed: Counts | None) -> Ints:
+    """Packings from end to end of the list, and the one that is placed."""
+    kept = np.zeros(len(packings), bool)
+    kept[np.linspace(0, len(packings) - 1, MAX_PACKINGS).astype(np.int64)] = True
     if placed is not None:
-        kept |= (mixes == np.array(placed)).all(axis=1)
-    return np.asarray(mixes[kept])
+        kept |= (packings == np.array(placed)).all(axis=1)
+    return np.asarray(packings[kept])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,32 +86,32 @@ class _Sieve:
     prices: Floats
     least: Floats
 
-    def kept(self, row: int, mixes: Mixes) -> Ints:
-        """The mixes [mix, role] of the row that may be in one."""
-        every = mixes.made()
+    def kept(self, row: int, packings: Packings) -> Ints:
+        """The packings [packing, role] of the row that may be in one."""
+        every = packings.made()
         enough = (every @ self.prices >= self.least[row]).all(axis=1)
         return np.asarray(every[enough])
 
 
-def _sieve(site: Site, counted: Counted, mixed: tuple[Ints, list[Mixes]], part: Ints) -> _Sieve:
-    index, mixes = mixed
+def _sieve(instance: Instance, counted: Counted, mixed: tuple[Ints, list[Packings]], part: Ints) -> _Sieve:
+    index, packings = mixed
     need = np.array(counted.problem.need)
-    if site.standing:  # nodes that the gang is on are not counted
+    if instance.existing:  # nodes that the gang is on are not counted
         return _Sieve(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
-    prices = _prices(site, counted.problem.need, counted.duals)
-    worth = np.array([(mix.tops @ prices).max(axis=0, initial=0.0) for mix in mixes])[index]
+    prices = _prices(instance, counted.problem.need, counted.duals)
+    worth = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[index]
     others = np.stack([_others(each, part, counted.value[-1]) for each in worth.T], axis=1)
     wanted = need @ prices
     return _Sieve(prices, wanted - others - EPSILON * (1 + wanted))
 
 
-def _prices(site: Site, need: Counts, duals: Sequence[Floats]) -> Floats:
+def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats:
     """Prices of a member [role, price]: each role alone, by GPUs and by memory, and those of the bound."""
     active = [r for r, count in enumerate(need) if count]
     found = [np.eye(len(need))[r] for r in active]
     found += [
-        np.array([ask.gpus for ask in site.asks]),
-        np.array([ask.units * ask.gpus for ask in site.asks]),
+        np.array([ask.gpus for ask in instance.asks]),
+        np.array([ask.units * ask.gpus for ask in instance.asks]),
     ]
     for dual in duals:
         price = np.zeros(len(need))
@@ -131,46 +132,46 @@ def _others(worth: Floats, part: Ints, nodes: int) -> Floats:
     return np.asarray(top[part] + np.where(inside, following[part] - worth, 0.0))
 
 
-def _promise(site: Site, rows: Ints, part: Ints, nodes: int) -> Floats:
+def _promise(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
     """By row, how much memory is left on GPUs that are in use already, on so many nodes of its part."""
-    memory = site.columns.gpu_memory[:, rows]
-    free = site.columns.free_gpus[rows] >> np.arange(len(memory))[:, None] & 1
+    memory = instance.columns.gpu_memory[:, rows]
+    free = instance.columns.free_gpus[rows] >> np.arange(len(memory))[:, None] & 1
     left = (memory * (1 - free)).sum(axis=0).astype(float)
     return np.asarray(left + _others(left, part, nodes))
 
 
-def _table(site: Site, row: int, mixes: Ints) -> tuple[Table, bool]:
+def _table(instance: Instance, row: int, packings: Ints) -> tuple[Table, bool]:
     """The patterns of one node, and the best fit of each; whether these are all."""
     table, complete = _patterns(
-        tuple(map(tuple, mixes.tolist())), site.asks, site.gpus_on(row), site.costs_on(row)
+        tuple(map(tuple, packings.tolist())), instance.asks, instance.gpus_on(row), instance.costs_on(row)
     )
-    mix = table[:, len(site.roles) + FIELDS.index("mix")]
-    view, at = site.columns, np.array([row])
-    total, free = site.gpu_shares(at, mixes)
-    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, site.cpu(mixes))
-    left = site.fit(at, mixes, left)[0]
-    if site.prices is not None:
-        damage = site.prices.of_whole(at, site.gpus(mixes), site.cpu(mixes))[0]
+    packing = table[:, len(instance.roles) + FIELDS.index("packing")]
+    view, at = instance.columns, np.array([row])
+    total, free = instance.gpu_shares(at, packings)
+    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, instance.cpu(packings))
+    left = instance.fit(at, packings, left)[0]
+    if instance.prices is not None:
+        damage = instance.prices.of_whole(at, instance.gpus(packings), instance.cpu(packings))[0]
         table = table.copy()
-        table[:, len(site.roles) + FIELDS.index("damage")] = damage[mix]
+        table[:, len(instance.roles) + FIELDS.index("damage")] = damage[packing]
     return Table(table, table.tobytes(), left), complete
 
 
 @lru_cache(maxsize=1 << 14)
-def _patterns(mixes: tuple[Counts, ...], asks: Asks, node: NodeGpus, on: On) -> tuple[Ints, bool]:
+def _patterns(packings: tuple[Counts, ...], asks: Asks, node: NodeGpus, on: On) -> tuple[Ints, bool]:
     """The patterns of one node, a row each: counts by role, FIELDS, the further costs; and whether these are
     all that matter."""
-    sets = choices(asks, mixes, node, on)
-    domains = np.zeros_like(sets.mix)
+    sets = choices(asks, packings, node, on)
+    domains = np.zeros_like(sets.packing)
     further = []
     for cost, values in zip(on.costs, sets.costs, strict=True):
         if cost is Cost.NVLINK_DOMAINS:
             domains = values
         else:
             further.append(values)
-    begins = np.searchsorted(sets.mix, np.arange(len(mixes)))
+    begins = np.searchsorted(sets.packing, np.arange(len(packings)))
     size = gpu_counts(sets.masks)
-    choice = np.arange(len(sets.mix)) - begins[sets.mix]
-    counts = np.array(mixes, np.int64).reshape(len(mixes), len(asks))[sets.mix]
-    fields = (domains, sets.weakest, sets.ring, sets.damage, size, sets.mix, choice, *further)
+    choice = np.arange(len(sets.packing)) - begins[sets.packing]
+    counts = np.array(packings, np.int64).reshape(len(packings), len(asks))[sets.packing]
+    fields = (domains, sets.weakest, sets.ring, sets.damage, size, sets.packing, choice, *further)
     return np.concatenate([counts, np.stack(fields, axis=1)], axis=1), sets.complete

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.model.problem import FREE, Problem
 from muster.placement.model.shares import PartShare, shares
 
@@ -29,14 +29,14 @@ MOST_OF_PAIRS = 512
 price costs time on every node, and any choice of prices is a bound."""
 
 
-def prices(site: Site, need: Counts) -> tuple[Price, ...]:
+def prices(instance: Instance, need: Counts) -> tuple[Price, ...]:
     """Each role alone, all alike, by their GPUs, and pairs of roles at ratios of what is needed: not all of
     these where they are many."""
     active = [r for r, count in enumerate(need) if count]
     found = [tuple(float(r == role) for r in range(len(need))) for role in active]
     if len(active) > 1:
-        found += [tuple(float(n > 0) for n in need), tuple(float(role.gpus) for role in site.roles)]
-        found += [tuple(float(ask.units * ask.gpus) for ask in site.asks)]
+        found += [tuple(float(n > 0) for n in need), tuple(float(role.gpus) for role in instance.roles)]
+        found += [tuple(float(ask.units * ask.gpus) for ask in instance.asks)]
     pairs = comb(len(active), 2)
     steps = max(1, min(RATIOS - 1, MOST_OF_PAIRS // max(1, pairs)))
     every = -(-pairs // MOST_OF_PAIRS)

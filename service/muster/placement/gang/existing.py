@@ -13,7 +13,7 @@ from muster.placement.limits import takes_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class BoundMember:
     """A running member on a node that is there. `unknown`: it has GPUs, and nobody knows which."""
 
     row: int
@@ -26,11 +26,11 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class ExistingMembers:
     """All that stay; `masks`: their GPUs by row."""
 
     masks: Mapping[int, int]
-    members: tuple[Stay, ...]
+    members: tuple[BoundMember, ...]
 
     def __bool__(self) -> bool:
         return bool(self.members)
@@ -64,21 +64,21 @@ class Standing:
         )
 
 
-def standing_of(view: Columns, request: Request) -> Standing:
+def existing_of(view: Columns, request: Request) -> ExistingMembers:
     """The running members of a request; one whose node is gone is left out."""
     asks = {role.name: takes_gpus(role) for role in request.roles}
     members = tuple(
-        Stay(view.row[running.node], running, bool(running.gpus or asks.get(running.role)))
+        BoundMember(view.row[running.node], running, bool(running.gpus or asks.get(running.role)))
         for running in request.running
         if running.node in view.row
     )
     masks: dict[int, int] = {}
     for stay in members:
         masks[stay.row] = masks.get(stay.row, 0) | stay.running.gpus
-    return Standing(masks, members)
+    return ExistingMembers(masks, members)
 
 
-def common_parts(view: Columns, scope: str, members: Iterable[Stay]) -> frozenset[str] | None:
+def common_parts(view: Columns, scope: str, members: Iterable[BoundMember]) -> frozenset[str] | None:
     """The parts of a scope that hold all these; None of nothing."""
     common: frozenset[str] | None = None
     for stay in members:
@@ -87,7 +87,7 @@ def common_parts(view: Columns, scope: str, members: Iterable[Stay]) -> frozense
     return common
 
 
-def parts_holding(place: Place, scope: str, stay: Stay) -> list[str]:
+def parts_holding(place: Place, scope: str, stay: BoundMember) -> list[str]:
     """The parts of a scope that hold a running member. Whose GPUs nobody knows lies in a domain only if that
     is its whole node."""
     parts = place.parts(scope)

@@ -13,12 +13,12 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
-from muster.placement.gang.site import Site
+from muster.placement.gang.instance import Instance
 from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import BEST_FIT, WEAKEST_LINK, Level, quality_levels, value_of
-from muster.placement.search import onerack
+from muster.placement.search import node_tables
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.methods import (
     Answer,
@@ -29,10 +29,10 @@ from muster.placement.search.methods import (
     Solved,
     Start,
 )
-from muster.placement.search.onenode import share_of
 from muster.placement.search.plan import Share, Value
 from muster.placement.search.regions import regions
 from muster.placement.search.runs import place_in_run
+from muster.placement.search.single_node import share_of
 
 TOO_LARGE = "the tables are too large, or NVLink domains over several nodes are to be counted"
 """Why tables of one rack do not apply."""
@@ -52,18 +52,20 @@ class SortedCapacities:
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the levels at which one part is enough, for one role that nothing binds."""
-        site, active = plan.site, plan.active
+        instance, active = plan.instance, plan.active
         if len(active) != 1:
             return Declined("several roles")
-        if site.rules.model or site.standing:
+        if instance.rules.model or instance.existing:
             return Declined("rules or existing members bind the role")
         role = active[0]
         with budget.phase("scan"):
-            region = regions(site, plan.scopes, plan.need)
-            found = regions_of(site, region, role, plan.need[role])
+            region = regions(instance, plan.scopes, plan.need)
+            found = regions_of(instance, region, role, plan.need[role])
         if found is None:
             return Infeasible()
-        return Solved((replace(plan, known=found, levels=plan.levels[len(site.levels) - len(found.left) :]),))
+        return Solved(
+            (replace(plan, known=found, levels=plan.levels[len(instance.levels) - len(found.left) :]),)
+        )
 
 
 class NodeTable:
@@ -75,33 +77,33 @@ class NodeTable:
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the nodes and all below."""
         assert isinstance(plan.known, Regions)
-        if not plan.site.plain:
+        if not plan.instance.plain:
             return Declined("rules bind members on a node")
-        if plan.site.costs:
+        if plan.instance.costs:
             return Declined("slices or policies")
         if plan.known.left:
             return Declined("no part of the narrowest level holds all members")
         (role,) = plan.active
         with budget.phase("sets"):
-            shares = in_one_rack(plan.site, plan.known, role, plan.need[role])
+            shares = in_one_rack(plan.instance, plan.known, role, plan.need[role])
         if shares is None:
             return Declined(TOO_LARGE)
         return Solved((plan.complete(shares),))
 
 
-def regions_of(site: Site, region: Ints, role: int, need: int) -> Regions | None:
+def regions_of(instance: Instance, region: Ints, role: int, need: int) -> Regions | None:
     """The regions that hold the members, cut down to single zones, to single racks, as far as one is
     enough."""
-    cap = np.minimum(site.room[role], need)
+    cap = np.minimum(instance.room[role], need)
     rows = np.flatnonzero((region >= 0) & (cap > 0))
     found = _that_hold(rows, region[rows], cap[rows], need)
     if not len(found.rows):
         return None
-    for i, level in enumerate(site.levels):
-        part = parts_by_row(site, level, found.rows)
+    for i, level in enumerate(instance.levels):
+        part = parts_by_row(instance, level, found.rows)
         inside = _that_hold(found.rows, _pairs(found.region, part), found.cap, need)
         if not len(inside.rows):
-            return Regions(found.rows, found.region, found.cap, site.levels[i:])
+            return Regions(found.rows, found.region, found.cap, instance.levels[i:])
         found = inside
     return found
 
@@ -146,37 +148,37 @@ class Plan:
     choice: Ints
     value: Value
 
-    def shares(self, site: Site, role: int, hopeful: Hopeful) -> tuple[Share, ...]:
+    def shares(self, instance: Instance, role: int, hopeful: Hopeful) -> tuple[Share, ...]:
         """The plan, node by node; the GPUs are looked for once for nodes that are alike."""
         here = np.flatnonzero(self.taken)
         rows, taken = hopeful.rows[here], self.taken[here]
-        kinds = np.stack([*site.kinds_of(rows), self.choice[here, taken], taken], axis=1)
+        kinds = np.stack([*instance.kinds_of(rows), self.choice[here, taken], taken], axis=1)
         like, shares = dict[tuple[int, ...], Share](), list[Share]()
         for row, kind in zip(rows.tolist(), map(tuple, kinds.tolist()), strict=True):
             if kind not in like:
                 *_, choice, members = kind
-                counts = tuple(members if other == role else 0 for other in range(len(site.roles)))
-                like[kind] = share_of(site, row, counts, choice)
+                counts = tuple(members if other == role else 0 for other in range(len(instance.roles)))
+                like[kind] = share_of(instance, row, counts, choice)
             alike = like[kind]
             shares.append(Share(row, alike.counts, alike.gpus, alike.spread, alike.shared))
         return tuple(shares)
 
 
-def in_one_rack(site: Site, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
+def in_one_rack(instance: Instance, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
     """The best plan in one of these regions, of which none has parts left to count; None where that is not
     for a table: too large, or wide NVLink domains to be counted."""
-    hopeful = hopeful_nodes(site, found, role, need)
+    hopeful = hopeful_nodes(instance, found, role, need)
     if hopeful is None or not for_a_table(hopeful, need):
         return None
-    plan = best_plan(site, role, hopeful, fields_of(site, role, hopeful), need)
-    return plan.shares(site, role, hopeful) if plan else None
+    plan = best_plan(instance, role, hopeful, fields_of(instance, role, hopeful), need)
+    return plan.shares(instance, role, hopeful) if plan else None
 
 
-def hopeful_nodes(site: Site, found: Regions, role: int, need: int) -> Hopeful | None:
+def hopeful_nodes(instance: Instance, found: Regions, role: int, need: int) -> Hopeful | None:
     """What is left to look at in these regions; None where wide NVLink domains are to be counted."""
     nodes, rows, region, cap = _fewest_nodes(found, need)
-    wide = site.columns.topology.index(Scope.NVLINK_DOMAIN)[rows]
-    if takes_gpus(site.roles[role]) and (wide >= 0).any():
+    wide = instance.columns.topology.index(Scope.NVLINK_DOMAIN)[rows]
+    if takes_gpus(instance.roles[role]) and (wide >= 0).any():
         one_each = len(np.unique(np.stack([region, wide]), axis=1)[0]) == len(np.unique(region))
         if not one_each or (wide < 0).any():
             return None
@@ -196,18 +198,18 @@ def hopeful_nodes(site: Site, found: Regions, role: int, need: int) -> Hopeful |
 def for_a_table(hopeful: Hopeful, need: int) -> bool:
     """Whether a table over nodes and members is small enough."""
     parts, width, most = hopeful.shape
-    return onerack.steps(parts, width, hopeful.nodes, need, most) <= onerack.MAX_STEPS
+    return node_tables.steps(parts, width, hopeful.nodes, need, most) <= node_tables.MAX_STEPS
 
 
-def left_over_of(site: Site, role: int, hopeful: Hopeful) -> Ints:
+def left_over_of(instance: Instance, role: int, hopeful: Hopeful) -> Ints:
     """The best fit, [node, members]."""
-    view, rows = site.columns, hopeful.rows
+    view, rows = instance.columns, hopeful.rows
     members = np.arange(hopeful.shape[2])
-    counts = members[:, None] * (np.arange(len(site.roles)) == role)
-    total, free = site.gpu_shares(rows, counts)
-    cpu = members * site.roles[role].resources.cpu_milli
+    counts = members[:, None] * (np.arange(len(instance.roles)) == role)
+    total, free = instance.gpu_shares(rows, counts)
+    cpu = members * instance.roles[role].resources.cpu_milli
     left = left_over_steps(total, free, view.cpu_total[rows][:, None], view.cpu[rows][:, None], 0, cpu)
-    return site.fit(rows, counts, left)
+    return instance.fit(rows, counts, left)
 
 
 Cheapest = Callable[[Ints], Ints | None]
@@ -216,23 +218,28 @@ the cheapest plan; None where there is none."""
 
 
 def best_plan(
-    site: Site, role: int, hopeful: Hopeful, fields: Fields, need: int, cheapest: Cheapest | None = None
+    instance: Instance,
+    role: int,
+    hopeful: Hopeful,
+    fields: Fields,
+    need: int,
+    cheapest: Cheapest | None = None,
 ) -> Plan | None:
     """The best plan of the fewest nodes, in one region or as `cheapest` has it; None where there is none, or
     too large numbers."""
     nodes, region = hopeful.nodes, hopeful.region
     members = np.arange(hopeful.shape[2])
-    levels = quality_levels(site.costs)
+    levels = quality_levels(instance.costs)
     costs = levels[: levels.index(WEAKEST_LINK)]
     sums = [level for level in levels if level is not WEAKEST_LINK]
     valid = (members >= hopeful.least[:, None]) & (members <= hopeful.cap[:, None])
-    left = np.broadcast_to(left_over_of(site, role, hopeful)[:, :, None], fields["valid"].shape)
+    left = np.broadcast_to(left_over_of(instance, role, hopeful)[:, :, None], fields["valid"].shape)
     fields = {**fields, BEST_FIT.field: left}
 
     def best(chosen: Ints, allowed: Bools, levels: Sequence[Level]) -> Ints | None:
         picked = [np.take_along_axis(fields[level.field], chosen[:, :, None], 2)[:, :, 0] for level in levels]
         signed = [level.sign * values for level, values in zip(levels, picked, strict=True)]
-        cost = onerack.combined(signed, allowed, nodes)
+        cost = node_tables.combined(signed, allowed, nodes)
         if cost is None:
             raise TooLargeError
         return cheapest(cost.cost) if cheapest else _in_one_region(hopeful, cost.cost, need)
@@ -267,26 +274,26 @@ def best_plan(
 
 
 def _in_one_region(hopeful: Hopeful, cost: Ints, need: int) -> Ints | None:
-    table = np.full(hopeful.shape, onerack.NEVER, np.int64)
+    table = np.full(hopeful.shape, node_tables.NEVER, np.int64)
     table[hopeful.region, hopeful.at] = cost
-    found = onerack.best_nodes(table, need, hopeful.nodes)
+    found = node_tables.best_nodes(table, need, hopeful.nodes)
     return None if found is None else np.where(hopeful.region == found[0], found[1][hopeful.at], 0)
 
 
-def fields_of(site: Site, role: int, hopeful: Hopeful) -> Fields:
+def fields_of(instance: Instance, role: int, hopeful: Hopeful) -> Fields:
     """The values of all GPU sets of these nodes that matter."""
     members = np.arange(hopeful.shape[2])
-    fields = _tables(site, hopeful.rows, members * site.roles[role].gpus)
-    if site.prices:
-        counts = members[:, None] * (np.arange(len(site.roles)) == role)
-        priced = site.prices.of_whole(hopeful.rows, site.gpus(counts), site.cpu(counts))
+    fields = _tables(instance, hopeful.rows, members * instance.roles[role].gpus)
+    if instance.prices:
+        counts = members[:, None] * (np.arange(len(instance.roles)) == role)
+        priced = instance.prices.of_whole(hopeful.rows, instance.gpus(counts), instance.cpu(counts))
         fields["damage"] = np.broadcast_to(priced[:, :, None], fields["damage"].shape)
     return fields
 
 
-def _tables(site: Site, rows: Ints, sizes: Ints) -> Fields:
+def _tables(instance: Instance, rows: Ints, sizes: Ints) -> Fields:
     """The values of the GPU sets of these sizes."""
-    view = site.columns
+    view = instance.columns
     masks, mask = np.unique(view.free_gpus[rows], return_inverse=True)
     alike, index = np.unique(mask * len(view.shapes) + view.shape[rows], return_inverse=True)
     mask, shape = np.divmod(alike, len(view.shapes))

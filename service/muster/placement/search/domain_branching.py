@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from muster.placement.cluster.columns import Ints
-from muster.placement.gang.site import Counts, Site
-from muster.placement.gpus.choices import MIX_TIME, NODE_TIME, choices
+from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gpus.choices import NODE_TIME, PACKING_TIME, choices
 from muster.placement.limits import Budget
 from muster.placement.model.objective import PREFERENCES, WEAKEST_LINK, Level, quality_levels
-from muster.placement.search import onerack
+from muster.placement.search import node_tables
 from muster.placement.search.methods import Answer, Declined, Partial, Regions, Solved
-from muster.placement.search.onenode import at_least
-from muster.placement.search.onerole import (
+from muster.placement.search.plan import Gap, Share, Value
+from muster.placement.search.single_domain import (
     TOO_LARGE,
     Fields,
     Hopeful,
@@ -24,7 +24,7 @@ from muster.placement.search.onerole import (
     hopeful_nodes,
     left_over_of,
 )
-from muster.placement.search.plan import Gap, Share, Value
+from muster.placement.search.single_node import at_least
 
 SLOPES = np.array([-1, -0.5, -0.25, -0.1, 0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1, 2])
 """Prices of a member at which racks are bounded at first sight."""
@@ -41,39 +41,39 @@ class RackBranching:
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the nodes and all below."""
-        site, known = plan.site, plan.known
+        instance, known = plan.instance, plan.known
         assert isinstance(known, Regions)
-        if not site.plain:
+        if not instance.plain:
             return Declined("rules bind members on a node")
-        if not site.costs:
+        if not instance.costs:
             return Declined("no slices and no policies")
-        if site.prices:
+        if instance.prices:
             return Declined("damage is priced by typical requests")
         if known.left:
             return Declined("no part of the narrowest level holds all members")
         (role,) = plan.active
         with budget.phase("sets"):
-            found = in_shared_rack(site, known, role, plan.need[role], budget)
+            found = in_shared_rack(instance, known, role, plan.need[role], budget)
         if found is None:
             return Declined(TOO_LARGE)
         shares, proven = found
-        return Solved((plan.complete(shares),), None if proven else Gap(site.costs[0].value))
+        return Solved((plan.complete(shares),), None if proven else Gap(instance.costs[0].value))
 
 
 def in_shared_rack(
-    site: Site, found: Regions, role: int, need: int, budget: Budget
+    instance: Instance, found: Regions, role: int, need: int, budget: Budget
 ) -> tuple[tuple[Share, ...], bool] | None:
     """The best plan in one of these regions, and whether that is proven; None as for `in_one_rack`. It is the
     best of those looked at in time."""
-    hopeful = hopeful_nodes(site, found, role, need)
+    hopeful = hopeful_nodes(instance, found, role, need)
     if hopeful is None:
         return None
     parts, width, most = hopeful.shape
-    steps = onerack.steps(1, width, hopeful.nodes, need, most)
-    if steps > onerack.MAX_STEPS:
+    steps = node_tables.steps(1, width, hopeful.nodes, need, most)
+    if steps > node_tables.MAX_STEPS:
         return None
-    lines = at_least(site, hopeful.rows, tuple(_mix(site, role, n) for n in range(most)))
-    at_first = _at_first_sight(lines[: len(site.costs)], hopeful, need)
+    lines = at_least(instance, hopeful.rows, tuple(_packing(instance, role, n) for n in range(most)))
+    at_first = _at_first_sight(lines[: len(instance.costs)], hopeful, need)
     order = sorted(range(parts), key=lambda part: (at_first[part], part))
     best: tuple[Plan, Hopeful] | None = None
     complete, chunk = True, max(1, AT_ONCE // steps)
@@ -83,19 +83,19 @@ def in_shared_rack(
         ]
         if not some:
             break
-        for bound, part in sorted(_bounds(site, role, hopeful, lines, need, some)):
+        for bound, part in sorted(_bounds(instance, role, hopeful, lines, need, some)):
             if best is not None and bound >= best[0].value:
                 break
             if budget.spent and (best is not None or budget.truncated):
                 complete = False
                 break
             here, _ = hopeful.of([part])
-            fields, all_of_them = _fields(site, role, here, budget)
+            fields, all_of_them = _fields(instance, role, here, budget)
             complete &= all_of_them
-            plan = best_plan(site, role, here, fields, need)
+            plan = best_plan(instance, role, here, fields, need)
             if plan is not None and (best is None or plan.value < best[0].value):
                 best = (plan, here)
-    return None if best is None else (best[0].shares(site, role, best[1]), complete)
+    return None if best is None else (best[0].shares(instance, role, best[1]), complete)
 
 
 def _at_first_sight(costs: Ints, hopeful: Hopeful, need: int) -> list[Value]:
@@ -116,26 +116,26 @@ def _at_first_sight(costs: Ints, hopeful: Hopeful, need: int) -> list[Value]:
 
 
 def _bounds(
-    site: Site, role: int, hopeful: Hopeful, lines: Ints, need: int, parts: list[int]
+    instance: Instance, role: int, hopeful: Hopeful, lines: Ints, need: int, parts: list[int]
 ) -> list[tuple[Value, int]]:
     """What the members cost in each of these regions at least, the levels together; only where they fit."""
     here, index = hopeful.of(parts)
-    nodes, most, levels = here.nodes, here.shape[2], quality_levels(site.costs)
+    nodes, most, levels = here.nodes, here.shape[2], quality_levels(instance.costs)
     link = levels.index(WEAKEST_LINK)
-    values = dict(zip(levels, (*lines[:, index, :most], left_over_of(site, role, here)), strict=True))
+    values = dict(zip(levels, (*lines[:, index, :most], left_over_of(instance, role, here)), strict=True))
     links = values.pop(WEAKEST_LINK)
     members = np.arange(most)
     valid = (members >= here.least[:, None]) & (members <= here.cap[:, None])
     every = list(values.values())
-    combined = onerack.combined(every, valid, nodes)
+    combined = node_tables.combined(every, valid, nodes)
     if combined is None:  # the numbers are too large: the first levels must do
-        combined = onerack.combined(every[:link], valid, nodes)
+        combined = node_tables.combined(every[:link], valid, nodes)
     if combined is None:
         return [((), part) for part in parts]
-    table = np.full(here.shape, onerack.NEVER, np.int64)
+    table = np.full(here.shape, node_tables.NEVER, np.int64)
     table[here.region, here.at] = combined.cost
-    total = onerack.table_of(table, need, nodes).cost[:, nodes, need]
-    sums = combined.parted(np.where(total < onerack.NEVER, total, 0), np.full(len(parts), nodes))
+    total = node_tables.table_of(table, need, nodes).cost[:, nodes, need]
+    sums = combined.parted(np.where(total < node_tables.NEVER, total, 0), np.full(len(parts), nodes))
     fastest = np.zeros(len(parts), np.int64)
     np.minimum.at(fastest, here.region, np.where(valid, links, 0).min(axis=1))
     if len(sums) > link:
@@ -144,27 +144,29 @@ def _bounds(
     return [
         (tuple(key), part)
         for key, part, cost in zip(keys, parts, total.tolist(), strict=True)
-        if cost < onerack.NEVER
+        if cost < node_tables.NEVER
     ]
 
 
-def _fields(site: Site, role: int, here: Hopeful, budget: Budget) -> tuple[Fields, bool]:
+def _fields(instance: Instance, role: int, here: Hopeful, budget: Budget) -> tuple[Fields, bool]:
     """The values of all choices on these nodes, and whether they are all."""
     found = []
     for row, high, low in zip(here.rows.tolist(), here.cap.tolist(), here.least.tolist(), strict=True):
-        mixes = tuple(_mix(site, role, n) for n in range(low, high + 1))
-        found.append(choices(site.asks, mixes, site.gpus_on(row), site.costs_on(row)))
-        budget.spend(NODE_TIME + MIX_TIME * len(mixes))
-    names = [PREFERENCES[cost].field for cost in site.costs]
-    width = max((int(np.bincount(each.mix).max(initial=0)) for each in found if len(each.mix)), default=1)
+        packings = tuple(_packing(instance, role, n) for n in range(low, high + 1))
+        found.append(choices(instance.asks, packings, instance.gpus_on(row), instance.costs_on(row)))
+        budget.spend(NODE_TIME + PACKING_TIME * len(packings))
+    names = [PREFERENCES[cost].field for cost in instance.costs]
+    width = max(
+        (int(np.bincount(each.packing).max(initial=0)) for each in found if len(each.packing)), default=1
+    )
     shape = (len(here.rows), here.shape[2], width)
     fields: dict[str, Ints] = {
         name: np.zeros(shape, np.int64) for name in (*names, "weakest", "ring", "damage")
     }
     fields["valid"] = np.zeros(shape, bool)
     for i, each in enumerate(found):
-        begins = np.searchsorted(each.mix, each.mix)
-        at = (i, each.mix + int(here.least[i]), np.arange(len(each.mix)) - begins)
+        begins = np.searchsorted(each.packing, each.packing)
+        at = (i, each.packing + int(here.least[i]), np.arange(len(each.packing)) - begins)
         for name, values in zip(names, each.costs, strict=True):
             fields[name][at] = values
         for name in ("weakest", "ring", "damage"):
@@ -173,5 +175,5 @@ def _fields(site: Site, role: int, here: Hopeful, budget: Budget) -> tuple[Field
     return fields, all(each.complete for each in found)
 
 
-def _mix(site: Site, role: int, members: int) -> Counts:
-    return tuple(members if r == role else 0 for r in range(len(site.roles)))
+def _packing(instance: Instance, role: int, members: int) -> Counts:
+    return tuple(members if r == role else 0 for r in range(len(instance.roles)))

@@ -15,13 +15,14 @@ from typing import ClassVar
 import numpy as np
 
 from muster.placement.cluster.columns import Ints
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, Level, parts_level, quality_levels
 from muster.placement.model.problem import FREE, Problem, Use
 from muster.placement.model.shares import shares
 from muster.placement.model.solve import Decided, Status, counted_scope, decide, least, nodes_bound
 from muster.placement.search.classes import REGION, coarse, without_equals
+from muster.placement.search.domain_patterns import first_of_racks, rack_problem
 from muster.placement.search.greedy import greedy
 from muster.placement.search.methods import (
     Answer,
@@ -35,9 +36,8 @@ from muster.placement.search.methods import (
 )
 from muster.placement.search.plan import Gap
 from muster.placement.search.plan import Value as QualityValue
-from muster.placement.search.prices import fewest_parts, in_fullest, parts_that_hold, prices, values
-from muster.placement.search.racktables import first_of_racks, rack_problem
 from muster.placement.search.regions import NOWHERE, regions
+from muster.placement.search.surrogate_bounds import fewest_parts, in_fullest, parts_that_hold, prices, values
 
 FEW_PARTS = 4
 """Parts of the narrowest level, for each price, in which a first solution is looked for."""
@@ -62,20 +62,20 @@ class RegionCount:
 
     def solve(self, plan: Partial, level: Level, incumbent: QualityValue | None, budget: Budget) -> Answer:
         """Decide all parts that are left to count, and the nodes."""
-        site, known = plan.site, plan.known
-        counting = Counting(site, plan.need, budget)
+        instance, known = plan.instance, plan.known
+        counting = Counting(instance, plan.need, budget)
         if isinstance(known, Regions):
             counting.regions(known.rows, known.region, known.left)
         else:
             with budget.phase("scan"):
-                region = regions(site, plan.scopes, plan.need)
+                region = regions(instance, plan.scopes, plan.need)
             rows = np.flatnonzero(region != NOWHERE)
             # Parts of a level that is counted anyway are not told apart here: it may count no more than one.
-            once = tuple(scope for scope in site.levels if scope in plan.scopes)
+            once = tuple(scope for scope in instance.levels if scope in plan.scopes)
             if once:
                 others = tuple(scope for scope in plan.scopes if scope not in once)
-                region = regions(site, others, plan.need)
-            counting.regions(rows, region[rows], site.levels, once)
+                region = regions(instance, others, plan.need)
+            counting.regions(rows, region[rows], instance.levels, once)
         found, gap = counting.found, None
         if not (counting.proven and counting.complete):
             gap = next(filter(None, (counted.gap for counted in found)), Gap(NODES.name))
@@ -83,7 +83,7 @@ class RegionCount:
             return Unknown(gap) if gap else Infeasible()
         if plan.likely is not None and not any(map(plan.likely, found)):
             return Unknown(Gap(NODES.name))
-        below = quality_levels(site.costs)
+        below = quality_levels(instance.costs)
         plans = [replace(plan, levels=below, known=counted, gap=counted.gap) for counted in found]
         return Solved(tuple(plans), gap)
 
@@ -94,12 +94,12 @@ class Counting:
     `proven`: where nothing was found, nothing is there.
     """
 
-    def __init__(self, site: Site, need: Counts, budget: Budget) -> None:
+    def __init__(self, instance: Instance, need: Counts, budget: Budget) -> None:
         self.found: list[Counted] = []
         self.proven = True
         self.complete = True
-        self._site, self._need, self._budget = site, need, budget
-        self._prices = prices(site, need)
+        self._site, self._need, self._budget = instance, need, budget
+        self._prices = prices(instance, need)
         self._whole: Problem | None = None
         self._once: frozenset[str] = frozenset()
 

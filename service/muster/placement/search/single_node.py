@@ -10,8 +10,8 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Ints
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.gang.mixes import mixes_on
-from muster.placement.gang.site import Counts, Site, fits_at_once
+from muster.placement.gang.instance import Counts, Instance, fits_at_once
+from muster.placement.gang.packings import packings_on
 from muster.placement.gpus.choices import NODE_TIME, choices
 from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.damage import left_over_steps
@@ -35,67 +35,70 @@ class SingleNode:
         if plan.likely is not None:
             return Declined("the members are units of several roles")
         with budget.phase("scan"):
-            share, proven = on_one_node(plan.site, plan.scopes, plan.need, budget)
+            share, proven = on_one_node(plan.instance, plan.scopes, plan.need, budget)
         gap = None if proven else Gap(NODES.name)
         if share is None:
             return Declined("no node takes all members", gap)
         return Solved((plan.complete((share,)),), gap)
 
 
-def share_of(site: Site, row: int, counts: Counts, choice: int) -> Share:
+def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share:
     """The share of a node that takes these members on the GPU set of this choice, in the order of
     best_sets."""
-    if site.costs:
-        found = choices(site.asks, (counts,), site.gpus_on(row), site.costs_on(row))
-        # Alone, a mix may have been looked at more closely than among others.
-        chosen, shared = found.chosen(min(choice, len(found.mix) - 1))
-        return Share(row, counts, chosen, _lying(site, row, counts, chosen.mask), shared)
-    rule, shape, free = site.node_rule(row)
+    if instance.costs:
+        found = choices(instance.asks, (counts,), instance.gpus_on(row), instance.costs_on(row))
+        # Alone, a packing may have been looked at more closely than among others.
+        chosen, shared = found.chosen(min(choice, len(found.packing) - 1))
+        return Share(row, counts, chosen, _lying(instance, row, counts, chosen.mask), shared)
+    rule, shape, free = instance.node_rule(row)
     if rule is None:
-        size = sum(count * role.gpus for count, role in zip(counts, site.roles, strict=True))
+        size = sum(count * role.gpus for count, role in zip(counts, instance.roles, strict=True))
         return Share(row, counts, best_sets(shape, free, size)[choice])
     return Share(row, counts, *sets_under(rule, shape, free, counts)[choice])
 
 
 def on_one_node(
-    site: Site, scopes: tuple[str, ...], need: Counts, budget: Budget
+    instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget
 ) -> tuple[Share | None, bool]:
     """The best node that takes the whole gang inside one part of each scope, None if there is none; and
     whether that is proven."""
-    view = site.columns
+    view = instance.columns
     wanted = np.array(need, np.int64)
-    size, cpu = int(site.gpus(wanted)), int(site.cpu(wanted))
-    fits = fits_at_once(site, need)
-    if site.standing:
+    size, cpu = int(instance.gpus(wanted)), int(instance.cpu(wanted))
+    fits = fits_at_once(instance, need)
+    if instance.existing:
         # Running members elsewhere make several nodes of it: parts are counted then.
         inside = any(scope in (*INSIDE, Scope.NODE) for scope in scopes)
-        if not inside or len(site.standing.masks) != 1:
+        if not inside or len(instance.existing.masks) != 1:
             return None, True
-        fits &= np.isin(np.arange(len(fits)), list(site.standing.masks))
+        fits &= np.isin(np.arange(len(fits)), list(instance.existing.masks))
     for scope in scopes:
         if scope not in (*INSIDE, Scope.NODE):
             fits &= view.topology.index(scope) >= 0
-    for rule in site.request.max_per:
+    for rule in instance.request.max_per:
         wide = rule.scope == Scope.NVLINK_DOMAIN
-        members = sum(n for n, role in zip(need, site.roles, strict=True) if takes_gpus(role) or not wide)
-        if rule.scope not in (Scope.NODE, Scope.GPU) and members + len(site.standing.members) > rule.members:
-            fits &= ~view.topology.in_wide if wide and not site.sliced else False
+        members = sum(n for n, role in zip(need, instance.roles, strict=True) if takes_gpus(role) or not wide)
+        if (
+            rule.scope not in (Scope.NODE, Scope.GPU)
+            and members + len(instance.existing.members) > rule.members
+        ):
+            fits &= ~view.topology.in_wide if wide and not instance.sliced else False
     rows = np.flatnonzero(fits)
     if not len(rows):
         return None, True
     narrow = [scope for scope in scopes if scope in INSIDE]
-    total, free = site.gpu_shares(rows, wanted)
+    total, free = instance.gpu_shares(rows, wanted)
     left = left_over_steps(total[:, 0], free[:, 0], view.cpu_total[rows], view.cpu[rows], 0, cpu)
-    left = site.fit(rows, wanted, left)
-    priced = _priced(site, rows, need)
-    if site.costs:
-        return _sharing(site, rows, need, narrow, (left, priced), budget)
+    left = instance.fit(rows, wanted, left)
+    priced = _priced(instance, rows, need)
+    if instance.costs:
+        return _sharing(instance, rows, need, narrow, (left, priced), budget)
     best: tuple[tuple[int, ...], Share] | None = None
-    levels, in_wide = quality_levels(site.costs), view.topology.in_wide
-    for i in _alike(site, rows, left, priced):
+    levels, in_wide = quality_levels(instance.costs), view.topology.in_wide
+    for i in _alike(instance, rows, left, priced):
         row, fit = int(rows[i]), int(left[i])
-        for allowed in parts_inside(site, row, narrow):
-            for chosen, spread in _sets(site, row, need, size, allowed):
+        for allowed in parts_inside(instance, row, narrow):
+            for chosen, spread in _sets(instance, row, need, size, allowed):
                 worth = {
                     "domains": int(size > 0) if in_wide[row] else chosen.domains,
                     **_worth(chosen, priced, i, fit),
@@ -115,15 +118,15 @@ class _Priced:
     gpus: Ints
 
 
-def _priced(site: Site, rows: Ints, need: Counts) -> _Priced | None:
+def _priced(instance: Instance, rows: Ints, need: Counts) -> _Priced | None:
     """None where damage is F."""
-    view, prices, counts = site.columns, site.prices, np.array([need], np.int64)
+    view, prices, counts = instance.columns, instance.prices, np.array([need], np.int64)
     if prices is None:
         return None
-    cpu = site.cpu(counts)
-    if not site.sliced:
-        return _Priced(prices.of_whole(rows, site.gpus(counts), cpu)[:, 0], np.full(len(rows), -1))
-    damage = prices.of_slice(rows, site.asks[need.index(1)].units, int(cpu[0]))
+    cpu = instance.cpu(counts)
+    if not instance.sliced:
+        return _Priced(prices.of_whole(rows, instance.gpus(counts), cpu)[:, 0], np.full(len(rows), -1))
+    damage = prices.of_slice(rows, instance.asks[need.index(1)].units, int(cpu[0]))
     whole = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
     spread = np.array([shape.spread for shape in view.shapes], bool)[view.shape[rows]]
     first = np.where(whole == spread[:, None], damage, LARGEST)
@@ -139,7 +142,7 @@ def _worth(chosen: GpuSet, priced: _Priced | None, i: int, fit: int) -> dict[str
 
 
 def _sharing(
-    site: Site,
+    instance: Instance,
     rows: Ints,
     need: Counts,
     narrow: list[str],
@@ -149,14 +152,14 @@ def _sharing(
     """The same where GPUs are shared or policies prefer some; the best of those looked at in time."""
     left, priced = values
     best: tuple[tuple[int, ...], Share] | None = None
-    if site.sliced and sum(map(bool, need)) > 1:
-        index, mixes = mixes_on(site, rows, need)
-        holds = np.array([need in mix.all or not mix.complete for mix in mixes], bool)[index]
+    if instance.sliced and sum(map(bool, need)) > 1:
+        index, packings = packings_on(instance, rows, need)
+        holds = np.array([need in packing.all or not packing.complete for packing in packings], bool)[index]
         rows, left = rows[holds], left[holds]
-    complete, levels = True, quality_levels(site.costs)
-    every = np.array(_alike(site, rows, left, priced), np.int64)
-    bounds = at_least(site, rows[every], (need,))[:, :, 0]
-    if priced is not None and not site.standing:
+    complete, levels = True, quality_levels(instance.costs)
+    every = np.array(_alike(instance, rows, left, priced), np.int64)
+    bounds = at_least(instance, rows[every], (need,))[:, :, 0]
+    if priced is not None and not instance.existing:
         bounds[-1] = priced.damage[every]
     order = np.lexsort((rows[every], left[every], *bounds[::-1]))
     for i, bound in zip(every[order].tolist(), bounds[:, order].T.tolist(), strict=True):
@@ -166,16 +169,16 @@ def _sharing(
         if budget.spent and (best is not None or budget.truncated):
             complete = False
             break
-        rule = site.rules.node_rules[site.rules.in_node[row]]
+        rule = instance.rules.node_rules[instance.rules.in_node[row]]
         if rule is not None and not rule.admits(need):
             continue
-        for allowed in parts_inside(site, row, narrow):
+        for allowed in parts_inside(instance, row, narrow):
             usable = allowed if priced is None else allowed & int(priced.gpus[i])
-            on, node = site.costs_on(row), replace(site.gpus_on(row), allowed=usable)
-            found = choices(site.asks, (need,), node, on)
+            on, node = instance.costs_on(row), replace(instance.gpus_on(row), allowed=usable)
+            found = choices(instance.asks, (need,), node, on)
             budget.spend(NODE_TIME)
             complete &= found.complete
-            if not len(found.mix):
+            if not len(found.packing):
                 continue
             chosen, shared = found.chosen(0)
             costs = {
@@ -185,15 +188,18 @@ def _sharing(
             }
             key = (*value_of(levels, costs | _worth(chosen, priced, i, fit)), row, allowed)
             if best is None or key < best[0]:
-                best = (key, Share(row, need, chosen, _lying(site, row, need, chosen.mask, allowed), shared))
+                best = (
+                    key,
+                    Share(row, need, chosen, _lying(instance, row, need, chosen.mask, allowed), shared),
+                )
     return best[1] if best else None, complete
 
 
-def at_least(site: Site, rows: Ints, mixes: tuple[Counts, ...]) -> Ints:
-    """[level, node, mix]: what the mixes cost on these nodes at least, at the levels down to damage."""
-    view = site.columns
-    found = np.zeros((len(site.costs) + 3, len(rows), len(mixes)), np.int64)
-    if site.standing:  # then what the gang has there counts, and few nodes are looked at
+def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> Ints:
+    """Return lower bounds of what packings cost on these nodes [level, node, packing], down to damage."""
+    view = instance.columns
+    found = np.zeros((len(instance.costs) + 3, len(rows), len(packings)), np.int64)
+    if instance.existing:  # then what the gang has there counts, and few nodes are looked at
         found[:] = -LARGEST
         return found
     shape, wide = view.shape[rows], view.topology.in_wide[rows]
@@ -201,34 +207,36 @@ def at_least(site: Site, rows: Ints, mixes: tuple[Counts, ...]) -> Ints:
         here = np.flatnonzero((shape == code) & (wide == in_wide))
         of_shape = view.shapes[code]
         lines = len(of_shape.memory)
-        least = Least(of_shape, view.gpu_memory[:lines, rows[here]], view.free_gpus[rows[here]], site.asks)
-        for m in reversed(range(len(mixes))):  # the largest first
-            found[:, here, m] = least.of(mixes[m], site.costs, in_wide)
-        if in_wide and Cost.NVLINK_DOMAINS in site.costs:
-            gpus = np.array(mixes, np.int64) @ np.array([ask.gpus for ask in site.asks], np.int64)
-            found[site.costs.index(Cost.NVLINK_DOMAINS), here] = gpus > 0
+        least = Least(
+            of_shape, view.gpu_memory[:lines, rows[here]], view.free_gpus[rows[here]], instance.asks
+        )
+        for m in reversed(range(len(packings))):  # the largest first
+            found[:, here, m] = least.of(packings[m], instance.costs, in_wide)
+        if in_wide and Cost.NVLINK_DOMAINS in instance.costs:
+            gpus = np.array(packings, np.int64) @ np.array([ask.gpus for ask in instance.asks], np.int64)
+            found[instance.costs.index(Cost.NVLINK_DOMAINS), here] = gpus > 0
     return found
 
 
-def _alike(site: Site, rows: Ints, left: Ints, priced: _Priced | None) -> list[int]:
+def _alike(instance: Instance, rows: Ints, left: Ints, priced: _Priced | None) -> list[int]:
     """Of nodes that are alike in their GPUs the best one: indices into `rows`."""
-    code = site.kinds_of(rows)
+    code = instance.kinds_of(rows)
     order = np.lexsort((rows, left, *(() if priced is None else (priced.damage,)), *code))
     begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
     return [int(i) for i in order[begins]]
 
 
-def _lying(site: Site, row: int, counts: Counts, mask: int, allowed: int = -1) -> Spread:
+def _lying(instance: Instance, row: int, counts: Counts, mask: int, allowed: int = -1) -> Spread:
     """How members lie on GPUs of the node that were chosen, where a rule binds them to domains."""
-    rule, shape, free = site.node_rule(row)
+    rule, shape, free = instance.node_rule(row)
     if rule is None or not rule.binds_domains:
         return ()
     return spreads(rule, counts, free_by_domain(shape, free & allowed))[free_by_domain(shape, mask)]
 
 
-def _sets(site: Site, row: int, need: Counts, size: int, allowed: int) -> list[tuple[GpuSet, Spread]]:
+def _sets(instance: Instance, row: int, need: Counts, size: int, allowed: int) -> list[tuple[GpuSet, Spread]]:
     """The best set inside the mask, if there is one."""
-    rule, shape, free = site.node_rule(row)
+    rule, shape, free = instance.node_rule(row)
     if rule is None:
         return [(chosen, ()) for chosen in best_sets(shape, free, size, allowed)[:1]]
     if not rule.admits(need):
@@ -236,12 +244,12 @@ def _sets(site: Site, row: int, need: Counts, size: int, allowed: int) -> list[t
     return list(sets_under(rule, shape, free, need, allowed)[:1])
 
 
-def parts_inside(site: Site, row: int, scopes: list[str]) -> list[int]:
+def parts_inside(instance: Instance, row: int, scopes: list[str]) -> list[int]:
     """Masks of the node's GPUs that a gang may use which lies in one part of each of these scopes."""
-    place = site.columns.place(row)
+    place = instance.columns.place(row)
     masks = [place.all_gpus]
     for scope in scopes:
-        holding = site.standing.parts(site.columns, scope)
+        holding = instance.existing.parts(instance.columns, scope)
         parts = [mask for name, mask in place.parts(scope) if holding is None or name in holding]
         masks = [mask & part for mask in masks for part in parts if mask & part or not place.all_gpus]
     return masks

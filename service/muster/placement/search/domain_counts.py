@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.search.onerack import NEVER
-from muster.placement.search.rackchoice import RackChoice
+from muster.placement.search.domain_choice import RackChoice
+from muster.placement.search.node_tables import NEVER
 from muster.placement.search.runs import place_in_run
 
 

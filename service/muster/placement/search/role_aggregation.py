@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from muster.placement.gang.site import Counts, Site
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
 from muster.placement.search.methods import (
@@ -45,13 +45,13 @@ class RoleAggregation:
         if plan.likely is not None:
             return Declined("the members are units of several roles")
         with budget.phase("scan"):
-            alike = one_size(plan.site, plan.need)
+            alike = aggregated_roles(plan.instance, plan.need)
         if isinstance(alike, Declined):
             return alike
         units, gap = self.decide(replace(plan, need=alike.units, likely=alike.likely), incumbent, budget)
         if units is None:
             return Declined("no plan of units was found") if gap else Infeasible()
-        shares = alike.dealt(plan.site, units.shares())
+        shares = alike.dealt(plan.instance, units.shares())
         if not shares:
             return Declined("the members can't be dealt out to the plan of units")
         steps = tuple(replace(step, method=f"{self.name}, {step.method}") for step in units.steps)
@@ -59,7 +59,7 @@ class RoleAggregation:
 
 
 @dataclass(frozen=True, slots=True)
-class OneSize:
+class Aggregation:
     """Members by role, `need`, and their `sizes` in members of the role `unit`; 0 for roles that stay as they
     are."""
 
@@ -92,10 +92,10 @@ class OneSize:
             for size in filter(None, self.sizes)
         )
 
-    def dealt(self, site: Site, shares: Iterable[Share]) -> tuple[Share, ...]:
+    def dealt(self, instance: Instance, shares: Iterable[Share]) -> tuple[Share, ...]:
         """Shares of units as shares of the members, the largest first, along the fabric: so each role lies
         together. () where they do not hold the members."""
-        levels = [site.columns.topology.index(level) for level in site.levels]
+        levels = [instance.columns.topology.index(level) for level in instance.levels]
         roles = sorted(np.flatnonzero(self.sizes).tolist(), key=lambda role: -self.sizes[role])
         left, found = list(self.need), []
         for share in sorted(shares, key=lambda share: (*(codes[share.row] for codes in levels), share.row)):
@@ -108,32 +108,32 @@ class OneSize:
         return () if any(left[role] for role in roles) else tuple(found)
 
 
-def one_size(site: Site, need: Counts) -> OneSize | Declined:
+def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined:
     """Put the members of one size together."""
-    active = [role for role, count in enumerate(need) if count and site.roles[role].gpus]
-    capped = site.rules.caps is not None or site.penalty is not None
+    active = [role for role, count in enumerate(need) if count and instance.roles[role].gpus]
+    capped = instance.rules.caps is not None or instance.penalty is not None
     if len(active) < 2:
         return Declined("fewer than two roles with GPUs")
-    if not site.plain or site.costs or site.request.max_per or capped:
+    if not instance.plain or instance.costs or instance.request.max_per or capped:
         return Declined("rules, policies, slices or preferences")
-    unit = min(active, key=lambda role: site.roles[role].gpus)
-    sizes = tuple(_size(site, role, unit) if role in active else 0 for role in range(len(need)))
+    unit = min(active, key=lambda role: instance.roles[role].gpus)
+    sizes = tuple(_size(instance, role, unit) if role in active else 0 for role in range(len(need)))
     known = sorted(filter(None, sizes))
     if len(known) < 2 or any(larger % smaller for smaller, larger in pairwise(known)):
         return Declined("the requests are not multiples of one another")
     # Many small members need more pods than few large ones: nodes must have room for these in any case.
-    others = [np.minimum(room, need[role]) for role, room in enumerate(site.room) if not sizes[role]]
-    members = site.columns.free_count // site.roles[unit].gpus + sum(others)
-    pods = max(1, *(role.resources.pods for role in site.roles))
-    short = site.columns.pods < members * pods
-    if (short & (site.room[unit] > 0)).any():
+    others = [np.minimum(room, need[role]) for role, room in enumerate(instance.room) if not sizes[role]]
+    members = instance.columns.free_count // instance.roles[unit].gpus + sum(others)
+    pods = max(1, *(role.resources.pods for role in instance.roles))
+    short = instance.columns.pods < members * pods
+    if (short & (instance.room[unit] > 0)).any():
         return Declined("pods per node are scarce")
-    return OneSize(need, sizes, unit)
+    return Aggregation(need, sizes, unit)
 
 
-def _size(site: Site, role: int, unit: int) -> int:
+def _size(instance: Instance, role: int, unit: int) -> int:
     """As how many members of `unit` one of the role counts on every node; 0 for none."""
-    large, small = site.roles[role], site.roles[unit]
+    large, small = instance.roles[role], instance.roles[unit]
     size = large.gpus // small.gpus
     asked, every = large.resources, small.resources.times(size)
     multiple = (
@@ -141,6 +141,6 @@ def _size(site: Site, role: int, unit: int) -> int:
         and asked.cpu_milli == every.cpu_milli
         and asked.memory_bytes == every.memory_bytes
         and asked.others == every.others
-        and np.array_equal(site.room[role], site.room[unit] // size)
+        and np.array_equal(instance.room[role], instance.room[unit] // size)
     )
     return size if multiple else 0
