@@ -1,5 +1,4 @@
-"""A Lagrangian bound of one level, and what it rules out: one method for every level and any mix of
-roles.
+"""A Lagrangian bound of one level, and what it rules out: for every level and any mix of roles.
 
 The constraints that couple nodes (members of each role, nodes, the levels decided) are priced with duals x:
     L(x) = x·rhs + the sum of the R lowest parts of
@@ -87,6 +86,83 @@ class Bound:
         return still_open, always
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pricing:
+    """The patterns of a problem, to be priced at dual points.
+
+    `costs` [kind, pattern], infinite where no class may take the pattern; `resources` [kind, pattern,
+    coupling], `rhs` [coupling]; by class its `kind`, its `size` and its `part` of the counted scope.
+    """
+
+    costs: Floats
+    resources: Floats
+    rhs: Floats
+    kind: Ints
+    size: Floats
+    part: Ints
+    limit: int | None
+
+    @classmethod
+    def of(
+        cls, problem: Problem, cost: Ints, couplings: Sequence[Coupling], part: Ints, limit: int | None
+    ) -> _Pricing:
+        """Return the patterns of the kinds that the problem has."""
+        kinds, kind = np.unique(problem.kind, return_inverse=True)
+        valid = np.zeros((len(kinds), problem.open.shape[1]), bool)
+        np.logical_or.at(valid, kind, problem.open)
+        costs = np.where(valid, cost[kinds], np.inf)
+        resources = np.stack([c.resource[kinds] for c in couplings], axis=2).astype(float)
+        rhs = np.array([c.rhs for c in couplings], float)
+        return cls(costs, resources, rhs, kind, problem.size.astype(float), part, limit)
+
+    def at(self, x: Floats) -> tuple[Point, Floats]:
+        """Return the dual point at x, and the slope of the bound there [coupling]."""
+        kinds, parts, inside = len(self.costs), int(self.part.max(initial=FREE)) + 1, self.part != FREE
+        reduced = self.costs - self.resources @ x
+        best, each = reduced.argmin(axis=1), np.arange(kinds)
+        least = np.minimum(0.0, reduced[each, best])
+        value = self.size * least[self.kind]
+        by_part = np.bincount(self.part[inside], value[inside], parts).astype(float)
+        used = np.ones(parts + 1, bool)  # the last one stands for FREE
+        if self.limit is not None and parts > self.limit:
+            used[:-1] = False
+            if self.limit:
+                used[np.argpartition(by_part, self.limit - 1)[: self.limit]] = True
+        taken = np.bincount(self.kind, self.size * (used[self.part] & (least < 0)[self.kind]), kinds)
+        slope = self.rhs - taken @ self.resources[each, best]
+        found = float(x @ self.rhs + value[used[self.part]].sum())
+        return Point(x, found, (reduced - least[:, None])[self.kind], by_part), slope
+
+
+class _Master:
+    """Kelley's master problem: the largest bound under the cuts so far.
+
+    It sees costs and resources as shares of the largest, `scale` and 1 / `unit`: GLOP likes numbers near one.
+    """
+
+    def __init__(self, couplings: Sequence[Coupling], scale: float, unit: Floats) -> None:
+        self._solver = pywraplp.Solver.CreateSolver("GLOP")
+        self._duals = [self._solver.NumVar(-BOX if c.equal else 0.0, BOX, "") for c in couplings]
+        self._top = self._solver.NumVar(-UNBOUNDED, UNBOUNDED, "")
+        self._solver.Maximize(self._top)
+        self._scale, self._unit = scale, unit
+
+    def cut(self, point: Point, slope: Floats) -> None:
+        """Add the cut of a dual point."""
+        limit = (point.bound - float(slope @ point.x)) / self._scale
+        cut = self._solver.Constraint(-self._solver.infinity(), limit)
+        cut.SetCoefficient(self._top, 1.0)
+        for variable, change in zip(self._duals, slope * self._unit / self._scale, strict=True):
+            cut.SetCoefficient(variable, -float(change))
+
+    def best(self) -> tuple[float, Floats] | None:
+        """Return the largest bound that the cuts allow, and where; None if it was not found."""
+        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
+            return None
+        x = np.array([variable.solution_value() for variable in self._duals]) * self._unit
+        return self._top.solution_value() * self._scale, x
+
+
 def bound(
     problem: Problem,
     cost: Ints,
@@ -102,55 +178,25 @@ def bound(
     `cost` is [kind, pattern], in whole units of the level. `seeds` are dual points to begin with.
     """
     part = problem.part(scope) if scope is not None else np.full(problem.classes, FREE)
-    parts = int(part.max(initial=FREE)) + 1
-    inside = part != FREE
-    kinds, inverse = np.unique(problem.kind, return_inverse=True)
-    valid = np.zeros((len(kinds), problem.open.shape[1]), bool)
-    np.logical_or.at(valid, inverse, problem.open)
-    costs = np.where(valid, cost[kinds], np.inf)
-    resources = np.stack([c.resource[kinds] for c in couplings], axis=2).astype(float)
-    rhs = np.array([c.rhs for c in couplings], float)
-    # The master problem sees costs and resources as shares of the largest: GLOP likes numbers near one.
-    scale = float(np.abs(cost[kinds][valid]).max(initial=1))
-    unit = scale / np.maximum(1.0, np.abs(resources[valid]).max(axis=0, initial=1.0))
-    size, each = problem.size.astype(float), np.arange(len(kinds))
-
-    master = pywraplp.Solver.CreateSolver("GLOP")
-    duals = [master.NumVar(-BOX if c.equal else 0.0, BOX, "") for c in couplings]
-    top = master.NumVar(-UNBOUNDED, UNBOUNDED, "")
-    master.Maximize(top)
-    points: list[Point] = []
+    pricing = _Pricing.of(problem, cost, couplings, part, limit)
+    valid = np.isfinite(pricing.costs)
+    scale = float(np.abs(pricing.costs[valid]).max(initial=1))
+    unit = scale / np.maximum(1.0, np.abs(pricing.resources[valid]).max(axis=0, initial=1.0))
+    master, points = _Master(couplings, scale, unit), list[Point]()
 
     def tried(x: Floats) -> None:
-        reduced = costs - resources @ x
-        best = reduced.argmin(axis=1)
-        least = np.minimum(0.0, reduced[each, best])
-        value = size * least[inverse]
-        by_part = np.bincount(part[inside], value[inside], parts).astype(float)
-        used = np.ones(parts + 1, bool)  # the last one stands for FREE
-        if limit is not None and parts > limit:
-            used[:-1] = False
-            if limit:
-                used[np.argpartition(by_part, limit - 1)[:limit]] = True
-        taken = np.bincount(inverse, size * (used[part] & (least < 0)[inverse]), len(kinds))
-        slope = rhs - taken @ resources[each, best]
-        found = float(x @ rhs + value[used[part]].sum())
-        points.append(Point(x, found, (reduced - least[:, None])[inverse], by_part))
-        cut = master.Constraint(-master.infinity(), (found - float(slope @ x)) / scale)
-        cut.SetCoefficient(top, 1.0)
-        for variable, change in zip(duals, slope * unit / scale, strict=True):
-            cut.SetCoefficient(variable, -float(change))
+        point, slope = pricing.at(x)
+        points.append(point)
+        master.cut(point, slope)
 
-    for seed in seeds or [unit * (rhs > 0) * factor for factor in (1.0, 0.5, 2.0)]:
+    for seed in seeds or [unit * (pricing.rhs > 0) * factor for factor in (1.0, 0.5, 2.0)]:
         tried(seed)
     for i in range(iterations):
-        if master.Solve() != pywraplp.Solver.OPTIMAL:
-            break
+        found = master.best()
         best = max(points, key=lambda point: point.bound)
-        if top.solution_value() * scale - best.bound < CLOSE:
+        if found is None or found[0] - best.bound < CLOSE:
             break
-        x = np.array([variable.solution_value() for variable in duals]) * unit
         # Half-way back to the best point: plain cutting planes swing.
-        tried(0.6 * x + 0.4 * best.x if i % 3 else x)
+        tried(0.6 * found[1] + 0.4 * best.x if i % 3 else found[1])
     points.sort(key=lambda point: -point.bound)
     return Bound(points[0].bound, tuple(points[:KEPT_POINTS]), part, limit)
