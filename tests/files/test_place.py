@@ -273,3 +273,13 @@ def test_a_time_limit_is_said_where_it_cut_short(tmp_path: Path) -> None:
     file = write(tmp_path, node("a"), *gang("g", 2))
     assert decisions(file, "--time-limit", "5")["gangs"][0]["status"] == "placed"
     assert place(file, "--time-limit", "0").exit_code == 2
+
+
+def test_how_each_level_was_decided_is_told_when_asked(tmp_path: Path) -> None:
+    file = write(tmp_path, node("a"), *gang("g", 2), *gang("late", 16))
+    plain, told = decisions(file)["gangs"], decisions(file, "--explain")["gangs"]
+    assert all("decided" not in each for each in plain)
+    found = {each["name"]: each["decided"] for each in told}
+    assert found["late"] is None
+    assert found["g"][0] == {"level": "members", "method": "all-members", "declined": []}
+    assert {step["method"] for step in found["g"][1:]} == {"single-node"}
