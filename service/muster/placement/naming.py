@@ -15,6 +15,7 @@ from muster.domain.topology import bits
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.blocks import rank_key
 from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.on_node import gpus_on
 from muster.placement.gpus.filling import dealt
 from muster.placement.gpus.gpusets import split
 from muster.placement.search.plan import Share
@@ -107,7 +108,7 @@ def _slices(instance: Instance, share: Share) -> list[list[int]]:
     """By block, the GPUs of each of its members that shares some. Their places are dealt out in turn, GPU by
     GPU: no GPU has more of a block's places than members, so each member's are of different ones."""
     given: list[list[int]] = []
-    dealt_out = dealt(instance.asks, share.counts, instance.gpus_on(share.row), share.shared)
+    dealt_out = dealt(instance.asks, share.counts, gpus_on(instance, share.row), share.shared)
     for ask, count, by_gpu in zip(instance.asks, share.counts, dealt_out, strict=True):
         places = [gpu for gpu, slices in enumerate(by_gpu) for _ in range(slices)]
         members = [sum(1 << gpu for gpu in places[i::count]) for i in range(count)] if ask.units else []

@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd, lcm
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role
@@ -17,19 +15,15 @@ from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import admits
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, columns, gpus_in
 from muster.placement.cluster.fabric import Shape
-from muster.placement.cluster.topology import Domains
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.existing import ExistingMembers, existing_of
 from muster.placement.gang.rules import Rules, rules_of
-from muster.placement.gpus.costs import Cost, On, costs_of
+from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.gpus.innode import InNode, allowed, free_by_domain
 from muster.placement.gpus.priced import Prices, is_priced, prices_of
-from muster.placement.gpus.slices import Asks, NodeGpus, ask_of, slice_room
+from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE
-
-NVSWITCH = "nvidia.com/nvswitch.present"
-"""The label, "true" where a node has an NVSwitch."""
 
 Counts = tuple[int, ...]
 """Members by role, in the order of `Instance.roles`."""
@@ -140,54 +134,6 @@ class Instance:
             int(view.free_gpus[row]),
         )
 
-    def gpus_on(self, row: int) -> NodeGpus:
-        """What the node has, where members share GPUs."""
-        view = self.columns
-        shape = view.shapes[view.shape[row]]
-        memory = view.gpu_memory[: len(shape.memory), row]
-        return NodeGpus(shape, int(view.free_gpus[row]), tuple(memory.tolist()))
-
-    def costs_on(self, row: int) -> On:
-        """How choices of its GPUs count."""
-        rule = self.rules.node_rules[self.rules.in_node[row]]
-        here = any(stay.row == row and stay.has_gpus for stay in self.existing.members)
-        wide, nvswitch = self.columns.topology.in_wide[row], self.columns.label(NVSWITCH)
-        return On(self.costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), here)
-
-    def kinds_of(self, rows: Ints) -> Ints:
-        """[line, node]: what tells nodes apart by their GPUs, and by how choices of these count."""
-        view = self.columns
-        lines: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], self.rules.in_node[rows]]
-        lines += [view.promised[rows], view.topology.in_wide[rows]]
-        if self.costs:
-            lines += [*view.gpu_memory[:, rows], _is_true(view.label(NVSWITCH))[rows]]
-        return np.stack([line.astype(np.int64) for line in lines])
-
-    def gpu_shares(self, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
-        """For the best fit: by row, GPUs in all and those still free after these members, [row, …]. Where
-        members share GPUs, and a node serves slices, both in units of memory."""
-        view = self.columns
-        total, free = view.gpu_total[rows][:, None], view.free_count[rows][:, None]
-        if not self.sliced:
-            return total, free - self.gpus(counts)
-        of_shape = np.array([sum(shape.memory) for shape in view.shapes], np.int64)[view.shape[rows]][:, None]
-        serves = of_shape > 0
-        units = np.array([ask.units * ask.gpus for ask in self.asks], np.int64)
-        whole = np.array([0 if ask.units else ask.gpus for ask in self.asks], np.int64)
-        each = np.where(serves, of_shape // np.maximum(1, total), 1)
-        left = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
-        return np.where(serves, of_shape, total), left - counts @ units - each * (counts @ whole)
-
-    def fit(self, rows: Ints, counts: Ints, left: Ints) -> Ints:
-        """Return the best fit `left`, by row or [row, packing], with the preferences of these members below
-        it.
-
-        One step of it outweighs all scores of the gang. The last axis of `counts` is the role's.
-        """
-        if self.penalty is None:
-            return left
-        return np.asarray(left * (100 * self.request.size + 1) + self.penalty[:, rows].T @ counts.T)
-
     @property
     def need(self) -> Counts:
         return tuple(len(role.members) for role in self.roles)
@@ -199,15 +145,6 @@ class Instance:
     def cpu(self, counts: Ints) -> Ints:
         """cpu that so many members take, thousandths of a core."""
         return counts @ np.array([role.resources.cpu_milli for role in self.roles], np.int64)
-
-
-NO_SUCH = -2
-"""The code of no value: those of nodes begin at −1, for no label."""
-
-
-def _is_true(label: Domains) -> Bools:
-    """By row, whether the label says so."""
-    return np.asarray(label.codes == label.index.get("true", NO_SUCH))
 
 
 def instance_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[str, str], str]) -> Instance:

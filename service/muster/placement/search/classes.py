@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.on_node import best_fit
 from muster.placement.gang.packings import Packings, packings_on
-from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.gpus.innode import InNode, sets_under
 from muster.placement.model.objective import WIDE
@@ -193,15 +193,7 @@ def ruled_patterns(
 
 def _left_over(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:
     """The best-fit cost of each packing, by row."""
-    view = instance.columns
-
-    def steps(rows: Ints, counts: Ints) -> Ints:
-        at = rows[:, None]
-        total, free = instance.gpu_shares(rows, counts)
-        left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, instance.cpu(counts))
-        return instance.fit(rows, counts, left)
-
-    return _by_packing(instance, rows, index, packings, steps)
+    return _by_packing(instance, rows, index, packings, partial(best_fit, instance))
 
 
 def _priced(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.on_node import costs_on, gpus_on
 from muster.placement.gpus.choices import NODE_TIME, PACKING_TIME, choices
 from muster.placement.limits import Budget
 from muster.placement.model.objective import PREFERENCES, WEAKEST_LINK, Level, quality_levels
@@ -153,7 +154,7 @@ def _fields(instance: Instance, role: int, here: Hopeful, budget: Budget) -> tup
     found = []
     for row, high, low in zip(here.rows.tolist(), here.cap.tolist(), here.least.tolist(), strict=True):
         packings = tuple(_packing(instance, role, n) for n in range(low, high + 1))
-        found.append(choices(instance.asks, packings, instance.gpus_on(row), instance.costs_on(row)))
+        found.append(choices(instance.asks, packings, gpus_on(instance, row), costs_on(instance, row)))
         budget.spend(NODE_TIME + PACKING_TIME * len(packings))
     names = [PREFERENCES[cost].field for cost in instance.costs]
     width = max(

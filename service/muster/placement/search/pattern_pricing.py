@@ -12,10 +12,10 @@ import numpy as np
 
 from muster.placement.cluster.columns import Ints, gpu_counts
 from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.on_node import best_fit, costs_on, gpus_on
 from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.choices import choices, choosing_time
 from muster.placement.gpus.costs import Cost, On
-from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.slices import Asks, NodeGpus
 from muster.placement.limits import Budget
 from muster.placement.model.bound import EPSILON, Floats
@@ -143,13 +143,11 @@ def _promise(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
 def _table(instance: Instance, row: int, packings: Ints) -> tuple[Table, bool]:
     """The patterns of one node, and the best fit of each; whether these are all."""
     table, complete = _patterns(
-        tuple(map(tuple, packings.tolist())), instance.asks, instance.gpus_on(row), instance.costs_on(row)
+        tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), costs_on(instance, row)
     )
     packing = table[:, len(instance.roles) + FIELDS.index("packing")]
-    view, at = instance.columns, np.array([row])
-    total, free = instance.gpu_shares(at, packings)
-    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, instance.cpu(packings))
-    left = instance.fit(at, packings, left)[0]
+    at = np.array([row])
+    left = best_fit(instance, at, packings)[0]
     if instance.prices is not None:
         damage = instance.prices.of_whole(at, instance.gpus(packings), instance.cpu(packings))[0]
         table = table.copy()

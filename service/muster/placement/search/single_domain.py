@@ -14,7 +14,7 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
-from muster.placement.gpus.damage import left_over_steps
+from muster.placement.gang.on_node import best_fit, kinds_of
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import BEST_FIT, WEAKEST_LINK, Level, quality_levels, value_of
@@ -152,7 +152,7 @@ class Plan:
         """The plan, node by node; the GPUs are looked for once for nodes that are alike."""
         here = np.flatnonzero(self.taken)
         rows, taken = hopeful.rows[here], self.taken[here]
-        kinds = np.stack([*instance.kinds_of(rows), self.choice[here, taken], taken], axis=1)
+        kinds = np.stack([*kinds_of(instance, rows), self.choice[here, taken], taken], axis=1)
         like, shares = dict[tuple[int, ...], Share](), list[Share]()
         for row, kind in zip(rows.tolist(), map(tuple, kinds.tolist()), strict=True):
             if kind not in like:
@@ -203,13 +203,8 @@ def for_a_table(hopeful: Hopeful, need: int) -> bool:
 
 def left_over_of(instance: Instance, role: int, hopeful: Hopeful) -> Ints:
     """The best fit, [node, members]."""
-    view, rows = instance.columns, hopeful.rows
     members = np.arange(hopeful.shape[2])
-    counts = members[:, None] * (np.arange(len(instance.roles)) == role)
-    total, free = instance.gpu_shares(rows, counts)
-    cpu = members * instance.roles[role].resources.cpu_milli
-    left = left_over_steps(total, free, view.cpu_total[rows][:, None], view.cpu[rows][:, None], 0, cpu)
-    return instance.fit(rows, counts, left)
+    return best_fit(instance, hopeful.rows, members[:, None] * (np.arange(len(instance.roles)) == role))
 
 
 Cheapest = Callable[[Ints], Ints | None]

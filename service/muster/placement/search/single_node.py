@@ -11,10 +11,10 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Ints
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Counts, Instance, fits_at_once
+from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
 from muster.placement.gang.packings import packings_on
 from muster.placement.gpus.choices import NODE_TIME, choices
 from muster.placement.gpus.costs import Cost
-from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.innode import Spread, free_by_domain, sets_under, spreads
 from muster.placement.gpus.least import Least
@@ -46,7 +46,7 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share
     """The share of a node that takes these members on the GPU set of this choice, in the order of
     best_sets."""
     if instance.costs:
-        found = choices(instance.asks, (counts,), instance.gpus_on(row), instance.costs_on(row))
+        found = choices(instance.asks, (counts,), gpus_on(instance, row), costs_on(instance, row))
         # Alone, a packing may have been looked at more closely than among others.
         chosen, shared = found.chosen(min(choice, len(found.packing) - 1))
         return Share(row, counts, chosen, _lying(instance, row, counts, chosen.mask), shared)
@@ -64,7 +64,7 @@ def on_one_node(
     whether that is proven."""
     view = instance.columns
     wanted = np.array(need, np.int64)
-    size, cpu = int(instance.gpus(wanted)), int(instance.cpu(wanted))
+    size = int(instance.gpus(wanted))
     fits = fits_at_once(instance, need)
     if instance.existing:
         # Running members elsewhere make several nodes of it: parts are counted then.
@@ -87,9 +87,7 @@ def on_one_node(
     if not len(rows):
         return None, True
     narrow = [scope for scope in scopes if scope in INSIDE]
-    total, free = instance.gpu_shares(rows, wanted)
-    left = left_over_steps(total[:, 0], free[:, 0], view.cpu_total[rows], view.cpu[rows], 0, cpu)
-    left = instance.fit(rows, wanted, left)
+    left = best_fit(instance, rows, wanted[None])[:, 0]
     priced = _priced(instance, rows, need)
     if instance.costs:
         return _sharing(instance, rows, need, narrow, (left, priced), budget)
@@ -174,7 +172,7 @@ def _sharing(
             continue
         for allowed in parts_inside(instance, row, narrow):
             usable = allowed if priced is None else allowed & int(priced.gpus[i])
-            on, node = instance.costs_on(row), replace(instance.gpus_on(row), allowed=usable)
+            on, node = costs_on(instance, row), replace(gpus_on(instance, row), allowed=usable)
             found = choices(instance.asks, (need,), node, on)
             budget.spend(NODE_TIME)
             complete &= found.complete
@@ -220,7 +218,7 @@ def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> In
 
 def _alike(instance: Instance, rows: Ints, left: Ints, priced: _Priced | None) -> list[int]:
     """Of nodes that are alike in their GPUs the best one: indices into `rows`."""
-    code = instance.kinds_of(rows)
+    code = kinds_of(instance, rows)
     order = np.lexsort((rows, left, *(() if priced is None else (priced.damage,)), *code))
     begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
     return [int(i) for i in order[begins]]

@@ -1,0 +1,81 @@
+"""What one gang sees of single nodes: their GPUs, how choices of these count, and the best fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.placement.cluster.columns import Bools, Ints
+from muster.placement.cluster.topology import Domains
+from muster.placement.gang.instance import Instance
+from muster.placement.gpus.costs import On
+from muster.placement.gpus.damage import left_over_steps
+from muster.placement.gpus.slices import NodeGpus
+
+NVSWITCH = "nvidia.com/nvswitch.present"
+"""The label, "true" where a node has an NVSwitch."""
+
+NO_SUCH = -2
+"""The code of no value: those of nodes begin at −1, for no label."""
+
+
+def _is_true(label: Domains) -> Bools:
+    """By row, whether the label says so."""
+    return np.asarray(label.codes == label.index.get("true", NO_SUCH))
+
+
+def gpus_on(instance: Instance, row: int) -> NodeGpus:
+    """What the node has, where members share GPUs."""
+    view = instance.columns
+    shape = view.shapes[view.shape[row]]
+    memory = view.gpu_memory[: len(shape.memory), row]
+    return NodeGpus(shape, int(view.free_gpus[row]), tuple(memory.tolist()))
+
+
+def costs_on(instance: Instance, row: int) -> On:
+    """How choices of its GPUs count."""
+    rule = instance.rules.node_rules[instance.rules.in_node[row]]
+    here = any(stay.row == row and stay.has_gpus for stay in instance.existing.members)
+    wide, nvswitch = instance.columns.topology.in_wide[row], instance.columns.label(NVSWITCH)
+    return On(instance.costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), here)
+
+
+def kinds_of(instance: Instance, rows: Ints) -> Ints:
+    """[line, node]: what tells nodes apart by their GPUs, and by how choices of these count."""
+    view = instance.columns
+    lines: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], instance.rules.in_node[rows]]
+    lines += [view.promised[rows], view.topology.in_wide[rows]]
+    if instance.costs:
+        lines += [*view.gpu_memory[:, rows], _is_true(view.label(NVSWITCH))[rows]]
+    return np.stack([line.astype(np.int64) for line in lines])
+
+
+def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
+    """Return the best fit of these members on these nodes [row, packing], with their preferences below it.
+
+    One step of what is left free outweighs all scores of the gang. `counts` are [packing, role].
+    """
+    view, at = instance.columns, rows[:, None]
+    total, free = _gpu_shares(instance, rows, counts)
+    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, instance.cpu(counts))
+    if instance.penalty is None:
+        return left
+    return np.asarray(left * (100 * instance.request.size + 1) + instance.penalty[:, rows].T @ counts.T)
+
+
+def _gpu_shares(instance: Instance, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """For the best fit: by row, GPUs in all and those still free after these members, [row, …]. Where
+    members share GPUs, and a node serves slices, both in units of memory."""
+    view = instance.columns
+    total, free = view.gpu_total[rows][:, None], view.free_count[rows][:, None]
+    if not instance.sliced:
+        return total, free - instance.gpus(counts)
+    of_shape = np.array([sum(shape.memory) for shape in view.shapes], np.int64)[view.shape[rows]][:, None]
+    serves = of_shape > 0
+    units = np.array([ask.units * ask.gpus for ask in instance.asks], np.int64)
+    whole = np.array([0 if ask.units else ask.gpus for ask in instance.asks], np.int64)
+    each = np.where(serves, of_shape // np.maximum(1, total), 1)
+    left = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
+    return np.where(serves, of_shape, total), left - counts @ units - each * (counts @ whole)
