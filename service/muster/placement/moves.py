@@ -140,6 +140,7 @@ def move(
         optimal=False,
         gap=None,
         unproven=None,
+        steps=(),
     )
     return None if verify(snapshot, request, plan) else plan
 

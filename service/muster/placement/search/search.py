@@ -13,7 +13,7 @@ from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, levels_of_plan
 from muster.placement.search.domain_branching import RackBranching
-from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Unknown
+from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Solved, Unknown
 from muster.placement.search.multi_domain import CountedRacks, RackTables
 from muster.placement.search.plan import Found, Gap, Value
 from muster.placement.search.quality import LevelCore, LinkThresholds, RackPatterns
@@ -49,16 +49,9 @@ def decided(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
     """Decide all levels that are left, as long as the plan may beat the incumbent."""
     gap, declined = plan.gap, list[tuple[str, str]]()
     while plan.levels:
-        level = plan.levels[0]
-        for method in METHODS:
-            if not isinstance(plan.known, method.given):
-                continue
-            answer = method.solve(plan, level, incumbent, budget)
-            if not isinstance(answer, Declined):
-                break
-            gap = gap or answer.gap
-            declined.append((method.name, answer.reason))
-        if isinstance(answer, Infeasible | Declined):
+        method, answer, reasons, doubt = _asked(plan, incumbent, budget)
+        gap, declined = gap or doubt, [*declined, *reasons]
+        if isinstance(answer, Infeasible):
             return None, gap
         gap = gap or answer.gap
         if isinstance(answer, Unknown):
@@ -74,6 +67,28 @@ def decided(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
         if incumbent is not None and plan.value > incumbent[: len(plan.value)]:
             return None, gap
     return plan, gap
+
+
+Asked = tuple[Exact, Solved | Infeasible | Unknown, list[tuple[str, str]], Gap | None]
+"""The method that accepted, its answer, why others declined, and what these could not prove."""
+
+
+def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
+    """Ask the methods in their order for the next level.
+
+    Raises:
+        LookupError: all decline, which is a defect of METHODS.
+    """
+    declined, gap = list[tuple[str, str]](), None
+    for method in METHODS:
+        if not isinstance(plan.known, method.given):
+            continue
+        answer = method.solve(plan, plan.levels[0], incumbent, budget)
+        if not isinstance(answer, Declined):
+            return method, answer, declined, gap
+        declined.append((method.name, answer.reason))
+        gap = gap or answer.gap
+    raise LookupError(f"no method decides {plan.levels[0].name}: {declined}")
 
 
 def _noted(before: Partial, after: Partial, method: Exact, declined: list[tuple[str, str]]) -> Partial:
