@@ -55,8 +55,8 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.causes import conflict_of, explained
-from muster.placement.explain.enough import Oracle
-from muster.placement.explain.minimal import irreducible
+from muster.placement.explain.deletion_filter import irreducible
+from muster.placement.explain.feasibility import Oracle
 from muster.placement.gang.instance import instance_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.place import place

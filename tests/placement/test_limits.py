@@ -13,7 +13,7 @@ from muster.domain.decision import Placed, Unplaceable
 from muster.domain.reasons import NodesExcluded, NotDecided, TooManyRoles
 from muster.domain.request import Member
 from muster.placement import place as planner
-from muster.placement.explain import enough
+from muster.placement.explain import feasibility
 from muster.placement.explain.joint import most_together
 from muster.placement.gang.instance import Instance
 from muster.placement.limits import MOST_ROLES
@@ -107,7 +107,7 @@ def test_once_the_wall_clock_is_spent_no_more_is_counted_to_explain_a_refusal(
         counted.append(1)
         return most_together(*args)  # type: ignore[arg-type]  # passed on as it comes
 
-    monkeypatch.setattr(enough, "most_together", count)
+    monkeypatch.setattr(feasibility, "most_together", count)
     assert isinstance(place(snapshot, request), Unplaceable)
     in_time = len(counted)
     decision = place(snapshot, request, Limits(seconds_left=lambda: 0.0))

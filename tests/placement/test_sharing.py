@@ -26,7 +26,7 @@ from muster.placement.cluster.columns import columns
 from muster.placement.firstfit import first_fit
 from muster.placement.gpus.choices import choices
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
-from muster.placement.gpus.least import Least
+from muster.placement.gpus.lower_bounds import Least
 from muster.placement.gpus.slices import Ask, Gpu, NodeGpus, fitting
 from muster.placement.moves import alternates, move
 from muster.placement.place import Limits, place

@@ -17,9 +17,9 @@ from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import Place, narrow_to_wide, touched_domains
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
-from muster.placement.gpus.damage import fragmentation
+from muster.placement.gpus.fragmentation import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
-from muster.placement.gpus.priced import is_priced, prices_of
+from muster.placement.gpus.opportunity_cost import is_priced, prices_of
 from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus
 from muster.placement.model.objective import OBJECTIVE

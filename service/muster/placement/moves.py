@@ -25,7 +25,7 @@ from muster.placement.gang.instance import room_of
 from muster.placement.gpus.choices import choices
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
 from muster.placement.gpus.gpusets import best_sets, value_of
-from muster.placement.gpus.innode import InNode
+from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import member_room
 from muster.placement.verify import verify

@@ -12,7 +12,7 @@ from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.evaluate import objective
 from muster.placement.explain.causes import explained
-from muster.placement.explain.enough import too_small
+from muster.placement.explain.feasibility import too_small
 from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.limits import Budget, Limits, unlike_roles

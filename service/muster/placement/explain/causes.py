@@ -30,9 +30,9 @@ from muster.domain.reasons import (
 from muster.domain.request import Role
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.conflict import Conflict
+from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.explain.domains import domain_cause, no_such
-from muster.placement.explain.enough import Oracle
-from muster.placement.explain.minimal import irreducible
+from muster.placement.explain.feasibility import Oracle
 from muster.placement.explain.refusals import resource_missing
 from muster.placement.explain.relaxations import relaxations
 from muster.placement.explain.running import begun_segment, existing, where_they_run

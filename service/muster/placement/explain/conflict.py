@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from muster.domain.request import Role
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind, World
-from muster.placement.explain.enough import Oracle
+from muster.placement.explain.feasibility import Oracle
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from muster.placement.cluster.columns import Bools, Columns
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import World
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.emptied import CPU, GPU, free_of
+from muster.placement.explain.counterfactual import CPU, GPU, free_of
 from muster.placement.explain.running import existing, where_they_run
 
 

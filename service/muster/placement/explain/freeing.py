@@ -14,7 +14,7 @@ from muster.placement.cluster.columns import ALL_GPUS, LARGEST, MASK_GPUS, Colum
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.emptied import GPU
+from muster.placement.explain.counterfactual import GPU
 from muster.placement.explain.memory import more_memory
 from muster.placement.explain.offers import Offers, cheapest
 from muster.placement.gang.instance import room_of

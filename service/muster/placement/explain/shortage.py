@@ -21,7 +21,7 @@ from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Columns, Ints
 from muster.placement.explain.assumptions import Kind, World
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.emptied import (
+from muster.placement.explain.counterfactual import (
     CPU,
     GPU,
     MEMORY,
@@ -32,7 +32,7 @@ from muster.placement.explain.emptied import (
     in_one_piece,
     resources_of,
 )
-from muster.placement.explain.minimal import irreducible
+from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.gang.instance import room_of
 from muster.placement.gpus.slices import ask_of, slice_room
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from muster.domain.request import Request, Running, Scope
 from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.topology import INSIDE, Place
-from muster.placement.gpus.innode import InNode
+from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import takes_gpus
 
 

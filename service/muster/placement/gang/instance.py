@@ -19,8 +19,8 @@ from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.existing import ExistingMembers, existing_of
 from muster.placement.gang.rules import Rules, rules_of
 from muster.placement.gpus.costs import Cost, costs_of
-from muster.placement.gpus.innode import InNode, allowed, free_by_domain
-from muster.placement.gpus.priced import Prices, is_priced, prices_of
+from muster.placement.gpus.node_rules import InNode, allowed, free_by_domain
+from muster.placement.gpus.opportunity_cost import Prices, is_priced, prices_of
 from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE

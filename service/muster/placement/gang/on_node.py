@@ -11,7 +11,7 @@ from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.topology import Domains
 from muster.placement.gang.instance import Instance
 from muster.placement.gpus.costs import On
-from muster.placement.gpus.damage import left_over_steps
+from muster.placement.gpus.fragmentation import left_over_steps
 from muster.placement.gpus.slices import NodeGpus
 
 NVSWITCH = "nvidia.com/nvswitch.present"

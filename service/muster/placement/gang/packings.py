@@ -13,7 +13,7 @@ from muster.domain.request import Role
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.packed import packed
-from muster.placement.gpus.innode import InNode, allowed, few_ways, free_by_domain
+from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain
 from muster.placement.gpus.slices import Asks, Gpu, ask_of, fitting, slice_room, whole_gpus
 
 MAX_PACKINGS = 2048

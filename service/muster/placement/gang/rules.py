@@ -1,5 +1,5 @@
 """What binds members to each other, scope by scope: in the model where a scope's parts are nodes and more, on
-the node where they lie inside it (innode), and as nodes refused where running members say which part it
+the node where they lie inside it (node_rules), and as nodes refused where running members say which part it
 is."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from muster.placement.gang.blocks import Blocks, Together
 from muster.placement.gang.constraints import add_constraints
 from muster.placement.gang.existing import ExistingMembers, common_parts
 from muster.placement.gang.making import Counts, Making, PartsByRow
-from muster.placement.gpus.innode import InNode
+from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import takes_gpus
 from muster.placement.model.problem import MaxPerPart, Problem, RoleScope, Rule, Segments
 

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.costs import Cost, On, Taken, cost_of
-from muster.placement.gpus.damage import fragmentation, unusable
 from muster.placement.gpus.filling import NEVER, STEP, filled
+from muster.placement.gpus.fragmentation import fragmentation, unusable
 from muster.placement.gpus.gpu_tables import kinds_in, least_of
 from muster.placement.gpus.gpusets import GpuSet
-from muster.placement.gpus.innode import Spread, free_by_domain, spreads
+from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
 from muster.placement.gpus.numa import numa_nodes
 from muster.placement.gpus.rings import NO_LINK, rings
 from muster.placement.gpus.slices import Asks, Counts, Gpu, NodeGpus, Values, first_fit

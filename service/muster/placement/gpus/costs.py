@@ -11,7 +11,7 @@ import numpy as np
 from muster.domain.policies import Strategy, Topology
 from muster.domain.request import Term
 from muster.placement.cluster.columns import gpu_counts
-from muster.placement.gpus.innode import InNode
+from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.numa import numa_nodes
 from muster.placement.gpus.slices import NodeGpus, Values
 

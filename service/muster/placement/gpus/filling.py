@@ -9,7 +9,7 @@ import numpy as np
 
 from muster.domain.topology import bits
 from muster.placement.cluster.fabric import Shape
-from muster.placement.gpus.damage import unusable_slices
+from muster.placement.gpus.fragmentation import unusable_slices
 from muster.placement.gpus.slices import Asks, Counts, NodeGpus, Values, every_filling
 
 NEVER = np.int64(1) << 60

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from muster.domain.topology import bits
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.damage import fragmentation, unusable
+from muster.placement.gpus.fragmentation import fragmentation, unusable
 from muster.placement.gpus.rings import NO_LINK, Values, kinds_of, link_matrix, popcounts, rings
 
 TABLED_GPUS = 8

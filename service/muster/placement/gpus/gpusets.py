@@ -11,7 +11,7 @@ from itertools import combinations
 
 from muster.domain.topology import GpuTopology, bits, mask_of
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.damage import fragmentation
+from muster.placement.gpus.fragmentation import fragmentation
 from muster.placement.gpus.gpu_tables import Sets, sets_of, sets_within
 from muster.placement.gpus.rings import NO_LINK, Rings, rings
 

@@ -14,7 +14,7 @@ from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import best_fit
 from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.gpu_tables import sets_of
-from muster.placement.gpus.innode import InNode, sets_under
+from muster.placement.gpus.node_rules import InNode, sets_under
 from muster.placement.model.objective import WIDE
 from muster.placement.model.problem import FREE, Patterns, Problem
 

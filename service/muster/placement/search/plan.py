@@ -8,7 +8,7 @@ from typing import NamedTuple
 from muster.domain.decision import Step
 from muster.placement.gang.making import Counts
 from muster.placement.gpus.gpusets import GpuSet
-from muster.placement.gpus.innode import Spread
+from muster.placement.gpus.node_rules import Spread
 
 UNBOUNDED = 1.0
 """The share where no bound is known."""

@@ -16,8 +16,8 @@ from muster.placement.gang.packings import packings_on
 from muster.placement.gpus.choices import NODE_TIME, choices
 from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.gpusets import GpuSet, best_sets
-from muster.placement.gpus.innode import Spread, free_by_domain, sets_under, spreads
-from muster.placement.gpus.least import Least
+from muster.placement.gpus.lower_bounds import Least
+from muster.placement.gpus.node_rules import Spread, free_by_domain, sets_under, spreads
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import NODES, PREFERENCES, Level, quality_levels, value_of
 from muster.placement.search.methods import Answer, Declined, Partial, Solved, Start

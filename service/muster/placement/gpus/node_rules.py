@@ -16,7 +16,7 @@ import numpy as np
 
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.damage import fragmentation
+from muster.placement.gpus.fragmentation import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, best_sets, value_of
 from muster.placement.gpus.rings import popcounts, rings
 

@@ -11,7 +11,7 @@ import numpy as np
 from muster.domain.topology import GpuTopology
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.costs import Cost
-from muster.placement.gpus.damage import unusable, unusable_slices
+from muster.placement.gpus.fragmentation import unusable, unusable_slices
 from muster.placement.gpus.numa import numa_nodes
 from muster.placement.gpus.rings import NO_LINK, popcounts, rings
 from muster.placement.gpus.slices import Ask, Asks, Counts, Values, whole_gpus

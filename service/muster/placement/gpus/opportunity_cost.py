@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from muster.domain.request import Request
 from muster.domain.typical import TypicalRequest
 from muster.placement.cluster.columns import LARGEST, MASK_GPUS, Bools, Columns, Ints
-from muster.placement.gpus.damage import GPU
+from muster.placement.gpus.fragmentation import GPU
 
 STEP = 10
 """GPU-thousandths. Finer steps would tell nearly all nodes apart, and leave nothing to the best fit."""
