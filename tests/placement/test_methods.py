@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from muster.domain.decision import Objective, Placed, Step
-from muster.placement.model.objective import OBJECTIVE
+from muster.placement.limits import Budget
+from muster.placement.model.objective import OBJECTIVE, Level
 from muster.placement.place import Limits, place
+from muster.placement.search import search
+from muster.placement.search.methods import Answer, Declined, Partial, Start
+from muster.placement.search.plan import Value
 from muster.placement.search.search import METHODS
 from tests.placement.drawings import cluster, gang
 
@@ -84,6 +90,27 @@ def test_every_level_is_decided_once_in_the_order_of_the_objective() -> None:
 
 def test_methods_have_names_of_their_own() -> None:
     assert len({method.name for method in METHODS}) == len(METHODS)
+
+
+def test_the_page_lists_them_in_their_order() -> None:
+    page = (Path(__file__).parents[2] / "docs/objective.md").read_text()
+    assert re.findall(r"^\| `([a-z-]+)` \| \S", page, re.MULTILINE) == [method.name for method in METHODS]
+
+
+class _Never:
+    """A method that always declines."""
+
+    name, given = "never", (Start,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        return Declined(f"not even {level.name}")
+
+
+def test_a_level_that_no_method_decides_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not told as a proof that nothing fits."""
+    monkeypatch.setattr(search, "METHODS", (_Never(),))
+    with pytest.raises(LookupError, match=r"no method decides rack: .*not even rack"):
+        place(cluster(RACKS), gang("4 x 1 GPU"))
 
 
 def test_the_objective_shows_its_levels_in_their_order() -> None:

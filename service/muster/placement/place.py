@@ -17,7 +17,7 @@ from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.naming import named
-from muster.placement.search.members import best_for_most, for_fewer
+from muster.placement.search.members import best_for_most
 from muster.placement.search.plan import Found
 from muster.placement.verify import verify
 
@@ -53,7 +53,7 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
         return Unplaceable(request.gang, (refused,))
     with budget.phase("scan"):  # one role is counted as quickly
         hopeless = sum(map(bool, instance.need)) > 1 and too_small(instance, request.required_scope)
-    instance, found = for_fewer(instance, budget, Found(())) if hopeless else best_for_most(instance, budget)
+    instance, found = best_for_most(instance, budget, all_fit=not hopeless)
     if not found.shares:
         with budget.phase("explain"):
             return explained(instance, limits, budget, proven=found.gap is None)

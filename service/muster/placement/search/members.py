@@ -25,19 +25,14 @@ IN_ORDER = "scopes-in-order"
 """How the preferred scope is decided."""
 
 
-def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, Found]:
-    """Return the best plan for as many members as fit, and the problem for these members."""
-    required = (instance.request.required_scope,) if instance.request.required_scope else ()
-    found = _for_counts(instance, required, instance.need, ALL, budget)
-    if found.shares:
-        return instance, found
-    return for_fewer(instance, budget, found)
+def best_for_most(instance: Instance, budget: Budget, *, all_fit: bool = True) -> tuple[Instance, Found]:
+    """Return the best plan for as many members as fit, and the instance for these members.
 
-
-def for_fewer(instance: Instance, budget: Budget, whole: Found) -> tuple[Instance, Found]:
-    """Return the best plan for fewer members than all, if these are enough. `whole`: what is known of all."""
+    `all_fit`: False where it is proven that not all do. No shares: fewer than `min_member` fit.
+    """
     required = (instance.request.required_scope,) if instance.request.required_scope else ()
-    if instance.request.min_member >= instance.request.size:
+    whole = _for_counts(instance, required, instance.need, ALL, budget) if all_fit else Found(())
+    if whole.shares or instance.request.min_member >= instance.request.size:
         return instance, whole
     if any(role.segments for role in instance.request.roles):
         return _subsets(instance, required, budget, whole)
