@@ -20,7 +20,7 @@ from muster.domain.levels import DEFAULT_LEVELS, Level, part_of
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, bits
-from muster.placement.cluster.arrays import Codes
+from muster.placement.cluster.arrays import Codes, fixed
 from muster.placement.cluster.fabric import Shape
 
 if TYPE_CHECKING:  # columns are made of domains
@@ -48,6 +48,11 @@ class Domains:
 
     codes: Codes
     names: tuple[str, ...]
+
+    @cached_property
+    def by_row(self) -> Ints:
+        """The codes as 64-bit numbers, which the planner computes with; read-only."""
+        return fixed(self.codes.astype(np.int64))
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -85,7 +90,7 @@ class Topology:
 
     def index(self, scope: str) -> Ints:
         """Return the index of each node's domain, NONE for none."""
-        return self.domains(scope).codes.astype(np.int64)
+        return self.domains(scope).by_row
 
     def index_or_own(self, scope: str) -> Ints:
         """Return the index of each node's domain; a node without one is a domain of its own."""

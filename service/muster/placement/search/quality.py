@@ -68,6 +68,8 @@ class LevelCore:
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide one level; the first one on all patterns of the nodes that counting has left."""
+        if level.worst:
+            return Declined("the level is not a sum")
         known, gap = plan.known, None
         if isinstance(known, Counted):
             with budget.phase("sets"):

@@ -228,13 +228,16 @@ def best_plan(
     costs = levels[: levels.index(WEAKEST_LINK)]
     sums = [level for level in levels if level is not WEAKEST_LINK]
     valid = (members >= hopeful.least[:, None]) & (members <= hopeful.cap[:, None])
-    left = np.broadcast_to(left_over_of(instance, role, hopeful)[:, :, None], fields["valid"].shape)
-    fields = {**fields, BEST_FIT.field: left}
+    left = left_over_of(instance, role, hopeful)  # the same for all choices
+    fields = {**fields, BEST_FIT.field: np.broadcast_to(left[:, :, None], fields["valid"].shape)}
+
+    def picked(level: Level, chosen: Ints) -> Ints:
+        if level is BEST_FIT:
+            return left
+        return level.sign * np.take_along_axis(fields[level.field], chosen[:, :, None], 2)[:, :, 0]
 
     def best(chosen: Ints, allowed: Bools, levels: Sequence[Level]) -> Ints | None:
-        picked = [np.take_along_axis(fields[level.field], chosen[:, :, None], 2)[:, :, 0] for level in levels]
-        signed = [level.sign * values for level, values in zip(levels, picked, strict=True)]
-        cost = node_tables.combined(signed, allowed, nodes)
+        cost = node_tables.combined([picked(level, chosen) for level in levels], allowed, nodes)
         if cost is None:
             raise TooLargeError
         return cheapest(cost.cost) if cheapest else _in_one_region(hopeful, cost.cost, need)
