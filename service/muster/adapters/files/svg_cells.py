@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from muster.adapters.files.pictures import Holdings
 from muster.domain.topology import bits
-from muster.placement.cluster.fabric import Place
+from muster.placement.cluster.topology import Place
 
 FOLD_FROM = 3
 """Equal whole nodes of a rack from which one box stands for all of them."""

@@ -13,7 +13,8 @@ from muster.adapters.files.svg_cells import Cell, grid
 from muster.adapters.files.svg_links import Links, links_of
 from muster.adapters.files.svg_sheet import BOLD, SMALL, Sheet, cut
 from muster.domain.printable import printable
-from muster.placement.cluster.fabric import Place, natural
+from muster.placement.cluster.fabric import natural
+from muster.placement.cluster.topology import Place
 
 GPU, GAP, ISLAND_GAP = 26, 3, 9
 PAD, TITLE = 10, 40
