@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.clusters import Cluster, Shape
 from benchmarks.summary import Spread
 from muster.domain.node import Resources, Usage
-from muster.gangs.ledger import Ledger
+from muster.gangs.capacity.ledger import Ledger
 from muster.placement.cluster.columns import columns
 
 TARGET_US = 100

@@ -14,7 +14,7 @@ from muster.adapters.kube.events import EventSettings
 from muster.adapters.kube.watch import WatchSettings
 from muster.config import Config, Events, Gangs, SettingsError, Watch, load, reference
 from muster.dialects.settings import Settings as DialectSettings
-from muster.gangs.settings import Settings as GangSettings
+from muster.gangs.messages.settings import Settings as GangSettings
 
 
 def write(folder: Path, text: str) -> Path:

@@ -38,8 +38,8 @@ from muster.adapters.telemetry.tracing import Tracing
 from muster.adapters.web import Web
 from muster.config import Config
 from muster.dialects.settings import Settings as DialectSettings
-from muster.gangs.events import Event, Synced, WatchHeard, WatchSilent
-from muster.gangs.settings import Settings as GangSettings
+from muster.gangs.messages.events import Event, Synced, WatchInterrupted, WatchResumed
+from muster.gangs.messages.settings import Settings as GangSettings
 
 EVENTS_DRAIN_S = 2.0
 
@@ -122,7 +122,7 @@ class App:
 
         async def say(silent: bool) -> None:
             now = time.monotonic()
-            await self._put(WatchSilent(now, resource) if silent else WatchHeard(now, resource))
+            await self._put(WatchInterrupted(now, resource) if silent else WatchResumed(now, resource))
 
         return say
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from muster.gangs.events import Event
+from muster.gangs.messages.events import Event
 
 DEADLINE_S = 60.0
 

@@ -21,7 +21,7 @@ from muster.adapters.grpc.server import MESSAGE_LIMIT, GangServer, Refusal
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
-from muster.gangs import calls, instructions
+from muster.gangs.messages import calls, instructions
 
 DEADLINE_S = 10.0
 PLAN = v1.PlanRef(epoch=3, gang="default/ack/g", generation=7)

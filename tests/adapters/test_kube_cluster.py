@@ -16,8 +16,8 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.settings import Settings
-from muster.gangs.events import Event, NodeSeen, PodGone, PodSeen
-from muster.gangs.instructions import EmitEvent, EventReason
+from muster.gangs.messages.events import Event, NodeSeen, PodGone, PodSeen
+from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.heard import DEADLINE_S, Heard
 
 pytestmark = pytest.mark.cluster

@@ -15,7 +15,7 @@ from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.events import MESSAGE_LIMIT, EventPoster, EventSettings
 from muster.adapters.kube.outbox import Retry
 from muster.adapters.telemetry.metrics import Metrics
-from muster.gangs.instructions import EmitEvent, EventReason
+from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import DEADLINE_S, FakeApi
 

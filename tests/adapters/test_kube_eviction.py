@@ -14,7 +14,7 @@ from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.outbox import Retry
 from muster.adapters.telemetry.metrics import Metrics
-from muster.gangs.instructions import Evict
+from muster.gangs.messages.instructions import Evict
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import DEADLINE_S, FakeApi
 

@@ -27,8 +27,8 @@ from muster.dialects import pods
 from muster.dialects.settings import Settings
 from muster.domain.pod import Pod
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.events import Event, PodGone, PodSeen
-from muster.gangs.instructions import EmitEvent
+from muster.gangs.messages.events import Event, PodGone, PodSeen
+from muster.gangs.messages.instructions import EmitEvent
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import (
     DEADLINE_S,

@@ -19,7 +19,7 @@ from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Node
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES
-from muster.gangs.events import (
+from muster.gangs.messages.events import (
     Event,
     NamespaceGone,
     NamespaceSeen,
@@ -31,7 +31,7 @@ from muster.gangs.events import (
     PodSeen,
     PoliciesSeen,
 )
-from muster.gangs.instructions import EmitEvent, EventReason
+from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.fake_api import config_map, custom, gpu_node, gpu_pod
 
 

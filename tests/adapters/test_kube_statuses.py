@@ -13,7 +13,7 @@ from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import PodGroupStatus
-from muster.gangs.instructions import WriteStatus
+from muster.gangs.messages.instructions import WriteStatus
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import DEADLINE_S, FakeApi
 

@@ -11,7 +11,7 @@ import pytest
 from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
-from muster.gangs.events import Event, VolumeClaimSeen
+from muster.gangs.messages.events import Event, VolumeClaimSeen
 
 Object = dict[str, Any]
 KINDS: dict[str, Any] = {

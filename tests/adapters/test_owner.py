@@ -17,9 +17,9 @@ from muster.adapters.owner import SHOWN_AT_ONCE, Owner
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.node import Resources, Usage
 from muster.domain.podgroup import PodGroupStatus
-from muster.gangs import calls
-from muster.gangs.events import Event, NodeGone, PodGone, SessionClosed, SessionOpened, Synced, Tick
-from muster.gangs.instructions import (
+from muster.gangs.messages import calls
+from muster.gangs.messages.events import Event, NodeGone, PodGone, SessionClosed, SessionOpened, Synced, Tick
+from muster.gangs.messages.instructions import (
     AskInTree,
     EmitEvent,
     EventReason,

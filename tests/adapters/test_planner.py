@@ -19,8 +19,8 @@ from muster.domain.decision import Decision, Objective, Placed, Unplaceable
 from muster.domain.reasons import Cause, DomainTooSmall, TookTooLong, TookTooMuchMemory
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
-from muster.gangs.events import Decided, SolveFailed
-from muster.gangs.instructions import EndSolve, Solve
+from muster.gangs.messages.events import Decided, SolveFailed
+from muster.gangs.messages.instructions import EndSolve, Solve
 
 DEADLINE_S = 10.0
 GANG = GangId("default", "ack", "g")

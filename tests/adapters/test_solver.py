@@ -20,7 +20,7 @@ from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.reasons import DomainTooSmall, NotDecided, TookTooLong, TookTooMuchMemory
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
-from muster.gangs.instructions import Solve
+from muster.gangs.messages.instructions import Solve
 from tests.gangs.world import node
 
 HOGS = "tests.adapters.hogs:place"

@@ -16,7 +16,7 @@ from muster.domain.policies import Policies
 from muster.domain.request import GangId, Member, Request, Role
 from muster.domain.snapshot import Snapshot
 from muster.domain.typical import TypicalRequest
-from muster.gangs.ledger import Ledger
+from muster.gangs.capacity.ledger import Ledger
 from muster.placement.cluster.columns import NOTHING, following
 from tests.gangs.world import node
 

@@ -12,7 +12,7 @@ from muster.dialects import coscheduling, kai, own, ranks
 from muster.dialects.objects import PodSpec
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
-from muster.gangs.instructions import EventReason
+from muster.gangs.messages.instructions import EventReason
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "surfaces.md").read_text()

@@ -24,9 +24,9 @@ from muster.dialects.objects import Metadata, NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.decision import Placed
-from muster.gangs import events
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.instructions import Instruction, Solve
+from muster.gangs.messages import events
+from muster.gangs.messages.instructions import Instruction, Solve
 from muster.placement.limits import Timings
 from tests.adapters.fake_api import FakeApi, config_map, custom, kubeconfig
 from tests.files.manifests import Object, decisions, gang, node, pod, runner, spots

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Node
 from muster.domain.snapshot import Snapshot
-from muster.gangs import requests
-from muster.gangs.earmark import hidden_by
-from muster.gangs.gang import Alarm, Gang
-from muster.gangs.life import Phase
-from muster.gangs.lives import Lives
-from muster.gangs.roster import Group
+from muster.gangs.capacity import requests
+from muster.gangs.lifecycle.state import State
+from muster.gangs.membership.roster import Group
+from muster.gangs.record.gang import Gang, Timer
+from muster.gangs.record.phases import Phase
+from muster.gangs.reservations.backfill import hidden_by
 from muster.placement.limits import Limits
 from muster.placement.place import place
 from tests.gangs.world import World
@@ -36,41 +36,41 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     What is left out for the gang, by answers of in-tree plugins and late refusals too, and what an earmark
     hides from it, is left out here as well.
     """
-    lives = world.coordinator.lives
-    gang = lives.gangs[key]
-    group = _groups(lives, gang).get((key, gang.group.owners), gang.group)
-    own = gang.kept | gang.reserved
+    state = world.coordinator.state
+    gang = state.gangs[key]
+    group = _groups(state, gang).get((key, gang.group.owners), gang.group)
+    own = gang.retained | gang.reserved
     bound = {each.uid for each in world.pods.values() if each.usage is not None}
     usages = [usage for each in world.pods.values() if (usage := each.usage) is not None]
-    usages += [usage for uid, usage in lives.ledger.held.items() if uid not in own | bound]
-    asked = requests.request(group, lives.ledger, lives.roster.policies)
-    if lives.in_tree.causes(gang, asked):
+    usages += [usage for uid, usage in state.ledger.held.items() if uid not in own | bound]
+    asked = requests.request(group, state.ledger, state.roster.policies)
+    if state.in_tree.causes(gang, asked):
         return False
-    asked = lives.in_tree.refine(key, asked)
-    policies = lives.roster.policies
+    asked = state.in_tree.refine(key, asked)
+    policies = state.roster.policies
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
-    if lives.earmark is not None and lives.earmark.hides_from(gang):
-        snapshot = hidden_by(lives.earmark, snapshot)
-    limits = Limits(excluded=lives.excluded(gang, asked.roles, {pod.uid: pod for pod in group.unbound}))
+    if state.backfill_reservation is not None and state.backfill_reservation.hides_from(gang):
+        snapshot = hidden_by(state.backfill_reservation, snapshot)
+    limits = Limits(excluded=state.excluded(gang, asked.roles, {pod.uid: pod for pod in group.unbound}))
     return not isinstance(place(snapshot, asked, limits), Unplaceable)
 
 
 def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
     """Say which gangs could go on now, and wait for nothing that comes within a stated time."""
-    lives = world.coordinator.lives
-    if not lives.active or lives.silent:
+    state = world.coordinator.state
+    if not state.active or state.interrupted:
         return
-    queue = lives.backlog._queue._entries
-    if queue and lives.solving is None and sum(lives.ahead.values()) < lives.settings.ahead:
+    queue = state.queue._queue._entries
+    if queue and state.solving is None and sum(state.ahead.values()) < state.settings.ahead:
         yield f"nobody is asked about, and {sorted(queue)} wait"
-    for name in sorted(lives.roster.names):
-        gangs = {key: gang for key, gang in lives.gangs.items() if gang.name == name}
-        soon = lives.settings.settle_most_s + CATCHES_UP_S
-        if any(_within(world, gang, Alarm.COUNT, soon) for gang in gangs.values()):
+    for name in sorted(state.roster.names):
+        gangs = {key: gang for key, gang in state.gangs.items() if gang.name == name}
+        soon = state.settings.settle_most_s + CATCHES_UP_S
+        if any(_within(world, gang, Timer.RECOUNT, soon) for gang in gangs.values()):
             continue
         if any(gang.stale and gang.phase in _GOES_ON for gang in gangs.values()):
             continue  # they are counted after that
-        for group in lives.roster.groups(name):
+        for group in state.roster.groups(name):
             if not group.unbound or group.causes or group.waits_for is not None:
                 continue
             if (gang := gangs.get(group.gang.key)) is None:
@@ -86,12 +86,12 @@ def _pauses(world: World, gang: Gang) -> bool:
     """Whether it is asked about within the pause after a failed answer, or one that the cluster overtook."""
     settings = world.settings
     most = settings.backoff_max_s if "not decided" in gang.kinds else settings.recheck_s
-    return _within(world, gang, Alarm.PHASE, most + CATCHES_UP_S)
+    return _within(world, gang, Timer.PHASE, most + CATCHES_UP_S)
 
 
-def _within(world: World, gang: Gang, alarm: Alarm, seconds: float) -> bool:
-    return gang.alarms.get(alarm, float("inf")) <= world.now + seconds
+def _within(world: World, gang: Gang, timer: Timer, seconds: float) -> bool:
+    return gang.timers.get(timer, float("inf")) <= world.now + seconds
 
 
-def _groups(lives: Lives, gang: Gang) -> dict[tuple[str, frozenset[str]], Group]:
-    return {(group.gang.key, group.owners): group for group in lives.roster.groups(gang.name)}
+def _groups(state: State, gang: Gang) -> dict[tuple[str, frozenset[str]], Group]:
+    return {(group.gang.key, group.owners): group for group in state.roster.groups(gang.name)}

@@ -28,7 +28,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import ConfigMapObject, CustomObject, NodeObject, PodObject
 from muster.dialects.settings import Settings
-from muster.gangs.events import Event
+from muster.gangs.messages.events import Event
 from tests.gangs.reachable import sizes
 from tests.gangs.world import World
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from muster.domain import allocation
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
-from muster.gangs import events
-from muster.gangs.calls import (
+from muster.gangs.messages import events
+from muster.gangs.messages.calls import (
     BindingFate,
     InTreeAnswer,
     InTreeReport,
@@ -23,8 +23,8 @@ from muster.gangs.calls import (
     PlanRef,
     StaleError,
 )
-from muster.gangs.instructions import AskInTree, Outcome, PushVerdict
-from muster.gangs.life import Phase
+from muster.gangs.messages.instructions import AskInTree, Outcome, PushVerdict
+from muster.gangs.record.phases import Phase
 from tests.gangs.awake import asleep, fits_now
 from tests.gangs.stage import GANGS, NODES, POD_GROUP, Broken, Chooser, First, Flying
 from tests.gangs.users import Users
@@ -44,7 +44,7 @@ IN_TREE = (
 
 
 class Cluster(Users):
-    """The truth, and what has been done about it. The clock moves only in `wait` and `stand_still`."""
+    """The truth, and what has been done about it. The clock moves only in `wait` and `pause`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Cluster(Users):
         self.landed: Counter[tuple[str, int]] = Counter()
         self.sent: set[PlanRef] = set()
         """Plans whose Bindings have been sent: the shim lets each member go once by each."""
-        self.whole: set[str] = set()
+        self.was_complete: set[str] = set()
         """UIDs of members that were bound at one time with as many as their gang needs."""
         self.perhaps_whole: set[str] = set()
         """Those too of which a whole plan was bound one after another, or where runs of one name completed
@@ -92,7 +92,7 @@ class Cluster(Users):
             self._land(self.flying[0]) if landed else self.flying.pop(0)
         self.world.wait(seconds)
 
-    def stand_still(self, choose: Chooser) -> None:
+    def pause(self, choose: Chooser) -> None:
         """The service alone does: what happened meanwhile is heard after the Tick that was due."""
         if self.world.missed is not None:
             return
@@ -106,12 +106,12 @@ class Cluster(Users):
     def cut(self, choose: Chooser) -> None:
         if self.world.missed is None:
             self.world.missed = []
-            self.world.send(events.WatchSilent(self.world.now, "pods"))
+            self.world.send(events.WatchInterrupted(self.world.now, "pods"))
 
     def goes_on(self, choose: Chooser) -> None:
         if self.world.missed is not None:
             self.world.goes_on()
-            self.world.send(events.WatchHeard(self.world.now, "pods"))
+            self.world.send(events.WatchResumed(self.world.now, "pods"))
 
     # --- the shim -----------------------------------------------------------------------------------
 
@@ -136,15 +136,15 @@ class Cluster(Users):
         return True
 
     def _phase(self, verdict: PushVerdict) -> Phase:
-        return self.world.coordinator.lives.gangs[verdict.gang].phase
+        return self.world.coordinator.state.gangs[verdict.gang].phase
 
     def _current(self) -> list[PushVerdict]:
         self._no_dead_plan_is_told()
-        lives = self.world.coordinator.lives
+        state = self.world.coordinator.state
         return [
             said
             for said in self.last.values()
-            if said.outcome is Outcome.PLANNED and said.gang in lives.gangs and lives.gangs[said.gang].holds
+            if said.outcome is Outcome.PLANNED and said.gang in state.gangs and state.gangs[said.gang].holds
         ]
 
     def _ref(self, verdict: PushVerdict) -> PlanRef:
@@ -204,7 +204,7 @@ class Cluster(Users):
 
     def _send(self, verdict: PushVerdict, answer: PermitAnswer) -> None:
         self.sent.add(self._ref(verdict))
-        held = self.world.coordinator.lives.ledger.held
+        held = self.world.coordinator.state.ledger.held
         for member, (_, uid) in enumerate(verdict.members):
             self.flying.append(Flying(verdict, member, held[uid].node, answer.annotations[member]))
 
@@ -313,7 +313,7 @@ class Cluster(Users):
         self._what_fits_is_asked()
         for (name, _), there in self._members().items():
             if len(there) >= self._needed(name, there):
-                self.whole |= {each.uid for each in there}
+                self.was_complete |= {each.uid for each in there}
         for name in GANGS:
             anyhow = [p for run, pods in self._members().items() if run[0] == name for p in pods]
             if len(anyhow) >= self._needed(name, anyhow):
@@ -336,7 +336,7 @@ class Cluster(Users):
         if self.renamed:
             return
         for eviction in self.world.evictions[self.judged :]:
-            if whole := {uid for _, uid in eviction.pods} & self.whole:
+            if whole := {uid for _, uid in eviction.pods} & self.was_complete:
                 raise Broken(f"{sorted(whole)} ran whole and are to be evicted: {eviction.why}")
         self.judged = len(self.world.evictions)
 
@@ -379,7 +379,7 @@ class Cluster(Users):
         """All goes well from now on. In the end nothing is reserved and no gang on its way, none is half, and
         those that wait do not fit."""
         self.goes_on(First())
-        if self.world.coordinator.lives.epoch is None:
+        if self.world.coordinator.state.epoch is None:
             self.restart_shim(First())
         for asked in tuple(self.world.questions):
             self._answer(asked, InTreeAnswer(), InTreeAnswer())
@@ -407,9 +407,9 @@ class Cluster(Users):
             without = view.name == POD_GROUP and self.pod_group is None
             if view.phase is Phase.COLLECTING and view.present >= view.needed and not without:
                 raise Broken(f"{view.key} waits for nobody")
-            group = self.world.coordinator.lives.gangs[view.key].group
+            group = self.world.coordinator.state.gangs[view.key].group
             half = 0 < view.bound < view.needed and not any(
-                each.uid in self.whole | self.perhaps_whole for each in group.bound
+                each.uid in self.was_complete | self.perhaps_whole for each in group.bound
             )
             if half and not (self.restarts or self.renamed):
                 raise Broken(f"{view.key} is half for ever: {view.bound} of {view.needed}")

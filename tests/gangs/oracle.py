@@ -14,9 +14,9 @@ from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, 
 from muster.domain.node import Node, Taint
 from muster.domain.pod import Pod
 from muster.domain.request import Toleration
-from muster.gangs.ledger import Ledger
-from muster.gangs.requests import request
-from muster.gangs.roster import Roster
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.capacity.requests import request
+from muster.gangs.membership.roster import Roster
 
 PLUGINS = {
     "podAffinity": "InterPodAffinity",
@@ -37,7 +37,7 @@ def allowed(case: Mapping[str, Any]) -> dict[str, list[str]]:
         ledger.set_node(nodes.read(msgspec.convert(item, NodeObject)))
     for item in case["Namespaces"]:
         meta = item["metadata"]
-        ledger.neighbours.see_namespace(meta["name"], peers.labels_of(meta.get("labels")))
+        ledger.existing_pods.see_namespace(meta["name"], peers.labels_of(meta.get("labels")))
     for item in (*case["Pods"], case["Pod"]):
         pod = pods.read(msgspec.convert(item, PodObject))
         ledger.see(pod)

@@ -39,7 +39,7 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.solve: 5,
     Cluster.planner_fails: 1,
     Cluster.wait: 6,
-    Cluster.stand_still: 1,
+    Cluster.pause: 1,
     Cluster.cut: 1,
     Cluster.goes_on: 1,
     Cluster.reserve: 4,
@@ -81,7 +81,7 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
             done.append(action.__name__)
             action(cluster, dice)
             cluster.check()
-            phases.update(str(gang.phase) for gang in cluster.world.coordinator.lives.gangs.values())
+            phases.update(str(gang.phase) for gang in cluster.world.coordinator.state.gangs.values())
         done.append("come_to_rest")
         cluster.come_to_rest()
     except Exception as problem:  # noqa: BLE001 - whatever ends a sequence is what is looked for

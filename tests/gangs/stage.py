@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from muster.gangs import events
-from muster.gangs.instructions import PushVerdict
+from muster.gangs.messages import events
+from muster.gangs.messages.instructions import PushVerdict
 from tests.gangs.world import World
 
 NODES = ("a", "b", "c")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from muster.gangs.owners import KEPT
-from muster.gangs.roster import Roster
+from muster.gangs.membership.owners import KEPT
+from muster.gangs.membership.roster import Roster
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 

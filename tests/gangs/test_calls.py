@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.allocation import ALLOCATION, ASSIGNED, ASSUME_TIME, DECISION, GROUP
-from muster.gangs.calls import BindingFate, PlanRef, StaleError
-from muster.gangs.instructions import EventReason, Outcome
+from muster.gangs.messages.calls import BindingFate, PlanRef, StaleError
+from muster.gangs.messages.instructions import EventReason, Outcome
 from tests.gangs.world import TRACE_ID, WALL_NS, World, foreign, node, pod, stand, wishing
 
 PAIR = (pod("p0"), pod("p1"))
@@ -25,7 +25,7 @@ def test_a_member_that_landed_elsewhere_is_moved_in_place() -> None:
     assert world.reserve(1, on=other).claimed
     answer = world.permit()
     assert json.loads(answer.annotations[1][ALLOCATION])["gpus"] == [0]
-    assert world.coordinator.lives.ledger.held["p1"].node == other
+    assert world.coordinator.state.ledger.held["p1"].node == other
     assert not world.reserve(1, on="nowhere").claimed
 
 
@@ -49,7 +49,7 @@ def test_permit_says_what_each_binding_carries_and_says_it_again() -> None:
     assert not world.permit().allowed
     world.reserve()
     answer = world.permit()
-    assert answer.bind_within_s == world.coordinator.lives.settings.bind_s
+    assert answer.bind_within_s == world.coordinator.state.settings.bind_s
     world.now += 10
     assert world.permit(wall_ns=WALL_NS + 5) == replace(answer, bind_within_s=answer.bind_within_s - 10)
     first = answer.annotations[0]

@@ -13,12 +13,12 @@ from muster.domain.node import Node
 from muster.domain.peers import HostPort, PeerRules, PeerTerm, Selector, SpreadTerm
 from muster.domain.pod import Pod, Wishes
 from muster.domain.request import NodeRules, Request, SelectorTerm
-from muster.gangs.constraints import MAX_RULES
-from muster.gangs.ledger import Ledger
-from muster.gangs.needs import Needs
-from muster.gangs.requests import request, watched
-from muster.gangs.watched import Marks
-from muster.gangs.watchers import Watchers
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.capacity.queueing_hints import QueueingHint
+from muster.gangs.capacity.requests import request, watched
+from muster.gangs.peers.constraints import MAX_RULES
+from muster.gangs.peers.peer_changes import PeerChanges
+from muster.gangs.pending.watchers import Watchers
 from tests.gangs.test_requests import group_of
 from tests.gangs.world import foreign, node, wishing
 
@@ -56,7 +56,7 @@ def ledger_of(
     for each in nodes:
         ledger.set_node(each)
     for name, labels in (namespaces or {}).items():
-        ledger.neighbours.see_namespace(name, tuple(sorted(labels.items())))
+        ledger.existing_pods.see_namespace(name, tuple(sorted(labels.items())))
     for each_pod in pods:
         ledger.see(each_pod)
     return ledger
@@ -363,13 +363,13 @@ def test_a_volume_that_attaches_to_one_node_keeps_its_users_together() -> None:
     ledger = ledger_of(*members)
     assert request(group_of(*members), ledger).constraints == ()
     for claim in ("data", "own-p", "own-q"):
-        ledger.neighbours.see_claim("ns", claim, True)
+        ledger.existing_pods.see_claim("ns", claim, True)
     name = "persistentVolumeClaim data, which attaches to one node"
     assert request(group_of(*members), ledger).constraints == (Affinity(name, NODE, ONE, ONE),)
     ledger.see(other("x", "b", volume_claims=("data",)))
     ledger.see(other("y", "c", namespace="elsewhere", volume_claims=("data",)))
     assert request(group_of(*members), ledger).constraints == (Affinity(name, NODE, ONE, ONE, OPEN("b")),)
-    ledger.neighbours.see_claim("ns", "data", False)
+    ledger.existing_pods.see_claim("ns", "data", False)
     assert request(group_of(*members), ledger).constraints == ()
 
 
@@ -380,11 +380,11 @@ def test_a_request_leaves_the_index_as_it_was() -> None:
     held = replace(members[0], node="a").usage
     assert held is not None
     ledger.hold((held,))
-    ledger.neighbours.take_marks()
+    ledger.existing_pods.take_marks()
     for _ in range(2):
         assert request(group_of(*members), ledger).constraints == (AntiAffinity(APART, HOST, ONE, ONE),)
-    assert ledger.neighbours.matching((term("web"),)) == {"a"}
-    assert not ledger.neighbours.marks
+    assert ledger.existing_pods.matching((term("web"),)) == {"a"}
+    assert not ledger.existing_pods.marks
     stranger = [replace(member("x", WEB, anti_affinity=(term("web"),)), namespace="ns")]
     assert request(group_of(*stranger), ledger).constraints == (
         AntiAffinity(APART, HOST, ONE, ONE, OPEN("a")),
@@ -409,16 +409,16 @@ def test_which_changes_of_other_pods_bear_on_a_gang(change: Pod, expected: bool)
     ledger = ledger_of(*members, other("repels", "b", {"app": "r"}, anti_affinity=(term("p"),)))
     found = watched(group_of(*members), ledger)
     watchers = Watchers()
-    watchers.add(Needs(frozenset(), (), found))
+    watchers.add(QueueingHint(frozenset(), (), found))
     for move in (lambda: ledger.see(change), lambda: ledger.forget(change.uid)):
-        ledger.neighbours.take_marks()
+        ledger.existing_pods.take_marks()
         move()
-        marks = ledger.neighbours.take_marks()
-        assert bool(watchers.touched(marks, ledger.neighbours.labels_of)) is expected
+        marks = ledger.existing_pods.take_marks()
+        assert bool(watchers.touched(marks, ledger.existing_pods.labels_of)) is expected
 
 
 def test_too_many_changes_are_a_change_of_everything() -> None:
-    marks = Marks()
+    marks = PeerChanges()
     for number in range(1000):
         marks.pod(other(f"x{number}", "a", {"i": str(number)}))
     assert marks.everything
@@ -463,7 +463,7 @@ def test_what_one_request_looks_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     others = [other(f"o{i}", "a", {"i": str(i)}) for i in range(20)]
     members = [member("p", WEB, anti_affinity=(term("web"), everywhere, term("db")))]
     assert [each.topology_key for each in constraints(members, *others)] == [HOST] * 2
-    monkeypatch.setattr("muster.gangs.constraints.MAX_LOOKED_AT", 30)
+    monkeypatch.setattr("muster.gangs.peers.constraints.MAX_LOOKED_AT", 30)
     assert [each.name for each in constraints(members, *others)] == [APART]
 
 
@@ -473,7 +473,7 @@ def test_what_is_held_against_the_labels_of_members_is_bounded(monkeypatch: pyte
     many = [member(f"p{i}", {"app": app}, anti_affinity=terms) for i, app in enumerate(("web", "db", "x"))]
     assert len(roles(many)) == 3
     assert constraints(many)
-    monkeypatch.setattr("muster.gangs.constraints.MAX_MATCHED", 10)
+    monkeypatch.setattr("muster.gangs.peers.constraints.MAX_MATCHED", 10)
     assert len(roles(many)) == 1
     assert constraints(many) == ()
     alike = [member(f"p{i}", WEB, anti_affinity=terms) for i in range(8)]
@@ -481,7 +481,7 @@ def test_what_is_held_against_the_labels_of_members_is_bounded(monkeypatch: pyte
 
 
 def test_an_index_makes_the_next_request_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.gangs.constraints.MAX_LOOKED_AT", 30)
+    monkeypatch.setattr("muster.gangs.peers.constraints.MAX_LOOKED_AT", 30)
     members = [member("p", WEB, anti_affinity=(term("o7", ZONE), term("web"), term("o8", ZONE)))]
     ledger = ledger_of(*members, *(other(f"o{i}", "a", {"app": f"o{i}"}) for i in range(20)))
     for _ in range(2):

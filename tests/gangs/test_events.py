@@ -8,7 +8,7 @@ import pytest
 
 from muster.domain.pod import Controller, Pod
 from muster.domain.reasons import BadValue
-from muster.gangs.instructions import EmitEvent, EventReason, Outcome
+from muster.gangs.messages.instructions import EmitEvent, EventReason, Outcome
 from tests.gangs.world import World, foreign, node, pod
 
 JOB = Controller("batch/v1", "Job", "train", "job-uid")

@@ -9,10 +9,10 @@ import pytest
 from muster.domain.node import Resources
 from muster.domain.pod import Pod
 from muster.domain.reasons import BadValue
-from muster.gangs import events
-from muster.gangs.needs import Needs, may_fit_now
-from muster.gangs.roster import Group, NameKey
-from muster.gangs.settings import Settings
+from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
+from muster.gangs.membership.roster import Group, NameKey
+from muster.gangs.messages import events
+from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 
@@ -31,13 +31,13 @@ def stream(world: World, pods: list[Pod], every_s: float = 0.01) -> None:
 def counting(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NameKey]:
     """Every time that the pods of a name are counted from now on."""
     counted: list[NameKey] = []
-    groups = world.coordinator.lives.roster.groups
+    groups = world.coordinator.state.roster.groups
 
     def count(key: NameKey) -> list[Group]:
         counted.append(key)
         return groups(key)
 
-    monkeypatch.setattr(world.coordinator.lives.roster, "groups", count)
+    monkeypatch.setattr(world.coordinator.state.roster, "groups", count)
     return counted
 
 
@@ -302,10 +302,10 @@ def test_where_members_run_a_new_label_asks_again_however_full_the_node_is() -> 
 
 def test_needs_pass_over_a_gang_only_where_it_can_not_fit() -> None:
     world = World(Settings(), auto=False).start(node("a", gpus=4), node("b", gpus=4))
-    ledger = world.coordinator.lives.ledger
+    ledger = world.coordinator.state.ledger
     world.see(*(wishing(f"p{i}", of=2, gpus=size) for i, size in enumerate((4, 4, 4, 1))))
     world.wait(1)
-    needs = Needs.of(world.solves[-1].request)
+    needs = QueueingHint.of(world.solves[-1].request)
     assert needs.quotas == (("nvidia.com/gpu", 1, 2), ("nvidia.com/gpu", 4, 1))
     assert may_fit_now(needs, ledger, {"a"})
     assert not may_fit_now(needs, ledger, set())

@@ -15,7 +15,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import Settings
-from muster.gangs.events import Event
+from muster.gangs.messages.events import Event
 from tests.dialects.test_fuzz import NODE, POD
 from tests.gangs.world import World
 

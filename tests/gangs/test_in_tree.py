@@ -11,8 +11,8 @@ from muster.domain.constraints import AntiAffinity
 from muster.domain.peers import PeerRules
 from muster.domain.pod import Pod, Wishes
 from muster.domain.request import Member, Request
-from muster.gangs.calls import BindingFate, InTreeAnswer, InTreeReport, StaleError
-from muster.gangs.intree import InTree
+from muster.gangs.messages.calls import BindingFate, InTreeAnswer, InTreeReport, StaleError
+from muster.gangs.pending.in_tree import InTree
 from tests.gangs.world import World, node, pod, wishing
 
 PLUGIN = "VolumeBinding"
@@ -181,7 +181,7 @@ def test_no_domain_is_kept_for_a_gang_that_no_free_gpu_would_help(answer: InTree
     world.report(answer)
     world.wait(world.settings.earmark_after_s + 1)
     assert world.phase("x") == "unplaceable"
-    assert world.coordinator.lives.earmark is None
+    assert world.coordinator.state.backfill_reservation is None
 
 
 def test_members_without_their_claims_do_not_stop_those_that_are_enough() -> None:
@@ -285,7 +285,7 @@ def test_parts_of_a_role_have_names_of_their_own_and_constraints_follow_them() -
         roles=(replace(asked.request.roles[0], name="worker", members=_members(asked.request)),),
         constraints=(AntiAffinity("x", "rack", frozenset({"worker"}), frozenset({"worker"})),),
     )
-    parts = world.coordinator.lives.in_tree.refine(asked.gang, whole)
+    parts = world.coordinator.state.in_tree.refine(asked.gang, whole)
     both = frozenset({"worker-1", "worker-2"})
     assert parts.constraints == (AntiAffinity("x", "rack", both, both),)
 
@@ -302,7 +302,7 @@ def test_nothing_is_kept_of_gangs_that_are_gone() -> None:
         if world.planned(f"x{i}"):
             world.run(f"x{i}")
         world.gone(f"x{i}")
-    kept: InTree = world.coordinator.lives.in_tree
+    kept: InTree = world.coordinator.state.in_tree
     assert not (kept._records)
     assert not (kept._used)
     assert not (kept._suspects)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from muster.gangs.calls import BindingFate
+from muster.gangs.messages.calls import BindingFate
 from tests.gangs.world import World, bound, foreign, node, pod
 
 

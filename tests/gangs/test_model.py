@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from muster.domain.pod import Batch, GangClaim, Pod
 from muster.domain.podgroup import PodGroup
-from muster.gangs.life import Phase
+from muster.gangs.record.phases import Phase
 from tests.gangs.model import Cluster
 from tests.gangs.simulate import ACTIONS, sequence
 from tests.gangs.stage import Broken
@@ -91,14 +91,14 @@ def test_the_model_sees_at_once_that_a_wake_up_is_lost(monkeypatch: pytest.Monke
     cluster.world.see(foreign("f", "a", 4), foreign("f2", "b", 4), pod("p0", gang=""))
     cluster.world.solve()
     cluster.check()
-    monkeypatch.setattr("muster.gangs.refused.RefusedNeeds.may_fit", lambda *_: set())
+    monkeypatch.setattr("muster.gangs.capacity.hint_table.HintTable.may_fit", lambda *_: set())
     cluster.world.gone("f")
     with pytest.raises(Broken, match="p0 fits now, and nobody asks about it"):
         cluster.check()
 
 
 def test_the_model_sees_that_a_complete_gang_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.gangs.coordinator.Coordinator._quiet", lambda *_: True)
+    monkeypatch.setattr("muster.gangs.coordinator.Coordinator._coalesced", lambda *_: True)
     cluster = Cluster()
     cluster.world.see(pod("p0", "g"), pod("p1", "g"))
     with pytest.raises(Broken, match="g is complete, and not known"):
@@ -106,7 +106,7 @@ def test_the_model_sees_that_a_complete_gang_is_not_counted(monkeypatch: pytest.
 
 
 def test_the_model_sees_that_the_planner_idles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.gangs.backlog.Backlog.next", lambda *_, **__: None)
+    monkeypatch.setattr("muster.gangs.pending.scheduling_queue.SchedulingQueue.next", lambda *_, **__: None)
     cluster = Cluster()
     cluster.world.see(pod("p0", gang=""))
     with pytest.raises(Broken, match="nobody is asked about"):
@@ -114,8 +114,9 @@ def test_the_model_sees_that_the_planner_idles(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_model_sees_half_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("lives", "givingup", "invariants"):  # the invariants would see it before
-        monkeypatch.setattr(f"muster.gangs.{module}.is_half", lambda _: False)
+    # The invariants would see it before.
+    for module in ("lifecycle.reconciliation", "lifecycle.eviction", "invariants"):
+        monkeypatch.setattr(f"muster.gangs.{module}.is_partially_bound", lambda _: False)
     cluster = Cluster()
     cluster.world.see(pod("p0", "g"), pod("p1", "g"))
     cluster.world.auto = True
@@ -135,7 +136,7 @@ def test_the_model_asks_the_pod_group_whether_its_gang_ran_whole(says: int, whol
     for uid in ("p0", "p1"):
         cluster.world.pods[uid] = pod(uid, claim=claim, node="a", batch=Batch(says, 0, 0.0))
     cluster.check()
-    assert cluster.whole == ({"p0", "p1"} if whole else set())
+    assert cluster.was_complete == ({"p0", "p1"} if whole else set())
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,8 +12,8 @@ from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Node, Taint
 from muster.domain.pod import Wishes
 from muster.domain.request import NodeRules, Toleration
-from muster.gangs import events
-from muster.gangs.calls import BindingFate, StaleError
+from muster.gangs.messages import events
+from muster.gangs.messages.calls import BindingFate, StaleError
 from tests.gangs.world import World, foreign, node, pod, stand, wishing
 
 UNHEALTHY = 0b0111
@@ -52,13 +52,13 @@ CASES = {
 
 
 def where(world: World, uid: str) -> str:
-    usage = world.coordinator.lives.ledger.usage(uid)
+    usage = world.coordinator.state.ledger.usage(uid)
     assert usage is not None
     return usage.node
 
 
 def turn(world: World, name: str, turns: Turns) -> None:
-    after = turns(world.coordinator.lives.ledger.nodes[name])
+    after = turns(world.coordinator.state.ledger.nodes[name])
     now = world.now
     world.send(events.NodeGone(now, name) if after is None else events.NodeSeen(now, after))
 
@@ -191,7 +191,7 @@ def test_a_gang_is_not_let_go_to_a_node_that_is_shut_at_that_moment(
     world = World().start(node("a"))
     world.see(pod("p0"), pod("p1"))
     assert world.reserve().claimed
-    ref, ledger = world.ref(), world.coordinator.lives.ledger
+    ref, ledger = world.ref(), world.coordinator.state.ledger
     if withdrawn:
         world.send(events.NodeGone(world.now, "a") if after is None else events.NodeSeen(world.now, after))
         with pytest.raises(StaleError):

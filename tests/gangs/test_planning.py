@@ -12,11 +12,12 @@ from muster.domain.decision import Placed
 from muster.domain.reasons import BadValue
 from muster.domain.request import Slice
 from muster.domain.sentences import MAX_CHARACTERS
-from muster.gangs import events, planning
-from muster.gangs.calls import BindingFate
-from muster.gangs.events import NodeSeen
-from muster.gangs.instructions import EventReason, Outcome
-from muster.gangs.settings import Settings
+from muster.gangs.lifecycle import planning
+from muster.gangs.messages import events
+from muster.gangs.messages.calls import BindingFate
+from muster.gangs.messages.events import NodeSeen
+from muster.gangs.messages.instructions import EventReason, Outcome
+from muster.gangs.messages.settings import Settings
 from muster.placement import order
 from muster.placement.limits import Limits
 from muster.placement.place import place
@@ -233,7 +234,7 @@ def test_a_gpu_that_one_pod_has_whole_and_another_shares_is_given_to_nobody() ->
     whole = replace(foreign("b-whole", on="a"), allocation=0b10)
     world = World().start(node("a", gpu_memory=(16,) * 4))
     world.see(shares, whole)
-    state = world.coordinator.lives.ledger.state("a")
+    state = world.coordinator.state.ledger.state("a")
     assert state is not None
     assert state.free_memory[1] == 0
 

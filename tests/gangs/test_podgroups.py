@@ -12,12 +12,12 @@ from muster.domain.podgroup import PodGroup
 from muster.domain.policies import Policies, Policy
 from muster.domain.request import Request, SelectorTerm, Term
 from muster.domain.typical import TypicalRequest
-from muster.gangs import events
-from muster.gangs.calls import BindingFate
-from muster.gangs.gang import Gang
-from muster.gangs.life import Phase
-from muster.gangs.podgroups import completed
-from muster.gangs.settings import Settings
+from muster.gangs.membership.podgroups import completed
+from muster.gangs.messages import events
+from muster.gangs.messages.calls import BindingFate
+from muster.gangs.messages.settings import Settings
+from muster.gangs.record.gang import Gang
+from muster.gangs.record.phases import Phase
 from tests.gangs.world import World, foreign, node, pod
 
 GROUP = PodGroup("ns", "kai", "train", uid="g", min_member=2, wishes=Wishes(required_scope="node"))
@@ -31,7 +31,7 @@ def named(uid: str, **wishes: object) -> Pod:
 
 
 def gang(world: World) -> Gang:
-    (only,) = world.coordinator.lives.gangs.values()
+    (only,) = world.coordinator.state.gangs.values()
     return only
 
 
@@ -187,7 +187,7 @@ def test_policies_come_as_terms_the_heaviest_first_and_a_name_that_is_none_is_re
     world.send(events.PoliciesSeen(world.now, policies))
     assert gang(world).phase is Phase.PLANNED
     assert planned(world).terms == (switched, near)
-    snapshot = world.coordinator.lives.ledger.snapshot()
+    snapshot = world.coordinator.state.ledger.snapshot()
     assert (snapshot.levels, snapshot.typical) == (levels, typical)
 
 

@@ -19,9 +19,9 @@ from muster.domain.request import (
     Toleration,
 )
 from muster.domain.sentences import sentence
-from muster.gangs.ledger import Ledger
-from muster.gangs.requests import request
-from muster.gangs.roster import Group, NameKey, Roster
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.capacity.requests import request
+from muster.gangs.membership.roster import Group, NameKey, Roster
 from tests.gangs.world import World, bound, node, pod, wishing
 
 FOURS = Wishes(segments=(Segment(4, "node"),))
@@ -333,7 +333,7 @@ def test_a_rank_that_changes_voids_the_plan() -> None:
 def test_a_gang_of_two_roles_is_not_counted_again_for_each_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(auto=False).start(node("a"))
     counted: list[NameKey] = []
-    roster = world.coordinator.lives.roster
+    roster = world.coordinator.state.roster
     groups = roster.groups
 
     def count(key: NameKey) -> list[Group]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.node import Usage
-from muster.gangs.calls import BindingFate, PlanRef
 from muster.gangs.invariants import check
-from muster.gangs.roster import Group, NameKey
+from muster.gangs.membership.roster import Group, NameKey
+from muster.gangs.messages.calls import BindingFate, PlanRef
 from tests.gangs.world import World, bound, node, pod
 
 PAIR = (pod("p0"), pod("p1"))
@@ -104,13 +104,13 @@ def test_another_owners_succeeded_pods_do_not_count() -> None:
 def test_a_gang_of_thousands_is_not_counted_again_for_each_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(auto=False).start(node("a"))
     counted: list[object] = []
-    groups = world.coordinator.lives.roster.groups
+    groups = world.coordinator.state.roster.groups
 
     def count(key: NameKey) -> list[Group]:
         counted.append(key)
         return groups(key)
 
-    monkeypatch.setattr(world.coordinator.lives.roster, "groups", count)
+    monkeypatch.setattr(world.coordinator.state.roster, "groups", count)
     members = [pod(f"p{i}", of=500) for i in range(500)]
     for index, member in enumerate(members):
         world.see(member)
@@ -178,7 +178,7 @@ def test_what_died_before_a_new_session_began_had_been_bound_all_the_same() -> N
     assert world.reserve().claimed
     answer = world.permit()
     uids = [uid for _, uid in world.verdict().members]
-    held = world.coordinator.lives.ledger.held[uids[1]]
+    held = world.coordinator.state.ledger.held[uids[1]]
     world.see(bound(world.pods[uids[0]], held.node, answer.annotations[0]))
     world.gone(uids[0])
     world.connect(in_flight=(held,))
@@ -205,6 +205,6 @@ def test_a_new_session_gives_half_a_gang_its_grace_though_its_members_were_not_c
     world.see(*(pod(f"p{i}", of=3) for i in range(3)))
     assert world.reserve().claimed
     world.bind(world.permit(), members=(0,))
-    world.connect(tuple(world.coordinator.lives.ledger.held.values()))
+    world.connect(tuple(world.coordinator.state.ledger.held.values()))
     assert world.coordinator.summary()[0].bound == 1
     assert check(world.coordinator) == []

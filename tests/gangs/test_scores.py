@@ -9,7 +9,7 @@ import pytest
 from muster.domain.node import Resources
 from muster.domain.pod import Pod
 from muster.domain.request import Role, Segment
-from muster.gangs.calls import BindingFate, InTreeAnswer
+from muster.gangs.messages.calls import BindingFate, InTreeAnswer
 from tests.gangs.test_in_tree import NAMES, but, cluster
 from tests.gangs.world import pod
 
@@ -117,7 +117,7 @@ def test_scores_do_not_tear_apart_a_role_that_must_lie_together(role: Role) -> N
     asked = world.solves[0]
     members = sorted((m for each in asked.request.roles for m in each.members), key=lambda m: m.name)
     whole = replace(role, members=tuple(members))
-    in_tree = world.coordinator.lives.in_tree
+    in_tree = world.coordinator.state.in_tree
     refined = in_tree.refine(asked.gang, replace(asked.request, roles=(whole, replace(whole, name="v"))))
     assert [dict(part.scores) for part in refined.roles] == [{"n30": 7}] * 2
     assert [part.members for part in refined.roles] == [whole.members] * 2

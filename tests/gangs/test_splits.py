@@ -10,9 +10,9 @@ from muster.domain import allocation
 from muster.domain.node import Usage
 from muster.domain.pod import Batch, Pod
 from muster.domain.podgroup import PodGroup
-from muster.gangs import events
-from muster.gangs.calls import BindingFate
-from muster.gangs.settings import Partial, Settings
+from muster.gangs.messages import events
+from muster.gangs.messages.calls import BindingFate
+from muster.gangs.messages.settings import Partial, Settings
 from tests.gangs.test_podgroups import named
 from tests.gangs.world import World, bound, foreign, node, wishing
 
@@ -132,7 +132,7 @@ def test_more_that_is_asked_of_a_gang_on_its_way_splits_it_not(partial: Partial)
     assert world.reserve(gang="train").claimed
     answer = world.permit("train")
     pending = dict(world.pods)
-    again(world, 3, tuple(world.coordinator.lives.ledger.held.values()))
+    again(world, 3, tuple(world.coordinator.state.ledger.held.values()))
     for (_, uid), carried in zip(world.verdict("train").members, answer.annotations, strict=True):
         world.see(bound(pending[uid], "a", carried))
     world.wait(100)

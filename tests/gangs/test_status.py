@@ -10,9 +10,9 @@ import pytest
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup, PodGroupStatus
 from muster.domain.reasons import BadValue
-from muster.gangs import events
-from muster.gangs.instructions import EventReason, Instruction, WriteStatus
-from muster.gangs.settings import Settings
+from muster.gangs.messages import events
+from muster.gangs.messages.instructions import EventReason, Instruction, WriteStatus
+from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, foreign, node, pod
 
 GROUP = PodGroup("ns", "kai", "train", uid="g", min_member=2, wishes=Wishes(required_scope="node"))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from muster.gangs import events
-from muster.gangs.calls import BindingFate
+from muster.gangs.messages import events
+from muster.gangs.messages.calls import BindingFate
 from tests.gangs.world import World, foreign, node, pod, stand
 
 PAIR = (pod("p0"), pod("p1"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from muster.domain.node import Resources
-from muster.gangs import events, planning
-from muster.gangs.life import Phase
+from muster.gangs.lifecycle import planning
+from muster.gangs.messages import events
+from muster.gangs.record.phases import Phase
 from tests.gangs.world import World, foreign, node, pod
 
 
@@ -36,7 +37,7 @@ def phases(world: World) -> dict[str, int]:
 
 
 def planned(world: World) -> set[str]:
-    return {gang.key for gang in world.coordinator.lives.gangs.values() if gang.phase is Phase.PLANNED}
+    return {gang.key for gang in world.coordinator.state.gangs.values() if gang.phase is Phase.PLANNED}
 
 
 def test_the_planner_is_asked_once_all_are_queued(crowd: World) -> None:
@@ -75,7 +76,7 @@ def test_one_that_goes_before_its_turn_is_no_trouble(crowd: World) -> None:
         crowd.solve()
     crowd.wait(5)
     assert phases(crowd) == {}
-    assert not crowd.coordinator.lives.to_wake
+    assert not crowd.coordinator.state.to_wake
 
 
 def test_what_comes_free_again_and_again_wakes_each_once(crowd: World) -> None:
@@ -83,4 +84,4 @@ def test_what_comes_free_again_and_again_wakes_each_once(crowd: World) -> None:
     for uid in "fg":
         crowd.pods.pop(uid)
         crowd.send(events.PodGone(crowd.now, uid))
-    assert len(crowd.coordinator.lives.to_wake) == 12 - 2 * 3
+    assert len(crowd.coordinator.state.to_wake) == 12 - 2 * 3

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from muster.domain import peers
 from muster.domain.peers import Labels, PeerRules, PeerTerm, Selector, matches
 from muster.domain.request import SelectorTerm
-from muster.gangs import backlog, watchers
-from muster.gangs.gang import Gang
-from muster.gangs.needs import Needs
-from muster.gangs.watched import MAX_MARKS, Marks, Watched
-from muster.gangs.watchers import MAX_LOOKED_AT, MAX_WATCHED, Watchers
+from muster.gangs.capacity.queueing_hints import QueueingHint
+from muster.gangs.peers.peer_changes import MAX_MARKS, PeerChanges, PeerInterest
+from muster.gangs.pending import scheduling_queue as queue
+from muster.gangs.pending import watchers
+from muster.gangs.pending.watchers import MAX_LOOKED_AT, MAX_WATCHED, Watchers
+from muster.gangs.record.gang import Gang
 from tests.gangs.test_constraints import other
-from tests.gangs.test_neighbours import LABELS
-from tests.gangs.test_watched import FULL, no
+from tests.gangs.test_existing_pods import LABELS
+from tests.gangs.test_peer_changes import FULL, no
 from tests.gangs.world import World, node, pod
 
 NAMESPACES: Mapping[str, Mapping[str, str]] = {"n": {"team": "t"}}
@@ -42,9 +43,9 @@ TERM = st.builds(
 )
 CLAIMS = st.frozensets(st.tuples(st.sampled_from("mn"), st.just("data")), max_size=1)
 TERMS = st.frozensets(TERM, max_size=3)
-WATCHED = st.builds(Watched, TERMS, TERMS, CLAIMS)
+WATCHED = st.builds(PeerInterest, TERMS, TERMS, CLAIMS)
 MARKS = st.builds(
-    Marks,
+    PeerChanges,
     st.sets(st.tuples(st.sampled_from("mn"), LABELS), max_size=3),
     TERMS.map(set),
     CLAIMS.map(set),
@@ -56,16 +57,16 @@ def labels_of(namespace: str) -> Mapping[str, str]:
     return NAMESPACES.get(namespace, {})
 
 
-def needs(number: int, *terms: PeerTerm) -> Needs:
-    """Needs that watch these terms, unlike those of other numbers."""
-    return watching(number, Watched(frozenset(terms)))
+def needs(number: int, *terms: PeerTerm) -> QueueingHint:
+    """QueueingHint that watch these terms, unlike those of other numbers."""
+    return watching(number, PeerInterest(frozenset(terms)))
 
 
-def watching(number: int, watched: Watched) -> Needs:
-    return Needs(frozenset(), (("", 1, number),), watched)
+def watching(number: int, watched: PeerInterest) -> QueueingHint:
+    return QueueingHint(frozenset(), (("", 1, number),), watched)
 
 
-def bears_on(marks: Marks, watched: Watched) -> bool:
+def bears_on(marks: PeerChanges, watched: PeerInterest) -> bool:
     """What `Watchers` is to answer, by a look at each term."""
     return (
         marks.everything
@@ -81,7 +82,7 @@ def bears_on(marks: Marks, watched: Watched) -> bool:
 
 @given(st.lists(WATCHED, max_size=8), st.data(), MARKS)
 def test_it_finds_those_that_a_look_at_each_finds(
-    all_watched: list[Watched], data: st.DataObject, marks: Marks
+    all_watched: list[PeerInterest], data: st.DataObject, marks: PeerChanges
 ) -> None:
     index = Watchers()
     there = {watching(number, watched) for number, watched in enumerate(all_watched)}
@@ -146,7 +147,7 @@ def test_one_pod_is_held_against_few_terms(
         return matches(selector, labels)
 
     monkeypatch.setattr(watchers, "matches", noted)
-    assert len(index.touched(Marks({("ns", X)}), labels_of)) == found
+    assert len(index.touched(PeerChanges({("ns", X)}), labels_of)) == found
     assert len(asked) == looks
 
 
@@ -156,7 +157,7 @@ def test_a_crowd_takes_nothing_from_the_precision_of_others(monkeypatch: pytest.
     for number in range(50):
         index.add(needs(number, one((is_in("app", "x"), SelectorTerm("r", "NotIn", (str(number),))))))
     index.add(mine := needs(50, one((is_in("job", "j7"), SelectorTerm("app", "NotIn", ("x",))), "ns")))
-    found = index.touched(Marks({("ns", X)}), labels_of)
+    found = index.touched(PeerChanges({("ns", X)}), labels_of)
     assert (len(found), mine in found) == (50, False)
 
 
@@ -164,14 +165,14 @@ def test_needs_that_watch_very_much_are_touched_by_every_change() -> None:
     index, wide = Watchers(), tuple(one((is_in("job", f"j{i}"),)) for i in range(MAX_WATCHED + 1))
     index.add(needs(1, *wide))
     index.add(needs(2, *wide[1:]))
-    assert {each.quotas[0][2] for each in index.touched(Marks({("ns", ())}), labels_of)} == {1}
+    assert {each.quotas[0][2] for each in index.touched(PeerChanges({("ns", ())}), labels_of)} == {1}
 
 
 def test_changes_that_gather_are_bounded() -> None:
-    gathered = Marks()
+    gathered = PeerChanges()
     for number in range(MAX_MARKS + 1):
-        gathered.add(Marks({("ns", (("i", str(number)),))}))
-    assert gathered == Marks(everything=True)
+        gathered.add(PeerChanges({("ns", (("i", str(number)),))}))
+    assert gathered == PeerChanges(everything=True)
 
 
 def test_a_pod_event_is_held_against_few_terms_of_refused_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,18 +200,18 @@ def test_a_pod_event_is_held_against_few_terms_of_refused_gangs(monkeypatch: pyt
 
 def test_gangs_that_hold_places_are_looked_at_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are woken: they may fit."""
-    waiting = World().coordinator.lives.backlog
-    looks: list[Needs] = []
+    waiting = World().coordinator.state.queue
+    looks: list[QueueingHint] = []
 
-    def never(needs: Needs, *_: object) -> bool:
+    def never(needs: QueueingHint, *_: object) -> bool:
         looks.append(needs)
         return False
 
-    monkeypatch.setattr(backlog, "may_fit_now", never)
+    monkeypatch.setattr(queue, "may_fit_now", never)
     for number in range(2000):
         group: Any = None  # nobody looks at it
-        held = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, needs=needs(0), kept={"u"})
+        held = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, needs=needs(0), retained={"u"})
         waiting.refused(held)
-    woken = waiting.freed({"a"}, Marks(), anywhere=False, update_at=0.0)
+    woken = waiting.freed({"a"}, PeerChanges(), anywhere=False, update_at=0.0)
     assert len(looks) <= 1024
     assert len(woken) == 2000 - len(looks)

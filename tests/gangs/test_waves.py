@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from muster.domain.pod import Pod
-from muster.gangs.calls import BindingFate
-from muster.gangs.settings import Settings
+from muster.gangs.messages.calls import BindingFate
+from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 

@@ -10,8 +10,8 @@ from muster.domain.pod import GangClaim, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
 from muster.domain.request import Term
-from muster.gangs import events
-from muster.gangs.settings import Settings
+from muster.gangs.messages import events
+from muster.gangs.messages.settings import Settings
 from tests.gangs.stage import GANGS, MOST, NODES, POD_GROUP, PREFERENCES, VOLUMES, Chooser, Cut, Flying
 from tests.gangs.world import foreign, node, pod, wishing
 
@@ -141,12 +141,12 @@ class Users:
         name, gpus = choose.of(NODES), choose.of((1, 2))
         if self.world.missed is not None:
             return  # the API server is away for all
-        lives = self.world.coordinator.lives
-        sure = {*lives.ledger.bound, *(f.uid for f in self.flying), *self.world.coordinator.orphans}
+        state = self.world.coordinator.state
+        sure = {*state.ledger.bound, *(f.uid for f in self.flying), *self.world.coordinator.orphans}
         sure |= {p.uid for p in self.world.pods.values() if p.node}
-        for gang in lives.gangs.values():
+        for gang in state.gangs.values():
             sure |= set(gang.awaited)
-        on_node = {**lives.ledger.on_node(name)}
+        on_node = {**state.ledger.on_node(name)}
         on_node |= {p.uid: u for p in self.world.pods.values() if (u := p.usage) and u.node == name}
         taken = [usage for uid, usage in on_node.items() if uid in sure]
         used = sum(usage.gpus.bit_count() + usage.unindexed_gpus for usage in taken)

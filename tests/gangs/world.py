@@ -11,8 +11,10 @@ from muster.domain.decision import Decision
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.topology import GpuTopology, Link
-from muster.gangs import events
-from muster.gangs.calls import (
+from muster.gangs.coordinator import Coordinator
+from muster.gangs.invariants import check
+from muster.gangs.messages import events
+from muster.gangs.messages.calls import (
     BindingFate,
     InTreeAnswer,
     InTreeReport,
@@ -20,10 +22,16 @@ from muster.gangs.calls import (
     PlanRef,
     ReserveAnswer,
 )
-from muster.gangs.coordinator import Coordinator
-from muster.gangs.instructions import AskInTree, EmitEvent, Evict, Instruction, Outcome, PushVerdict, Solve
-from muster.gangs.invariants import check
-from muster.gangs.settings import Settings
+from muster.gangs.messages.instructions import (
+    AskInTree,
+    EmitEvent,
+    Evict,
+    Instruction,
+    Outcome,
+    PushVerdict,
+    Solve,
+)
+from muster.gangs.messages.settings import Settings
 from muster.placement.limits import Limits
 from muster.placement.place import place
 
@@ -258,7 +266,7 @@ class World:
         return [str(verdict.outcome) for verdict in self.verdicts]
 
     def held(self) -> set[str]:
-        return set(self.coordinator.lives.ledger.held)
+        return set(self.coordinator.state.ledger.held)
 
 
 def bound(pending: Pod, on: str, annotations: dict[str, str]) -> Pod:

@@ -16,9 +16,9 @@ from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import PodGroupStatus
-from muster.gangs.instructions import WriteStatus
-from muster.gangs.life import Phase
-from muster.gangs.status import shown
+from muster.gangs.messages.instructions import WriteStatus
+from muster.gangs.record.phases import Phase
+from muster.gangs.reporting.podgroup_status import shown
 from tests.local_cluster.cluster_waiting import eventually
 from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, render
 

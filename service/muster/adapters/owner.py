@@ -22,9 +22,9 @@ from muster.adapters.grpc.server import Refusal
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.node import Usage
-from muster.gangs import calls
-from muster.gangs.events import Event, SessionClosed, SessionOpened, Tick
-from muster.gangs.instructions import (
+from muster.gangs.messages import calls
+from muster.gangs.messages.events import Event, SessionClosed, SessionOpened, Tick
+from muster.gangs.messages.instructions import (
     AskInTree,
     EmitEvent,
     EndSolve,

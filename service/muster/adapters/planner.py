@@ -22,8 +22,8 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing, describe, trace_id
 from muster.domain.decision import Decision, Placed
 from muster.domain.reasons import Ended
-from muster.gangs.events import Decided, SolveFailed
-from muster.gangs.instructions import EndSolve, Solve
+from muster.gangs.messages.events import Decided, SolveFailed
+from muster.gangs.messages.instructions import EndSolve, Solve
 
 SWITCH_INTERVAL_S = 0.0005
 """Python's default of 5 ms is what a call of the shim would wait, several times over, for a planner that

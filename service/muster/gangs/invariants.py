@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from muster.domain.topology import bits
+from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.gang import Alarm, Gang
-from muster.gangs.halves import is_half
-from muster.gangs.instructions import Outcome
-from muster.gangs.ledger import Ledger
-from muster.gangs.life import Phase
-from muster.gangs.lives import Lives
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages.instructions import Outcome
+from muster.gangs.record.gang import Gang, Timer
+from muster.gangs.record.partial import is_partially_bound
+from muster.gangs.record.phases import Phase
 
 _AHEAD = (Phase.PLANNED, Phase.RESERVING)
 _TIMED = (Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED, Phase.WITHDRAWN, Phase.GIVEN_UP)
@@ -20,31 +20,31 @@ _TIMED = (Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED, Phase.WITHDRAWN, Phas
 
 def check(coordinator: Coordinator) -> list[str]:
     """Sentences about what is broken; none when all is well."""
-    lives = coordinator.lives
+    state = coordinator.state
     broken: list[str] = []
     owners: dict[str, str] = {}
-    for gang in lives.gangs.values():
-        broken += _gang(gang, lives.ledger)
-        broken += _goes_on(gang, lives)
-        for uid in gang.reserved | gang.kept:
+    for gang in state.gangs.values():
+        broken += _gang(gang, state.ledger)
+        broken += _goes_on(gang, state)
+        for uid in gang.reserved | gang.retained:
             if uid in owners:
                 broken.append(f"{uid} is held for {owners[uid]} and for {gang.key}")
             owners[uid] = gang.key
-    strays = lives.ledger.held.keys() - owners.keys() - coordinator.orphans
+    strays = state.ledger.held.keys() - owners.keys() - coordinator.orphans
     broken += [f"{uid} is held for no plan" for uid in sorted(strays)]
     ahead = {
-        gang.key: len(gang.plan.order) for gang in lives.gangs.values() if gang.phase in _AHEAD and gang.plan
+        gang.key: len(gang.plan.order) for gang in state.gangs.values() if gang.phase in _AHEAD and gang.plan
     }
-    if lives.ahead != ahead:
-        broken.append(f"{lives.ahead} are counted as planned, and {ahead} are")
-    if lives.earmark is not None and lives.earmark.gang not in lives.gangs:
-        broken.append(f"the earmark of {lives.earmark.gang} has outlived it")
-    movable = {uid for gang in lives.gangs.values() if gang.phase in _AHEAD for uid in gang.reserved}
-    usages = {**lives.ledger.held, **lives.ledger.bound}
-    if lives.ledger.neighbours.placed != {uid: usage.node for uid, usage in usages.items()}:
+    if state.ahead != ahead:
+        broken.append(f"{state.ahead} are counted as planned, and {ahead} are")
+    if state.backfill_reservation is not None and state.backfill_reservation.gang not in state.gangs:
+        broken.append(f"the earmark of {state.backfill_reservation.gang} has outlived it")
+    movable = {uid for gang in state.gangs.values() if gang.phase in _AHEAD for uid in gang.reserved}
+    usages = {**state.ledger.held, **state.ledger.bound}
+    if state.ledger.existing_pods.placed != {uid: usage.node for uid, usage in usages.items()}:
         broken.append("pods are counted on other nodes than those where the ledger has them")
-    for name in lives.ledger.nodes:
-        broken += _node(lives.ledger, name, movable)
+    for name in state.ledger.nodes:
+        broken += _node(state.ledger, name, movable)
     return broken
 
 
@@ -72,24 +72,29 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
     return broken
 
 
-def _goes_on(gang: Gang, lives: Lives) -> list[str]:
+def _goes_on(gang: Gang, state: State) -> list[str]:
     """Something is there that brings the gang out of its phase."""
     broken = []
-    waits, out = lives.backlog.has(gang), lives.solving
+    waits, out = state.queue.has(gang), state.solving
     asked = out is not None and (out.gang, out.generation) == (gang.key, gang.generation)
     if waits and gang.phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
         broken.append(f"{gang.key} is {gang.phase} and waits for the planner")
-    if gang.phase is Phase.PLANNING and not (waits or asked or Alarm.ANSWERS in gang.alarms):
+    if gang.phase is Phase.PLANNING and not (waits or asked or Timer.IN_TREE in gang.timers):
         broken.append(f"{gang.key} is {gang.phase}, and nobody is going to ask")
-    pauses = gang.ended and Alarm.PHASE in gang.alarms
+    pauses = gang.ended and Timer.PHASE in gang.timers
     if gang.phase is Phase.UNPLACEABLE and not (waits or pauses):
         broken.append(f"{gang.key} is {gang.phase}, and nothing will help it")
-    if gang.phase in _TIMED and Alarm.PHASE not in gang.alarms:
+    if gang.phase in _TIMED and Timer.PHASE not in gang.timers:
         broken.append(f"{gang.key} is {gang.phase} without an end")
-    if lives.active and is_half(gang) and gang.phase is not Phase.GIVEN_UP and Alarm.HALF not in gang.alarms:
+    if (
+        state.active
+        and is_partially_bound(gang)
+        and gang.phase is not Phase.GIVEN_UP
+        and Timer.PARTIAL not in gang.timers
+    ):
         broken.append(f"{gang.key} is half without an end")
-    if gang.kept and not (is_half(gang) or gang.phase is Phase.PERMITTED):
-        broken.append(f"{gang.key} is {gang.phase} and keeps the places of {sorted(gang.kept)}")
+    if gang.retained and not (is_partially_bound(gang) or gang.phase is Phase.PERMITTED):
+        broken.append(f"{gang.key} is {gang.phase} and keeps the places of {sorted(gang.retained)}")
     return broken
 
 

@@ -20,10 +20,10 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.domain.sentences import placed_sentence, sentence
 from muster.domain.snapshot import Snapshot
-from muster.gangs import requests
-from muster.gangs.gang import usages
-from muster.gangs.ledger import Ledger
-from muster.gangs.roster import Group, NameKey, Roster
+from muster.gangs.capacity import requests
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.membership.roster import Group, NameKey, Roster
+from muster.gangs.record.gang import usages
 from muster.placement.limits import Timings
 
 Place = Callable[[Snapshot, Request, Timings], Decision]
@@ -96,7 +96,7 @@ def decide(
     for of_gang in groups:
         roster.see_pod_group(of_gang.key, of_gang)
     for name, labels in (namespaces or {}).items():
-        ledger.neighbours.see_namespace(name, labels)
+        ledger.existing_pods.see_namespace(name, labels)
     names: set[NameKey] = set()
     for pod in pods:
         ledger.see(pod)

@@ -18,7 +18,7 @@ from muster.adapters.grpc.generated.muster.v1 import (
 )
 from muster.domain.printable import printable
 from muster.domain.sentences import MAX_CHARACTERS
-from muster.gangs import calls, instructions
+from muster.gangs.messages import calls, instructions
 
 OUTCOMES = {
     instructions.Outcome.PLANNED: Outcome.PLANNED,

@@ -28,7 +28,7 @@ from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
-from muster.gangs import calls
+from muster.gangs.messages import calls
 
 SERVICE = "muster.v1.GangService"
 MESSAGE_LIMIT = 16 * 1024 * 1024

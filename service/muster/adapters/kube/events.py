@@ -24,7 +24,7 @@ from muster.adapters.kube.fairqueue import FairQueue, Shares
 from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.printable import printable
-from muster.gangs.instructions import EmitEvent, EventReason
+from muster.gangs.messages.instructions import EmitEvent, EventReason
 
 COMPONENT = "muster"
 MESSAGE_LIMIT = 1024

@@ -17,7 +17,7 @@ import structlog
 from muster.adapters.kube.client import ApiError, KubeClient, KubeError
 from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
-from muster.gangs.instructions import Evict
+from muster.gangs.messages.instructions import Evict
 
 QUEUE = 20_000
 """Pods that may wait; what is more is left to the next time that it is asked for."""

@@ -40,7 +40,7 @@ from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.gangs.events import (
+from muster.gangs.messages.events import (
     Event,
     NamespaceGone,
     NamespaceSeen,
@@ -52,7 +52,7 @@ from muster.gangs.events import (
     PodSeen,
     PoliciesSeen,
 )
-from muster.gangs.instructions import EmitEvent, EventReason
+from muster.gangs.messages.instructions import EmitEvent, EventReason
 
 _encoder = msgspec.json.Encoder()
 

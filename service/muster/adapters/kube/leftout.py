@@ -15,7 +15,7 @@ import structlog
 
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.printable import printable
-from muster.gangs.instructions import EmitEvent, EventReason
+from muster.gangs.messages.instructions import EmitEvent, EventReason
 
 PROBLEM_LIMIT = 400
 """Characters of a problem that are shown."""

@@ -19,7 +19,7 @@ from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import OURS, Condition
 from muster.domain.printable import printable
-from muster.gangs.instructions import WriteStatus
+from muster.gangs.messages.instructions import WriteStatus
 
 WAITING_LIMIT = 10_000
 """Objects whose status may wait, and whose conditions are remembered: more PodGroups than a cluster has."""

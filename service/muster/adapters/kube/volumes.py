@@ -13,7 +13,7 @@ from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import volumes
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
 from muster.dialects.volumes import ClaimKey, Volumes
-from muster.gangs.events import Event, VolumeClaimSeen
+from muster.gangs.messages.events import Event, VolumeClaimSeen
 
 
 class VolumeIntake:

@@ -11,7 +11,7 @@ import structlog
 
 from muster.adapters.solver.process import PLACE, Bounds, CantStart, PlannerProcess
 from muster.domain.decision import Decision
-from muster.gangs.instructions import Solve
+from muster.gangs.messages.instructions import Solve
 from muster.placement.limits import Limits
 
 TRY_AGAIN_S = 60.0

@@ -26,7 +26,7 @@ from muster.adapters.solver.messages import Answer, Ask, Failed, OutOfMemory, Re
 from muster.adapters.solver.replica import Sent
 from muster.domain.decision import Decision, Unplaceable
 from muster.domain.reasons import TookTooLong, TookTooMuchMemory
-from muster.gangs.instructions import Solve
+from muster.gangs.messages.instructions import Solve
 from muster.placement.limits import MOST_ROLES
 
 PLACE = "muster.placement.place:place"

@@ -1,0 +1,164 @@
+"""The needs of all refused gangs as columns: which of them may fit now, asked of all at once.
+
+One pod that ends must not cost a look at each of ten thousand gangs that wait. The answer is that of
+`needs.may_fit_now`, or a superset of it: a gang that may fit is never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.domain.snapshot import NodeState
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.capacity.queueing_hints import QueueingHint
+
+MOST_OFFERS = 256
+"""Different nodes that are compared one by one; of more, groups are compared by their maxima."""
+FIRST_ROWS = 64
+_MOST = 2**62
+"""Numbers of objects may be of any size, those of columns may not. Larger ones count as this: needs may look
+then as if they fitted, which proves nothing."""
+_ALWAYS = -_MOST
+"""Asked of what a member does not ask for: any node has it, also one that is overcommitted."""
+
+Numbers = NDArray[np.int64]
+
+
+class _Rows:
+    """Rows of numbers that grow at the end; shape (rows, columns), int64."""
+
+    def __init__(self, columns: int) -> None:
+        self._data: Numbers = np.empty((FIRST_ROWS, columns), dtype=np.int64)
+        self._count = 0
+
+    @property
+    def values(self) -> Numbers:
+        """Return the rows."""
+        return self._data[: self._count]
+
+    def append(self, *row: int) -> None:
+        """Add a row."""
+        if self._count == len(self._data):
+            self._data = np.concatenate([self._data, np.empty_like(self._data)])
+        self._data[self._count] = row
+        self._count += 1
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        """Forget the other rows."""
+        kept = self.values[rows]
+        self._data[: len(kept)] = kept
+        self._count = len(kept)
+
+
+class HintTable:
+    """A set of needs, each with a slot.
+
+    What it asks for are rows (slot, GPU resource, GPUs, CPU, memory, pods), its quotas are rows (slot, GPU
+    resource, GPUs of a member, members). Slots of needs that left are dead until there are more dead ones
+    than live ones.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[QueueingHint, int] = {}
+        self._needs: list[QueueingHint | None] = []
+        self._asks = _Rows(6)
+        self._quotas = _Rows(4)
+        self._resources: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, needs: QueueingHint) -> bool:
+        return needs in self._slots
+
+    def add(self, needs: QueueingHint) -> None:
+        """Take needs in that are not there yet."""
+        slot = self._slots[needs] = len(self._needs)
+        self._needs.append(needs)
+        for resource, gpus, asked in needs.asks:
+            self._asks.append(
+                slot,
+                self._number(resource) if gpus else self._number(""),
+                min(gpus, _MOST),
+                min(asked.cpu_milli, _MOST) or _ALWAYS,
+                min(asked.memory_bytes, _MOST) or _ALWAYS,
+                min(asked.pods, _MOST),
+            )
+        for resource, gpus, members in needs.quotas:
+            self._quotas.append(slot, self._number(resource), min(gpus, _MOST), min(members, _MOST))
+
+    def discard(self, needs: QueueingHint) -> None:
+        """Forget needs, if they are there."""
+        slot = self._slots.pop(needs, None)
+        if slot is not None:
+            self._needs[slot] = None
+            if len(self._needs) > 2 * len(self._slots) + FIRST_ROWS:
+                self._tidy()
+
+    def may_fit(
+        self, ledger: Ledger, gained: Collection[str], touched: Iterable[QueueingHint] = ()
+    ) -> set[QueueingHint]:
+        """Return those that may fit now that these nodes gained, and that other pods changed which the
+        constraints of `touched` ones speak of; the others are proved not to fit."""
+        offers = self._offers(state for state in map(ledger.state, gained) if state is not None)
+        asks = self._asks.values
+        slots, resources, gpus = asks[:, 0], asks[:, 1], asks[:, 2]
+        fits = np.zeros(len(asks), dtype=np.bool_)
+        for offer in offers:
+            room = (offer[resources] >= gpus) & (asks[:, 3:] <= offer[-3:]).all(axis=1)
+            fits |= room
+        helped = np.zeros(len(self._needs), dtype=np.bool_)
+        helped[slots[fits]] = True
+        helped[[self._slots[needs] for needs in touched]] = True
+        if helped.any():
+            quotas = self._quotas.values
+            helped[quotas[self._most(ledger) < quotas[:, 3], 0]] = False
+        found = (self._needs[slot] for slot in np.flatnonzero(helped))
+        return {needs for needs in found if needs is not None}
+
+    def _offers(self, states: Iterator[NodeState]) -> Numbers:
+        """What different nodes offer: (nodes, resources + 3), free GPUs by resource (-1 for one that the node
+        does not have), then CPU, memory and pods."""
+        none = self._number("")
+        different = set()
+        for state in states:
+            gpus = [-1] * len(self._resources)
+            for resource in state.node.gpu_resources:
+                if resource in self._resources:
+                    gpus[self._resources[resource]] = state.free_gpu_count
+            gpus[none] = _MOST
+            free = state.free
+            different.add((*gpus, *map(_bounded, (free.cpu_milli, free.memory_bytes, free.pods))))
+        offers = np.array(sorted(different), dtype=np.int64).reshape(-1, len(self._resources) + 3)
+        if len(offers) <= MOST_OFFERS:
+            return offers
+        return np.array([group.max(axis=0) for group in np.array_split(offers, MOST_OFFERS)])
+
+    def _most(self, ledger: Ledger) -> Numbers:
+        """How many members of each quota all nodes together could take at most; (quotas,)."""
+        quotas = self._quotas.values
+        most = np.zeros(len(quotas), dtype=np.int64)
+        for (resource, free), nodes in ledger.whole_gpus().items():
+            if resource in self._resources and free and nodes:
+                of = quotas[:, 1] == self._resources[resource]
+                most[of] += nodes * (free // quotas[of, 2])
+        return most
+
+    def _number(self, resource: str) -> int:
+        return self._resources.setdefault(resource, len(self._resources))
+
+    def _tidy(self) -> None:
+        live = np.array([needs is not None for needs in self._needs], dtype=np.bool_)
+        numbers = np.cumsum(live) - 1
+        for rows in (self._asks, self._quotas):
+            rows.keep(live[rows.values[:, 0]])
+            rows.values[:, 0] = numbers[rows.values[:, 0]]
+        self._needs = [needs for needs in self._needs if needs is not None]
+        self._slots = {needs: slot for slot, needs in enumerate(self._needs) if needs is not None}
+
+
+def _bounded(number: int) -> int:
+    return max(1 - _MOST, min(number, _MOST))

@@ -1,0 +1,273 @@
+"""What is taken of each node: by bound pods, and by reservations of plans and Bindings under way.
+
+A pod takes once: what is bound is the truth, and a reservation for the same pod ends there. The map of node
+states is kept up to date node by node, so that a snapshot costs a shallow copy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from muster.domain.node import Node, Resources, Usage
+from muster.domain.pod import Pod
+from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.topology import bits
+from muster.gangs.peers.existing_pods import ExistingPods
+
+
+class Ledger:
+    """Usages by pod UID. `nodes`, `bound`, `held` and `gained` are to be read, not written, from outside."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.bound: dict[str, Usage] = {}
+        self.held: dict[str, Usage] = {}
+        self.policies = DEFAULT_POLICIES
+        self.existing_pods = ExistingPods()
+        """Whose pods these usages are, for constraints between pods."""
+        self._on_node: dict[str, dict[str, Usage]] = {}
+        self._states: dict[str, NodeState] = {}
+        self._staying: dict[str, Resources] = {}
+        self._dirty: set[str] = set()
+        self._unsorted = False
+        self._snapshot: Snapshot | None = None
+        self._whole: Counter[tuple[str, int]] = Counter()
+        self.gained: set[str] = set()
+        """The nodes that came, changed, or on which a usage ended or moved, since `take_gained`."""
+
+    def set_policies(self, policies: Policies) -> None:
+        """What says the levels of the fabric and the typical requests, for all snapshots from now on."""
+        if policies != self.policies:
+            self.policies, self._snapshot = policies, None
+
+    def set_node(self, node: Node) -> bool:
+        """Take a node in; whether anything of it changed."""
+        if self.nodes.get(node.name) == node:
+            return False
+        self._unsorted |= node.name not in self.nodes
+        self.nodes[node.name] = node
+        self._touch(node.name)
+        self.gained.add(node.name)
+        return True
+
+    def drop_node(self, name: str) -> bool:
+        """Forget a node (usages on it stay, should it come back); whether it was there."""
+        if self.nodes.pop(name, None) is None:
+            return False
+        self._set_state(name, None)
+        self._touch(name)
+        return True
+
+    def see(self, pod: Pod) -> tuple[str, ...]:
+        """Take in a pod as the cluster sees it now. Returns the nodes on which something changed."""
+        self.existing_pods.see(pod)
+        return self.bind(pod.uid, pod.usage)
+
+    def forget(self, uid: str) -> None:
+        """Take in that a pod is gone."""
+        self.bind(uid, None)
+        self.existing_pods.forget(uid)
+
+    def bind(self, uid: str, usage: Usage | None) -> tuple[str, ...]:
+        """What a pod takes as the cluster sees it, None for nothing (unbound, finished or gone).
+
+        A reservation for the pod ends as it is seen bound. Returns the nodes on which something changed.
+        """
+        before = self.usage(uid)
+        if usage is None:
+            self.bound.pop(uid, None)
+        else:
+            self.bound[uid] = usage
+            self.held.pop(uid, None)
+        return self._reindex(uid, before)
+
+    def hold(self, usages: Iterable[Usage]) -> None:
+        """Reserve; a pod that is bound keeps what it is bound to."""
+        for usage in usages:
+            if usage.pod_uid not in self.bound:
+                before = self.usage(usage.pod_uid)
+                self.held[usage.pod_uid] = usage
+                self._reindex(usage.pod_uid, before)
+
+    def release(self, uids: Iterable[str]) -> None:
+        """End reservations, where there are any."""
+        for uid in uids:
+            before = self.usage(uid)
+            if self.held.pop(uid, None) is not None:
+                self._reindex(uid, before)
+
+    def usage(self, uid: str) -> Usage | None:
+        """What the pod takes now, bound or reserved."""
+        return self.bound.get(uid) or self.held.get(uid)
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now. The same object as long as nothing changes."""
+        if self._snapshot is None:
+            self._settle()
+            self._snapshot = Snapshot(dict(self._states), self.policies.levels, self.policies.typical)
+        return self._snapshot
+
+    def without(self, uids: Collection[str]) -> Snapshot:
+        """The cluster now, had these pods reserved and bound nothing."""
+        nodes = {**self.snapshot().nodes, **self.states_without(uids)}
+        return Snapshot(nodes, self.policies.levels, self.policies.typical)
+
+    def states_without(self, uids: Collection[str]) -> dict[str, NodeState]:
+        """Return the state of each node that these pods take of, by name, as if they took nothing."""
+        left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
+        return {
+            name: _state(
+                self.nodes[name], [usage for uid, usage in self._on_node[name].items() if uid not in uids]
+            )
+            for name in left_by & self.nodes.keys()
+        }
+
+    def on_node(self, name: str) -> Mapping[str, Usage]:
+        """UID → usage of the node."""
+        return self._on_node.get(name, {})
+
+    def gpus_of(self, uid: str) -> int:
+        """The bit mask of the pod's GPUs, as `snapshot` counts them: 0 where their indices are not known or
+        can't be true."""
+        usage = self.usage(uid)
+        if usage is None or not usage.gpus or usage.node not in self.nodes:
+            return 0
+        believed = _believed(self.nodes[usage.node], self._on_node[usage.node].values())
+        return next(each.gpus for each in believed if each.pod_uid == uid)
+
+    def state(self, name: str) -> NodeState | None:
+        """The node now, None where there is none of this name."""
+        self._settle()
+        return self._states.get(name)
+
+    def staying(self) -> Mapping[str, Resources]:
+        """Return by node what pods without GPUs take of it: nobody waits for them to end."""
+        self._settle()
+        return self._staying
+
+    def whole_gpus(self) -> Mapping[tuple[str, int], int]:
+        """(extended resource, free whole GPUs) → nodes that offer the resource and have so many free."""
+        self._settle()
+        return self._whole
+
+    def gain(self, nodes: Iterable[str]) -> None:
+        """Note that what is free on these nodes may be used again by gangs from which it was hidden."""
+        self.gained.update(nodes)
+
+    def take_gained(self) -> set[str]:
+        """Return `gained`, which begins anew."""
+        gained, self.gained = self.gained, set()
+        return gained
+
+    def _set_state(self, name: str, state: NodeState | None) -> None:
+        before = self._states.pop(name, None) if state is None else self._states.get(name)
+        for each, nodes in ((before, -1), (state, 1)):
+            if each is not None:
+                for resource in each.node.gpu_resources:
+                    self._whole[resource, each.free_gpu_count] += nodes
+        if state is not None:
+            self._states[name] = state
+
+    def _reindex(self, uid: str, before: Usage | None) -> tuple[str, ...]:
+        after = self.usage(uid)
+        if before == after:
+            return ()
+        self.existing_pods.place(uid, after.node if after is not None else "")
+        if before is not None:
+            self.gained.add(before.node)
+            on_node = self._on_node[before.node]
+            del on_node[uid]
+            if not on_node:
+                del self._on_node[before.node]
+        if after is not None:
+            self._on_node.setdefault(after.node, {})[uid] = after
+        touched = tuple({usage.node for usage in (before, after) if usage is not None})
+        for name in touched:
+            self._touch(name)
+        return touched
+
+    def _touch(self, name: str) -> None:
+        self._dirty.add(name)
+        self._snapshot = None
+
+    def _settle(self) -> None:
+        for name in self._dirty:
+            usages = self._on_node.get(name, {}).values()
+            if name in self.nodes:
+                self._set_state(name, _state(self.nodes[name], usages))
+                staying = (usage.resources for usage in usages if not holds_gpus(usage))
+                self._staying[name] = sum(staying, Resources(pods=0))
+            else:
+                self._staying.pop(name, None)
+        self._dirty.clear()
+        if self._unsorted:
+            self._states = {name: self._states[name] for name in sorted(self._states)}
+            self._unsorted = False
+
+
+def holds_gpus(usage: Usage) -> bool:
+    """Return whether the pod takes GPUs, whole or slices of them, known by index or not."""
+    return bool(usage.gpus or usage.unindexed_gpus)
+
+
+def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:
+    """Whether all these can be taken together on top of what the snapshot has taken."""
+    states: dict[str, NodeState] = {}
+    for usage in usages:
+        state = states.get(usage.node) or snapshot.nodes.get(usage.node)
+        if (
+            state is None
+            or not (_slices_fit(usage, state) if usage.units else _gpus_fit(usage, state))
+            or not resources_fit(usage.resources, state.free)
+        ):
+            return False
+        states[usage.node] = state.taking(usage)
+    return True
+
+
+def _gpus_fit(usage: Usage, state: NodeState) -> bool:
+    return not usage.gpus & ~state.free_gpus and usage.gpus.bit_count() <= state.free_gpu_count
+
+
+def _slices_fit(usage: Usage, state: NodeState) -> bool:
+    memory = state.free_memory
+    return all(gpu < len(memory) and memory[gpu] >= usage.units for gpu in bits(usage.gpus))
+
+
+def resources_fit(asked: Resources, free: Resources) -> bool:
+    """As kube-scheduler and the planner count: what is not asked for is not checked."""
+    return (
+        asked.pods <= free.pods
+        and (asked.cpu_milli == 0 or asked.cpu_milli <= free.cpu_milli)
+        and (asked.memory_bytes == 0 or asked.memory_bytes <= free.memory_bytes)
+        and all(amount <= free.other(name) for name, amount in asked.others)
+    )
+
+
+def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
+    return NodeState.of(node, _believed(node, usages))
+
+
+def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
+    """The usages of a node. Indices that can't be true (beyond the node's GPUs, taken twice by bound pods, or
+    more memory than a GPU has) count by number alone: then too much is counted rather than too little. Who
+    has a GPU whole is believed before those who share it: nothing more is planned there."""
+    whole, shared, believed = 0, 0, []
+    memory = dict(enumerate(node.gpu_memory))
+    for usage in sorted(usages, key=lambda usage: (usage.units > 0, usage.pod_uid)):
+        taken = whole if usage.units else whole | shared
+        over = usage.units and any(memory.get(gpu, usage.units) < usage.units for gpu in bits(usage.gpus))
+        if usage.gpus and (usage.gpus & taken or usage.gpus >> node.topology.gpu_count or over):
+            believed.append(replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count()))
+            continue
+        believed.append(usage)
+        if not usage.units:
+            whole |= usage.gpus
+            continue
+        shared |= usage.gpus
+        for gpu in bits(usage.gpus):
+            memory[gpu] = memory.get(gpu, usage.units) - usage.units
+    return believed

@@ -1,0 +1,160 @@
+"""A gang's members as a Request: roles by equal requests, members in a fixed order, and those that are bound
+as what the others are to be near.
+
+Role names come from the claim (`role`); where it has none, or one name stands for several different
+requests, a number is added: role-1, role-2, the most GPUs first. One role that nobody named has no name.
+Bound members count in this, so that a role keeps its name while its members come and go.
+Equal members give equal requests, whatever order their pods were seen in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import count
+
+from muster.domain.node import Resources
+from muster.domain.pod import Pod, Wishes
+from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.request import Member, NodeRules, Request, Role, Running, Segment, Slice
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.membership.roster import Group
+from muster.gangs.peers.constraints import Kind, Peers
+from muster.gangs.peers.peer_changes import PeerInterest
+from muster.placement.gang.blocks import rank_key
+
+_Alike = tuple[
+    str, int, str, tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], Kind]
+]
+"""What the pods of one role have in common: its name, what they ask for, what they wish as a role, and what
+constraints between pods say of them."""
+
+Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, tuple[object, ...]]
+"""What a pod asks for on a node, under the role's name that it gives."""
+
+
+def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES) -> Request:
+    """What is still to be placed of a complete group: members that are bound already count, so that only the
+    rest must fit."""
+    with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
+        return _request(group, ledger, policies)
+
+
+def watched(group: Group, ledger: Ledger) -> PeerInterest | None:
+    """What else than free capacity may help the gang where nothing fits; None for nothing."""
+    with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
+        return Peers((*group.bound, *group.unbound), ledger.existing_pods, ledger.nodes).watched
+
+
+def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
+    wishes = _wishes(group.unbound[0])
+    peers = Peers((*group.bound, *group.unbound), ledger.existing_pods, ledger.nodes)
+    roles = _by_role((*group.bound, *group.unbound), peers)
+    waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
+    # Which of them fit first is not the planner's question: until each role has its least, all must.
+    whole = any(group.roles_short(group.bound))
+    return Request(
+        gang=group.gang,
+        roles=tuple(_roles(roles)),
+        min_member=len(group.unbound) if whole else _least(group),
+        required_scope=wishes.required_scope,
+        preferred_scopes=wishes.preferred_scopes,
+        max_per=wishes.max_per,
+        running=tuple(_running(roles, ledger)),
+        terms=policies.terms(wishes.policies),
+        constraints=peers.constraints(waiting),
+        priority=priority(group),
+        created=created(group),
+    )
+
+
+def _least(group: Group) -> int:
+    return min(len(group.unbound), max(1, group.needed - len(group.bound)))
+
+
+def asks(pod: Pod) -> Asks:
+    """The same for all pods of one role, by whatever name the role goes in the gang as it is now."""
+    peers = pod.peers
+    rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
+    return (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.rules, rules)
+
+
+def priority(group: Group) -> int:
+    """The highest of its waiting members."""
+    return max((pod.priority for pod in group.unbound), default=0)
+
+
+def created(group: Group) -> float:
+    """Return the age of the gang, that of its waiting members: `Group.since`."""
+    return group.since
+
+
+def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
+    """The members of each role by its name, in rank order."""
+    alike: dict[_Alike, list[Pod]] = {}
+    for pod in pods:
+        wishes = _wishes(pod)
+        key = (pod.slice, pod.resources, pod.rules, wishes.role_scope, wishes.segments, peers.kind(pod))
+        alike.setdefault((wishes.role, -pod.gpus, pod.gpu_resource, key), []).append(pod)
+    # The last by its repr: it needs an order, and any fixed one will do.
+    keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
+    names = _names([key[0] for key in keys])
+    return {name: sorted(alike[key], key=_by_rank) for name, key in zip(names, keys, strict=True)}
+
+
+def _names(said: list[str]) -> list[str]:
+    """A name for each role: as said where that is unique, else with a number that makes it so."""
+    if len(said) == 1:
+        return said
+    times = Counter(said)
+    taken = {name for name in said if name and times[name] == 1}
+    numbers = {name: count(1) for name in said}
+    names = []
+    for name in said:
+        if name and times[name] == 1:
+            names.append(name)
+            continue
+        numbered = (f"{name or 'role'}-{number}" for number in numbers[name])
+        names.append(next(made for made in numbered if made not in taken))
+        taken.add(names[-1])
+    return names
+
+
+def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
+    """The roles that have members to be placed."""
+    for name, pods in by_role.items():
+        members = tuple(_member(pod) for pod in pods if not pod.node)
+        if members:
+            first, wishes = pods[0], _wishes(pods[0])
+            yield Role(
+                name,
+                members,
+                first.resources,
+                first.gpus,
+                first.gpu_resource,
+                first.rules,
+                wishes.role_scope,
+                wishes.segments,
+                first.slice,
+            )
+
+
+def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[Running]:
+    """The members that are bound. On a node that is not there (any more) one is near to nothing."""
+    for name, pods in by_role.items():
+        for pod in pods:
+            if pod.node in ledger.nodes:
+                yield Running(_member(pod), name, pod.node, ledger.gpus_of(pod.uid))
+
+
+def _member(pod: Pod) -> Member:
+    return Member(pod.uid, pod.name, pod.rank)
+
+
+def _wishes(pod: Pod) -> Wishes:
+    assert pod.claim is not None
+    return pod.claim.wishes
+
+
+def _by_rank(pod: Pod) -> tuple[object, ...]:
+    return rank_key(_member(pod))

@@ -1,0 +1,89 @@
+"""Take the planner's answer, or discard it because the cluster has changed meanwhile."""
+
+from __future__ import annotations
+
+from muster.domain.decision import Placed, Unplaceable
+from muster.domain.reasons import Ended, NotDecided
+from muster.domain.sentences import sentence
+from muster.gangs.capacity.ledger import fits
+from muster.gangs.lifecycle import planning, reconciliation, refusals
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages import events
+from muster.gangs.record.gang import Gang, Solving, usages
+from muster.gangs.record.phases import Phase, Trigger
+
+
+def decided(state: State, event: events.Decided) -> None:
+    """Handle the planner's answer: a plan, or causes why nothing fits."""
+    found = _asked(state, event)
+    if found is None:
+        return
+    gang, solving, took_s = found
+    decision = event.decision
+    if isinstance(decision, Unplaceable):
+        overtaken = state.queue.overtaken(gang) or state.in_tree.outdated(gang.key)
+        if gang.arrived is not None:  # of pods that it was not asked about
+            reconciliation.reconcile(state, gang, event.now)
+            return
+        if any(isinstance(cause, Ended) for cause in decision.causes):
+            refusals.planner_was_ended(state, gang, sentence(decision), event.now, took_s)
+            return
+        gang.ended, gang.pause_s = 0, 0.0
+        if overtaken and not gang.overtaken:
+            planning.replan(state, gang, Trigger.OUTDATED)
+            return
+        if any(isinstance(cause, NotDecided) for cause in decision.causes):
+            refusals.refuse_undecided(state, gang, sentence(decision), event.now)
+            return
+        refusals.refuse(state, gang, decision.causes, sentence(decision), event.now)
+        if overtaken:
+            # Where something comes free or plugins answer all the time, others get their turn first.
+            state.timers.set(gang, event.now + state.settings.recheck_s)
+    elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
+        text = "the planner placed pods that it was not asked for, which is a defect"
+        refusals.refuse_undecided(state, gang, text, event.now)
+    elif not state.active or _outdated(state, gang, solving, decision):
+        if gang.overtaken:
+            planning.pause_planning(state, gang, event.now)
+        else:
+            planning.replan(state, gang, Trigger.OUTDATED)
+    else:
+        planning.accept_plan(state, gang, solving, decision, event)
+
+
+def solve_failed(state: State, event: events.SolveFailed) -> None:
+    """Handle a defect of the planner: refuse the gang, and ask about it again later."""
+    found = _asked(state, event)
+    if found is not None:
+        text = f"the planner failed, which is a defect: {event.error}"
+        refusals.refuse_undecided(state, found[0], text, event.now)
+
+
+def _asked(state: State, answer: events.Decided | events.SolveFailed) -> tuple[Gang, Solving, float] | None:
+    """Return the gang that waits for this answer, the question, and how many seconds the answer took.
+
+    None if the answer is void.
+    """
+    gang, generation = answer.gang, answer.generation
+    solving = state.solving
+    if solving is None or (solving.gang, solving.generation) != (gang, generation):
+        return None
+    state.solving = None
+    took_s = state.turns.over(answer.now, answer.waited_s if isinstance(answer, events.Decided) else 0.0)
+    record = state.gangs.get(gang)
+    if record is None or record.generation != generation or record.phase is not Phase.PLANNING:
+        return None
+    return record, solving, took_s
+
+
+def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> bool:
+    """Return whether the cluster has changed in what the plan relies on."""
+    nodes, seen = state.ledger.nodes, solving.snapshot.nodes
+    if any(nodes.get(place.node) != seen[place.node].node for place in decision.members):
+        return True
+    pods = {pod.uid: pod for pod in gang.group.unbound}
+    if state.in_tree.outdated(gang.key):
+        refused = state.in_tree.excluded(gang.key, solving.request.roles, nodes)
+        if any(place.node in refused.get(place.role, ()) for place in decision.members):
+            return True
+    return not fits(state.open_to(gang), usages(decision, pods))

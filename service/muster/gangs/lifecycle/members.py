@@ -1,0 +1,186 @@
+"""Take in changes of a gang's pods: gangs that appear, join, change and go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from muster.domain.sentences import sentence
+from muster.gangs.lifecycle import bindings, eviction, plans, reconciliation
+from muster.gangs.lifecycle.coalescing import Change
+from muster.gangs.lifecycle.state import State
+from muster.gangs.membership.roster import Group, planning_facts
+from muster.gangs.record.gang import Gang, Timer
+from muster.gangs.record.partial import was_split_by_crash
+from muster.gangs.record.phases import Phase, Trigger
+
+_COUNTED_LATER = (
+    Phase.COLLECTING,
+    Phase.RUNNING,
+    Phase.UNPLACEABLE,
+    Phase.INVALID,
+    Phase.WITHDRAWN,
+)
+"""Phases in which pods that come one after another are counted once they have come. In the others, what the
+gang is doing goes on, and the pods are counted after it."""
+
+
+def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
+    """Look at a gang again, because its pods changed."""
+    same = gang.group.facts == group.facts
+    if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
+        gang.was_complete &= not was_split_by_crash(group)  # it begins by another service's hand, or late
+    if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
+        reconciliation.note_arrival(state, gang, now)
+    gang.group, gang.stale, gang.landed = group, False, 0
+    _forget_late_bound(state, gang)
+    eviction.note_partially_bound(state, gang, now)
+    _release_retained(state, gang)
+    if gang.phase is Phase.PERMITTED:
+        bindings.settle_bindings(state, gang, now)
+    elif same:
+        return
+    elif gang.phase in (Phase.PLANNED, Phase.RESERVING):
+        void = _why_void(state, gang)
+        if void:
+            plans.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void, now)
+    else:
+        gang.attempts = 0
+        reconciliation.reconcile(state, gang, now)
+
+
+def _forget_late_bound(state: State, gang: Gang) -> None:
+    """Stop counting members as late that were bound after they were given up."""
+    if gang.late and not gang.awaited:
+        gang.late = {uid for uid in gang.late if (pod := state.roster.pods.get(uid)) is None or not pod.node}
+        gang.was_complete |= eviction.all_bound(state, gang)
+
+
+def _release_retained(state: State, gang: Gang) -> None:
+    """Release retained capacity of pods that are bound by now, or belong to another gang."""
+    unbound = {pod.uid for pod in gang.group.unbound} if gang.retained else set()
+    others = {uid for uid in gang.retained - unbound if (pod := state.roster.pods.get(uid)) and pod.present}
+    state.retained.release(gang, others)
+
+
+def _why_void(state: State, gang: Gang) -> str:
+    """Return why the plan no longer matches the members; "" if it does."""
+    plan, group = gang.plan, gang.group
+    assert plan is not None
+    if group.causes:
+        return sentence(group.causes)
+    there = {pod.uid: pod for pod in group.unbound}
+    for uid, pod in plan.pods.items():
+        now = there.get(uid)
+        if now is None:
+            return f"pod {pod.name} went, was bound elsewhere or can't be scheduled any more"
+        if planning_facts(now) != planning_facts(pod):
+            return f"pod {pod.name} was changed"
+    for uid in state.orphans.keys() & there.keys():
+        return f"a Binding of pod {there[uid].name} may be under way"
+    return sentence((group.waits_for,)) if group.waits_for is not None else ""
+
+
+def gang_appeared(state: State, gang: Gang, now: float, others: Iterable[Gang]) -> None:
+    """Take in a gang that is seen for the first time, or that goes on with pods of `others`.
+
+    `others` are gangs of the same name that ended or gave pods away. What is known about them decides, not
+    what the pods say.
+    """
+    state.gangs[gang.key] = gang
+    begun = {pod.uid for pod in gang.group.bound}
+    begun |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
+    forerunners = [
+        before
+        for before in others
+        if begun & {pod.uid for pod in (*before.group.bound, *before.group.unbound)}
+    ]
+    _inherit(state, gang, forerunners)
+    reconciliation.note_arrival(state, gang, now)
+    reconciliation.reconcile(state, gang, now)
+    if forerunners:
+        theirs = {uid for before in forerunners for uid in before.awaited}
+        gang.elsewhere = frozenset(theirs - {pod.uid for pod in (*gang.group.bound, *gang.group.unbound)})
+        gone = any(uid not in state.roster.pods for uid in gang.elsewhere)
+        gang.missed &= gone or any(before.missed or before.late for before in forerunners)
+
+
+def gang_joined(state: State, gang: Gang, group: Group, others: Iterable[Gang]) -> None:
+    """Take in a group that may now include what is left of `others`, gangs of the same name.
+
+    If one of these was complete, no member of this gang is evicted, even if this gang was given up.
+    """
+    bound = {pod.uid for pod in group.bound}
+    forerunners = [
+        before
+        for before in others  # of a permitted one, those that were bound just now may not be counted yet
+        if not bound.isdisjoint(pod.uid for pod in (*before.group.bound, *before.group.unbound))
+    ]
+    if not gang.group.bound:
+        _inherit(state, gang, forerunners)
+    if any(before.was_complete for before in forerunners):
+        gang.was_complete, gang.evicting = True, frozenset()
+
+
+def _inherit(state: State, gang: Gang, forerunners: Collection[Gang]) -> None:
+    """Inherit completeness and the running grace period of gangs whose bound pods this gang has now."""
+    if forerunners:
+        gang.was_complete = any(before.was_complete for before in forerunners)
+    for before in forerunners:
+        if not gang.was_complete and Timer.PARTIAL in before.timers:
+            state.timers.hand_on(before, gang, Timer.PARTIAL)
+
+
+def members_moving(state: State, gang: Gang, change: Change, now: float) -> None:
+    """Note that a pod came or went, and that the gang is counted after the others have done so."""
+    gang.stale = True
+    reconciliation.note_arrival(state, gang, now)
+    if gang.phase is Phase.PLANNING and change.leaves():
+        state.go(gang, Trigger.IN_MOTION)
+    if gang.phase in _COUNTED_LATER:
+        if gang.arrived is None or Timer.RECOUNT not in gang.timers:
+            gang.arrived = (now, now)  # those that came before have been counted
+        # What lay in the past would look as if the service had stood still since then.
+        state.timers.set(gang, max(now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
+
+
+def recount_soon(state: State, gang: Gang, now: float) -> None:
+    """Have the gangs of the name counted in a moment: pods go one after another."""
+    if Timer.RECOUNT not in gang.timers:
+        state.timers.set(gang, now + state.settings.settle_s, Timer.RECOUNT)
+
+
+def recount(state: State, gang: Gang, now: float) -> None:
+    """Count the gang: the pods that came or went one after another have done so."""
+    if gang.phase in _COUNTED_LATER:
+        reconciliation.reconcile(state, gang, now)
+
+
+def take_over_bindings(state: State, gang: Gang, now: float) -> None:
+    """Wait for Bindings that may be under way of pods that are members of this gang now."""
+    if gang.phase in (Phase.PLANNED, Phase.RESERVING):
+        plans.withdraw(state, gang, Trigger.MEMBERS_CHANGED, _why_void(state, gang), now)
+    elif gang.phase not in (Phase.PERMITTED, Phase.GIVEN_UP):
+        reconciliation.reconcile(state, gang, now)
+
+
+def gang_gone(state: State, gang: Gang) -> None:
+    """Forget a gang. Bindings that are under way outlive it.
+
+    They keep what they hold until they are seen, gone or given up.
+    """
+    held = (gang.reserved | gang.retained) - gang.awaited.keys()
+    for uid, until in gang.awaited.items():
+        pod = state.roster.pods.get(uid)
+        if pod is not None and pod.present and not pod.node:
+            state.orphans[uid] = until
+        else:
+            held.add(uid)
+    awaited = gang.awaited
+    gang.reason = "its pods are gone"
+    state.publisher.withdraw_verdict(gang)
+    state.go(gang, Trigger.ALL_GONE)
+    gang.awaited = awaited  # for those that go on with its pods
+    state.retained.release(gang, held)
+    del state.gangs[gang.key]
+    state.queue.forget(gang)
+    state.in_tree.forget(gang.key)

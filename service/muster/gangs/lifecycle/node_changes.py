@@ -1,0 +1,100 @@
+"""What happens to gangs when a node appears, changes or goes, or when others take its capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.domain.node import Node
+from muster.domain.sentences import unhealthy_sentence
+from muster.gangs.lifecycle import planning, plans
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages import events
+from muster.gangs.messages.instructions import EmitEvent, EventReason
+from muster.gangs.record.gang import Gang
+from muster.gangs.record.phases import Phase, Trigger
+
+
+class Nodes:
+    """Handle changes of nodes. `gang_of` returns the key of the gang of a pod's UID, "" if it has none."""
+
+    def __init__(self, state: State, gang_of: Callable[[str], str]) -> None:
+        self._state = state
+        self._gang_of = gang_of
+        self._problems: dict[str, str] = {}
+        """Node → the message that was last reported about it."""
+
+    def changed(self, event: events.NodeSeen | events.NodeGone) -> None:
+        """Take in a node that appeared, changed or went. Plans on it that are not permitted become void."""
+        state = self._state
+        name = event.node.name if isinstance(event, events.NodeSeen) else event.name
+        before = state.ledger.nodes.get(name)
+        if isinstance(event, events.NodeSeen):
+            changed, what = state.ledger.set_node(event.node), "changed"
+        else:
+            changed, what = state.ledger.drop_node(name), "is gone"
+            self._problems.pop(name, None)
+        if not changed:
+            return
+        if _bears_on_constraints(before, state.ledger.nodes.get(name)):
+            state.ledger.existing_pods.marks.everything = True
+        if isinstance(event, events.NodeSeen):
+            self.report_problems(event.node)
+        for gang in self._planned_on(name):
+            plans.withdraw(state, gang, Trigger.NODE_CHANGED, f"node {name} {what}", event.now)
+        state.retained.release_taken(name)
+        for gang in state.gangs.values():
+            if gang.refusals or gang.exclusions:
+                gang.exclusions = {key: out for key, out in gang.exclusions.items() if key[1] != name}
+                gang.refusals = {key: times for key, times in gang.refusals.items() if key[1] != name}
+        if state.ledger.on_node(name) and _moved(before, state.ledger.nodes.get(name)):
+            # Where members run, its labels and links bear on the places of the others, however full it is.
+            planning.capacity_freed(state, anywhere=True)
+
+    def report_problems(self, node: Node) -> None:
+        """Report on the node, once for each change, what cannot be read of it and which pods run on broken
+        GPUs."""
+        said = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
+        on_node = self._state.ledger.on_node(node.name).items()
+        if uids := [uid for uid, usage in on_node if usage.gpus & node.unhealthy]:
+            pods = [self._state.roster.pods.get(uid) for uid in uids]
+            names = sorted(f"{pod.namespace}/{pod.name}" if pod else "a pod that is not ours" for pod in pods)
+            said.insert(0, unhealthy_sentence(node.unhealthy, names))
+        message = "; ".join(said)
+        if self._state.active and self._problems.get(node.name, "") != message:
+            self._problems[node.name] = message
+            if message:
+                self._state.publisher.instruct(
+                    EmitEvent("default", ((node.name, node.name),), EventReason.INVALID, message, "Node")
+                )
+
+    def taken_on(self, nodes: tuple[str, ...], now: float) -> None:
+        """Void plans on nodes where others took reserved capacity, until what is left fits."""
+        for name in nodes:
+            self._state.retained.release_taken(name)
+            for gang in self._planned_on(name):
+                if gang.holds and not plans.plan_still_fits(self._state, gang):
+                    why = f"others took what it was to have on node {name}"
+                    plans.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
+
+    def _planned_on(self, node: str) -> list[Gang]:
+        """Return the gangs with a plan on the node that is not permitted yet."""
+        keys = {
+            self._gang_of(uid) for uid in self._state.ledger.on_node(node) if uid in self._state.ledger.held
+        }
+        gangs = (self._state.gangs[key] for key in sorted(keys) if key)
+        return [gang for gang in gangs if gang.phase in (Phase.PLANNED, Phase.RESERVING)]
+
+
+def _moved(before: Node | None, after: Node | None) -> bool:
+    """Return whether the node is in another part of the fabric than before."""
+    if before is None or after is None:
+        return before is not after
+    return (before.labels, before.topology) != (after.labels, after.topology)
+
+
+def _bears_on_constraints(before: Node | None, after: Node | None) -> bool:
+    """Return whether the node's change may move domains of constraints, or change which nodes count."""
+    if before is None or after is None:
+        return before is not after
+    facts = [(node.labels, node.taints, node.unschedulable) for node in (before, after)]
+    return facts[0] != facts[1]

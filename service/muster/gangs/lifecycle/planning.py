@@ -1,0 +1,240 @@
+"""Queue gangs for the planner, ask it about one gang at a time, and take its plans.
+
+Reservations begin in three places only: in `accept_plan`, with the Bindings that a new session reports, and
+where a member moves to another node. They end when the reservation is released, when an orphaned Binding is
+dropped, or when the ledger sees the pod bound.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from muster.domain.decision import Placed
+from muster.domain.pod import Batch
+from muster.domain.reasons import (
+    ClaimsMissing,
+    ClusterTooSmall,
+    MemberTooLarge,
+    RefusedEverywhere,
+    TooManyRoles,
+)
+from muster.domain.request import Request
+from muster.domain.sentences import sentence
+from muster.gangs.capacity import requests
+from muster.gangs.capacity.queueing_hints import QueueingHint
+from muster.gangs.lifecycle import refusals
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages.events import Decided
+from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Outcome, Solve
+from muster.gangs.pending.active_queue import namespace_of
+from muster.gangs.pending.in_tree import MODELLED
+from muster.gangs.record.gang import Gang, Plan, Solving, Timer, usages
+from muster.gangs.record.partial import is_partially_bound
+from muster.gangs.record.phases import Phase, Trigger
+from muster.placement.order import scheduling_order
+
+_WOKEN_AT_ONCE = 250
+"""Refused gangs that are queued again in one event: about 20 ms. The others follow in the next events."""
+_AT_ONCE = 32
+"""Gangs that are looked at in one event, at most, until one needs the planner."""
+_NEVER = {
+    cause.__name__
+    for cause in (MemberTooLarge, ClusterTooSmall, ClaimsMissing, RefusedEverywhere, TooManyRoles)
+}
+"""Kinds of causes that no pod that ends can change."""
+
+
+def enqueue(state: State, gang: Gang) -> None:
+    """Queue the gang for the planner, with a new generation."""
+    gang.generation = next(state.numbers)
+    gang.plan, gang.lost = None, ""
+    enqueue_again(state, gang)
+
+
+def enqueue_again(state: State, gang: Gang) -> None:
+    """Give the gang a place in the queue, with the generation that it has."""
+    partial = is_partially_bound(gang)
+    state.queue.wait(gang, partial, first=partial and state.retained.covers(gang))
+
+
+def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
+    """Go on with a gang for which in-tree plugins have answered. `changed`: the answers are new."""
+    if changed:
+        gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.plugin in MODELLED}
+    if gang.timers.pop(Timer.IN_TREE, None) is not None:
+        enqueue_again(state, gang)
+    elif changed and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
+        replan(state, gang, Trigger.FREED)
+
+
+def replan(state: State, gang: Gang, trigger: Trigger) -> None:
+    """Queue an unplaceable gang again, or one whose answer came too late."""
+    gang.overtaken = trigger is Trigger.OUTDATED
+    state.go(gang, trigger)
+    enqueue(state, gang)
+
+
+def pause_planning(state: State, gang: Gang, now: float) -> None:
+    """Let other gangs have the planner: the cluster changed under this gang's answers twice in a row."""
+    state.go(gang, Trigger.OVERTAKEN)
+    state.timers.set(gang, now + state.settings.recheck_s)
+
+
+def capacity_freed(state: State, anywhere: bool = False) -> None:
+    """Find the refused gangs that the nodes that gained may help, to be queued again.
+
+    `anywhere`: any node may have gained.
+    """
+    update_at = state.now + state.settings.numbers_s
+    marks = state.ledger.existing_pods.take_marks()
+    woken = state.queue.freed(state.ledger.take_gained(), marks, anywhere, update_at)
+    state.to_wake |= dict.fromkeys(woken)
+
+
+def _requeue_woken(state: State) -> None:
+    """Queue the gangs that a change may help, at most a fixed number in one event.
+
+    The bound keeps the event loop free. The planner is asked only after all of them are queued, so that their
+    order holds.
+    """
+    for _ in range(min(_WOKEN_AT_ONCE, len(state.to_wake))):
+        key = next(iter(state.to_wake))
+        del state.to_wake[key]
+        gang = state.gangs.get(key)
+        if gang is None or gang.phase is not Phase.UNPLACEABLE:
+            continue  # it was planned again meanwhile, for another reason
+        if Timer.RECOUNT not in gang.timers:  # else it is planned again soon, once it is counted
+            replan(state, gang, Trigger.FREED)
+
+
+def _ask_planner(state: State) -> None:
+    """Ask the planner about the next gang, if it is idle.
+
+    There is one question at a time, because the next snapshot must hold what the plan before it reserved.
+    """
+    _requeue_woken(state)
+    if state.solving is not None:
+        if state.queue.waiting and state.turns.late(state.now):
+            state.publisher.instruct(EndSolve(state.solving.gang, state.solving.generation))
+        return
+    if state.to_wake or not state.active or state.interrupted:
+        return
+    for _ in range(_AT_ONCE):
+        gang = _next_gang(state)
+        if gang is None or (not _ask_in_tree(state, gang) and _solve(state, gang)):
+            return
+    state.queue.update_at = state.now  # a Tick goes on: one event must not take long
+
+
+def _next_gang(state: State) -> Gang | None:
+    """Return the gang to plan now, or None.
+
+    While many planned members still wait for the shim, only partially bound gangs are planned. A plan made
+    too early stands on old facts and its deadline runs; but the grace of a partially bound gang runs too.
+    """
+    far_ahead = sum(state.ahead.values()) >= state.settings.ahead
+    key = state.queue.next(far_ahead, state.turns.resting(state.now))
+    while key is None and not far_ahead and (old := state.queue.next_to_update()) is not None:
+        gang = state.gangs.get(old)
+        if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
+            replan(state, gang, Trigger.FREED)
+            key = state.queue.next()
+    return state.gangs[key] if key is not None else None
+
+
+def _ask_in_tree(state: State, gang: Gang) -> bool:
+    """Ask in-tree plugins about the gang if it needs that; return whether it must wait for their answers."""
+    state.fresh(gang)
+    question = state.in_tree.ask(gang, state.now + state.settings.answers_s)
+    if question is not None:
+        state.publisher.instruct(question)
+    until = state.in_tree.awaits(gang.key)
+    if until <= state.now:
+        return False
+    state.timers.set(gang, until, Timer.IN_TREE)
+    return True
+
+
+def _solve(state: State, gang: Gang) -> bool:
+    """Ask the planner about the gang.
+
+    Return False if the gang was refused without asking, because of what in-tree plugins answered.
+    """
+    request = requests.request(state.fresh(gang), state.ledger, state.roster.policies)
+    snapshot = state.open_to(gang)
+    causes = state.in_tree.causes(gang, request)
+    request = state.in_tree.refine(gang.key, request)
+    gang.arrived = None
+    watched = requests.watched(gang.group, state.ledger) if request.constraints else None
+    gang.needs = QueueingHint.of(request, watched)
+    state.in_tree.used(gang.key)
+    if causes:
+        refusals.refuse(state, gang, causes, sentence(causes), state.now)
+        return False
+    excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in gang.group.unbound})
+    state.solving = Solving(gang.key, gang.generation, request, snapshot)
+    state.queue.asked()
+    state.turns.began(namespace_of(gang.key), state.now, state.settings.patience_s, gang.ended)
+    state.publisher.instruct(Solve(gang.key, gang.generation, request, snapshot, excluded))
+    return True
+
+
+def take_instructions(state: State) -> list[Instruction]:
+    """Return the instructions so far, with the next Solve if the planner is idle.
+
+    Capacity that came free since the last call is looked at here, whatever freed it.
+    """
+    if state.ledger.gained or state.ledger.existing_pods.marks:
+        capacity_freed(state)
+    _ask_planner(state)
+    return state.publisher.take()
+
+
+def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, event: Decided) -> None:
+    """Reserve what the planner chose, and send the plan to the shim."""
+    there = {pod.uid: pod for pod in gang.group.unbound}
+    pods = {member.uid: there[member.uid] for member in placed.members}
+    order = scheduling_order(solving.request, placed, solving.snapshot)
+    batch = _batch(state, gang, len(order), solving.request.min_member)
+    gang.plan = Plan(gang.generation, solving.request, placed, pods, order, batch, event.trace_id)
+    gang.reason, gang.ended, gang.pause_s = "", 0, 0.0
+    state.ledger.hold(usages(placed, pods))
+    state.go(gang, Trigger.PLACED)
+    gang.retained -= pods.keys()
+    state.retained.release(gang, gang.retained)
+    state.timers.set(gang, event.now + state.settings.plan_for(len(order)))
+    required = min(solving.request.min_member, len(order))
+    state.publisher.push(gang, gang.generation, Outcome.PLANNED, gang.plan.members, required=required)
+
+
+def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
+    """Return what each Binding records about this plan of `planned` members, of which `least` must fit.
+
+    A later service reads it to tell whether a crash split the gang. Pods that bear the gang's name and were
+    not counted yet are recorded as left out, so that an uncertain case never looks split.
+    """
+    bound = len(gang.group.bound)
+    return Batch(
+        needed=0 if bound and gang.was_complete else bound + least,
+        left_out=max(0, state.roster.size(gang.name) - bound - planned),
+        newest=max(pod.created for pod in gang.group.unbound),
+    )
+
+
+def review_backfill(state: State, now: float) -> None:
+    """Decide which gang has the backfill reservation from now on, and tell the gangs concerned."""
+    ended, given = state.backfill.look(now, partial(_request_for_backfill, state))
+    if (gang := state.gangs.get(ended)) is not None and gang.phase is Phase.UNPLACEABLE:
+        replan(state, gang, Trigger.FREED)
+    if (gang := state.gangs.get(given)) is not None and gang.phase is Phase.UNPLACEABLE:
+        kinds, text = (*gang.kinds, "earmark"), f"{gang.reason}. {state.backfill_reservation}"
+        state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
+
+
+def _request_for_backfill(state: State, key: str) -> Request | None:
+    """Return the gang's request; None if it can never fit, or if no pod of it waits."""
+    gang = state.gangs[key]
+    if _NEVER & set(gang.kinds):
+        return None
+    group = state.fresh(gang)
+    return requests.request(group, state.ledger, state.roster.policies) if group.unbound else None

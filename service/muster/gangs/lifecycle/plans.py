@@ -1,0 +1,59 @@
+"""Withdraw plans, and keep them while members reserve."""
+
+from __future__ import annotations
+
+from muster.gangs.capacity.ledger import fits
+from muster.gangs.lifecycle import reconciliation
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages.instructions import EventReason
+from muster.gangs.record.gang import Gang, usages
+from muster.gangs.record.partial import is_partially_bound
+from muster.gangs.record.phases import Trigger, after
+from muster.gangs.reporting.publisher import short
+
+
+def withdraw(
+    state: State,
+    gang: Gang,
+    trigger: Trigger,
+    why: str,
+    now: float,
+    pause: bool = False,
+    learnt: bool = False,
+    pause_s: float = 0.0,
+) -> None:
+    """Void the plan, release what it holds, and plan the gang again.
+
+    The gang is planned at once if something was `learnt` that no later plan repeats, and a few times in a row
+    otherwise. After that, or with `pause`, it waits for a back-off. `pause_s` is a fixed pause in seconds.
+    """
+    why, silent = short(why), trigger is Trigger.SESSION_OVER
+    held = gang.reserved
+    state.void(gang, trigger, why, silent)
+    if not silent:
+        gang.attempts += not learnt
+        state.publisher.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
+    state.fresh(gang)
+    if is_partially_bound(gang):
+        state.retained.keep(gang, held)
+        for node in sorted({usage.node for usage in state.retained.places(gang)}):
+            state.retained.release_taken(node)
+    else:
+        state.retained.release(gang, held | gang.retained)
+    if pause_s:
+        state.timers.set(gang, now + pause_s)
+    elif pause or (not learnt and gang.attempts > state.settings.prompt_retries):
+        state.timers.set(gang, now + state.settings.backoff(gang.attempts))
+    else:
+        reconciliation.reconcile(state, gang, now)
+
+
+def member_reserved(state: State, gang: Gang) -> None:
+    """Move a planned gang on: its first member reserves. The plan's deadline stays."""
+    gang.phase = after(gang.phase, Trigger.RESERVED)
+
+
+def plan_still_fits(state: State, gang: Gang) -> bool:
+    """Return whether everything that the plan takes is still free for it."""
+    plan = gang.plan
+    return plan is not None and fits(state.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))

@@ -1,0 +1,80 @@
+"""Decide what a gang does next from its members alone."""
+
+from __future__ import annotations
+
+import math
+
+from muster.domain.sentences import sentence
+from muster.gangs.lifecycle import eviction, inflight, planning, refusals
+from muster.gangs.lifecycle.state import State
+from muster.gangs.membership.roster import Group
+from muster.gangs.messages.instructions import EventReason
+from muster.gangs.record.gang import Gang, Timer
+from muster.gangs.record.partial import is_partially_bound
+from muster.gangs.record.phases import Phase, Trigger
+
+
+def reconcile(state: State, gang: Gang, now: float) -> None:
+    """Move the gang to the phase that its members call for, once none of its Bindings is under way."""
+    group = state.fresh(gang)
+    eviction.note_partially_bound(state, gang, now)
+    if gang.phase is Phase.GIVEN_UP and group.bound and gang.evicting:
+        eviction.evict(state, gang, now)
+    else:
+        _reconcile_members(state, gang, group, now)
+    state.fresh(gang)  # what is still stale is looked at again, in whatever phase it is now
+
+
+def _reconcile_members(state: State, gang: Gang, group: Group, now: float) -> None:
+    """Move a gang that is not given up to the phase that its members call for."""
+    if gang.phase is Phase.COLLECTING and gang.arrived is None:
+        note_arrival(state, gang, now)  # what it waited for has come
+    if not is_partially_bound(gang):
+        state.retained.release(gang, gang.retained)
+    mine = state.orphans.keys() & {pod.uid for pod in group.unbound} if state.orphans else ()
+    if mine:
+        for uid in sorted(mine):
+            inflight.add_binding_in_flight(state, gang, uid, state.orphans.pop(uid))
+        inflight.all_bindings_known(state, gang)
+        return
+    if not group.unbound:
+        state.go(gang, Trigger.ALL_BOUND)
+        gang.attempts, gang.reason, gang.announced, gang.arrived = 0, "", None, None
+        state.publisher.forget(gang)
+        gang.refusals, gang.exclusions = {}, {}
+        if is_partially_bound(gang) and group.waits_for is not None:
+            gang.reason = sentence((group.waits_for,))
+    elif group.causes:
+        state.go(gang, Trigger.ILL_FORMED)
+        kinds = tuple(map(refusals.kind, group.causes))
+        state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes), now)
+    elif group.waits_for is not None:
+        state.go(gang, Trigger.MEMBERS_MISSING)
+        gang.reason, gang.arrived = sentence((group.waits_for,)), None
+        state.publisher.withdraw_verdict(gang)
+        state.timers.set(gang, now + state.settings.waiting_s)
+    elif (until := _expect_more_until(state, gang)) > now:
+        state.go(gang, Trigger.IN_MOTION)
+        gang.reason = ""
+        state.timers.set(gang, until, Timer.RECOUNT)
+    else:
+        state.go(gang, Trigger.COMPLETE)
+        gang.overtaken = False
+        gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.until > now}
+        planning.enqueue(state, gang)
+
+
+def note_arrival(state: State, gang: Gang, now: float) -> None:
+    """Note that a pod came or went since the planner was last asked."""
+    gang.arrived = (gang.arrived[0] if gang.arrived else now, now)
+
+
+def _expect_more_until(state: State, gang: Gang) -> float:
+    """Return until when more pods are expected; -inf if the gang need not wait for them.
+
+    A partially bound gang does not wait for more pods.
+    """
+    open_ended = gang.group.elastic or gang.group.ambiguous
+    if gang.arrived is None or not open_ended or is_partially_bound(gang):
+        return -math.inf
+    return state.settings.settled(gang.arrived)

@@ -1,0 +1,125 @@
+"""Refuse gangs that do not fit, and say why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from muster.domain.pod import Pod
+from muster.domain.reasons import (
+    BadValue,
+    Cause,
+    MembersDisagree,
+)
+from muster.gangs.capacity import requests
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages.calls import GivenBack
+from muster.gangs.messages.instructions import EventReason
+from muster.gangs.record.gang import Exclusion, Gang
+from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.reporting.publisher import Kinds
+
+_PROMPT = 16
+"""Nodes that are tried one after another without a pause, as plugins refuse them."""
+
+
+def _refuse_as_unplaceable(
+    state: State, gang: Gang, kinds: Kinds, text: str, now: float, again_at: float = math.inf
+) -> None:
+    """Refuse the gang. Its pods pass PreEnqueue once, so that kube-scheduler shows the reason on each of
+    them.
+
+    `again_at`: when the gang is planned again although nothing changes.
+    """
+    state.go(gang, Trigger.NOTHING_FITS)
+    state.queue.refused(gang)
+    if gang.exclusions:
+        text, kinds = f"{text}. {_left_out(gang)}", (*kinds, "left out")
+        # All other nodes have been tried by now.
+        for pair, out in gang.exclusions.items():
+            if out.until == math.inf:
+                ends = out.since + state.settings.exclusion(gang.refusals[pair])
+                until = max(ends, now + state.settings.exclusion_first_s)
+                gang.exclusions[pair] = replace(out, until=until)
+        # An exclusion may have ended while the gang waited for the planner.
+        again_at = max(now, min(again_at, *(out.until for out in gang.exclusions.values())))
+    if again_at < math.inf:
+        state.timers.set(gang, again_at)
+    state.backfill.waits(gang, now)
+    if state.backfill_reservation is not None and state.backfill_reservation.gang == gang.key:
+        kinds, text = (*kinds, "earmark"), f"{text}. {state.backfill_reservation}"
+    state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
+
+
+def refuse(state: State, gang: Gang, causes: Iterable[Cause], text: str, now: float) -> None:
+    """Refuse the gang with the planner's causes."""
+    _refuse_as_unplaceable(state, gang, tuple(map(kind, causes)), text, now)
+
+
+def planner_was_ended(state: State, gang: Gang, text: str, now: float, took_s: float) -> None:
+    """Refuse a gang whose planning was stopped by a limit.
+
+    It is planned again after a pause that grows each time. Capacity that comes free does not end the pause:
+    that happens all the time.
+    """
+    gang.ended += 1
+    gang.pause_s = state.settings.pause(gang.pause_s, took_s)
+    _refuse_as_unplaceable(state, gang, ("not decided",), text, now, now + gang.pause_s)
+    state.queue.leave(gang)
+
+
+def refuse_undecided(state: State, gang: Gang, text: str, now: float) -> None:
+    """Refuse a gang that the planner could not decide; plan it again after a pause that grows each time."""
+    gang.attempts += 1
+    again_at = now + state.settings.backoff(gang.attempts)
+    _refuse_as_unplaceable(state, gang, ("not decided",), text, now, again_at)
+
+
+def exclude_node(state: State, gang: Gang, pod: Pod, back: GivenBack, now: float) -> bool:
+    """Exclude the node for pods that ask for the same as this member; return whether that is new.
+
+    The exclusion lasts until all other nodes were tried, and then for a time that grows with each refusal.
+    """
+    pair = (requests.asks(pod), back.node)
+    gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
+    gang.exclusions[pair] = Exclusion(now, back.plugin, back.message)
+    return gang.refusals[pair] == 1
+
+
+def pause_between_nodes(state: State, gang: Gang) -> float:
+    """Return how many seconds to wait before the next node is tried: 0 at first, then longer each time."""
+    tried = sum(gang.refusals.values())
+    return 0.0 if tried <= _PROMPT else state.settings.backoff(1 + tried // (4 * _PROMPT))
+
+
+def refresh_refusal(state: State, gang: Gang, now: float) -> None:
+    """Report the refusal again, because its numbers have changed."""
+    if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
+        event = EventReason.INVALID if gang.phase is Phase.INVALID else EventReason.UNPLACEABLE
+        state.publisher.refuse(gang, event, gang.kinds, gang.reason, now)
+
+
+def _left_out(gang: Gang) -> str:
+    """Return a sentence on the nodes that plugins refused: which, how many, and why."""
+    nodes: dict[tuple[str, str], set[str]] = {}
+    for (_, node), out in gang.exclusions.items():
+        nodes.setdefault((out.plugin, out.message[:80]), set()).add(node)
+    told = [
+        f"{min(found) if len(found) == 1 else f'{len(found)} nodes'} ({plugin}: {why})"
+        for (plugin, why), found in sorted(nodes.items(), key=lambda each: (-len(each[1]), each[0]))
+    ]
+    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    return f"Left out for a while: {', '.join(told[:3])}{more}"
+
+
+def kind(cause: Cause) -> str:
+    """Return what a cause says apart from its numbers and the places where they were counted."""
+    name = type(cause).__name__
+    match cause:
+        case BadValue():
+            return f"{name} {cause.field} {cause.value}"
+        case MembersDisagree():
+            return f"{name} {cause.field}"
+        case _:
+            return name

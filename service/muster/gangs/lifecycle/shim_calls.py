@@ -1,0 +1,229 @@
+"""Answer the shim's calls from the plan. Each call is checked against the current plan first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.domain import allocation
+from muster.domain.decision import Placed
+from muster.domain.pod import Pod
+from muster.domain.sentences import placed_sentence
+from muster.gangs.capacity.ledger import fits
+from muster.gangs.capacity.requests import asks
+from muster.gangs.lifecycle import bindings, inflight, planning, plans, refusals
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages.calls import (
+    BindingFate,
+    FilterAnswer,
+    GivenBack,
+    InTreeReport,
+    PermitAnswer,
+    PlanRef,
+    ReserveAnswer,
+    ScoreAnswer,
+    StaleError,
+)
+from muster.gangs.messages.instructions import EventReason, Outcome
+from muster.gangs.record.gang import Gang, Plan, usages
+from muster.gangs.record.phases import Phase, Trigger
+from muster.placement import moves
+from muster.placement.cluster.candidates import profile_refusal
+
+
+def filter_(state: State, ref: PlanRef) -> FilterAnswer:
+    """Return the candidates of each member, the planned node first; for a refused gang, the reason."""
+    gang = _current(state, ref)
+    plan = gang.plan
+    if plan is None:
+        return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
+    if plan.filter_answer is None:
+        snapshot = state.open_to(gang)
+        excluded = state.excluded(gang, plan.request.roles, plan.pods)
+        found = moves.alternates(
+            snapshot, plan.request, plan.placed, limit=state.settings.alternates, excluded=excluded
+        )
+        nodes = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
+        plan.filter_answer = FilterAnswer(tuple(nodes[uid] for uid in plan.order))
+        plan.annotations = _annotations(state, plan)  # now: at Permit the whole gang waits
+    return plan.filter_answer
+
+
+def score(state: State, ref: PlanRef) -> ScoreAnswer:
+    """Return scores: 100 for the planned node, and less for each later candidate."""
+    answer = filter_(state, ref)
+    return ScoreAnswer(
+        tuple(tuple(max(1, 100 - 10 * rank) for rank in range(len(nodes))) for nodes in answer.candidates)
+    )
+
+
+def reserve(state: State, now: float, ref: PlanRef, member: int, node: str) -> ReserveAnswer:
+    """Claim the plan for a member on a node. If that is another node than planned, move the member if the
+    plan stays whole."""
+    gang, plan, uid = _planned(state, ref, member)
+    at_home = plan.places[uid].node == node
+    if gang.phase is Phase.PERMITTED:
+        return ReserveAnswer(at_home, "" if at_home else "the gang is permitted already, with another node")
+    excluded = (asks(plan.pods[uid]), node) in gang.exclusions
+    moved = plan.placed if at_home else None if excluded else _moved(state, gang, plan, uid, node)
+    if moved is None:
+        name = plan.pods[uid].name
+        return ReserveAnswer(False, f"node {node} would not keep the gang's plan whole for pod {name}")
+    if gang.phase is Phase.PLANNED:
+        plans.member_reserved(state, gang)
+    if not at_home:
+        plan.placed, plan.annotations = moved, None
+        state.ledger.hold(usages(moved, plan.pods))
+    return ReserveAnswer(True)
+
+
+def permit(state: State, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer:
+    """Let the gang go. Return the same answer if it is asked again.
+
+    A change of a member or node withdraws the plan, so the call is stale then. The plan's nodes and capacity
+    are checked once more: after Permit nothing takes a pod back from a node that is gone.
+    """
+    gang = _current(state, ref)
+    plan = gang.plan
+    if plan is None:
+        return PermitAnswer(False, gang.reason)
+    if plan.permit_answer is not None:
+        left = min(gang.awaited.values(), default=now) - now
+        return replace(plan.permit_answer, bind_within_s=max(0.0, left))
+    if gang.phase is not Phase.RESERVING:
+        return PermitAnswer(False, f"no member has reserved: the gang is {gang.phase}")
+    why = _refusing_node(state, plan)
+    if why or not plans.plan_still_fits(state, gang):
+        why = why or "others took what it was to have"
+        plans.withdraw(state, gang, Trigger.NODE_CHANGED, why, now)
+        return PermitAnswer(False, why)
+    written = plan.annotations or _annotations(state, plan)
+    plan.permit_answer = PermitAnswer(
+        True,
+        bind_within_s=state.settings.bind_for(len(plan.order)),
+        annotations=tuple(allocation.timed(values, wall_ns) for values in written),
+    )
+    bindings.gang_permitted(state, gang, now)
+    # Of an elastic gang others may be left, which are not placed.
+    state.publisher.emit(gang, EventReason.PLACED, placed_sentence(plan.placed, plan.request), plan.members)
+    return plan.permit_answer
+
+
+def unreserve(state: State, now: float, ref: PlanRef, back: GivenBack) -> None:
+    """Take back a member that does not go where it was planned.
+
+    Before Permit the plan is void. After Permit other members may be on their way. This member's place is
+    freed, or retained if its Binding may have arrived. The gang is planned again once the others are settled.
+    """
+    if ref.epoch == state.epoch and back.uid in state.orphans:
+        if back.fate is not BindingFate.UNKNOWN:
+            inflight.drop_orphan(state, back.uid)
+        return
+    gang, pod = _given_back(state, ref, back)
+    uid, name = pod.uid, pod.name
+    why, learnt = f"pod {name} was given back", False
+    if back.plugin:
+        learnt = refusals.exclude_node(state, gang, pod, back, now)
+        state.in_tree.refused(gang, back.plugin)
+        why = f"node {back.node} was refused to pod {name} by {back.plugin}"
+    if back.message:
+        why = f"{why}: {back.message}"
+    if gang.phase in (Phase.PLANNED, Phase.RESERVING):
+        trigger = Trigger.NODE_REFUSED if back.plugin else Trigger.GIVEN_BACK
+        pause_s = refusals.pause_between_nodes(state, gang) if learnt else 0.0
+        plans.withdraw(state, gang, trigger, why, now, pause=not back.plugin, learnt=learnt, pause_s=pause_s)
+    elif gang.phase is Phase.PERMITTED and uid in gang.awaited:
+        if back.fate is BindingFate.UNKNOWN:
+            gang.awaited[uid] = now + state.settings.session_s
+            state.timers.set(gang, min(gang.awaited.values()))
+            return
+        bindings.member_given_back(state, gang, uid, why, now)
+
+
+def in_tree(state: State, report: InTreeReport) -> None:
+    """Take in what in-tree plugins answer for a gang.
+
+    Raises:
+        StaleError: the epoch is not the current one, or no such question is open.
+    """
+    gang = state.gangs.get(report.gang)
+    if gang is None or report.epoch != state.epoch:
+        raise StaleError(f"gang {report.gang}: epoch {report.epoch} is not current, or the gang is gone")
+    planning.in_tree_answered(state, gang, state.in_tree.take(report))
+
+
+def _current(state: State, ref: PlanRef) -> Gang:
+    """Return the gang of a call.
+
+    Raises:
+        StaleError: epoch or generation is not current.
+    """
+    gang = state.gangs.get(ref.gang)
+    verdict = gang.verdict if gang is not None else None
+    if (
+        gang is None
+        or verdict is None
+        or ref.epoch != state.epoch
+        or ref.generation != verdict.generation
+        or verdict.outcome is Outcome.WITHDRAWN
+        or (verdict.outcome is Outcome.PLANNED and gang.plan is None)
+    ):
+        raise StaleError(f"gang {ref.gang}: epoch {ref.epoch}, generation {ref.generation} is not current")
+    return gang
+
+
+def _planned(state: State, ref: PlanRef, member: int) -> tuple[Gang, Plan, str]:
+    """Return the gang, its plan, and the UID of the member with this index."""
+    gang = _current(state, ref)
+    if gang.plan is None or not 0 <= member < len(gang.plan.order):
+        raise StaleError(f"gang {ref.gang}: its current verdict plans no member {member}")
+    return gang, gang.plan, gang.plan.order[member]
+
+
+def _given_back(state: State, ref: PlanRef, back: GivenBack) -> tuple[Gang, Pod]:
+    """Return the gang and the member, which may be gone.
+
+    A session that started while Bindings were under way has no verdict of the gang: its shim names the pod.
+    """
+    gang = state.gangs.get(ref.gang)
+    if gang is not None and ref.epoch == state.epoch and gang.verdict is None and back.uid in gang.awaited:
+        return gang, state.roster.pods[back.uid]
+    gang, plan, uid = _planned(state, ref, back.member)
+    return gang, plan.pods[uid]
+
+
+def _moved(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed | None:
+    """Return the plan with this member on that node and all others unmoved; None if that is not possible."""
+    snapshot = state.open_to(gang)
+    moved = moves.move(snapshot, plan.request, plan.placed, uid, node)
+    if moved is None:
+        return None
+    places = plan.places
+    stays = all(
+        place.node == (node if place.uid == uid else places[place.uid].node) for place in moved.members
+    )
+    whole = {place.uid for place in moved.members} == set(places)
+    return moved if stays and whole and fits(snapshot, usages(moved, plan.pods)) else None
+
+
+def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
+    """Return what each member's Binding carries, except for the time."""
+    places, nodes = plan.places, state.ledger.nodes
+    decision = allocation.write_decision(plan.placed, plan.batch, plan.trace_id)
+    return tuple(
+        allocation.write(
+            plan.pods[uid], places[uid], plan.generation, decision, nodes[places[uid].node].gpu_memory
+        )
+        for uid in plan.order
+    )
+
+
+def _refusing_node(state: State, plan: Plan) -> str:
+    """Return which planned node is gone, not ready or closed to its members; "" if none is."""
+    roles = {role.name: role for role in plan.request.roles}
+    for name, role in sorted({(place.node, place.role) for place in plan.placed.members}):
+        node = state.ledger.nodes.get(name)
+        if node is None:
+            return f"node {name} is gone"
+        if (by := profile_refusal(node, roles[role])) is not None:
+            return f"node {name} can't take pods now: {by}"
+    return ""

@@ -1,0 +1,145 @@
+"""Everything the service knows about the gangs of a cluster, and the moves between their phases."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+from muster.domain.pod import Pod
+from muster.domain.request import Role
+from muster.domain.snapshot import Snapshot
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.membership.roster import Group, Roster
+from muster.gangs.messages.settings import Settings
+from muster.gangs.pending.in_tree import InTree
+from muster.gangs.pending.planner_share import PlannerShare
+from muster.gangs.pending.scheduling_queue import SchedulingQueue
+from muster.gangs.record.gang import Gang, Solving, Timer
+from muster.gangs.record.phases import Phase, Trigger, after
+from muster.gangs.record.timers import Timers
+from muster.gangs.reporting.publisher import Publisher
+from muster.gangs.reservations.backfill import Backfill, BackfillReservation, hidden_by
+from muster.gangs.reservations.retained import Retained
+from muster.placement.exclusions import ByRole
+
+_WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
+"""Phases in which a refused gang still waits."""
+
+
+class State:
+    """Hold all gangs, the capacity that they hold, and the instructions for the adapters.
+
+    The other modules of this folder are functions on it. One thread uses it: nothing here is thread-safe.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.roster = Roster()
+        self.ledger = Ledger()
+        self.gangs: dict[str, Gang] = {}
+        self.now = 0.0
+        """Time of the event or call that is being handled, in seconds of the events' clock."""
+        self.epoch: int | None = None
+        self.synced = False
+        self.interrupted = False
+        self.solving: Solving | None = None
+        self.numbers = itertools.count(1)
+        """Generations: numbers of plans and refusals, over all gangs."""
+        self.timers = Timers(self.gangs, lambda: self.now)
+        self.publisher = Publisher(settings, self.timers, self.numbers, lambda: self.active)
+        self.queue = SchedulingQueue(self.ledger)
+        self.to_wake: dict[str, None] = {}
+        """Keys of refused gangs that a change may help and that are not queued again yet, in order."""
+        self.retained = Retained(self.gangs, self.ledger)
+        self.turns = PlannerShare()
+        self.backfill = Backfill(settings, self.ledger)
+        self.in_tree = InTree()
+        self.ahead: dict[str, int] = {}
+        """Key of each gang that is planned and not permitted yet → number of its members."""
+        self.orphans: dict[str, float] = {}
+        """Bindings that may be under way and that no permitted gang waits for: pod UID → when to give it up.
+        """
+
+    @property
+    def active(self) -> bool:
+        """Return whether instructions are sent: the cluster is known and a shim is connected."""
+        return self.synced and self.epoch is not None
+
+    @property
+    def backfill_reservation(self) -> BackfillReservation | None:
+        """Return the current backfill reservation, or None."""
+        return self.backfill.current
+
+    def fresh(self, gang: Gang) -> Group:
+        """Return the gang's group, counted again if it is stale.
+
+        If the gang's owners belong to another gang by now, return the old group. The timer that is set then
+        has all gangs of the name looked at.
+        """
+        group = self.counted(gang)
+        if group is None:
+            self.timers.set(gang, self.now, Timer.RECOUNT)
+        return group or gang.group
+
+    def counted(self, gang: Gang) -> Group | None:
+        """Return the gang's group, counted again if it is stale; None if its owners belong to another gang by
+        now."""
+        if gang.stale:
+            # The key alone will not do: it does not tell that some pods have no owner.
+            groups = {(group.gang.key, group.owners): group for group in self.roster.groups(gang.name)}
+            same = groups.get((gang.key, gang.group.owners))
+            if same is None:
+                return None
+            gang.group, gang.stale, gang.landed = same, False, 0
+        return gang.group
+
+    def go(self, gang: Gang, trigger: Trigger) -> None:
+        """Move the gang to its next phase, and drop the timers of the phase before.
+
+        Raises:
+            ImpossibleTransitionError: the trigger cannot come in the gang's phase.
+        """
+        gang.phase = after(gang.phase, trigger)
+        self.roster.touched.add(gang.name[:3])
+        gang.timers.pop(Timer.PHASE, None)
+        if not gang.stale:  # else nobody would look any more at what has changed
+            gang.timers.pop(Timer.RECOUNT, None)
+        gang.timers.pop(Timer.IN_TREE, None)
+        if gang.phase is not Phase.PERMITTED:
+            gang.awaited = {}
+        if gang.phase is Phase.PLANNED and gang.plan is not None:
+            self.ahead[gang.key] = len(gang.plan.order)
+        else:
+            self.ahead.pop(gang.key, None)
+        self.queue.leave(gang)
+        if gang.phase not in _WAITING:
+            self.backfill.leaves(gang, self.now)
+
+    def void(self, gang: Gang, trigger: Trigger, why: str, silent: bool = False) -> None:
+        """Drop the gang's plan. Unless `silent`, the shim is told to hold the pods again."""
+        self.go(gang, trigger)
+        gang.plan, gang.reason, gang.lost = None, why, ""
+        if not silent:
+            self.publisher.withdraw_verdict(gang)
+
+    def open_to(self, gang: Gang) -> Snapshot:
+        """Return the cluster as this gang may use it.
+
+        What the gang holds itself counts as free. What is retained or reserved for another gang does not.
+        """
+        own = gang.retained | gang.reserved
+        snapshot = self.ledger.without(own) if own else self.ledger.snapshot()
+        if self.backfill_reservation is None or not self.backfill_reservation.hides_from(gang):
+            return snapshot
+        return hidden_by(self.backfill_reservation, snapshot)
+
+    def excluded(self, gang: Gang, roles: Iterable[Role], pods: Mapping[str, Pod]) -> ByRole:
+        """Return (role, node) → the plugin that refuses the pair, from in-tree answers and late refusals."""
+        roles = tuple(roles)
+        found = self.in_tree.excluded(gang.key, roles, self.ledger.nodes)
+        late: dict[str, dict[str, str]] = {}
+        for (role, node), by in gang.excluded(roles, pods).items():
+            late.setdefault(role, {})[node] = by
+        for role, nodes in late.items():
+            found[role] = {**found.get(role, {}), **nodes}
+        return ByRole(found)

@@ -1,0 +1,48 @@
+"""What happens to a gang when one of its timers expires."""
+
+from __future__ import annotations
+
+from muster.gangs.lifecycle import bindings, eviction, members, planning, plans, reconciliation, refusals
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages.instructions import EventReason
+from muster.gangs.record.gang import Gang, Timer
+from muster.gangs.record.phases import Phase, Trigger
+
+
+def due(state: State, gang: Gang, timer: Timer, now: float, same: bool) -> None:
+    """Handle an expired timer. `same`: the gang is still in the phase in which the timer was set."""
+    match timer:
+        case Timer.PARTIAL:
+            eviction.partial_grace_over(state, gang, now)
+        case Timer.REFUSAL:
+            refusals.refresh_refusal(state, gang, now)
+        case Timer.RECOUNT if same:
+            members.recount(state, gang, now)
+        case Timer.IN_TREE if same:
+            planning.enqueue_again(state, gang)
+        case Timer.PHASE if same:
+            _phase_due(state, gang, now)
+        case _:
+            pass
+
+
+def _phase_due(state: State, gang: Gang, now: float) -> None:
+    """Handle the expired timer of the gang's phase."""
+    match gang.phase:
+        case Phase.COLLECTING:
+            state.publisher.emit(gang, EventReason.WAITING, gang.reason)
+        case Phase.PLANNED | Phase.RESERVING:
+            plans.withdraw(
+                state, gang, Trigger.TOO_LATE, "its pods were not ready to bind in time", now, pause=True
+            )
+        case Phase.PERMITTED:
+            bindings.settle_bindings(state, gang, now, late=True)
+        case Phase.GIVEN_UP:
+            eviction.evict(state, gang, now, again=True)
+        case Phase.WITHDRAWN:
+            reconciliation.reconcile(state, gang, now)
+        case Phase.UNPLACEABLE:
+            gang.exclusions = {key: out for key, out in gang.exclusions.items() if out.until > now}
+            planning.replan(state, gang, Trigger.FREED)
+        case _:
+            pass

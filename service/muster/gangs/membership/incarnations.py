@@ -1,0 +1,124 @@
+"""Which owners' pods are one gang: the runs under one name.
+
+Owners are taken in the order of their oldest pods, and join one run until its count is reached; the next
+owner opens another run. So two Jobs of one gang (master and workers) are one, also when one of them has
+succeeded, and a second run under the same name is not mixed with the first, also when that has lost a pod.
+
+One owner may send several waves of pods one after another: the steps of a workflow, a Job with more
+completions than pods at a time. Each wave is a run of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from muster.domain.pod import Pod
+
+Run = dict[str, list[Pod]]
+"""The pods of a gang, by owner. A later wave of one owner has the wave's number behind the owner: `uid#2`."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """The run that owners join now, and what of its pods decides who may: an owner costs its own pods."""
+
+    pods: Run
+    count: int
+    have: int = 0
+    youngest: float = -math.inf
+    """When the first pod of its latest owner was created."""
+    done: float = math.inf
+    """When the first pod began of an owner of which all have succeeded."""
+    began: float = math.inf
+
+    def takes(self, pods: list[Pod]) -> bool:
+        """Whether an owner's pods may be of it. Where all of one owner have succeeded, the oldest pods of the
+        others were there before the first of them began."""
+        return self.have < self.count and _born(pods) < self.done and self.youngest < _all_done_since(pods)
+
+    def join(self, owner: str, pods: list[Pod]) -> None:
+        """They are of it."""
+        self.pods[owner] = pods
+        self.have += len(pods)
+        self.youngest = max(self.youngest, _born(pods))
+        self.done = min(self.done, _all_done_since(pods))
+        self.began = min(self.began, _began(pods))
+
+
+def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list[Run]:
+    """The runs of one name, oldest first. `born`: when the oldest pod of each owner was created, also where
+    that one is gone."""
+    runs: list[_Open] = []
+    left = sum(map(len, by_owner.values()))
+    for owner in sorted(by_owner, key=lambda owner: (born[owner], owner)):
+        pods, last = by_owner[owner], runs[-1] if runs else None
+        if last is None or not last.takes(pods) or (left >= last.count and born[owner] > last.began):
+            runs.append(_Open({}, max(map(_count, pods))))
+        runs[-1].join(owner, pods)
+        left -= len(pods)
+    return [wave for run in runs for wave in _waves(run.pods)]
+
+
+def _waves(run: Run) -> Iterable[Run]:
+    """Split a run of one owner into its waves.
+
+    A pod that was created after the wave had begun opens the next one in two cases. Either all of the wave
+    have succeeded, and as many pods as a gang needs have come since; with fewer, they replace what the wave
+    has lost. Or the number of members is fixed, and those that succeeded and those that are there make it up.
+    """
+    ((owner, pods), *others) = run.items()
+    if others or not owner or not any(pod.succeeded for pod in pods):
+        return [run]
+    ordered = sorted(pods, key=lambda pod: (pod.created, pod.uid))
+    waves: list[list[Pod]] = [[]]
+    succeeded, began = 0, math.inf
+    for position, pod in enumerate(ordered):
+        wave, left = waves[-1], len(ordered) - position
+        over = succeeded == len(wave) and left >= _count(pod)
+        if pod.created > began and succeeded and (over or len(wave) >= _fixed(pod)):
+            succeeded, began = 0, math.inf
+            waves.append([])
+        waves[-1].append(pod)
+        succeeded, began = succeeded + pod.succeeded, min(began, pod.started or math.inf)
+    return [{f"{owner}#{n}" if n > 1 else owner: wave} for n, wave in enumerate(waves, 1)]
+
+
+def is_ambiguous(run: Run, born: Mapping[str, float]) -> bool:
+    """Whether one of the owners came when the others ran: it replaces what the gang has lost, or its pods are
+    the first of another run. Or whether all that are there came after those that have succeeded began: they
+    too are replacements, or the first of the next wave."""
+    if len(run) > 1:
+        return max(born[owner] for owner in run) > min(map(_began, run.values()))
+    ((owner, pods),) = run.items()
+    began = _began(pod for pod in pods if not pod.present)
+    return bool(owner) and all(pod.created > began for pod in pods if pod.present)
+
+
+def _began(pods: Iterable[Pod]) -> float:
+    """When the first of them began to run. No gang begins before all are there: an owner that came later
+    replaces something, or is of another run."""
+    return min((pod.started for pod in pods if pod.started), default=math.inf)
+
+
+def _born(pods: Iterable[Pod]) -> float:
+    return min(pod.created for pod in pods)
+
+
+def _all_done_since(pods: Iterable[Pod]) -> float:
+    """When the first of them began to run, where all have succeeded; else never."""
+    return math.inf if any(pod.present for pod in pods) else min(pod.started for pod in pods)
+
+
+def _fixed(pod: Pod) -> float:
+    """Return how many members its gang has in all; infinite if that is open."""
+    claim = pod.claim
+    assert claim is not None
+    return claim.replicas or math.inf
+
+
+def _count(pod: Pod) -> int:
+    claim = pod.claim
+    assert claim is not None
+    return claim.replicas or claim.min_member or 0

@@ -1,0 +1,305 @@
+"""What the pods of a gang ask for about other pods, resolved to names of roles and nodes.
+
+The rules of the pods are `domain.peers.PeerRules`; the planner knows `domain.constraints`. All members of a
+role have the same rules and are matched by the same selectors: `Peers.kind` tells members apart for that.
+
+A gang whose pods have no such rules, and that no pod on a node repels, costs a look at each member.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.node import Node
+from muster.domain.peers import (
+    NO_PEER_RULES,
+    HostPort,
+    Labels,
+    PeerRules,
+    PeerTerm,
+    Selector,
+    SpreadTerm,
+    matches,
+)
+from muster.domain.pod import Pod
+from muster.gangs.peers.existing_pods import ExistingPods
+from muster.gangs.peers.peer_changes import PeerInterest
+
+Kind = tuple[int, ...]
+"""What members of one role have in common as to constraints; () if no constraint speaks of any member."""
+
+MAX_RULES = 64
+"""Different rules of a gang's pods. With more, its own rules are left to the in-tree plugins."""
+MAX_LOOKED_AT = 50_000
+"""Label sets of other pods that one request looks at (some 50 ms). Rules beyond that are left to the in-tree
+plugins."""
+MAX_MATCHED = 200_000
+"""Requirements of selectors that one request holds against labels of members or roles (some 80 ms). With
+more, all rules are left to the in-tree plugins."""
+
+_Roles = Mapping[str, Pod]
+"""Role → one of its members, which stands for all."""
+
+
+class Peers:
+    """Resolve the constraints of one gang.
+
+    `pods` are all its members, including bound ones. `existing_pods` are the pods on `nodes`, without the
+    members that are to be placed.
+    """
+
+    def __init__(self, pods: Collection[Pod], existing_pods: ExistingPods, nodes: Mapping[str, Node]) -> None:
+        self._neighbours = existing_pods
+        self._nodes = nodes
+        self._namespace = next((pod.namespace for pod in pods), "")
+        self._namespace_labels = existing_pods.labels_of(self._namespace)
+        # By identity: pods of one template share their rules, and a gang may have thousands of pods.
+        rules = list({id(pod.peers): pod.peers for pod in pods if pod.peers is not NO_PEER_RULES}.values())
+        self._claims = self._single_claims(pods) if any(each.volume_claims for each in rules) else frozenset()
+        own = {self._own(NO_PEER_RULES)}
+        for each in rules:
+            own.add(self._own(each))
+            if len(own) > MAX_RULES:
+                rules = []
+                break
+        numbers = {each: number for number, each in enumerate(sorted(own, key=repr))}
+        self._number = {id(each): numbers[self._own(each)] for each in rules}
+        self._terms = dict.fromkeys(term for each in rules for term in (*each.affinity, *each.anti_affinity))
+        self._spread = dict.fromkeys(term for each in rules for term in each.spread)
+        self._repelling = dict(self._terms_against(pods)) if existing_pods.repelling else {}
+        self._selectors = tuple(dict.fromkeys(self._selectors_of_members()))
+        self._keys = frozenset(each.key for selector in self._selectors for each in selector or ())
+        self._requirements = sum(len(selector or ()) + 1 for selector in self._selectors)
+        self._concerned = bool(rules or self._repelling) and self._is_affordable(self._label_sets(pods))
+        self._left = MAX_LOOKED_AT
+        self._matched: dict[Labels, tuple[bool, ...]] = {}
+
+    # --- roles --------------------------------------------------------------------------------------
+
+    def kind(self, pod: Pod) -> Kind:
+        """Return what the pod has in common with others of its role: its own rules, and which selectors
+        match it. Labels that no selector speaks of make no difference."""
+        if not self._concerned:
+            return ()
+        seen = self._seen(pod)
+        if seen not in self._matched:
+            labels = dict(seen)
+            self._matched[seen] = tuple(matches(selector, labels) for selector in self._selectors)
+        return (self._number.get(id(pod.peers), -1), *self._matched[seen])
+
+    def _seen(self, pod: Pod) -> Labels:
+        """Return those labels that selectors speak of."""
+        return tuple([pair for pair in pod.labels if pair[0] in self._keys])
+
+    def _label_sets(self, pods: Iterable[Pod]) -> int:
+        """Return how many sets of labels the selectors tell apart."""
+        return len(set(map(self._seen, pods))) if self._keys else 1
+
+    def _is_affordable(self, label_sets: int) -> bool:
+        return label_sets * self._requirements <= MAX_MATCHED
+
+    def _own(self, rules: PeerRules) -> tuple[object, ...]:
+        """Return the rules, with those claims alone that bind members to one node."""
+        claims = tuple(claim for claim in rules.volume_claims if claim in self._claims)
+        return (rules.affinity, rules.anti_affinity, rules.spread, rules.host_ports, claims)
+
+    def _selectors_of_members(self) -> Iterator[Selector]:
+        """Yield the selectors that may tell one member from another."""
+        for term in (*self._terms, *self._repelling):
+            if self._covers(term):
+                yield term.selector
+        for spread in self._spread:
+            yield spread.selector
+
+    def _terms_against(self, pods: Iterable[Pod]) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
+        """Yield the terms of pods on nodes that may repel a member, with their nodes."""
+        pairs = set[tuple[str, str]]().union(*(pod.labels for pod in pods))
+        by_term: dict[PeerTerm, frozenset[str]] = {}
+        terms = self._neighbours.repelling.against(self._namespace, self._namespace_labels, pairs)
+        for term, nodes in terms:
+            by_term[term] = by_term.get(term, frozenset()) | nodes
+        yield from by_term.items()
+
+    def _single_claims(self, pods: Iterable[Pod]) -> frozenset[str]:
+        """Return the claims that bind members to one node: another pod uses the same volume, which attaches
+        to one node alone."""
+        users = Counter(claim for pod in pods for claim in pod.peers.volume_claims)
+        return frozenset(
+            claim
+            for claim, count in users.items()
+            if self._neighbours.attaches_once(self._namespace, claim)
+            and (count > 1 or self._neighbours.with_claim(self._namespace, claim))
+        )
+
+    # --- constraints --------------------------------------------------------------------------------
+
+    def constraints(self, roles: _Roles) -> tuple[Constraint, ...]:
+        """Return the constraints on these roles: those with members that are to be placed."""
+        if not self._concerned or not roles or not self._is_affordable(len(roles)):
+            return ()
+        return (
+            *self._anti_affinity(roles),
+            *self._affinity(roles),
+            *self._spreads(roles),
+            *self._ports(roles),
+            *self._volumes(roles),
+        )
+
+    @property
+    def watched(self) -> PeerInterest | None:
+        """What else than capacity may help the gang; None for nothing."""
+        watched = PeerInterest(
+            frozenset((*self._terms, *map(self._as_peers, self._spread))),
+            frozenset(self._repelling),
+            frozenset((self._namespace, claim) for claim in self._claims),
+        )
+        return watched if watched != PeerInterest() else None
+
+    def _anti_affinity(self, roles: _Roles) -> Iterator[AntiAffinity]:
+        """Yield what keeps members apart from each other and from other pods.
+
+        An incoming pod is refused for each of its terms alone, and for the terms of pods that are there
+        (interpodaffinity/filtering.go, satisfyPodAntiAffinity and satisfyExistingPodsAntiAffinity).
+        """
+        mine = dict.fromkeys(term for pod in roles.values() for term in pod.peers.anti_affinity)
+        repelling = dict(self._repelling)
+        for term in mine:
+            if not self._affords((term,)):
+                continue
+            bearers = frozenset(role for role, pod in roles.items() if term in pod.peers.anti_affinity)
+            others = self._matching(roles, (term,))
+            existing = self._known(self._neighbours.matching((term,)))
+            if others == bearers:
+                existing |= self._known(repelling.pop(term, frozenset()))
+            if others or existing:
+                yield AntiAffinity(
+                    f"podAntiAffinity {term.words}", term.topology_key, bearers, others, existing
+                )
+        yield from self._of_others(roles, repelling)
+
+    def _of_others(
+        self, roles: _Roles, repelling: Mapping[PeerTerm, frozenset[str]]
+    ) -> Iterator[AntiAffinity]:
+        """Yield what keeps members away from pods that repel them: one constraint for each topology key and
+        set of roles, however many terms there are."""
+        found: dict[tuple[str, frozenset[str]], list[PeerTerm]] = {}
+        for term, nodes in repelling.items():
+            key = term.topology_key
+            repelled = self._matching(roles, (term,))
+            if repelled and any(key in self._nodes[node].labels for node in self._known(nodes)):
+                found.setdefault((key, repelled), []).append(term)
+        for (key, repelled), terms in found.items():
+            words = terms[0].words if len(terms) == 1 else f"{len(terms)} terms by {key}"
+            existing = self._known(frozenset().union(*(repelling[term] for term in terms)))
+            yield AntiAffinity(f"podAntiAffinity of other pods, {words}", key, repelled, existing=existing)
+
+    def _affinity(self, roles: _Roles) -> Iterator[Affinity]:
+        """Yield what members must be near to.
+
+        One pod must match all terms of the incoming one. Pods that match do not count if no term's label is
+        on their node (podMatchesAllAffinityTerms, satisfyPodAffinity).
+        """
+        bearers: dict[tuple[PeerTerm, ...], list[str]] = {}
+        for role, pod in roles.items():
+            if pod.peers.affinity:
+                bearers.setdefault(pod.peers.affinity, []).append(role)
+        for terms, named in bearers.items():
+            if not self._affords(terms):
+                continue
+            others = self._matching(roles, terms)
+            existing = self._known(self._neighbours.matching(terms))
+            keys = {term.topology_key for term in terms}
+            if not any(keys & self._nodes[node].labels.keys() for node in existing):
+                existing = frozenset()
+            for term in terms:
+                name = f"podAffinity {term.words}"
+                yield Affinity(name, term.topology_key, frozenset(named), others, existing)
+
+    def _spreads(self, roles: _Roles) -> Iterator[Spread]:
+        """Yield the topologySpreadConstraints. Roles with other rules about nodes have other eligible nodes,
+        and so a constraint of their own."""
+        bearers: dict[tuple[object, ...], list[str]] = {}
+        for role, pod in roles.items():
+            if pod.peers.spread:
+                bearers.setdefault((pod.peers.spread, pod.rules), []).append(role)
+        for named in bearers.values():
+            terms = roles[named[0]].peers.spread
+            keys = frozenset(term.topology_key for term in terms)
+            for term in dict.fromkeys(terms):
+                if not self._affords((self._as_peers(term),)):
+                    continue
+                # kube-scheduler counts no pod for an empty selector (podtopologyspread/common.go).
+                counted = (
+                    role
+                    for role, pod in roles.items()
+                    if term.selector and matches(term.selector, dict(pod.labels))
+                )
+                existing = self._neighbours.counted(self._namespace, term.selector) if term.selector else {}
+                yield Spread(
+                    f"topologySpreadConstraints {term.words}",
+                    term.topology_key,
+                    term.max_skew,
+                    frozenset(named),
+                    frozenset(counted),
+                    {node: pods for node, pods in existing.items() if node in self._nodes},
+                    term.min_domains,
+                    keys,
+                    term.honor_affinity,
+                    term.honor_taints,
+                )
+
+    def _ports(self, roles: _Roles) -> Iterator[AntiAffinity]:
+        """Yield what keeps pods with the same host port on different nodes."""
+        bearing: dict[HostPort, set[str]] = {}
+        by_number: dict[tuple[int, str], set[HostPort]] = {}
+        for role, pod in roles.items():
+            for port in pod.peers.host_ports:
+                bearing.setdefault(port, set()).add(role)
+                by_number.setdefault((port.port, port.protocol), set()).add(port)
+        for port, bearers in bearing.items():
+            same = by_number[port.port, port.protocol]
+            anywhere = HostPort(port.port, port.protocol)
+            conflicting = same if port == anywhere else same & {port, anywhere}
+            others = frozenset[str]().union(*(bearing[each] for each in conflicting))
+            existing = self._known(self._neighbours.with_port(port))
+            yield AntiAffinity(f"hostPort {port.words}", NODE, frozenset(bearers), others, existing)
+
+    def _volumes(self, roles: _Roles) -> Iterator[Affinity]:
+        """Yield what keeps the users of a volume together that attaches to one node."""
+        for claim in sorted(self._claims):
+            users = frozenset(role for role, pod in roles.items() if claim in pod.peers.volume_claims)
+            if users:
+                name = f"persistentVolumeClaim {claim}, which attaches to one node"
+                existing = self._known(self._neighbours.with_claim(self._namespace, claim))
+                yield Affinity(name, NODE, users, users, existing)
+
+    def _matching(self, roles: _Roles, terms: Collection[PeerTerm]) -> frozenset[str]:
+        """Return the roles whose members match all the terms."""
+        if not all(map(self._covers, terms)):
+            return frozenset()
+        return frozenset(
+            role
+            for role, pod in roles.items()
+            if all(matches(term.selector, dict(pod.labels)) for term in terms)
+        )
+
+    def _affords(self, terms: Collection[PeerTerm]) -> bool:
+        """Return whether the terms can be looked at within what is left of MAX_LOOKED_AT."""
+        cost = self._neighbours.looked_at(terms)
+        if cost > self._left:
+            return False
+        self._left -= cost
+        return True
+
+    def _as_peers(self, term: SpreadTerm) -> PeerTerm:
+        """Return a term about the pods that a spread constraint counts."""
+        return PeerTerm(term.topology_key, term.selector, (self._namespace,))
+
+    def _known(self, nodes: frozenset[str]) -> frozenset[str]:
+        """Return those of the nodes that are there."""
+        return frozenset(node for node in nodes if node in self._nodes)
+
+    def _covers(self, term: PeerTerm) -> bool:
+        return term.covers(self._namespace, self._namespace_labels)

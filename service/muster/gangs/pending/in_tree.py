@@ -1,0 +1,310 @@
+"""In-tree answers: which nodes kube-scheduler's own plugins refuse to a gang's pods, before it is planned.
+
+The planner does not model volumes, resource claims and extenders. The shim asks the plugins about all nodes
+(protos, InTreeQuestion). For pods that have preferences it also reports kube-scheduler's scores of
+the nodes. This module says when a gang is to be asked about, keeps the answers while the gang state, and
+turns them into roles, room, scores and excluded nodes. It makes no call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from muster.domain.constraints import Affinity, AntiAffinity, Constraint
+from muster.domain.pod import Pod
+from muster.domain.reasons import Cause, ClaimsMissing, RefusedEverywhere
+from muster.domain.request import Request, Role
+from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
+from muster.gangs.messages.instructions import AskInTree
+from muster.gangs.record.gang import Gang
+
+MODELLED = frozenset(
+    {
+        "NodeName",
+        "NodeUnschedulable",
+        "TaintToleration",
+        "NodeAffinity",
+        "NodePorts",
+        "NodeResourcesFit",
+        "PodTopologySpread",
+        "InterPodAffinity",
+    }
+)
+"""Plugins whose rules the planner knows: the shim's inspection leaves them out, so to ask would not help."""
+_NOTHING = InTreeAnswer()
+
+
+@dataclass(slots=True)
+class _Record:
+    """What was asked about one gang. `until`: when it is planned without answers. `answers` by pod UID;
+    `version` rises as they change. `parts` are of a report that has not come in full."""
+
+    number: int
+    uids: tuple[str, ...]
+    until: float
+    answered: bool = False
+    answers: dict[str, InTreeAnswer] = field(default_factory=dict)
+    version: int = 0
+    parts: list[InTreeReport] = field(default_factory=list)
+
+
+class InTree:
+    """Questions and answers, by gang."""
+
+    def __init__(self) -> None:
+        self._listening = False
+        self._records: dict[str, _Record] = {}
+        self._suspects: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._used: dict[str, int] = {}
+
+    def begin(self, answers_in_tree: bool) -> None:
+        """A session begins, whose shim answers questions or does not. Nobody would renew old answers then."""
+        self._listening = answers_in_tree
+        if not answers_in_tree:
+            self._records.clear()
+
+    def ask(self, gang: Gang, until: float) -> AskInTree | None:
+        """Return the question to be asked before the gang is planned; None if there is nothing to ask, or
+        all of it was asked before. `until` is when the gang is planned without answers."""
+        uids = self._concerned(gang)
+        record = self._records.get(gang.key)
+        if not self._listening or not uids or (record is not None and set(uids) <= set(record.uids)):
+            return None
+        if record is None:
+            record = self._records[gang.key] = _Record(0, (), until)
+        record.until = until
+        return self._question(gang, record)
+
+    def ask_again(self, gang: Gang) -> AskInTree | None:
+        """Return the question for a gang that was asked about in a session before; None for others. Its old
+        answers hold until the new ones come."""
+        record = self._records.get(gang.key)
+        if record is None or not self._listening or not self._concerned(gang):
+            return None
+        return self._question(gang, record)
+
+    def awaits(self, gang: str) -> float:
+        """Return until when the gang waits for answers; 0 if it does not."""
+        record = self._records.get(gang)
+        return 0.0 if record is None or record.answered or not self._listening else record.until
+
+    def refused(self, gang: Gang, plugin: str) -> None:
+        """Note that a plugin has refused a planned node: the gang is to be asked about before its next plan,
+        all of its pods, whatever they ask for."""
+        if plugin and plugin not in MODELLED:
+            self._suspects.add(gang.key)
+            if (record := self._records.get(gang.key)) is not None:
+                record.number, record.uids = 0, ()
+
+    def take(self, report: InTreeReport) -> bool:
+        """Take a report in; whether it changed what may fit. Scores alone do not, nor does a first answer
+        that refuses nothing, unless a plugin has refused a planned node before.
+
+        Raises:
+            StaleError: it answers no question that is open, or is a part out of order.
+        """
+        record = self._records.get(report.gang)
+        if record is None or record.number != report.question:
+            raise StaleError(f"gang {report.gang}: question {report.question} is not the current one")
+        if report.part == 0:
+            record.parts = []
+        if report.part != len(record.parts):
+            raise StaleError(f"gang {report.gang}: part {report.part} does not follow the one before")
+        record.parts.append(report)
+        if report.more:
+            return False
+        parts, record.parts = record.parts, []
+        found = {record.uids[pod]: answer for part in parts for pods, answer in part.answers for pod in pods}
+        alike = _alike(found, record.answers)
+        changed = alike != record.answers
+        if changed and report.gang not in self._suspects:
+            changed = _telling(alike) != _telling(record.answers)
+        record.answers, record.answered = found, True
+        record.version += changed
+        return changed
+
+    def forget(self, gang: str) -> None:
+        """Drop all that is known of a gang."""
+        self._records.pop(gang, None)
+        self._suspects.discard(gang)
+        self._used.pop(gang, None)
+
+    def used(self, gang: str) -> None:
+        """Note that the planner is asked with the answers as they are now."""
+        if gang in self._records:
+            self._used[gang] = self._records[gang].version
+
+    def outdated(self, gang: str) -> bool:
+        """Return whether the answers have changed since the planner was asked."""
+        record = self._records.get(gang)
+        return record is not None and record.version != self._used.get(gang, 0)
+
+    def causes(self, gang: Gang, request: Request) -> tuple[Cause, ...]:
+        """Return why the gang can't be placed on any node, as far as the plugins say; () if enough of its
+        members are free of that."""
+        record = self._records.get(gang.key)
+        if record is None:
+            return ()
+        blocked: dict[str, tuple[str, InTreeAnswer]] = {}
+        for role in request.roles:
+            for member in role.members:
+                answer = record.answers.get(member.uid, _NOTHING)
+                if answer.everywhere or answer.missing_claims:
+                    blocked[member.uid] = (role.name, answer)
+        if not blocked or request.size - len(blocked) >= request.min_member:
+            return ()
+        missing = sorted({claim for _, answer in blocked.values() for claim in answer.missing_claims})
+        causes: list[Cause] = [ClaimsMissing(tuple(missing))] if missing else []
+        told = {(role, answer.everywhere) for role, answer in blocked.values() if answer.everywhere}
+        return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(told)))
+
+    def refine(self, gang: str, request: Request) -> Request:
+        """Return the request with a role for each answer, and with the room and the scores of its nodes.
+
+        Running members of a role that is split count with its first part. That changes no plan: such a role
+        has neither segments nor a scope of its own, and constraints name all its parts. Sentences about where
+        members run may name that part.
+        """
+        record = self._records.get(gang)
+        if record is None or not record.answers:
+            return request
+        alone = len(request.roles) == 1 and not request.running
+        parts = {role.name: self._parts(role, record, alone) for role in request.roles}
+        names = {name: tuple(part.name for part in found) for name, found in _named(parts).items()}
+        roles = [part for found in _named(parts).values() for part in found]
+        scope = request.required_scope
+        if alone and len(roles) > 1:
+            scope = scope or request.roles[0].required_scope
+        return replace(
+            request,
+            roles=tuple(roles),
+            required_scope=scope,
+            running=tuple(replace(one, role=names.get(one.role, (one.role,))[0]) for one in request.running),
+            constraints=tuple(_renamed(one, names) for one in request.constraints),
+        )
+
+    def excluded(
+        self, gang: str, roles: Iterable[Role], nodes: Iterable[str]
+    ) -> dict[str, Mapping[str, str]]:
+        """Return role → node → the plugin that refuses the pair, with its reason, of refined roles."""
+        record = self._records.get(gang)
+        if record is None or not record.answers:
+            return {}
+        found: dict[str, Mapping[str, str]] = {}
+        for role in roles:
+            answers = _distinct(self._of(role, record))
+            first = answers[0]
+            by = first.everywhere or (_missing(first) if first.missing_claims else "")
+            if len(answers) != 1:
+                found[role.name] = _common(answers)
+            else:
+                found[role.name] = dict.fromkeys(nodes, by) if by else first.refused
+        return found
+
+    # --- helpers ------------------------------------------------------------------------------------
+
+    def _concerned(self, gang: Gang) -> tuple[str, ...]:
+        suspect = gang.key in self._suspects
+        return tuple(sorted(pod.uid for pod in gang.group.unbound if suspect or _concerns(pod)))
+
+    def _question(self, gang: Gang, record: _Record) -> AskInTree:
+        record.number, record.uids, record.answered = next(self._numbers), self._concerned(gang), False
+        record.parts = []
+        names = {pod.uid: pod.name for pod in gang.group.unbound}
+        pods = tuple((names[uid], uid) for uid in record.uids)
+        return AskInTree(gang.key, record.number, gang.group.gang.namespace, pods)
+
+    def _of(self, role: Role, record: _Record) -> Iterator[InTreeAnswer]:
+        return (record.answers.get(member.uid, _NOTHING) for member in role.members)
+
+    def _parts(self, role: Role, record: _Record, alone: bool) -> list[Role]:
+        """The role's members by answer. Segments are of consecutive members: such a role stays whole. So does
+        one with a scope of its own where scores alone differ, or unless it is `alone` and its scope is the
+        gang's: parts of it would each choose a place of the scope. A whole role has its first member's
+        scores."""
+        answers = list(self._of(role, record))
+        if role.required_scope is not None:
+            distinct = _distinct(answers)
+            answers = [distinct[distinct.index(answer)] for answer in answers]
+        by_answer: dict[int, tuple[InTreeAnswer, list[object]]] = {}
+        for member, answer in zip(role.members, answers, strict=True):
+            by_answer.setdefault(id(answer), (answer, []))[1].append(member)
+        if len(by_answer) > 1 and (role.segments or (role.required_scope is not None and not alone)):
+            return [replace(role, scores=answers[0].scores)]
+        return [
+            replace(
+                role,
+                members=tuple(members),  # type: ignore[arg-type]
+                room=dict(answer.room),
+                scores=answer.scores,
+            )
+            for answer, members in by_answer.values()
+        ]
+
+
+def _concerns(pod: Pod) -> bool:
+    """Whether plugins may say of the pod what the planner does not know."""
+    return pod.preferences or bool(pod.peers.volume_claims)
+
+
+def _alike(found: Mapping[str, InTreeAnswer], before: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
+    """Return what was found, with an equal answer of `before` in place of each, by pod UID: large answers of
+    many pods are then compared once."""
+    compared: dict[tuple[int, int], bool] = {}
+    alike = {}
+    for uid, new in found.items():
+        old = before.get(uid, _NOTHING)
+        pair = (id(new), id(old))
+        if pair not in compared:
+            compared[pair] = new == old
+        alike[uid] = old if compared[pair] else new
+    return alike
+
+
+def _telling(answers: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
+    return {uid: answer for uid, answer in answers.items() if answer != _NOTHING}
+
+
+def _distinct(answers: Iterable[InTreeAnswer]) -> list[InTreeAnswer]:
+    """The first of each set of equal answers. One answer of the shim's is one object here, for many pods."""
+    found: list[InTreeAnswer] = []
+    for answer in {id(answer): answer for answer in answers}.values():
+        if answer not in found:
+            found.append(answer)
+    return found
+
+
+def _named(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
+    """Names for parts: that of the role if it is whole, else numbered ones that no other role has."""
+    taken = {name for name, found in parts.items() if len(found) == 1}
+    named = {}
+    for name, found in parts.items():
+        if len(found) == 1:
+            named[name] = found
+            continue
+        free = (made for n in itertools.count(1) if (made := f"{name or 'role'}-{n}") not in taken)
+        named[name] = [replace(part, name=next(free)) for part in found]
+        taken |= {part.name for part in named[name]}
+    return named
+
+
+def _renamed(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -> Constraint:
+    def all_of(roles: frozenset[str]) -> frozenset[str]:
+        return frozenset(part for role in roles for part in names.get(role, (role,)))
+
+    if isinstance(constraint, AntiAffinity | Affinity):
+        return replace(constraint, roles=all_of(constraint.roles), others=all_of(constraint.others))
+    return replace(constraint, roles=all_of(constraint.roles), counted=all_of(constraint.counted))
+
+
+def _common(answers: list[InTreeAnswer]) -> dict[str, str]:
+    """Nodes that all of the answers refuse."""
+    first, *others = answers
+    return {node: by for node, by in first.refused.items() if all(node in other.refused for other in others)}
+
+
+def _missing(answer: InTreeAnswer) -> str:
+    return f"PersistentVolumeClaim {', '.join(answer.missing_claims)} does not exist"

@@ -1,0 +1,189 @@
+"""Refused needs by what they watch: the ones that a change of other pods bears on.
+
+One pod that changes must not cost a look at each of ten thousand gangs that wait. So each term stands in one
+place: under a label that a pod must have to match, and under the namespace if the term names a single one. A
+change meets few places, and looks at each different term there once, however many gangs have it.
+
+A user may crowd a place with terms that all have to be looked at. One change looks at MAX_LOOKED_AT at most,
+the least crowded places first. In the others all needs count as touched: to ask the planner about a gang
+without need is allowed, to miss a gang is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from muster.domain.peers import PeerTerm, matches
+from muster.gangs.capacity.queueing_hints import QueueingHint
+from muster.gangs.peers.peer_changes import PeerChanges
+
+MAX_LOOKED_AT = 5_000
+"""Requirements of selectors that one change holds against labels (some 5 ms)."""
+MAX_WATCHED = 32
+"""Terms and claims of one gang. A gang with more counts as touched by every change."""
+_VALUES = 16
+"""So many values or namespaces of a term cost as much as one requirement."""
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Label = tuple[str, str] | str | None
+"""What a pod must have to match: a label with its value, a label by its key, or nothing."""
+_Labels = Mapping[str, str]
+_Changed = tuple[str, _Labels, _Labels]
+"""A pod that changed: its namespace, the namespace's labels, its own labels."""
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """Terms with the needs that watch them."""
+
+    terms: dict[PeerTerm, set[QueueingHint]] = field(default_factory=dict)
+    needs: dict[QueueingHint, int] = field(default_factory=dict)
+    """QueueingHint → how many of these terms they watch."""
+    cost: int = 0
+    """Requirements of all the terms."""
+
+    def add(self, term: PeerTerm, needs: QueueingHint) -> None:
+        if term not in self.terms:
+            self.terms[term] = set()
+            self.cost += _cost(term)
+        self.terms[term].add(needs)
+        self.needs[needs] = self.needs.get(needs, 0) + 1
+
+    def discard(self, term: PeerTerm, needs: QueueingHint) -> None:
+        _drop(self.terms, term, needs)
+        if term not in self.terms:
+            self.cost -= _cost(term)
+        self.needs[needs] -= 1
+        if not self.needs[needs]:
+            del self.needs[needs]
+
+    def matched(self, pods: Iterable[_Changed]) -> Iterator[set[QueueingHint]]:
+        """Yield the needs of each term that one of the pods matches."""
+        for term, needs in self.terms.items():
+            for namespace, its_labels, labels in pods:
+                if term.covers(namespace, its_labels) and matches(term.selector, labels):
+                    yield needs
+                    break
+
+
+class Watchers:
+    """A set of needs."""
+
+    def __init__(self) -> None:
+        self._all: set[QueueingHint] = set()
+        self._by_any: set[QueueingHint] = set()
+        """Those that watch more than MAX_WATCHED."""
+        self._by_repelling: dict[PeerTerm, set[QueueingHint]] = {}
+        self._by_claim: dict[tuple[str, str], set[QueueingHint]] = {}
+        self._places: dict[str | None, dict[_Label, _Place]] = {}
+        """By namespace (None for terms that do not name a single one) and label."""
+        self._labels: dict[PeerTerm, _Label] = {}
+        """Terms → the label that they stand under."""
+
+    def add(self, needs: QueueingHint) -> None:
+        """Take needs in that are not there yet."""
+        watched = needs.watched
+        if watched is None:
+            return
+        self._all.add(needs)
+        if watched.size > MAX_WATCHED:
+            self._by_any.add(needs)
+            return
+        for repelling in watched.repelled_by:
+            self._by_repelling.setdefault(repelling, set()).add(needs)
+        for claim in watched.claims:
+            self._by_claim.setdefault(claim, set()).add(needs)
+        for term in watched.terms:
+            places = self._places.setdefault(_namespace(term), {})
+            if term not in self._labels:
+                self._labels[term] = _least_crowded(term, places)
+            places.setdefault(self._labels[term], _Place()).add(term, needs)
+
+    def discard(self, needs: QueueingHint) -> None:
+        """Forget needs, if they are there."""
+        watched = needs.watched
+        if watched is None or needs not in self._all:
+            return
+        self._all.remove(needs)
+        if watched.size > MAX_WATCHED:
+            self._by_any.remove(needs)
+            return
+        for repelling in watched.repelled_by:
+            _drop(self._by_repelling, repelling, needs)
+        for claim in watched.claims:
+            _drop(self._by_claim, claim, needs)
+        for term in watched.terms:
+            self._leave(term, needs)
+
+    def touched(self, marks: PeerChanges, labels_of: Callable[[str], _Labels]) -> set[QueueingHint]:
+        """Return the needs that these changes bear on, and perhaps more. `labels_of` gives the labels of a
+        namespace."""
+        if marks.everything:
+            return set(self._all)
+        found = set(self._by_any)
+        for term in self._by_repelling.keys() & marks.terms:
+            found |= self._by_repelling[term]
+        for claim in self._by_claim.keys() & marks.claims:
+            found |= self._by_claim[claim]
+        left = MAX_LOOKED_AT
+        met = ((place.cost * len(pods), place, pods) for place, pods in self._met(marks, labels_of).items())
+        for cost, place, pods in sorted(met, key=lambda each: each[0]):
+            left -= cost
+            if left >= 0:
+                found.update(*place.matched(pods))
+            else:
+                found.update(place.needs)
+        return found
+
+    def _met(self, marks: PeerChanges, labels_of: Callable[[str], _Labels]) -> dict[_Place, list[_Changed]]:
+        """Return the places of terms that changed pods may match, with these pods."""
+        met: dict[_Place, list[_Changed]] = {}
+        namespaces = {namespace: labels_of(namespace) for namespace, _ in marks.pods}
+        for namespace, labels in marks.pods if self._places else ():
+            pod = (namespace, namespaces[namespace], dict(labels))
+            has: set[_Label] = {None, *labels, *pod[2]}
+            for named in (namespace, None):
+                places = self._places.get(named, {})
+                for label in places.keys() & has:
+                    met.setdefault(places[label], []).append(pod)
+        return met
+
+    def _leave(self, term: PeerTerm, needs: QueueingHint) -> None:
+        namespace, label = _namespace(term), self._labels[term]
+        places = self._places[namespace]
+        places[label].discard(term, needs)
+        if term not in places[label].terms:
+            del self._labels[term]
+        if not places[label].terms:
+            del places[label]
+        if not places:
+            del self._places[namespace]
+
+
+def _namespace(term: PeerTerm) -> str | None:
+    """Return the only namespace that the term speaks of; None if there may be several."""
+    return term.namespaces[0] if term.namespace_selector is None and len(term.namespaces) == 1 else None
+
+
+def _least_crowded(term: PeerTerm, places: Mapping[_Label, _Place]) -> _Label:
+    """Return the label to put the term under: of those that it requires, the one with the fewest terms."""
+    required: list[_Label] = [
+        (each.key, each.values[0]) if each.operator == "In" and len(each.values) == 1 else each.key
+        for each in term.selector or ()
+        if each.operator in ("In", "Exists")
+    ]
+    return min(required, key=lambda label: len(places[label].terms) if label in places else 0, default=None)
+
+
+def _cost(term: PeerTerm) -> int:
+    requirements = (*(term.selector or ()), *(term.namespace_selector or ()))
+    values = len(term.namespaces) + sum(len(each.values) for each in requirements)
+    return 1 + len(requirements) + values // _VALUES
+
+
+def _drop(index: dict[_Key, set[QueueingHint]], key: _Key, needs: QueueingHint) -> None:
+    index[key].discard(needs)
+    if not index[key]:
+        del index[key]

@@ -1,0 +1,140 @@
+"""The phases of a gang's life and what moves it from one to the next, as data.
+
+docs/gang-life.md shows this table, which `python -m muster.gangs.record.phases` prints. A test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Phase(StrEnum):
+    """Where a gang is. Only planned, reserving and permitted gangs hold capacity."""
+
+    COLLECTING = "collecting"
+    INVALID = "invalid"
+    PLANNING = "planning"
+    UNPLACEABLE = "unplaceable"
+    PLANNED = "planned"
+    RESERVING = "reserving"
+    PERMITTED = "permitted"
+    WITHDRAWN = "withdrawn"
+    RUNNING = "running"
+    GIVEN_UP = "given up"
+    FINISHED = "finished"
+
+
+class Trigger(StrEnum):
+    """What happened to it."""
+
+    MEMBERS_MISSING = "fewer members are there than it needs"
+    ILL_FORMED = "its pods contradict themselves or each other"
+    COMPLETE = "all that it needs are there, some not bound"
+    ALL_BOUND = "all members that are there are bound"
+    ALL_GONE = "no member is left"
+    PLACED = "the planner placed it"
+    NOTHING_FITS = "the planner says that nothing fits, or failed"
+    OUTDATED = "the cluster changed under the planner's answer"
+    OVERTAKEN = "that happened twice in a row"
+    FREED = "something came free, a node changed or an exclusion ended"
+    RESERVED = "the first member reserves"
+    PERMITTED = "the last member asks, and all still holds"
+    IN_FLIGHT = "a new session reports Bindings under way"
+    MEMBERS_CHANGED = "a planned member changed or went"
+    NODE_CHANGED = "a planned node changed, went or was filled by others"
+    NODE_REFUSED = "an in-tree plugin refused a planned node"
+    GIVEN_BACK = "a member was given back, for another reason or after Permit"
+    TOO_LATE = "its deadline passed"
+    SESSION_OVER = "the session ended"
+    IN_MOTION = "all that it needs are there, and others have come or gone just now"
+    PARTIAL_TOO_LONG = "it was bound in part for too long, and its bound members are evicted"
+
+
+_P, _T = Phase, Trigger
+
+HOLDING = (_P.PLANNED, _P.RESERVING, _P.PERMITTED)
+"""The phases in which reservations exist."""
+
+_OPEN = (
+    _P.COLLECTING,
+    _P.INVALID,
+    _P.PLANNING,
+    _P.UNPLACEABLE,
+    _P.WITHDRAWN,
+    _P.RUNNING,
+    _P.PERMITTED,
+    _P.GIVEN_UP,
+)
+"""The phases in which the members alone decide what comes next. A permitted gang is open once all its
+Bindings are settled, one that is given up once none of its members is bound."""
+
+_WHAT_MEMBERS_SAY = (
+    (_T.MEMBERS_MISSING, _P.COLLECTING),
+    (_T.ILL_FORMED, _P.INVALID),
+    (_T.COMPLETE, _P.PLANNING),
+    (_T.ALL_BOUND, _P.RUNNING),
+    (_T.IN_MOTION, _P.COLLECTING),
+)
+_VOIDS_PLAN = (
+    _T.MEMBERS_CHANGED,
+    _T.NODE_CHANGED,
+    _T.NODE_REFUSED,
+    _T.GIVEN_BACK,
+    _T.TOO_LATE,
+    _T.SESSION_OVER,
+)
+
+TRANSITIONS: Mapping[tuple[Phase, Trigger], Phase] = MappingProxyType(
+    {
+        **{(phase, trigger): to for phase in _OPEN for trigger, to in _WHAT_MEMBERS_SAY},
+        (_P.PLANNING, _T.PLACED): _P.PLANNED,
+        (_P.PLANNING, _T.NOTHING_FITS): _P.UNPLACEABLE,
+        (_P.PLANNING, _T.OUTDATED): _P.PLANNING,
+        (_P.PLANNING, _T.OVERTAKEN): _P.WITHDRAWN,
+        (_P.UNPLACEABLE, _T.FREED): _P.PLANNING,
+        (_P.PLANNED, _T.RESERVED): _P.RESERVING,
+        (_P.RESERVING, _T.PERMITTED): _P.PERMITTED,
+        **{(phase, _T.IN_FLIGHT): _P.PERMITTED for phase in _OPEN},
+        **{(phase, trigger): _P.WITHDRAWN for phase in (_P.PLANNED, _P.RESERVING) for trigger in _VOIDS_PLAN},
+        (_P.PERMITTED, _T.GIVEN_BACK): _P.WITHDRAWN,
+        (_P.PERMITTED, _T.TOO_LATE): _P.WITHDRAWN,
+        **{
+            (phase, _T.PARTIAL_TOO_LONG): _P.GIVEN_UP
+            for phase in (*_OPEN, _P.PLANNED, _P.RESERVING)
+            if phase is not _P.GIVEN_UP
+        },
+        **{(phase, _T.ALL_GONE): _P.FINISHED for phase in _P if phase is not _P.FINISHED},
+    }
+)
+
+
+class ImpossibleTransitionError(Exception):
+    """A defect: the trigger can't come in this phase."""
+
+
+def after(phase: Phase, trigger: Trigger) -> Phase:
+    """The phase after `trigger`.
+
+    Raises:
+        ImpossibleTransitionError: the table has no such line.
+    """
+    try:
+        return TRANSITIONS[phase, trigger]
+    except KeyError:
+        raise ImpossibleTransitionError(f"a {phase} gang: {trigger}") from None
+
+
+def table() -> str:
+    """The transitions as a Markdown table: one line for each phase reached by one trigger."""
+    froms: dict[tuple[Trigger, Phase], list[str]] = {}
+    for (phase, trigger), to in TRANSITIONS.items():
+        froms.setdefault((trigger, to), []).append(phase)
+    lines = ["| from | when | to |", "| --- | --- | --- |"]
+    lines += [f"| {', '.join(phases)} | {trigger} | {to} |" for (trigger, to), phases in froms.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -1,0 +1,160 @@
+"""The status of PodGroup objects: how their gangs stand, written seldom.
+
+A PodGroup is noted when anything of its gang may have changed, looked at `status_s` later, and written if its
+status is another one then: so at most once in that time, however many pods came or were bound. A sentence
+whose numbers changed is no new state: it alone is written at the rate of `numbers_s`. Plans that are made and
+withdrawn again, before anything is bound, are one phase here (Planning). Where the object shows another
+status than was written last (an older write has landed after it, somebody has edited it), it is written
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from muster.domain.pod import Pod
+from muster.domain.podgroup import OURS, PodGroup, PodGroupKey, PodGroupStatus
+from muster.domain.reasons import MembersMissing
+from muster.domain.sentences import sentence
+from muster.gangs.capacity import requests
+from muster.gangs.membership.roster import NameKey, Roster
+from muster.gangs.messages.instructions import Outcome, WriteStatus
+from muster.gangs.messages.settings import Settings
+from muster.gangs.record.gang import Gang
+from muster.gangs.record.phases import Phase
+
+_SHOWN_AS = {Phase.PLANNED: Phase.PLANNING, Phase.RESERVING: Phase.PLANNING, Phase.WITHDRAWN: Phase.PLANNING}
+
+
+def shown(phase: Phase) -> str:
+    """The word of the API for a phase: GivenUp."""
+    return _SHOWN_AS.get(phase, phase).value.title().replace(" ", "")
+
+
+_BEGUN = frozenset(map(shown, (Phase.PERMITTED, Phase.RUNNING, Phase.GIVEN_UP, Phase.FINISHED)))
+
+
+@dataclass(slots=True)
+class _Written:
+    """What was written last of a PodGroup object, and when on the events' clock; and what the object shows,
+    as far as is known."""
+
+    uid: str
+    status: PodGroupStatus | None
+    shown: PodGroupStatus | None
+    at: float
+
+
+class PodGroupStatuses:
+    """Which PodGroups are to be looked at, and what each shows. `gangs_of`: the gangs of a name, counted."""
+
+    def __init__(
+        self, settings: Settings, roster: Roster, gangs_of: Callable[[NameKey], Iterable[Gang]]
+    ) -> None:
+        self._settings = settings
+        self._roster = roster
+        self._gangs_of = gangs_of
+        self._active = False
+        self._due: dict[PodGroupKey, float] = {}
+        self._written: dict[PodGroupKey, _Written] = {}
+
+    def due_writes(self, now: float, active: bool) -> list[WriteStatus]:
+        """Something happened: note what the roster says, and say what is to be written by now. Not `active`:
+        another service has the shim, and writes."""
+        keys, self._roster.touched = self._roster.touched, set()
+        if active and not self._active:
+            keys = set(self._roster.pod_groups)
+            self._written.clear()  # another service may have written since
+        self._active = active
+        for key in keys:
+            self._note(key, now)
+        if not active:
+            self._due.clear()
+        found = (self._look(key, now) for key in [key for key, when in self._due.items() if when <= now])
+        return [write for write in found if write is not None]
+
+    def shows(self, group: PodGroup, now: float) -> None:
+        """What the object shows now. It may be an older write of ours: the next one is seen soon then."""
+        last = self._written.get(group.key)
+        if last is not None and last.uid == group.uid and last.shown != group.status:
+            last.shown = group.status
+            self._note(group.key, now)
+
+    def next_deadline(self) -> float | None:
+        """When something is to be written though nothing happens."""
+        return min(self._due.values(), default=None)
+
+    def _note(self, key: PodGroupKey, now: float) -> None:
+        group = self._roster.pod_groups.get(key)
+        if group is None:
+            self._written.pop(key, None)
+        elif group.api_version == OURS:
+            due = now + self._settings.status_s
+            self._due[key] = min(due, self._due.get(key, due))
+
+    def _look(self, key: PodGroupKey, now: float) -> WriteStatus | None:
+        del self._due[key]
+        group = self._roster.pod_groups.get(key)
+        if group is None:
+            return None
+        last = self._written.get(key)
+        if last is None or last.uid != group.uid:
+            last = self._written[key] = _Written(
+                group.uid, group.status, group.status, now - self._settings.numbers_s
+            )
+        name = (*key, "")
+        gangs = sorted(self._gangs_of(name), key=lambda gang: (requests.created(gang.group), gang.key))
+        status = status_of(group, self._roster.named(name), gangs, last.status)
+        if status == last.shown:
+            return None
+        soon = last.at + self._settings.numbers_s
+        if last.shown is not None and now < soon and replace(status, reason=last.shown.reason) == last.shown:
+            self._due[key] = soon
+            return None
+        last.status, last.shown, last.at = status, status, now
+        return WriteStatus(group.namespace, group.name, group.uid, status)
+
+
+def status_of(
+    group: PodGroup, pods: Iterable[Pod], gangs: Sequence[Gang], last: PodGroupStatus | None = None
+) -> PodGroupStatus:
+    """How the gangs of a PodGroup stand, oldest first: a name used again by other owners is another gang.
+
+    The counts are those of all. Phase, domain and reason are those of the first one that does not run yet, or
+    of the last. `last` is what was shown before: a domain is not forgotten while members are there.
+    """
+    pods = list(pods)
+    here = [pod for pod in pods if pod.present]
+    if not here or not gangs:
+        return _without_pods(group, bool(pods), last)
+    gang = next((gang for gang in gangs if gang.phase is not Phase.RUNNING), gangs[-1])
+    refused = gang.verdict is not None and gang.verdict.outcome is Outcome.REFUSED
+    phase = gang.phase
+    if phase is Phase.PLANNING and refused:
+        phase = Phase.UNPLACEABLE  # it is only asked about again
+    placed = sum(bool(pod.node) for pod in here) + sum(
+        not pod.node and any(pod.uid in one.awaited for one in gangs) for pod in here
+    )
+    domain = last.domain if last is not None and placed else ""
+    if placed and gang.plan is not None:
+        domain = gang.plan.placed.domain
+    return PodGroupStatus(
+        phase=shown(phase),
+        needed=gang.group.needed,
+        present=len(here),
+        placed=placed,
+        running=sum(pod.running for pod in here),
+        domain=domain,
+        reason="" if phase in (Phase.PERMITTED, Phase.RUNNING) else gang.reason,
+    )
+
+
+def _without_pods(group: PodGroup, ended: bool, last: PodGroupStatus | None) -> PodGroupStatus:
+    needed = group.min_member or 0
+    if group.causes:
+        return PodGroupStatus(shown(Phase.INVALID), needed, reason=sentence(group.causes))
+    if ended or (last is not None and last.phase in _BEGUN):
+        return PodGroupStatus(shown(Phase.FINISHED), needed)
+    reason = sentence((MembersMissing(0, needed),))
+    return PodGroupStatus(shown(Phase.COLLECTING), needed, reason=reason)

@@ -1,0 +1,60 @@
+"""Places that half gangs keep for their next plan: nobody else is planned on them meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from muster.domain.node import Usage
+from muster.gangs.capacity.ledger import Ledger, fits
+from muster.gangs.record.gang import Gang
+
+
+class Retained:
+    """`Gang.kept` are the UIDs, the ledger holds the places."""
+
+    def __init__(self, gangs: Mapping[str, Gang], ledger: Ledger) -> None:
+        self._gangs = gangs
+        self._ledger = ledger
+        self._keeping: set[str] = set()
+
+    def keep(self, gang: Gang, uids: Iterable[str]) -> None:
+        """These places stay reserved, for the gang's next plan."""
+        gang.retained |= {uid for uid in uids if uid in self._ledger.held}
+        if gang.retained:
+            self._keeping.add(gang.key)
+
+    def release(self, gang: Gang, uids: Collection[str]) -> None:
+        """End reservations of the gang, kept or not."""
+        self._ledger.release(tuple(uids))
+        gang.retained = gang.retained.difference(uids)
+        if not gang.retained:
+            self._keeping.discard(gang.key)
+
+    def release_taken(self, node: str) -> None:
+        """Let go of places on this node that others have taken, or that the node has no more."""
+        held = self._ledger.on_node(node).keys() & self._ledger.held.keys()
+        for key in sorted(key for key in self._keeping if not self._gangs[key].retained.isdisjoint(held)):
+            gang = self._gangs[key]
+            here = [usage for usage in self.places(gang) if usage.node == node]
+            uids = {usage.pod_uid for usage in here}
+            if here and not fits(self._ledger.without(uids), here):
+                self.release(gang, uids)
+
+    def covers(self, gang: Gang) -> bool:
+        """Return whether for each waiting member a place is kept, with exactly what the member asks for."""
+        if not gang.retained:
+            return False
+        places = Counter(
+            (usage.resources, usage.gpus.bit_count() + usage.unindexed_gpus, usage.units)
+            for usage in self.places(gang)
+        )
+        asked = Counter(
+            (pod.resources, pod.slice.gpus, pod.slice.units) if pod.slice else (pod.resources, pod.gpus, 0)
+            for pod in gang.group.unbound
+        )
+        return asked <= places
+
+    def places(self, gang: Gang) -> list[Usage]:
+        """What is kept for the gang."""
+        return [self._ledger.held[uid] for uid in sorted(gang.retained) if uid in self._ledger.held]

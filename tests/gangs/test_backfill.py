@@ -1,0 +1,292 @@
+"""A gang that waits for long: what comes free in its best domain is kept for it, for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muster.domain.node import Node, Resources
+from muster.domain.pod import Pod, Wishes
+from muster.domain.request import NodeRules, Request, SelectorTerm
+from muster.domain.snapshot import Snapshot
+from muster.gangs.messages.settings import Settings
+from muster.gangs.reservations.backfill import best_domain
+from tests.gangs.world import World, foreign, node, pod, wishing
+
+
+def waiting() -> World:
+    """Gang g of 2 × 4 GPUs waits for ten minutes on two nodes of which others have a part."""
+    world = World().start(node("a"), node("b"), node("c"))
+    world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 3))
+    world.see(pod("p0", gpus=4), pod("p1", gpus=4))
+    world.wait(600)
+    return world
+
+
+def test_the_best_domain_is_kept_for_the_oldest_waiting_gang_and_said() -> None:
+    world = waiting()
+    assert world.verdict().reason.endswith("What comes free on a, b is kept for it for a while")
+    world.see(pod("q", gang="", gpus=2), pod("r", gang="", gpus=1))
+    assert world.phase("q") == "unplaceable"
+    assert world.home(0, "r") == "c"
+    world.gone("fb")
+    assert world.phase("q") == "unplaceable"  # a passing gang took it before
+    world.gone("fa")
+    assert world.planned()
+    world.run()
+    assert world.phase() == "running"
+    assert world.coordinator.state.backfill_reservation is None
+
+
+def test_others_have_what_was_kept_when_it_ends() -> None:
+    world = waiting()
+    world.see(pod("q", gang="", gpus=2))
+    world.wait(599)
+    assert world.phase("q") == "unplaceable"
+    world.wait(1)
+    assert world.planned("q")
+    assert "is kept for it" not in world.verdict().reason
+    world.wait(599)
+    assert world.coordinator.state.backfill_reservation is None
+
+
+def test_it_ends_with_its_gang_and_goes_to_the_next() -> None:
+    world = waiting()
+    world.see(*(pod(f"h{i}", "h", gpus=4) for i in range(2)))
+    world.wait(599)
+    assert "is kept for it" not in world.verdict("h").reason
+    world.gone("p0", "p1")
+    world.wait(1)
+    assert "is kept for it" in world.verdict("h").reason
+
+
+def test_half_a_gang_may_take_what_is_kept_for_another() -> None:
+    world = waiting()
+    earmark = world.coordinator.state.backfill_reservation
+    assert earmark is not None
+    gang = next(iter(world.coordinator.state.gangs.values()))
+    other = replace(earmark, gang="another")
+    world.coordinator.state.backfill.current = other
+    assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 0
+    gang.was_complete, gang.group = False, replace(gang.group, bound=(pod("x", node="c"),))
+    assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 3
+
+
+def asked(*sizes: int, least: int, **more: object) -> Request:
+    world = World(Settings(), auto=False).start(node("z"))
+    wishes = replace(wishing("x").claim.wishes, **more)  # type: ignore[union-attr]
+    world.see(*(wishing(f"p{i}", wishes, of=least, gpus=size) for i, size in enumerate(sizes)))
+    world.wait(1)
+    return world.solves[0].request
+
+
+def racks(**nodes: int) -> list[Node]:
+    """Nodes of four GPUs by name, in the rack of the name's first letter."""
+    return [node(name, 4, {"topology.kubernetes.io/rack": name[0]}) for name in nodes]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least", "scope", "used", "nodes"),
+    [
+        ((4, 4), 2, None, {"a1": 4, "a2": 1, "b1": 2, "b2": 2}, {"a2", "b1"}),
+        ((4, 4), 2, "rack", {"a1": 4, "a2": 0, "b1": 1, "b2": 2}, {"b1", "b2"}),
+        ((2, 2), 2, "node", {"a1": 3, "a2": 4, "b1": 1, "b2": 2}, {"b1"}),
+        ((4, 1, 1), 2, None, {"a1": 4, "a2": 4, "b1": 3, "b2": 4}, {"b1"}),
+        ((4, 4, 4), 3, "rack", {"a1": 0, "a2": 0, "b1": 0, "b2": 0}, set()),
+        ((8,), 1, None, {"a1": 0, "a2": 0, "b1": 0, "b2": 0}, set()),
+    ],
+    ids=["the most free", "one rack", "one node", "the smallest that must", "no rack is", "no node is"],
+)
+def test_the_best_domain_lacks_least(
+    sizes: tuple[int, ...], least: int, scope: str | None, used: dict[str, int], nodes: set[str]
+) -> None:
+    request = asked(*sizes, least=least, required_scope=scope)
+    usages = [usage for name, gpus in used.items() if (usage := foreign(f"f{name}", name, gpus).usage)]
+    assert set(best_domain(request, Snapshot.of(racks(**used), usages))) == nodes
+
+
+def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
+    """They are not counted yet when the earmark before ends."""
+    world = World(Settings()).start(node("a", gpus=4))
+    world.see(pod("p0", gang="", gpus=4))
+    world.run("p0")
+    world.see(pod("old", gang="", gpus=4))
+    world.see(*(wishing(f"e{i}", of=1, node="a" if i == 0 else "") for i in range(2)))
+    world.wait(700)
+    state = world.coordinator.state
+    assert state.backfill_reservation is not None
+    assert state.gangs[state.backfill_reservation.gang].name[2] == "old"
+    world.gone("e1")
+    world.gone("old")
+    assert state.backfill_reservation is None
+
+
+# --- what it does not do ------------------------------------------------------------------------------------
+
+
+def kept(world: World) -> set[str]:
+    """The nodes that the earmark covers."""
+    earmark = world.coordinator.state.backfill_reservation
+    return set(earmark.nodes) if earmark is not None else set()
+
+
+def owner(world: World) -> str:
+    """The name of the gang that has the earmark, "" for none."""
+    earmark = world.coordinator.state.backfill_reservation
+    return world.coordinator.state.gangs[earmark.gang].name[2] if earmark is not None else ""
+
+
+@pytest.mark.parametrize(("priority", "planned"), [(-1, False), (0, False), (1, True)])
+def test_it_hides_nothing_from_a_higher_priority(priority: int, planned: bool) -> None:
+    world = waiting()
+    world.see(foreign("f", "c", 1))  # node c is full
+    world.see(pod("u", gang="", gpus=1, priority=priority))
+    assert world.planned("u") is planned
+
+
+def test_it_hides_nothing_from_the_replacement_of_a_running_gangs_member() -> None:
+    world = World().start(node("a", 8), node("b", 8))
+    world.see(*(pod(f"r{i}", "run", of=2, owner="job") for i in range(2)))
+    world.run("run")
+    home = world.pods["r0"].node
+    world.see(pod("big", gang="", gpus=8), foreign("f", "b" if home == "a" else "a", 8))
+    world.wait(600)
+    assert (owner(world), kept(world)) == ("big", {home})
+    world.gone("r1")
+    world.see(pod("r9", "run", of=2, owner="job"))
+    assert world.planned("run")
+
+
+def test_further_members_of_a_running_gang_wait_behind_it() -> None:
+    world = World().start(node("a", 8), node("b", 8), node("c", 8))
+    world.see(foreign("fa", "a", 6), foreign("fb", "b", 6), foreign("fc", "c", 7))
+    world.see(wishing("e0", of=1, gang="e"))
+    world.run("e")
+    world.see(pod("b0", gang="b", gpus=8), pod("b1", gang="b", gpus=8))
+    world.wait(600)
+    assert owner(world) == "b"
+    nodes = {name for name in "abc" if name not in kept(world)}
+    assert world.pods["e0"].node in nodes or nodes == {"c"}
+    world.see(wishing("e1", of=1, gang="e", gpus=2))
+    assert world.phase("e") == "unplaceable"
+
+
+def daemon(uid: str, on: str, cpu_milli: int) -> Pod:
+    """A running pod without GPUs."""
+    resources = Resources(cpu_milli, 1 << 30, 1)
+    return replace(foreign(uid, on, 0), resources=resources, gpu_resource="", container_gpus=())
+
+
+@pytest.mark.parametrize(
+    ("cpu_milli", "gpus", "nodes"),
+    [(32_000, 0, {"a", "b"}), (32_001, 0, {"b", "c"}), (63_000, 1, {"a", "b"})],
+    ids=["enough is left", "too little is left", "its pod has a GPU and ends"],
+)
+def test_what_pods_without_gpus_take_does_not_come_free(cpu_milli: int, gpus: int, nodes: set[str]) -> None:
+    world = World().start(node("a", 8), node("b", 8), node("c", 8))
+    resources = Resources(cpu_milli, 1 << 30, 1)
+    hog = replace(foreign("x", "a", 1), resources=resources) if gpus else daemon("x", "a", cpu_milli)
+    world.see(hog, foreign("f", "b", 2), foreign("g", "c", 3))
+    world.see(*(pod(f"p{i}", gpus=8, resources=Resources(32_000, 1 << 30, 1)) for i in range(2)))
+    world.wait(600)
+    assert kept(world) == nodes
+
+
+def test_members_of_the_gang_that_run_stay_where_they_are() -> None:
+    world = World().start(node("a", 8), node("b", 8))
+    world.see(wishing("e0", of=1, gang="e", gpus=1))
+    world.run("e")
+    home = world.pods["e0"].node
+    other = "b" if home == "a" else "a"
+    world.see(foreign("f", other, 2), wishing("e1", of=1, gang="e", gpus=8))
+    world.wait(600)
+    assert kept(world) == {other}
+
+
+@pytest.mark.parametrize("scope", [None, "rack"])
+def test_a_domain_that_failed_for_a_term_is_not_the_next_choice(scope: str | None) -> None:
+    """Each rack is a node: a lacks one GPU, b two and c three. Nobody's pods end."""
+    world = World().start(*racks(a=0, b=0, c=0))
+    world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 3))
+    world.see(wishing("p", Wishes(required_scope=scope), gpus=4))
+    chosen = []
+    for _ in range(4):
+        world.wait(600)
+        chosen.append(kept(world))
+        world.wait(600)
+    assert chosen == [{"a"}, {"b"}, {"c"}, set()]
+    assert kept(world) == {"a"}
+
+
+def test_nodes_that_came_free_in_a_term_are_kept_again() -> None:
+    world = waiting()
+    assert kept(world) == {"a", "b"}
+    world.gone("fa")
+    world.wait(600)
+    assert kept(world) == set()
+    world.wait(600)
+    assert kept(world) == {"a", "c"}
+
+
+@pytest.mark.parametrize(
+    ("share", "members", "nodes"),
+    [(0.75, 3, {"a", "b", "c"}), (0.74, 3, set()), (0.1, 1, {"a"}), (1.0, 4, {"a", "b", "c", "d"})],
+)
+def test_it_covers_a_share_of_the_cluster_or_one_node(share: float, members: int, nodes: set[str]) -> None:
+    world = World(Settings(settle_s=0, earmark_share=share)).start(*(node(name) for name in "abcd"))
+    world.see(*(foreign(f"f{name}", name, 1) for name in "abcd"))
+    world.see(*(pod(f"p{i}", of=members, gpus=4) for i in range(members)))
+    world.wait(600)
+    assert kept(world) == nodes
+
+
+def test_the_namespaces_take_turns_and_a_higher_priority_comes_first() -> None:
+    world = World().start(*(node(name, 8) for name in "abcdef"))
+    world.see(*(foreign(f"f{name}", name, 1) for name in "abcdef"))
+    for number in range(4):
+        world.see(pod(f"many{number}", gang="", gpus=8, namespace="many"))
+    world.see(pod("one", gang="", gpus=8, namespace="one"))
+    turns = []
+    world.wait(600)
+    for number in range(5):
+        turns.append(owner(world))
+        if number == 1:
+            world.see(pod("urgent", gang="", gpus=8, namespace="many", priority=1))
+            world.wait(599)
+            assert owner(world) == turns[-1]
+            world.wait(1)
+        else:
+            world.wait(600)
+    assert turns == ["many0", "one", "urgent", "many1", "urgent"]
+
+
+def test_a_look_examines_one_gang_and_dismisses_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300 gangs none can be helped: nodes have a label that the gangs do not want."""
+    examined: list[float] = []
+
+    def counted(*arguments: object, **more: object) -> object:
+        examined.append(world.now)
+        return best_domain(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("muster.gangs.reservations.backfill.best_domain", counted)
+    world = World().start(node("a", 8), node("b", 8))
+    world.see(foreign("f", "a", 1), foreign("g", "b", 1))
+    rules = NodeRules((SelectorTerm("no", "In", ("such",)),))
+    world.see(*(pod(f"x{i}", gang="", gpus=8, rules=rules) for i in range(300)))
+    world.see(*(pod(f"y{i}", gang="", gpus=9) for i in range(300)))
+    world.see(pod("last", gang="", gpus=8))
+    world.wait(599)
+    assert examined == []
+    world.wait(400)
+    assert len(examined) == len(set(examined)) == 301
+    assert owner(world) == "last"
+
+
+@pytest.mark.parametrize(("roles", "found"), [(100, True), (150, False)])
+def test_a_gang_that_would_cost_too_much_to_look_at_has_none(roles: int, found: bool) -> None:
+    """Each role looks at the nodes that the roles before it have filled."""
+    request = asked(4, least=1)
+    many = tuple(replace(request.roles[0], name=f"r{i}") for i in range(roles))
+    nodes = [node(f"n{i:03}") for i in range(200)]
+    assert bool(best_domain(replace(request, roles=many, min_member=roles), Snapshot.of(nodes, ()))) is found

@@ -1,0 +1,122 @@
+"""The needs of refused gangs as columns: the same answer as one look at each of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.domain.node import Node, Resources, Usage
+from muster.gangs.capacity import hint_table as refused
+from muster.gangs.capacity.hint_table import FIRST_ROWS, HintTable
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
+from tests.gangs.world import node
+
+RESOURCES = ("nvidia.com/gpu", "aliyun.com/gpu", "")
+HUGE = 10**30
+
+amounts = st.sampled_from([0, 1, 2, 3, 4, 8, HUGE])
+asks = st.builds(
+    lambda resource, gpus, cpu, memory, pods: (
+        resource if gpus else "",
+        gpus if resource else 0,
+        Resources(cpu, memory, pods),
+    ),
+    st.sampled_from(RESOURCES),
+    st.sampled_from([0, 1, 2, 4, 8, 9, HUGE]),
+    amounts,
+    amounts,
+    st.sampled_from([0, 1, 2]),
+)
+quotas = st.tuples(
+    st.sampled_from(RESOURCES[:2]),
+    st.sampled_from([1, 2, 4, 8, 9, HUGE]),
+    st.sampled_from([0, 1, 2, 5, HUGE]),
+)
+needs = st.builds(
+    QueueingHint, st.frozensets(asks, min_size=1, max_size=3), st.lists(quotas, max_size=3).map(tuple)
+)
+
+
+def cluster(seed: int, size: int) -> Ledger:
+    """Nodes of two kinds with anything on them, some overcommitted."""
+    random_ = random.Random(seed)
+    ledger = Ledger()
+    for number in range(size):
+        made: Node = node(f"n{number}", random_.choice([1, 2, 4, 8]))
+        room = Resources(random_.choice([1, 2, 4]), random_.choice([1, 4]), random_.choice([1, 2, 3]))
+        ledger.set_node(replace(made, allocatable=room))
+        for used in range(random_.randrange(3)):
+            taken = Resources(random_.choice([0, 1, 3]), random_.choice([0, 1]), 1)
+            ledger.bind(f"u{number}-{used}", Usage(f"u{number}-{used}", made.name, taken, gpus=1 << used))
+    return ledger
+
+
+@given(st.lists(needs, max_size=12, unique=True), st.integers(0, 1000), st.data())
+def test_it_finds_those_that_one_look_at_each_finds(
+    all_needs: list[QueueingHint], seed: int, data: st.DataObject
+) -> None:
+    ledger = cluster(seed, 4)
+    columns = HintTable()
+    for each in all_needs:
+        columns.add(each)
+    gone = data.draw(st.sets(st.sampled_from(all_needs))) if all_needs else set()
+    for each in gone:
+        columns.discard(each)
+    gained = data.draw(st.sets(st.sampled_from([f"n{number}" for number in range(5)])))
+    left = set(all_needs) - gone
+    expected = {each for each in left if may_fit_now(each, ledger, gained)}
+    found = columns.may_fit(ledger, gained)
+    assert expected <= found, "what may fit is never passed over"
+    assert {each for each in found if not _huge(each)} == {each for each in expected if not _huge(each)}
+    assert len(columns) == len(left)
+    assert all((each in columns) is (each in left) for each in all_needs)
+
+
+def _huge(needs: QueueingHint) -> bool:
+    """Whether a number of it is beyond those of columns: there a superset is all that is promised."""
+    numbers = [
+        number
+        for _, gpus, asked in needs.asks
+        for number in (gpus, asked.cpu_milli, asked.memory_bytes, asked.pods)
+    ]
+    numbers += [number for _, gpus, members in needs.quotas for number in (gpus, members)]
+    return HUGE in numbers
+
+
+def _one(gpus: int, cpu: int) -> QueueingHint:
+    return QueueingHint(
+        frozenset({("nvidia.com/gpu", gpus, Resources(cpu, 1, 1))}), (("nvidia.com/gpu", gpus, 1),)
+    )
+
+
+def test_many_that_come_and_go_leave_nothing() -> None:
+    ledger = cluster(1, 10)
+    gained = {f"n{number}" for number in range(10)}
+    columns = HintTable()
+    for number in range(20 * FIRST_ROWS):
+        columns.add(_one(1 + number % 8, number))
+        if number >= FIRST_ROWS:
+            columns.discard(_one(1 + (number - FIRST_ROWS) % 8, number - FIRST_ROWS))
+    live = [_one(1 + number % 8, number) for number in range(19 * FIRST_ROWS, 20 * FIRST_ROWS)]
+    columns.add(small := _one(1, 1))
+    assert len(columns) == FIRST_ROWS + 1
+    assert len(columns._needs) <= 3 * FIRST_ROWS + 2
+    expected = {each for each in [*live, small] if may_fit_now(each, ledger, gained)}
+    assert columns.may_fit(ledger, gained) == expected
+
+
+def test_of_many_different_nodes_none_that_helps_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused, "MOST_OFFERS", 3)
+    ledger = cluster(2, 40)
+    gained = {f"n{number}" for number in range(40)}
+    columns, all_needs = HintTable(), {_one(gpus, cpu) for gpus in range(1, 9) for cpu in range(6)}
+    for each in all_needs:
+        columns.add(each)
+    expected = {each for each in all_needs if may_fit_now(each, ledger, gained)}
+    assert expected
+    assert expected <= columns.may_fit(ledger, gained)
