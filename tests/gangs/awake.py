@@ -33,8 +33,8 @@ CATCHES_UP_S = 2.0
 def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     """Return whether a gang fits, by a planner that knows the cluster alone and the places of other gangs.
 
-    What is left out for the gang, by answers of in-tree plugins and late refusals too, and what an earmark
-    hides from it, is left out here as well.
+    What is left out for the gang, by answers of in-tree plugins and late refusals too, and what a backfill
+    reservation hides from it, is left out here as well.
     """
     state = world.coordinator.state
     gang = state.gangs[key]

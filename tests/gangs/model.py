@@ -2,7 +2,7 @@
 
 A `Chooser` says what does happen, so that hypothesis and a seeded long run share the actions (`simulate`).
 `World` asks the invariants after every event and call; here the cluster's own truth is asked as well: what is
-bound where, which gangs are whole, and what a planner that starts from nothing says in the end.
+bound where, which gangs are complete, and what a planner that starts from nothing says in the end.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Cluster(Users):
         """Plans whose Bindings have been sent: the shim lets each member go once by each."""
         self.was_complete: set[str] = set()
         """UIDs of members that were bound at one time with as many as their gang needs."""
-        self.perhaps_whole: set[str] = set()
-        """Those too of which a whole plan was bound one after another, or where runs of one name completed
-        each other."""
+        self.perhaps_complete: set[str] = set()
+        """Those, and members whose complete plan was bound one after another, or whose gang other incarnations of
+        the name completed."""
         self._service_begins()
 
     def _service_begins(self) -> None:
@@ -93,7 +93,7 @@ class Cluster(Users):
         self.world.wait(seconds)
 
     def pause(self, choose: Chooser) -> None:
-        """The service alone does: what happened meanwhile is heard after the Tick that was due."""
+        """The service alone does: what happened meanwhile is seen after the Tick that was due."""
         if self.world.missed is not None:
             return
         self.world.missed = []
@@ -142,9 +142,11 @@ class Cluster(Users):
         self._no_dead_plan_is_told()
         state = self.world.coordinator.state
         return [
-            said
-            for said in self.last.values()
-            if said.outcome is Outcome.PLANNED and said.gang in state.gangs and state.gangs[said.gang].holds
+            verdict
+            for verdict in self.last.values()
+            if verdict.outcome is Outcome.PLANNED
+            and verdict.gang in state.gangs
+            and state.gangs[verdict.gang].holds
         ]
 
     def _ref(self, verdict: PushVerdict) -> PlanRef:
@@ -221,8 +223,8 @@ class Cluster(Users):
             gang, generation = flying.verdict.gang, flying.verdict.generation
             self.landed[gang, generation] += 1
             if self.landed[gang, generation] == len(flying.verdict.members):
-                self.perhaps_whole |= {uid for _, uid in flying.verdict.members}
-                self.perhaps_whole |= {each.uid for each in self._members().get(_run(pending), [])}
+                self.perhaps_complete |= {uid for _, uid in flying.verdict.members}
+                self.perhaps_complete |= {each.uid for each in self._members().get(_run(pending), [])}
 
     def in_tree_plugins_answer(self, choose: Chooser) -> None:
         """For any gang that was asked about, also once more: nodes refused, room, a claim that is missing."""
@@ -231,8 +233,8 @@ class Cluster(Users):
             self._answer(asked, choose.of(IN_TREE), choose.of(IN_TREE))
 
     def _answer(self, asked: AskInTree, first: InTreeAnswer, others: InTreeAnswer) -> None:
-        told = (((0,), first), (tuple(range(1, len(asked.pods))), others))
-        report = InTreeReport(self.world.epoch, asked.gang, asked.question, told)
+        answers = (((0,), first), (tuple(range(1, len(asked.pods))), others))
+        report = InTreeReport(self.world.epoch, asked.gang, asked.question, answers)
         try:
             out = self.world.coordinator.report_in_tree(self.world.now, report)
         except StaleError:
@@ -317,7 +319,7 @@ class Cluster(Users):
         for name in GANGS:
             anyhow = [p for run, pods in self._members().items() if run[0] == name for p in pods]
             if len(anyhow) >= self._needed(name, anyhow):
-                self.perhaps_whole |= {each.uid for each in anyhow}
+                self.perhaps_complete |= {each.uid for each in anyhow}
 
     def _what_fits_is_asked(self) -> None:
         """What the service was not told yet, it can't know."""
@@ -332,12 +334,12 @@ class Cluster(Users):
         return min((self.pod_group.min_member, *then))
 
     def _nobody_whole_is_evicted(self) -> None:
-        """Where a label is edited under way, which gang was whole is not asked here."""
+        """Where a label is edited under way, which gang was complete is not asked here."""
         if self.renamed:
             return
         for eviction in self.world.evictions[self.judged :]:
-            if whole := {uid for _, uid in eviction.pods} & self.was_complete:
-                raise Broken(f"{sorted(whole)} ran whole and are to be evicted: {eviction.why}")
+            if complete := {uid for _, uid in eviction.pods} & self.was_complete:
+                raise Broken(f"{sorted(complete)} were complete and are to be evicted: {eviction.why}")
         self.judged = len(self.world.evictions)
 
     def _no_gpu_is_bound_twice(self) -> None:
@@ -351,13 +353,13 @@ class Cluster(Users):
     def _no_dead_plan_is_told(self) -> None:
         """A verdict is newer than the one before, which is stale from then on; and it plans only pods that
         wait."""
-        for said in self.world.verdicts[self.seen :]:
-            before = self.last.get(said.gang)
-            if before is not None and said.generation < before.generation:
-                raise Broken(f"{said.gang}: generation {said.generation} after {before.generation}")
-            if before is not None and before.generation < said.generation:
+        for verdict in self.world.verdicts[self.seen :]:
+            before = self.last.get(verdict.gang)
+            if before is not None and verdict.generation < before.generation:
+                raise Broken(f"{verdict.gang}: generation {verdict.generation} after {before.generation}")
+            if before is not None and before.generation < verdict.generation:
                 self._is_stale(before)
-            self.last[said.gang] = said
+            self.last[verdict.gang] = verdict
         self.seen = len(self.world.verdicts)
 
     def _is_stale(self, verdict: PushVerdict) -> None:
@@ -376,8 +378,8 @@ class Cluster(Users):
         return found
 
     def come_to_rest(self) -> None:
-        """All goes well from now on. In the end nothing is reserved and no gang on its way, none is half, and
-        those that wait do not fit."""
+        """Let all go well from now on. In the end nothing is reserved, no gang is on its way or partially bound,
+        and those that wait do not fit."""
         self.goes_on(First())
         if self.world.coordinator.state.epoch is None:
             self.restart_shim(First())
@@ -408,11 +410,11 @@ class Cluster(Users):
             if view.phase is Phase.COLLECTING and view.present >= view.needed and not without:
                 raise Broken(f"{view.key} waits for nobody")
             group = self.world.coordinator.state.gangs[view.key].group
-            half = 0 < view.bound < view.needed and not any(
-                each.uid in self.was_complete | self.perhaps_whole for each in group.bound
+            partially_bound = 0 < view.bound < view.needed and not any(
+                each.uid in self.was_complete | self.perhaps_complete for each in group.bound
             )
-            if half and not (self.restarts or self.renamed):
-                raise Broken(f"{view.key} is half for ever: {view.bound} of {view.needed}")
+            if partially_bound and not (self.restarts or self.renamed):
+                raise Broken(f"{view.key} is partially bound for ever: {view.bound} of {view.needed}")
 
 
 def _run(each: Pod) -> tuple[str, str]:

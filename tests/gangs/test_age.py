@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.gangs.membership.owners import KEPT
+from muster.gangs.membership.owners import MAX_GONE
 from muster.gangs.membership.roster import Roster
 from tests.gangs.world import World, foreign, node, pod, wishing
 
@@ -80,7 +80,7 @@ def test_owners_that_are_gone_are_forgotten_in_the_end() -> None:
         if len(there) > 3:
             roster.drop(there.pop(0))
     (owners,) = roster._owners.values()
-    assert len(owners) == 3 + KEPT
+    assert len(owners) == 3 + MAX_GONE
     for uid in there:
         roster.drop(uid)
     assert not roster._owners

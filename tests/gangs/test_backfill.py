@@ -24,7 +24,7 @@ def waiting() -> World:
     return world
 
 
-def test_the_best_domain_is_kept_for_the_oldest_waiting_gang_and_said() -> None:
+def test_the_best_domain_is_reserved_for_the_oldest_waiting_gang_and_its_reason_says_so() -> None:
     world = waiting()
     assert world.verdict().reason.endswith("What comes free on a, b is kept for it for a while")
     world.see(pod("q", gang="", gpus=2), pod("r", gang="", gpus=1))
@@ -39,7 +39,7 @@ def test_the_best_domain_is_kept_for_the_oldest_waiting_gang_and_said() -> None:
     assert world.coordinator.state.backfill_reservation is None
 
 
-def test_others_have_what_was_kept_when_it_ends() -> None:
+def test_others_have_the_reserved_domain_when_the_reservation_ends() -> None:
     world = waiting()
     world.see(pod("q", gang="", gpus=2))
     world.wait(599)
@@ -61,12 +61,12 @@ def test_it_ends_with_its_gang_and_goes_to_the_next() -> None:
     assert "is kept for it" in world.verdict("h").reason
 
 
-def test_half_a_gang_may_take_what_is_kept_for_another() -> None:
+def test_a_partially_bound_gang_may_use_nodes_reserved_for_another() -> None:
     world = waiting()
-    earmark = world.coordinator.state.backfill_reservation
-    assert earmark is not None
+    reservation = world.coordinator.state.backfill_reservation
+    assert reservation is not None
     gang = next(iter(world.coordinator.state.gangs.values()))
-    other = replace(earmark, gang="another")
+    other = replace(reservation, gang="another")
     world.coordinator.state.backfill.current = other
     assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 0
     gang.was_complete, gang.group = False, replace(gang.group, bound=(pod("x", node="c"),))
@@ -125,16 +125,16 @@ def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
 # --- what it does not do ------------------------------------------------------------------------------------
 
 
-def kept(world: World) -> set[str]:
+def reserved_nodes(world: World) -> set[str]:
     """The nodes that the earmark covers."""
-    earmark = world.coordinator.state.backfill_reservation
-    return set(earmark.nodes) if earmark is not None else set()
+    reservation = world.coordinator.state.backfill_reservation
+    return set(reservation.nodes) if reservation is not None else set()
 
 
 def owner(world: World) -> str:
     """The name of the gang that has the earmark, "" for none."""
-    earmark = world.coordinator.state.backfill_reservation
-    return world.coordinator.state.gangs[earmark.gang].name[2] if earmark is not None else ""
+    reservation = world.coordinator.state.backfill_reservation
+    return world.coordinator.state.gangs[reservation.gang].name[2] if reservation is not None else ""
 
 
 @pytest.mark.parametrize(("priority", "planned"), [(-1, False), (0, False), (1, True)])
@@ -152,7 +152,7 @@ def test_it_hides_nothing_from_the_replacement_of_a_running_gangs_member() -> No
     home = world.pods["r0"].node
     world.see(pod("big", gang="", gpus=8), foreign("f", "b" if home == "a" else "a", 8))
     world.wait(600)
-    assert (owner(world), kept(world)) == ("big", {home})
+    assert (owner(world), reserved_nodes(world)) == ("big", {home})
     world.gone("r1")
     world.see(pod("r9", "run", of=2, owner="job"))
     assert world.planned("run")
@@ -166,7 +166,7 @@ def test_further_members_of_a_running_gang_wait_behind_it() -> None:
     world.see(pod("b0", gang="b", gpus=8), pod("b1", gang="b", gpus=8))
     world.wait(600)
     assert owner(world) == "b"
-    nodes = {name for name in "abc" if name not in kept(world)}
+    nodes = {name for name in "abc" if name not in reserved_nodes(world)}
     assert world.pods["e0"].node in nodes or nodes == {"c"}
     world.see(wishing("e1", of=1, gang="e", gpus=2))
     assert world.phase("e") == "unplaceable"
@@ -190,7 +190,7 @@ def test_what_pods_without_gpus_take_does_not_come_free(cpu_milli: int, gpus: in
     world.see(hog, foreign("f", "b", 2), foreign("g", "c", 3))
     world.see(*(pod(f"p{i}", gpus=8, resources=Resources(32_000, 1 << 30, 1)) for i in range(2)))
     world.wait(600)
-    assert kept(world) == nodes
+    assert reserved_nodes(world) == nodes
 
 
 def test_members_of_the_gang_that_run_stay_where_they_are() -> None:
@@ -201,7 +201,7 @@ def test_members_of_the_gang_that_run_stay_where_they_are() -> None:
     other = "b" if home == "a" else "a"
     world.see(foreign("f", other, 2), wishing("e1", of=1, gang="e", gpus=8))
     world.wait(600)
-    assert kept(world) == {other}
+    assert reserved_nodes(world) == {other}
 
 
 @pytest.mark.parametrize("scope", [None, "rack"])
@@ -213,20 +213,20 @@ def test_a_domain_that_failed_for_a_term_is_not_the_next_choice(scope: str | Non
     chosen = []
     for _ in range(4):
         world.wait(600)
-        chosen.append(kept(world))
+        chosen.append(reserved_nodes(world))
         world.wait(600)
     assert chosen == [{"a"}, {"b"}, {"c"}, set()]
-    assert kept(world) == {"a"}
+    assert reserved_nodes(world) == {"a"}
 
 
-def test_nodes_that_came_free_in_a_term_are_kept_again() -> None:
+def test_nodes_that_came_free_in_a_term_are_reserved_again() -> None:
     world = waiting()
-    assert kept(world) == {"a", "b"}
+    assert reserved_nodes(world) == {"a", "b"}
     world.gone("fa")
     world.wait(600)
-    assert kept(world) == set()
+    assert reserved_nodes(world) == set()
     world.wait(600)
-    assert kept(world) == {"a", "c"}
+    assert reserved_nodes(world) == {"a", "c"}
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_it_covers_a_share_of_the_cluster_or_one_node(share: float, members: int
     world.see(*(foreign(f"f{name}", name, 1) for name in "abcd"))
     world.see(*(pod(f"p{i}", of=members, gpus=4) for i in range(members)))
     world.wait(600)
-    assert kept(world) == nodes
+    assert reserved_nodes(world) == nodes
 
 
 def test_the_namespaces_take_turns_and_a_higher_priority_comes_first() -> None:

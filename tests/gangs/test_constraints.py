@@ -15,7 +15,7 @@ from muster.domain.pod import Pod, Wishes
 from muster.domain.request import NodeRules, Request, SelectorTerm
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.queueing_hints import QueueingHint
-from muster.gangs.capacity.requests import request, watched
+from muster.gangs.capacity.requests import peer_interest, request
 from muster.gangs.peers.constraints import MAX_RULES
 from muster.gangs.peers.peer_changes import PeerChanges
 from muster.gangs.pending.watchers import Watchers
@@ -380,11 +380,11 @@ def test_a_request_leaves_the_index_as_it_was() -> None:
     held = replace(members[0], node="a").usage
     assert held is not None
     ledger.hold((held,))
-    ledger.existing_pods.take_marks()
+    ledger.existing_pods.take_changes()
     for _ in range(2):
         assert request(group_of(*members), ledger).constraints == (AntiAffinity(APART, HOST, ONE, ONE),)
     assert ledger.existing_pods.matching((term("web"),)) == {"a"}
-    assert not ledger.existing_pods.marks
+    assert not ledger.existing_pods.changes
     stranger = [replace(member("x", WEB, anti_affinity=(term("web"),)), namespace="ns")]
     assert request(group_of(*stranger), ledger).constraints == (
         AntiAffinity(APART, HOST, ONE, ONE, OPEN("a")),
@@ -407,22 +407,22 @@ def test_which_changes_of_other_pods_bear_on_a_gang(change: Pod, expected: bool)
         member("p", {"app": "p"}, anti_affinity=(term("web"),), spread=(SpreadTerm(ZONE, app("spread")),))
     ]
     ledger = ledger_of(*members, other("repels", "b", {"app": "r"}, anti_affinity=(term("p"),)))
-    found = watched(group_of(*members), ledger)
+    found = peer_interest(group_of(*members), ledger)
     watchers = Watchers()
     watchers.add(QueueingHint(frozenset(), (), found))
     for move in (lambda: ledger.see(change), lambda: ledger.forget(change.uid)):
-        ledger.existing_pods.take_marks()
+        ledger.existing_pods.take_changes()
         move()
-        marks = ledger.existing_pods.take_marks()
-        assert bool(watchers.touched(marks, ledger.existing_pods.labels_of)) is expected
+        changes = ledger.existing_pods.take_changes()
+        assert bool(watchers.touched(changes, ledger.existing_pods.labels_of)) is expected
 
 
 def test_too_many_changes_are_a_change_of_everything() -> None:
-    marks = PeerChanges()
+    changes = PeerChanges()
     for number in range(1000):
-        marks.pod(other(f"x{number}", "a", {"i": str(number)}))
-    assert marks.everything
-    assert not marks.pods
+        changes.pod(other(f"x{number}", "a", {"i": str(number)}))
+    assert changes.everything
+    assert not changes.pods
 
 
 def test_more_different_rules_than_are_planned_are_left_to_the_plugins() -> None:

@@ -15,7 +15,7 @@ JOB = Controller("batch/v1", "Job", "train", "job-uid")
 PYTORCH_JOB = Controller("kubeflow.org/v1", "PyTorchJob", "train", "ptj-uid")
 
 
-def told(world: World, reason: EventReason) -> list[tuple[str, str, str]]:
+def posted(world: World, reason: EventReason) -> list[tuple[str, str, str]]:
     """(API version, kind, name) of each object that has an event of this reason."""
     return [
         (event.api_version, event.kind, name)
@@ -39,14 +39,14 @@ def test_a_placed_gang_has_one_event_on_its_first_pod_and_its_controller(
     world.see(*reversed(gang(size, controller)))
     world.run()
     by = [(controller.api_version, controller.kind, controller.name)] if controller else []
-    assert told(world, EventReason.PLACED) == [("v1", "Pod", "p0"), *by]
+    assert posted(world, EventReason.PLACED) == [("v1", "Pod", "p0"), *by]
     assert {event.reason for event in world.events} == {EventReason.PLACED}
 
 
 def test_a_refused_gang_has_one_event_and_each_pod_its_condition() -> None:
     world = World().start(node("a", 8))
     world.see(foreign("f", "a", gpus=6), *gang(4, JOB))
-    assert told(world, EventReason.UNPLACEABLE) == [("v1", "Pod", "p0"), ("batch/v1", "Job", "train")]
+    assert posted(world, EventReason.UNPLACEABLE) == [("v1", "Pod", "p0"), ("batch/v1", "Job", "train")]
     verdict = world.verdict()
     assert verdict.outcome is Outcome.REFUSED
     assert {name for name, _ in verdict.members} == {"p0", "p1", "p2", "p3"}, "each is let through to fail"
@@ -57,7 +57,7 @@ def test_an_incomplete_gang_waits_with_one_event() -> None:
     world = World().start(node("a", 8))
     world.see(*gang(4, JOB)[1:])
     world.wait(10)
-    assert told(world, EventReason.WAITING) == [("v1", "Pod", "p1"), ("batch/v1", "Job", "train")]
+    assert posted(world, EventReason.WAITING) == [("v1", "Pod", "p1"), ("batch/v1", "Job", "train")]
 
 
 def test_an_ill_formed_gang_has_one_event_and_each_pod_its_condition() -> None:
@@ -78,7 +78,7 @@ def test_a_withdrawn_plan_is_told_once() -> None:
     world = World().start(node("a", 8))
     world.see(*gang(4, JOB))
     world.wait(120)  # nobody permits it
-    assert told(world, EventReason.WITHDRAWN)[:2] == [("v1", "Pod", "p0"), ("batch/v1", "Job", "train")]
+    assert posted(world, EventReason.WITHDRAWN)[:2] == [("v1", "Pod", "p0"), ("batch/v1", "Job", "train")]
 
 
 def test_members_of_two_jobs_name_the_controller_of_the_first() -> None:
@@ -91,7 +91,7 @@ def test_members_of_two_jobs_name_the_controller_of_the_first() -> None:
     world = World().start(node("a", 8))
     world.see(worker, master)
     world.run()
-    assert told(world, EventReason.PLACED) == [("v1", "Pod", "master-0"), ("batch/v1", "Job", "master")]
+    assert posted(world, EventReason.PLACED) == [("v1", "Pod", "master-0"), ("batch/v1", "Job", "master")]
 
 
 def test_every_event_is_on_one_object() -> None:

@@ -178,19 +178,19 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
         )
         ledger.see(made)
         ledger.forget(made.uid)
-        ledger.existing_pods.take_marks()
+        ledger.existing_pods.take_changes()
     index = ledger.existing_pods
-    kept = (
+    left = (
         index._in_namespace,
         index._known,
         index._node,
-        index._alike,
-        index._ending,
+        index._by_labels,
+        index._terminating,
         index.repelling,
         index._ports,
         index._claims,
     )
-    assert not any(kept)
+    assert not any(left)
 
 
 def test_the_terms_of_one_namespace_that_are_looked_at_are_bounded() -> None:

@@ -16,7 +16,7 @@ from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 
-def told(world: World) -> list[int]:
+def let_through(world: World) -> list[int]:
     """How many members each verdict lets through."""
     return [len(verdict.members) for verdict in world.verdicts]
 
@@ -63,9 +63,9 @@ def test_of_a_refused_gang_only_new_members_are_told() -> None:
     again = world.verdict()
     assert (again.generation, again.reason) == (first.generation, first.reason)
     assert [name for name, _ in again.members] == ["p0", "p1", "p2"]
-    said = len(world.verdicts)
+    pushed = len(world.verdicts)
     world.gone("p2")
-    assert len(world.verdicts) == said
+    assert len(world.verdicts) == pushed
     assert world.reasons() == ["Unplaceable"]
 
 
@@ -232,7 +232,7 @@ def test_numbers_are_told_again_at_a_slow_rate() -> None:
     assert world.asked == asked + 1
 
 
-def test_half_of_a_numbers_time_later_they_are_not_told_yet() -> None:
+def test_new_numbers_are_not_published_before_numbers_s() -> None:
     """A change that may help is looked at at once; what its answer says is told when it is time."""
     world = World().start(node("a", gpus=8), node("b", gpus=8))
     scope = replace(wishing("x").claim.wishes, required_scope="node")  # type: ignore[union-attr]
@@ -305,12 +305,12 @@ def test_needs_pass_over_a_gang_only_where_it_can_not_fit() -> None:
     ledger = world.coordinator.state.ledger
     world.see(*(wishing(f"p{i}", of=2, gpus=size) for i, size in enumerate((4, 4, 4, 1))))
     world.wait(1)
-    needs = QueueingHint.of(world.solves[-1].request)
-    assert needs.quotas == (("nvidia.com/gpu", 1, 2), ("nvidia.com/gpu", 4, 1))
-    assert may_fit_now(needs, ledger, {"a"})
-    assert not may_fit_now(needs, ledger, set())
-    assert not may_fit_now(needs, ledger, {"gone"})
-    assert (("nvidia.com/gpu", 4, Resources(1_000, 1 << 30, 1))) in needs.asks
+    hint = QueueingHint.of(world.solves[-1].request)
+    assert hint.quotas == (("nvidia.com/gpu", 1, 2), ("nvidia.com/gpu", 4, 1))
+    assert may_fit_now(hint, ledger, {"a"})
+    assert not may_fit_now(hint, ledger, set())
+    assert not may_fit_now(hint, ledger, {"gone"})
+    assert (("nvidia.com/gpu", 4, Resources(1_000, 1 << 30, 1))) in hint.asks
 
 
 # --- size -----------------------------------------------------------------------------------------------

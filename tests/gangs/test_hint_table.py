@@ -37,7 +37,7 @@ quotas = st.tuples(
     st.sampled_from([1, 2, 4, 8, 9, HUGE]),
     st.sampled_from([0, 1, 2, 5, HUGE]),
 )
-needs = st.builds(
+hint = st.builds(
     QueueingHint, st.frozensets(asks, min_size=1, max_size=3), st.lists(quotas, max_size=3).map(tuple)
 )
 
@@ -56,7 +56,7 @@ def cluster(seed: int, size: int) -> Ledger:
     return ledger
 
 
-@given(st.lists(needs, max_size=12, unique=True), st.integers(0, 1000), st.data())
+@given(st.lists(hint, max_size=12, unique=True), st.integers(0, 1000), st.data())
 def test_it_finds_those_that_one_look_at_each_finds(
     all_needs: list[QueueingHint], seed: int, data: st.DataObject
 ) -> None:
@@ -77,14 +77,14 @@ def test_it_finds_those_that_one_look_at_each_finds(
     assert all((each in columns) is (each in left) for each in all_needs)
 
 
-def _huge(needs: QueueingHint) -> bool:
+def _huge(hint: QueueingHint) -> bool:
     """Whether a number of it is beyond those of columns: there a superset is all that is promised."""
     numbers = [
         number
-        for _, gpus, asked in needs.asks
+        for _, gpus, asked in hint.asks
         for number in (gpus, asked.cpu_milli, asked.memory_bytes, asked.pods)
     ]
-    numbers += [number for _, gpus, members in needs.quotas for number in (gpus, members)]
+    numbers += [number for _, gpus, members in hint.quotas for number in (gpus, members)]
     return HUGE in numbers
 
 
@@ -105,7 +105,7 @@ def test_many_that_come_and_go_leave_nothing() -> None:
     live = [_one(1 + number % 8, number) for number in range(19 * FIRST_ROWS, 20 * FIRST_ROWS)]
     columns.add(small := _one(1, 1))
     assert len(columns) == FIRST_ROWS + 1
-    assert len(columns._needs) <= 3 * FIRST_ROWS + 2
+    assert len(columns._hints) <= 3 * FIRST_ROWS + 2
     expected = {each for each in [*live, small] if may_fit_now(each, ledger, gained)}
     assert columns.may_fit(ledger, gained) == expected
 

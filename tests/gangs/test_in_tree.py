@@ -175,7 +175,7 @@ def test_what_is_refused_whatever_the_node_is_told_as_that() -> None:
 @pytest.mark.parametrize(
     "answer", [InTreeAnswer(missing_claims=("data",)), InTreeAnswer(everywhere="VolumeBinding: not bound")]
 )
-def test_no_domain_is_kept_for_a_gang_that_no_free_gpu_would_help(answer: InTreeAnswer) -> None:
+def test_no_domain_is_reserved_for_a_gang_that_no_free_gpu_would_help(answer: InTreeAnswer) -> None:
     world = cluster(["n1"])
     world.see(claiming("x", gang="", gpus=8))
     world.report(answer)
@@ -294,7 +294,7 @@ def _members(request: Request) -> tuple[Member, ...]:
     return tuple(sorted((m for role in request.roles for m in role.members), key=lambda m: m.name))
 
 
-def test_nothing_is_kept_of_gangs_that_are_gone() -> None:
+def test_nothing_is_remembered_of_gangs_that_are_gone() -> None:
     world = cluster()
     for i in range(20):
         world.see(claiming(f"x{i}", gang=""))

@@ -122,7 +122,7 @@ def test_a_gang_whose_owner_goes_is_not_planned_with_the_pods_of_that_owner() ->
     assert {uid for _, uid in world.verdict().members} == {"w0", "w1", "w2"}
 
 
-def test_what_is_left_of_a_whole_run_is_not_evicted_with_the_next_one() -> None:
+def test_what_is_left_of_a_complete_incarnation_is_not_evicted_with_the_next_one() -> None:
     """Nobody has begun to run yet, so that what is left of the first looks like a member of the second."""
     world = World(Settings(settle_s=0)).start(node("a"))
     world.see(first("p0", ""), first("p1", ""), *(replace(first(f"q{i}", "B"), created=2.0) for i in (0, 1)))
@@ -142,7 +142,7 @@ def test_what_is_left_of_a_whole_run_is_not_evicted_with_the_next_one() -> None:
     assert world.evictions == []
 
 
-def test_what_is_left_of_half_a_run_is_evicted_also_where_the_next_one_has_come() -> None:
+def test_what_is_left_of_a_partially_bound_incarnation_is_evicted_even_if_the_next_one_has_come() -> None:
     """What is left looks like a member of the next run, which is one too many with it."""
     world = World(Settings(settle_s=0)).start(node("a", 2))
     world.see(first("p0", ""), first("p1", ""))
@@ -158,7 +158,7 @@ def test_what_is_left_of_half_a_run_is_evicted_also_where_the_next_one_has_come(
     assert gangs(world) == {"B": 2}
 
 
-def test_a_run_that_is_whole_stays_when_the_one_before_it_is_given_up() -> None:
+def test_a_complete_incarnation_stays_when_the_one_before_it_is_given_up() -> None:
     """With the first pod that is evicted, those of the next run, bare ones, look like its replacements."""
     world = World(Settings(settle_s=0)).start(node("a", 2))
     world.see(first("p0", "A"), first("p1", "A"))
@@ -300,7 +300,7 @@ def test_whose_pods_are_whose_is_asked_again_when_the_first_is_seen_to_run() -> 
     assert gangs(world) == {"A": 1, "B": 2}
 
 
-def test_the_pods_of_a_whole_gang_that_begin_to_run_are_not_counted_again() -> None:
+def test_the_pods_of_a_complete_gang_that_begin_to_run_are_not_counted_again() -> None:
     world = World(Settings(settle_s=0)).start(node("a", 8))
     world.see(*(first(f"p{i}", "A", of=4) for i in range(4)))
     world.run()

@@ -33,7 +33,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_gang_is_half_where_one_was_never_bound(case: Case) -> None:
+def test_a_gang_is_partially_bound_if_one_member_was_never_bound(case: Case) -> None:
     world = World().start(node("a", gpus=case.of))
     world.see(*(pod(f"p{number}", of=case.of) for number in range(case.of)))
     assert world.reserve().claimed

@@ -113,7 +113,7 @@ def test_the_model_sees_that_the_planner_idles(monkeypatch: pytest.MonkeyPatch) 
         cluster.check()
 
 
-def test_the_model_sees_half_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_sees_a_partially_bound_gang(monkeypatch: pytest.MonkeyPatch) -> None:
     # The invariants would see it before.
     for module in ("lifecycle.reconciliation", "lifecycle.eviction", "invariants"):
         monkeypatch.setattr(f"muster.gangs.{module}.is_partially_bound", lambda _: False)
@@ -124,19 +124,19 @@ def test_the_model_sees_half_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.world.reserve()
     cluster.world.bind(cluster.world.permit(), [0])
     cluster.world.gone("p1")
-    with pytest.raises(Broken, match="g is half for ever: 1 of 2"):
+    with pytest.raises(Broken, match="g is partially bound for ever: 1 of 2"):
         cluster.come_to_rest()
 
 
 @pytest.mark.parametrize(("says", "whole"), [(2, True), (3, False)])
-def test_the_model_asks_the_pod_group_whether_its_gang_ran_whole(says: int, whole: bool) -> None:
+def test_the_model_asks_the_pod_group_whether_its_gang_was_complete(says: int, complete: bool) -> None:
     cluster = Cluster()
     cluster.pod_group = PodGroup("ns", "kai", "p", "u", min_member=says)
     claim = GangClaim("kai", "p", by_object=True)
     for uid in ("p0", "p1"):
         cluster.world.pods[uid] = pod(uid, claim=claim, node="a", batch=Batch(says, 0, 0.0))
     cluster.check()
-    assert cluster.was_complete == ({"p0", "p1"} if whole else set())
+    assert cluster.was_complete == ({"p0", "p1"} if complete else set())
 
 
 @settings(max_examples=60, deadline=None)
@@ -145,7 +145,7 @@ def test_the_model_asks_the_pod_group_whether_its_gang_ran_whole(says: int, whol
     steps=st.lists(st.sampled_from(("reserve", "tick", "solve", "reconnect")), max_size=12),
     data=st.data(),
 )
-def test_of_two_gangs_of_which_one_fits_one_runs_whole(
+def test_one_of_two_gangs_runs_complete_if_one_fits(
     order: list[str], steps: list[str], data: st.DataObject
 ) -> None:
     """scheduler-plugins#114: interleaved, each must not hold half. 3 × 2 GPUs twice, on 4 + 2 + 2."""

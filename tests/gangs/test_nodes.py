@@ -111,7 +111,7 @@ def test_gpus_that_turn_unhealthy_after_permit_are_bound_and_said_on_the_node() 
 
 
 @pytest.mark.parametrize("turns", TURNS.values(), ids=TURNS.keys())
-def test_a_place_that_is_kept_for_half_a_gang_goes_with_its_node(
+def test_a_place_retained_for_a_partially_bound_gang_goes_with_its_node(
     turns: Callable[[Node], Node | None],
 ) -> None:
     world = World().start(node("a"), node("b"))

@@ -29,7 +29,7 @@ def split(settings: Settings | None = None) -> World:
     return world
 
 
-def test_the_place_that_was_given_back_is_kept_from_others() -> None:
+def test_the_place_that_was_given_back_is_retained() -> None:
     world = split()
     world.see(pod("q", gang="", gpus=2, priority=1000, created=-1.0))
     assert world.phase("q") == "unplaceable"
@@ -40,7 +40,7 @@ def test_the_place_that_was_given_back_is_kept_from_others() -> None:
     assert world.phase() == "running"
 
 
-def test_half_a_gang_is_planned_before_all_others() -> None:
+def test_a_partially_bound_gang_is_planned_before_all_others() -> None:
     world = split()
     world.auto = False
     world.see(*(pod(f"q{i}", gang="", priority=9) for i in range(3)))
@@ -84,7 +84,7 @@ def test_a_member_deleted_on_its_way_gives_no_precedence_over_higher_priorities(
     assert asked[1:] == order
 
 
-def test_it_may_be_completed_elsewhere_and_the_kept_place_is_free_then() -> None:
+def test_it_may_be_completed_elsewhere_and_the_retained_place_is_free_then() -> None:
     world = split()
     world.send(events.NodeSeen(world.now, node("b")))
     world.see(foreign("f", "a", gpus=2))
@@ -95,7 +95,7 @@ def test_it_may_be_completed_elsewhere_and_the_kept_place_is_free_then() -> None
     assert (world.phase(), world.held(), world.evictions) == ("running", set(), [])
 
 
-def test_what_finds_no_place_in_time_is_given_up_as_a_whole() -> None:
+def test_a_gang_that_finds_no_place_in_time_is_given_up() -> None:
     world = split()
     world.see(foreign("f", "a", gpus=2))
     world.wait(29)
@@ -141,7 +141,7 @@ def test_a_binding_that_lands_after_all_is_evicted_too() -> None:
     assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),), (("p1", "p1"),)]
 
 
-def test_kept_by_policy_the_rest_waits_like_any_gang() -> None:
+def test_with_partial_keep_the_rest_waits_like_any_gang() -> None:
     world = split(Settings(settle_s=0, partial=Partial.KEEP))
     world.see(foreign("f", "a", gpus=2))
     world.wait(100)
@@ -160,7 +160,7 @@ def test_a_replacement_waits_and_nobody_is_evicted() -> None:
     assert (world.phase(), world.evictions) == ("unplaceable", [])
 
 
-def test_members_that_die_while_others_are_on_their_way_make_no_half() -> None:
+def test_members_that_die_while_others_are_on_their_way_do_not_make_it_partially_bound() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)
     assert world.reserve().claimed
@@ -172,7 +172,7 @@ def test_members_that_die_while_others_are_on_their_way_make_no_half() -> None:
     assert world.evictions == []
 
 
-def test_enough_of_an_elastic_gang_is_no_half() -> None:
+def test_an_elastic_gang_with_enough_bound_is_not_partially_bound() -> None:
     world = World(Settings()).start(node("a"))
     world.see(*(wishing(f"p{i}", of=2) for i in range(3)))
     world.wait(1)
@@ -187,7 +187,7 @@ def test_enough_of_an_elastic_gang_is_no_half() -> None:
     assert "p2" not in world.held()
 
 
-def test_enough_that_were_bound_make_no_half_when_one_dies_while_others_are_on_their_way() -> None:
+def test_a_gang_with_enough_bound_stays_complete_when_one_dies_while_others_are_on_their_way() -> None:
     world = World(Settings()).start(node("a"))
     world.see(*(wishing(f"p{i}", of=2) for i in range(4)))
     world.wait(1)
@@ -201,7 +201,7 @@ def test_enough_that_were_bound_make_no_half_when_one_dies_while_others_are_on_t
     assert world.evictions == []
 
 
-def test_a_member_deleted_between_permit_and_its_binding_leaves_half_a_gang() -> None:
+def test_a_member_deleted_between_permit_and_its_binding_leaves_a_partially_bound_gang() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)
     assert world.reserve().claimed
@@ -236,7 +236,7 @@ def test_what_we_have_not_bound_is_not_ours_to_evict() -> None:
     assert world.evictions == []
 
 
-def test_a_kept_place_goes_with_its_node() -> None:
+def test_a_retained_place_goes_with_its_node() -> None:
     world = split()
     world.send(events.NodeGone(world.now, "a"))
     assert world.held() == set()
@@ -267,7 +267,7 @@ def test_a_gang_that_changes_owners_takes_its_bindings_under_way_along() -> None
     assert world.coordinator.orphans == frozenset()
 
 
-def test_half_a_gang_stays_half_when_an_owner_of_it_goes() -> None:
+def test_a_gang_stays_partially_bound_when_one_of_its_owners_goes() -> None:
     world = World().start(node("a"))
     world.see(*(pod(f"p{i}", of=3, owner="mww"[i]) for i in range(3)))
     assert world.reserve().claimed
@@ -281,7 +281,7 @@ def test_half_a_gang_stays_half_when_an_owner_of_it_goes() -> None:
     assert [evict.pods for evict in world.evictions] == [(("p0", "p0"),)]
 
 
-def test_half_a_gang_stays_half_when_others_of_its_name_are_a_run_of_their_own() -> None:
+def test_a_gang_stays_partially_bound_when_others_of_its_name_are_another_incarnation() -> None:
     """The first of them looks like a replacement, and the gang goes on under their owner."""
     world = split()
     world.gone("p1")
@@ -294,7 +294,7 @@ def test_half_a_gang_stays_half_when_others_of_its_name_are_a_run_of_their_own()
 
 
 @pytest.mark.parametrize("lands", [True, False], ids=["it was bound before", "it was not"])
-def test_what_an_owner_leaves_behind_is_whole_where_all_were_bound(lands: bool) -> None:
+def test_what_an_owner_leaves_behind_is_complete_if_all_were_bound(lands: bool) -> None:
     """One of two owners goes while Bindings are under way; the other goes on as another gang."""
     world = World().start(node("a"))
     world.see(pod("m", of=3, owner="m"), *(pod(f"w{i}", of=3, owner="w") for i in (0, 1)))
@@ -351,7 +351,7 @@ def test_a_binding_under_way_goes_with_a_pod_whose_gang_is_named_anew() -> None:
     assert world.phase("h") == "permitted"
 
 
-def test_a_new_session_knows_a_half_gang_by_what_is_under_way() -> None:
+def test_a_new_session_knows_a_partially_bound_gang_by_what_is_under_way() -> None:
     world = World()
     world.see(*PAIR)
     world.start(node("a"), in_flight=(Usage("p0", "a", PAIR[0].resources, gpus=0b0011),))
@@ -376,7 +376,7 @@ def test_a_plan_that_ends_lets_go_of_no_place_that_is_another_gangs_now() -> Non
 # --- what is no half, and never evicted -----------------------------------------------------------------
 
 
-def test_a_gang_whose_binding_began_under_another_leader_is_half_too() -> None:
+def test_a_gang_whose_binding_began_under_another_leader_is_partially_bound_too() -> None:
     """A standby has seen its pods wait, and then some of them bound."""
     world = World()
     world.send(events.NodeSeen(world.now, node("a")))
@@ -423,7 +423,7 @@ def elastic(uid: str, owner: str = "", **more: Any) -> Pod:
     return wishing(uid, of=3, owner=owner, created=1.0, **more)
 
 
-def test_a_gang_that_ran_whole_is_no_half_when_one_of_its_owners_has_gone() -> None:
+def test_a_gang_that_was_complete_is_not_partially_bound_when_one_of_its_owners_has_gone() -> None:
     """Though one that never fitted waits since before the others ran."""
     world = World().start(node("a", gpus=3))
     world.see(elastic("m0", "m"), *(elastic(f"w{i}", "w") for i in range(3)))

@@ -148,18 +148,18 @@ def test_an_ended_decision_is_told_and_not_called_a_proof(cause: Ended) -> None:
 
 
 def test_a_namespace_rests_until_its_share_is_met_and_short_decisions_are_free() -> None:
-    turns = PlannerShare()
-    turns.began("a", 0.0, 2.0)
-    assert turns.over(0.4) == pytest.approx(0.4)
-    assert not turns.resting(0.4)
-    turns.began("a", 5.0, 2.0)
-    assert turns.over(9.0, waited_s=3.8) == pytest.approx(0.2)
-    assert not turns.resting(9.0), "the planner's process was started meanwhile"
-    turns.began("a", 10.0, 2.0)
-    assert not turns.late(11.9)
-    assert turns.late(12.0)
-    assert not turns.late(12.0), "it is told once"
-    turns.over(12.0)
+    share = PlannerShare()
+    share.began("a", 0.0, 2.0)
+    assert share.over(0.4) == pytest.approx(0.4)
+    assert not share.resting(0.4)
+    share.began("a", 5.0, 2.0)
+    assert share.over(9.0, waited_s=3.8) == pytest.approx(0.2)
+    assert not share.resting(9.0), "the planner's process was started meanwhile"
+    share.began("a", 10.0, 2.0)
+    assert not share.late(11.9)
+    assert share.late(12.0)
+    assert not share.late(12.0), "it is told once"
+    share.over(12.0)
     rests_s = 2 / SHARE - 2
-    assert turns.resting(12.0 + rests_s - 0.1) == {"a"}
-    assert not turns.resting(12.0 + rests_s)
+    assert share.resting(12.0 + rests_s - 0.1) == {"a"}
+    assert not share.resting(12.0 + rests_s)

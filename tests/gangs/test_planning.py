@@ -194,9 +194,9 @@ def test_an_ill_formed_pod_says_why() -> None:
     cause = BadValue("pod/ns/p0", "gpu-topology-replica", "two", "a number")
     world.see(pod("p0", causes=(cause,)), pod("p1"))
     assert world.verdict().reason == 'pod/ns/p0: gpu-topology-replica is "two", expected a number'
-    said = world.outcomes()
+    outcomes = world.outcomes()
     world.see(pod("p0", causes=(cause,), created=9.0))
-    assert world.outcomes() == said
+    assert world.outcomes() == outcomes
     assert world.reasons() == ["Invalid"]
 
 
@@ -206,9 +206,9 @@ def test_what_a_node_says_that_cannot_be_read_is_said_on_it_once() -> None:
     for _ in range(2):
         world.send(NodeSeen(world.now, broken))
     world.send(NodeSeen(world.now, replace(broken, unschedulable=True)))
-    (said,) = world.events
-    assert (said.kind, said.objects, said.reason) == ("Node", (("b", "b"),), EventReason.INVALID)
-    assert "GPU_TOPOLOGY is no JSON" in said.message
+    (event,) = world.events
+    assert (event.kind, event.objects, event.reason) == ("Node", (("b", "b"),), EventReason.INVALID)
+    assert "GPU_TOPOLOGY is no JSON" in event.message
 
 
 def test_what_runs_on_unhealthy_gpus_is_said_on_the_node_once() -> None:
@@ -222,14 +222,14 @@ def test_what_runs_on_unhealthy_gpus_is_said_on_the_node_once() -> None:
     world.events.clear()
     for broken in (0b100, 0b111, 0b111):
         world.send(NodeSeen(world.now, replace(node("a"), unhealthy=broken)))
-    (said,) = world.events
-    assert (said.kind, said.objects, said.reason) == ("Node", (("a", "a"),), EventReason.INVALID)
-    assert said.message == "GPUs 0,1,2 are unhealthy, and on them run a pod that is not ours, ns/p0"
+    (event,) = world.events
+    assert (event.kind, event.objects, event.reason) == ("Node", (("a", "a"),), EventReason.INVALID)
+    assert event.message == "GPUs 0,1,2 are unhealthy, and on them run a pod that is not ours, ns/p0"
     world.send(NodeSeen(world.now, node("a")))
-    assert world.events == [said]
+    assert world.events == [event]
 
 
-def test_a_gpu_that_one_pod_has_whole_and_another_shares_is_given_to_nobody() -> None:
+def test_a_gpu_that_one_pod_has_alone_and_another_shares_is_given_to_no_pod() -> None:
     shares = replace(foreign("a-shares", on="a", gpus=0), slice=Slice(4), allocation=0b10)
     whole = replace(foreign("b-whole", on="a"), allocation=0b10)
     world = World().start(node("a", gpu_memory=(16,) * 4))
@@ -320,7 +320,7 @@ def test_what_is_more_urgent_and_comes_while_the_shim_is_busy_goes_first() -> No
     assert (world.phase("i"), world.phase("h")) == ("planned", "planning")
 
 
-def test_half_a_gang_does_not_wait_for_the_shim() -> None:
+def test_a_partially_bound_gang_does_not_wait_for_the_shim() -> None:
     """What stands at its door may stand there for longer than the grace of half a gang."""
     world = World(Settings(settle_s=0, ahead=2)).start(node("a"), node("b"))
     world.see(*PAIR)

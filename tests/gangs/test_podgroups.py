@@ -201,7 +201,7 @@ def test_a_large_gang_of_a_pod_group_is_not_counted_again_for_each_pod() -> None
     assert gang(world).group is before
 
 
-def test_a_gang_of_which_a_role_is_not_bound_is_half_however_many_others_are() -> None:
+def test_a_gang_with_an_unbound_role_is_partially_bound_however_many_others_are_bound() -> None:
     world = World(Settings(settle_s=0)).start(node("a", gpus=5))
     seen(world, SUBGROUPS)
     world.see(*(named(f"p{number}", role="prefill") for number in range(4)), named("d0", role="decode"))

@@ -36,7 +36,7 @@ def test_a_gang_with_bindings_under_way_waits_for_them() -> None:
     assert world.verdict().required == 1
 
 
-def test_a_gang_that_a_killed_leader_left_half_bound_is_completed_soon() -> None:
+def test_a_gang_that_a_killed_leader_left_partially_bound_is_completed_soon() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)
     assert world.reserve().claimed
@@ -187,7 +187,7 @@ def test_what_died_before_a_new_session_began_had_been_bound_all_the_same() -> N
     assert (world.phase(), world.evictions) == ("running", [])
 
 
-def test_all_that_a_new_service_finds_under_way_are_whole_once_they_have_landed() -> None:
+def test_bindings_that_a_new_service_finds_under_way_complete_the_gang_once_they_have_landed() -> None:
     """Though the first has ended before the second is bound."""
     world = World()
     world.see(*PAIR)
@@ -200,7 +200,9 @@ def test_all_that_a_new_service_finds_under_way_are_whole_once_they_have_landed(
     assert (world.phase(), world.evictions) == ("running", [])
 
 
-def test_a_new_session_gives_half_a_gang_its_grace_though_its_members_were_not_counted_since() -> None:
+def test_a_new_session_gives_a_partially_bound_gang_its_grace_though_its_members_were_not_counted_since() -> (
+    None
+):
     world = World().start(node("a"))
     world.see(*(pod(f"p{i}", of=3) for i in range(3)))
     assert world.reserve().claimed

@@ -36,7 +36,7 @@ def test_nothing_is_planned_before_all_watches_are_heard_again() -> None:
     assert world.planned()
 
 
-def test_permitted_places_are_kept_as_long_as_nobody_can_see_them_bound() -> None:
+def test_permitted_places_are_held_while_the_watch_is_interrupted() -> None:
     world = stand("permitted")
     answer = world.permit()
     homes = [world.home(0), world.home(1)]
@@ -54,7 +54,7 @@ def test_permitted_places_are_kept_as_long_as_nobody_can_see_them_bound() -> Non
     assert world.phase() == "withdrawn"  # 20 s in which it could be seen
 
 
-def test_half_a_gang_is_not_evicted_for_what_nobody_saw() -> None:
+def test_a_partially_bound_gang_is_not_evicted_for_what_was_not_seen() -> None:
     world = stand("permitted")
     world.bind(world.permit(), [0])
     silent(world)
@@ -63,7 +63,7 @@ def test_half_a_gang_is_not_evicted_for_what_nobody_saw() -> None:
     assert world.evictions == []
 
 
-def test_silence_that_is_said_twice_counts_once_and_from_its_beginning() -> None:
+def test_an_interruption_reported_twice_counts_once_and_from_its_beginning() -> None:
     world = stand("permitted")
     silent(world, "pods")
     world.wait(30)
@@ -161,7 +161,7 @@ def test_what_began_long_ago_in_one_gang_moves_nothing_of_others(happens: Callab
 
 
 @pytest.mark.parametrize("came", [0.0, 250.0, 400.0])
-def test_what_is_due_is_put_off_by_the_silence_since_then_and_no_longer(came: float) -> None:
+def test_timers_are_postponed_by_the_interruption_since_they_were_set(came: float) -> None:
     """Pods that come in the silence, or at its end, wait for others of theirs as long as always."""
     world = World(Settings()).start(node("a"))
     silent(world, "nodes")
@@ -199,7 +199,7 @@ def goes_on_under_other_owners_while_it_is_half(world: World) -> None:
 @pytest.mark.parametrize(
     "happens", [loses_one_of_two_that_are_awaited, goes_on_under_other_owners_while_it_is_half]
 )
-def test_a_silence_is_counted_once(happens: Callable[[World], None]) -> None:
+def test_an_interruption_is_counted_once(happens: Callable[[World], None]) -> None:
     """What is due in a gang that came after it is not put off by the same silence again."""
     world = World(Settings()).start(node("a"))
     happens(world)

@@ -14,10 +14,10 @@ from muster.domain import peers
 from muster.domain.peers import Labels, PeerRules, PeerTerm, Selector, matches
 from muster.domain.request import SelectorTerm
 from muster.gangs.capacity.queueing_hints import QueueingHint
-from muster.gangs.peers.peer_changes import MAX_MARKS, PeerChanges, PeerInterest
+from muster.gangs.peers.peer_changes import MAX_CHANGES, PeerChanges, PeerInterest
 from muster.gangs.pending import scheduling_queue as queue
 from muster.gangs.pending import watchers
-from muster.gangs.pending.watchers import MAX_LOOKED_AT, MAX_WATCHED, Watchers
+from muster.gangs.pending.watchers import MAX_INTERESTS, MAX_LOOKED_AT, Watchers
 from muster.gangs.record.gang import Gang
 from tests.gangs.test_constraints import other
 from tests.gangs.test_existing_pods import LABELS
@@ -57,43 +57,43 @@ def labels_of(namespace: str) -> Mapping[str, str]:
     return NAMESPACES.get(namespace, {})
 
 
-def needs(number: int, *terms: PeerTerm) -> QueueingHint:
+def hint(number: int, *terms: PeerTerm) -> QueueingHint:
     """QueueingHint that watch these terms, unlike those of other numbers."""
     return watching(number, PeerInterest(frozenset(terms)))
 
 
-def watching(number: int, watched: PeerInterest) -> QueueingHint:
-    return QueueingHint(frozenset(), (("", 1, number),), watched)
+def watching(number: int, interest: PeerInterest) -> QueueingHint:
+    return QueueingHint(frozenset(), (("", 1, number),), interest)
 
 
-def bears_on(marks: PeerChanges, watched: PeerInterest) -> bool:
+def bears_on(changes: PeerChanges, interest: PeerInterest) -> bool:
     """What `Watchers` is to answer, by a look at each term."""
     return (
-        marks.everything
-        or bool(watched.repelled_by & marks.terms)
-        or bool(watched.claims & marks.claims)
+        changes.everything
+        or bool(interest.repelled_by & changes.terms)
+        or bool(interest.claims & changes.claims)
         or any(
             term.covers(namespace, labels_of(namespace)) and matches(term.selector, dict(labels))
-            for namespace, labels in marks.pods
-            for term in watched.terms
+            for namespace, labels in changes.pods
+            for term in interest.terms
         )
     )
 
 
 @given(st.lists(WATCHED, max_size=8), st.data(), MARKS)
 def test_it_finds_those_that_a_look_at_each_finds(
-    all_watched: list[PeerInterest], data: st.DataObject, marks: PeerChanges
+    interests: list[PeerInterest], data: st.DataObject, changes: PeerChanges
 ) -> None:
     index = Watchers()
-    there = {watching(number, watched) for number, watched in enumerate(all_watched)}
+    there = {watching(number, interest) for number, interest in enumerate(interests)}
     for each in there:
         index.add(each)
     gone = data.draw(st.sets(st.sampled_from(sorted(there, key=repr)))) if there else set()
     for each in gone:
         index.discard(each)
     there -= gone
-    assert index.touched(marks, labels_of) == {
-        each for each in there if each.watched is not None and bears_on(marks, each.watched)
+    assert index.touched(changes, labels_of) == {
+        each for each in there if each.interest is not None and bears_on(changes, each.interest)
     }
     for each in there:
         index.discard(each)
@@ -140,7 +140,7 @@ def test_one_pod_is_held_against_few_terms(
 ) -> None:
     index, asked = Watchers(), list[Selector]()
     for number in range(CROWD):
-        index.add(needs(number, term(number)))
+        index.add(hint(number, term(number)))
 
     def noted(selector: Selector, labels: Mapping[str, str]) -> bool:
         asked.append(selector)
@@ -155,22 +155,22 @@ def test_a_crowd_takes_nothing_from_the_precision_of_others(monkeypatch: pytest.
     monkeypatch.setattr(watchers, "MAX_LOOKED_AT", 20)
     index = Watchers()
     for number in range(50):
-        index.add(needs(number, one((is_in("app", "x"), SelectorTerm("r", "NotIn", (str(number),))))))
-    index.add(mine := needs(50, one((is_in("job", "j7"), SelectorTerm("app", "NotIn", ("x",))), "ns")))
+        index.add(hint(number, one((is_in("app", "x"), SelectorTerm("r", "NotIn", (str(number),))))))
+    index.add(mine := hint(50, one((is_in("job", "j7"), SelectorTerm("app", "NotIn", ("x",))), "ns")))
     found = index.touched(PeerChanges({("ns", X)}), labels_of)
     assert (len(found), mine in found) == (50, False)
 
 
 def test_needs_that_watch_very_much_are_touched_by_every_change() -> None:
-    index, wide = Watchers(), tuple(one((is_in("job", f"j{i}"),)) for i in range(MAX_WATCHED + 1))
-    index.add(needs(1, *wide))
-    index.add(needs(2, *wide[1:]))
+    index, wide = Watchers(), tuple(one((is_in("job", f"j{i}"),)) for i in range(MAX_INTERESTS + 1))
+    index.add(hint(1, *wide))
+    index.add(hint(2, *wide[1:]))
     assert {each.quotas[0][2] for each in index.touched(PeerChanges({("ns", ())}), labels_of)} == {1}
 
 
 def test_changes_that_gather_are_bounded() -> None:
     gathered = PeerChanges()
-    for number in range(MAX_MARKS + 1):
+    for number in range(MAX_CHANGES + 1):
         gathered.add(PeerChanges({("ns", (("i", str(number)),))}))
     assert gathered == PeerChanges(everything=True)
 
@@ -203,14 +203,14 @@ def test_gangs_that_hold_places_are_looked_at_a_few_times(monkeypatch: pytest.Mo
     waiting = World().coordinator.state.queue
     looks: list[QueueingHint] = []
 
-    def never(needs: QueueingHint, *_: object) -> bool:
-        looks.append(needs)
+    def never(hint: QueueingHint, *_: object) -> bool:
+        looks.append(hint)
         return False
 
     monkeypatch.setattr(queue, "may_fit_now", never)
     for number in range(2000):
         group: Any = None  # nobody looks at it
-        held = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, needs=needs(0), retained={"u"})
+        held = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, hint=hint(0), retained={"u"})
         waiting.refused(held)
     woken = waiting.freed({"a"}, PeerChanges(), anywhere=False, update_at=0.0)
     assert len(looks) <= 1024

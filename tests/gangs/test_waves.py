@@ -93,7 +93,7 @@ def test_the_pods_of_one_owner_are_dealt_to_its_waves(case: Case, backwards: boo
 
 
 @pytest.mark.parametrize("elastic", [False, True])
-def test_the_second_wave_is_placed_whole_or_not_at_all(elastic: bool) -> None:
+def test_the_second_wave_is_placed_completely_or_not_at_all(elastic: bool) -> None:
     """Its pods come one after another; two of four GPUs are taken."""
     world = World(Settings()).start(node("a", 4))
     world.see(*(first(uid, elastic=elastic) for uid in named("a")))

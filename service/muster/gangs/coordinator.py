@@ -118,7 +118,7 @@ class Coordinator:
         found = (
             state.timers.next(),
             state.queue.update_at,
-            state.turns.ends_at if state.queue.waiting else None,
+            state.planner_share.ends_at if state.queue.waiting else None,
             state.backfill.next_at(),
             state.now if state.to_wake else None,
             self._statuses.next_deadline(),
@@ -270,22 +270,22 @@ class Coordinator:
         if pod is not None and pod.node and pod.uid in gang.awaited and len(gang.awaited) > 1:
             bindings.member_bound(self.state, gang, pod.uid, now)
             return True
-        quiet = change.leaves_in_place(gang)
-        gang.stale |= quiet
-        if quiet and not (pod is not None and pod.present) and len(self._names[gang.name]) > 1:
+        unaffected = change.leaves_in_place(gang)
+        gang.stale |= unaffected
+        if unaffected and not (pod is not None and pod.present) and len(self._names[gang.name]) > 1:
             members.recount_soon(self.state, gang, now)  # other owners may be dealt to it now
-        return quiet
+        return unaffected
 
     def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:
         """The one gang that a pod of this owner bears on; None where it may bear on several at once."""
-        runs = [self.state.gangs[key] for name in names for key in self._names.get(name, ())]
-        if len(runs) > 1:
-            if any(gang.group.ambiguous for gang in runs):
+        incarnations = [self.state.gangs[key] for name in names for key in self._names.get(name, ())]
+        if len(incarnations) > 1:
+            if any(gang.group.ambiguous for gang in incarnations):
                 return None  # where one goes, or comes to a run that may be two, others are dealt anew
-            runs = [gang for gang in runs if owner in gang.group.owners]
-            if not stays and any(gang.phase is not Phase.RUNNING for gang in runs):
+            incarnations = [gang for gang in incarnations if owner in gang.group.owners]
+            if not stays and any(gang.phase is not Phase.RUNNING for gang in incarnations):
                 return None
-        return runs[0] if len(names) == 1 and len(runs) == 1 else None
+        return incarnations[0] if len(names) == 1 and len(incarnations) == 1 else None
 
     def _present(self, gang: Gang) -> int:
         """How many present pods bear its name, and its owners where others bear it too."""

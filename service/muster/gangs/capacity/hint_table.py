@@ -48,9 +48,9 @@ class _Rows:
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
         """Forget the other rows."""
-        kept = self.values[rows]
-        self._data[: len(kept)] = kept
-        self._count = len(kept)
+        remaining = self.values[rows]
+        self._data[: len(remaining)] = remaining
+        self._count = len(remaining)
 
 
 class HintTable:
@@ -63,7 +63,7 @@ class HintTable:
 
     def __init__(self) -> None:
         self._slots: dict[QueueingHint, int] = {}
-        self._needs: list[QueueingHint | None] = []
+        self._hints: list[QueueingHint | None] = []
         self._asks = _Rows(6)
         self._quotas = _Rows(4)
         self._resources: dict[str, int] = {}
@@ -71,14 +71,14 @@ class HintTable:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def __contains__(self, needs: QueueingHint) -> bool:
-        return needs in self._slots
+    def __contains__(self, hint: QueueingHint) -> bool:
+        return hint in self._slots
 
-    def add(self, needs: QueueingHint) -> None:
+    def add(self, hint: QueueingHint) -> None:
         """Take needs in that are not there yet."""
-        slot = self._slots[needs] = len(self._needs)
-        self._needs.append(needs)
-        for resource, gpus, asked in needs.asks:
+        slot = self._slots[hint] = len(self._hints)
+        self._hints.append(hint)
+        for resource, gpus, asked in hint.asks:
             self._asks.append(
                 slot,
                 self._number(resource) if gpus else self._number(""),
@@ -87,15 +87,15 @@ class HintTable:
                 min(asked.memory_bytes, _MOST) or _ALWAYS,
                 min(asked.pods, _MOST),
             )
-        for resource, gpus, members in needs.quotas:
+        for resource, gpus, members in hint.quotas:
             self._quotas.append(slot, self._number(resource), min(gpus, _MOST), min(members, _MOST))
 
-    def discard(self, needs: QueueingHint) -> None:
+    def discard(self, hint: QueueingHint) -> None:
         """Forget needs, if they are there."""
-        slot = self._slots.pop(needs, None)
+        slot = self._slots.pop(hint, None)
         if slot is not None:
-            self._needs[slot] = None
-            if len(self._needs) > 2 * len(self._slots) + FIRST_ROWS:
+            self._hints[slot] = None
+            if len(self._hints) > 2 * len(self._slots) + FIRST_ROWS:
                 self._tidy()
 
     def may_fit(
@@ -110,14 +110,14 @@ class HintTable:
         for offer in offers:
             room = (offer[resources] >= gpus) & (asks[:, 3:] <= offer[-3:]).all(axis=1)
             fits |= room
-        helped = np.zeros(len(self._needs), dtype=np.bool_)
+        helped = np.zeros(len(self._hints), dtype=np.bool_)
         helped[slots[fits]] = True
-        helped[[self._slots[needs] for needs in touched]] = True
+        helped[[self._slots[hint] for hint in touched]] = True
         if helped.any():
             quotas = self._quotas.values
             helped[quotas[self._most(ledger) < quotas[:, 3], 0]] = False
-        found = (self._needs[slot] for slot in np.flatnonzero(helped))
-        return {needs for needs in found if needs is not None}
+        found = (self._hints[slot] for slot in np.flatnonzero(helped))
+        return {hint for hint in found if hint is not None}
 
     def _offers(self, states: Iterator[NodeState]) -> Numbers:
         """What different nodes offer: (nodes, resources + 3), free GPUs by resource (-1 for one that the node
@@ -151,13 +151,13 @@ class HintTable:
         return self._resources.setdefault(resource, len(self._resources))
 
     def _tidy(self) -> None:
-        live = np.array([needs is not None for needs in self._needs], dtype=np.bool_)
+        live = np.array([hint is not None for hint in self._hints], dtype=np.bool_)
         numbers = np.cumsum(live) - 1
         for rows in (self._asks, self._quotas):
             rows.keep(live[rows.values[:, 0]])
             rows.values[:, 0] = numbers[rows.values[:, 0]]
-        self._needs = [needs for needs in self._needs if needs is not None]
-        self._slots = {needs: slot for slot, needs in enumerate(self._needs) if needs is not None}
+        self._hints = [hint for hint in self._hints if hint is not None]
+        self._slots = {hint: slot for slot, hint in enumerate(self._hints) if hint is not None}
 
 
 def _bounded(number: int) -> int:

@@ -33,18 +33,18 @@ class QueueingHint:
 
     asks: frozenset[tuple[str, int, Resources]]
     quotas: tuple[tuple[str, int, int], ...]
-    watched: PeerInterest | None = None
+    interest: PeerInterest | None = None
     _hash: int = field(init=False, repr=False, compare=False)
     """Kept, because one event may look up ten thousand needs."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.asks, self.quotas, self.watched)))
+        object.__setattr__(self, "_hash", hash((self.asks, self.quotas, self.interest)))
 
     def __hash__(self) -> int:
         return self._hash
 
     @classmethod
-    def of(cls, request: Request, watched: PeerInterest | None = None) -> QueueingHint:
+    def of(cls, request: Request, interest: PeerInterest | None = None) -> QueueingHint:
         """The needs of a request, and what its constraints speak of."""
         spare = request.size - request.min_member
         sizes: dict[tuple[str, int], int] = {}
@@ -57,11 +57,11 @@ class QueueingHint:
             as_many = sum(count for (name, k), count in sizes.items() if name == resource and k >= gpus)
             quotas.append((resource, gpus, max(0, as_many - spare)))
         asks = frozenset((role.gpu_resource, role.gpus, role.resources) for role in request.roles)
-        return cls(asks, tuple(quotas), watched)
+        return cls(asks, tuple(quotas), interest)
 
 
 def may_fit_now(
-    needs: QueueingHint,
+    hint: QueueingHint,
     ledger: Ledger,
     gained: Collection[str],
     touched: bool = False,
@@ -74,7 +74,7 @@ def may_fit_now(
     """
     mine = ledger.states_without(own)
     states = (mine.get(name) or ledger.state(name) for name in gained)
-    if not (touched or any(_takes_one(state, needs) for state in states if state is not None)):
+    if not (touched or any(_takes_one(state, hint) for state in states if state is not None)):
         return False
     whole = ledger.whole_gpus()
     if mine:
@@ -84,21 +84,21 @@ def may_fit_now(
                 assert state is not None
                 for resource in state.node.gpu_resources:
                     whole[resource, state.free_gpu_count] += nodes
-    return _enough_whole(whole, needs)
+    return _enough_whole(whole, hint)
 
 
-def _takes_one(state: NodeState, needs: QueueingHint) -> bool:
+def _takes_one(state: NodeState, hint: QueueingHint) -> bool:
     """Whether the node can take a member, as far as whole GPUs and other resources say."""
     return any(
         resources_fit(resources, state.free)
         and (not gpus or (resource in state.node.gpu_resources and gpus <= state.free_gpu_count))
-        for resource, gpus, resources in needs.asks
+        for resource, gpus, resources in hint.asks
     )
 
 
-def _enough_whole(whole: WholeGpus, needs: QueueingHint) -> bool:
+def _enough_whole(whole: WholeGpus, hint: QueueingHint) -> bool:
     """A node with f free GPUs takes at most f // k members of k or more."""
     return all(
         must <= sum(nodes * (free // k) for (name, free), nodes in whole.items() if name == resource)
-        for resource, k, must in needs.quotas
+        for resource, k, must in hint.quotas
     )

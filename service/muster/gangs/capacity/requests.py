@@ -40,10 +40,10 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
         return _request(group, ledger, policies)
 
 
-def watched(group: Group, ledger: Ledger) -> PeerInterest | None:
+def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
     """What else than free capacity may help the gang where nothing fits; None for nothing."""
     with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
-        return Peers((*group.bound, *group.unbound), ledger.existing_pods, ledger.nodes).watched
+        return Peers((*group.bound, *group.unbound), ledger.existing_pods, ledger.nodes).interest
 
 
 def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
@@ -52,11 +52,11 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     roles = _by_role((*group.bound, *group.unbound), peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     # Which of them fit first is not the planner's question: until each role has its least, all must.
-    whole = any(group.roles_short(group.bound))
+    all_waiting = any(group.roles_short(group.bound))
     return Request(
         gang=group.gang,
         roles=tuple(_roles(roles)),
-        min_member=len(group.unbound) if whole else _least(group),
+        min_member=len(group.unbound) if all_waiting else _least(group),
         required_scope=wishes.required_scope,
         preferred_scopes=wishes.preferred_scopes,
         max_per=wishes.max_per,
@@ -102,15 +102,15 @@ def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     return {name: sorted(alike[key], key=_by_rank) for name, key in zip(names, keys, strict=True)}
 
 
-def _names(said: list[str]) -> list[str]:
+def _names(given: list[str]) -> list[str]:
     """A name for each role: as said where that is unique, else with a number that makes it so."""
-    if len(said) == 1:
-        return said
-    times = Counter(said)
-    taken = {name for name in said if name and times[name] == 1}
-    numbers = {name: count(1) for name in said}
+    if len(given) == 1:
+        return given
+    times = Counter(given)
+    taken = {name for name in given if name and times[name] == 1}
+    numbers = {name: count(1) for name in given}
     names = []
-    for name in said:
+    for name in given:
         if name and times[name] == 1:
             names.append(name)
             continue

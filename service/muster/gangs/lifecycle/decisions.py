@@ -69,7 +69,9 @@ def _asked(state: State, answer: events.Decided | events.SolveFailed) -> tuple[G
     if solving is None or (solving.gang, solving.generation) != (gang, generation):
         return None
     state.solving = None
-    took_s = state.turns.over(answer.now, answer.waited_s if isinstance(answer, events.Decided) else 0.0)
+    took_s = state.planner_share.over(
+        answer.now, answer.waited_s if isinstance(answer, events.Decided) else 0.0
+    )
     record = state.gangs.get(gang)
     if record is None or record.generation != generation or record.phase is not Phase.PLANNING:
         return None

@@ -36,7 +36,7 @@ class Nodes:
         if not changed:
             return
         if _bears_on_constraints(before, state.ledger.nodes.get(name)):
-            state.ledger.existing_pods.marks.everything = True
+            state.ledger.existing_pods.changes.everything = True
         if isinstance(event, events.NodeSeen):
             self.report_problems(event.node)
         for gang in self._planned_on(name):
@@ -53,13 +53,13 @@ class Nodes:
     def report_problems(self, node: Node) -> None:
         """Report on the node, once for each change, what cannot be read of it and which pods run on broken
         GPUs."""
-        said = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
+        found = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
         on_node = self._state.ledger.on_node(node.name).items()
         if uids := [uid for uid, usage in on_node if usage.gpus & node.unhealthy]:
             pods = [self._state.roster.pods.get(uid) for uid in uids]
             names = sorted(f"{pod.namespace}/{pod.name}" if pod else "a pod that is not ours" for pod in pods)
-            said.insert(0, unhealthy_sentence(node.unhealthy, names))
-        message = "; ".join(said)
+            found.insert(0, unhealthy_sentence(node.unhealthy, names))
+        message = "; ".join(found)
         if self._state.active and self._problems.get(node.name, "") != message:
             self._problems[node.name] = message
             if message:

@@ -86,8 +86,8 @@ def capacity_freed(state: State, anywhere: bool = False) -> None:
     `anywhere`: any node may have gained.
     """
     update_at = state.now + state.settings.numbers_s
-    marks = state.ledger.existing_pods.take_marks()
-    woken = state.queue.freed(state.ledger.take_gained(), marks, anywhere, update_at)
+    changes = state.ledger.existing_pods.take_changes()
+    woken = state.queue.freed(state.ledger.take_gained(), changes, anywhere, update_at)
     state.to_wake |= dict.fromkeys(woken)
 
 
@@ -114,7 +114,7 @@ def _ask_planner(state: State) -> None:
     """
     _requeue_woken(state)
     if state.solving is not None:
-        if state.queue.waiting and state.turns.late(state.now):
+        if state.queue.waiting and state.planner_share.late(state.now):
             state.publisher.instruct(EndSolve(state.solving.gang, state.solving.generation))
         return
     if state.to_wake or not state.active or state.interrupted:
@@ -133,7 +133,7 @@ def _next_gang(state: State) -> Gang | None:
     too early stands on old facts and its deadline runs; but the grace of a partially bound gang runs too.
     """
     far_ahead = sum(state.ahead.values()) >= state.settings.ahead
-    key = state.queue.next(far_ahead, state.turns.resting(state.now))
+    key = state.queue.next(far_ahead, state.planner_share.resting(state.now))
     while key is None and not far_ahead and (old := state.queue.next_to_update()) is not None:
         gang = state.gangs.get(old)
         if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
@@ -165,8 +165,8 @@ def _solve(state: State, gang: Gang) -> bool:
     causes = state.in_tree.causes(gang, request)
     request = state.in_tree.refine(gang.key, request)
     gang.arrived = None
-    watched = requests.watched(gang.group, state.ledger) if request.constraints else None
-    gang.needs = QueueingHint.of(request, watched)
+    interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
+    gang.hint = QueueingHint.of(request, interest)
     state.in_tree.used(gang.key)
     if causes:
         refusals.refuse(state, gang, causes, sentence(causes), state.now)
@@ -174,7 +174,7 @@ def _solve(state: State, gang: Gang) -> bool:
     excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in gang.group.unbound})
     state.solving = Solving(gang.key, gang.generation, request, snapshot)
     state.queue.asked()
-    state.turns.began(namespace_of(gang.key), state.now, state.settings.patience_s, gang.ended)
+    state.planner_share.began(namespace_of(gang.key), state.now, state.settings.patience_s, gang.ended)
     state.publisher.instruct(Solve(gang.key, gang.generation, request, snapshot, excluded))
     return True
 
@@ -184,7 +184,7 @@ def take_instructions(state: State) -> list[Instruction]:
 
     Capacity that came free since the last call is looked at here, whatever freed it.
     """
-    if state.ledger.gained or state.ledger.existing_pods.marks:
+    if state.ledger.gained or state.ledger.existing_pods.changes:
         capacity_freed(state)
     _ask_planner(state)
     return state.publisher.take()

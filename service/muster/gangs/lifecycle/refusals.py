@@ -105,12 +105,12 @@ def _left_out(gang: Gang) -> str:
     nodes: dict[tuple[str, str], set[str]] = {}
     for (_, node), out in gang.exclusions.items():
         nodes.setdefault((out.plugin, out.message[:80]), set()).add(node)
-    told = [
+    listed = [
         f"{min(found) if len(found) == 1 else f'{len(found)} nodes'} ({plugin}: {why})"
         for (plugin, why), found in sorted(nodes.items(), key=lambda each: (-len(each[1]), each[0]))
     ]
-    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
-    return f"Left out for a while: {', '.join(told[:3])}{more}"
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return f"Left out for a while: {', '.join(listed[:3])}{more}"
 
 
 def kind(cause: Cause) -> str:

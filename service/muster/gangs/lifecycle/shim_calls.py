@@ -201,8 +201,8 @@ def _moved(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed 
     stays = all(
         place.node == (node if place.uid == uid else places[place.uid].node) for place in moved.members
     )
-    whole = {place.uid for place in moved.members} == set(places)
-    return moved if stays and whole and fits(snapshot, usages(moved, plan.pods)) else None
+    complete = {place.uid for place in moved.members} == set(places)
+    return moved if stays and complete and fits(snapshot, usages(moved, plan.pods)) else None
 
 
 def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:

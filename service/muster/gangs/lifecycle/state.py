@@ -51,7 +51,7 @@ class State:
         self.to_wake: dict[str, None] = {}
         """Keys of refused gangs that a change may help and that are not queued again yet, in order."""
         self.retained = Retained(self.gangs, self.ledger)
-        self.turns = PlannerShare()
+        self.planner_share = PlannerShare()
         self.backfill = Backfill(settings, self.ledger)
         self.in_tree = InTree()
         self.ahead: dict[str, int] = {}

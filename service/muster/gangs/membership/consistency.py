@@ -13,7 +13,7 @@ from muster.domain.reasons import MembersDisagree
 from muster.domain.request import SelectorTerm
 from muster.placement.cluster.candidates import term_text
 
-Words = Callable[[Pod], str]
+Describe = Callable[[Pod], str]
 
 
 def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
@@ -23,22 +23,24 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
     for pod in pods:
         roles.setdefault(_wishes(pod).role, []).append(pod)
     roles.pop("", None)  # different pods that nobody named are different roles
-    asked = [(field, pods, words) for field, words in _OF_A_GANG.items()]
+    asked = [(field, pods, describe) for field, describe in _OF_A_GANG.items()]
     for role, members in sorted(roles.items()):
-        asked += [(f"{field} of role {role}", members, words) for field, words in _OF_A_ROLE.items()]
+        asked += [(f"{field} of role {role}", members, describe) for field, describe in _OF_A_ROLE.items()]
         if any(_wishes(pod).role_scope or _wishes(pod).segments for pod in members):
             # Requests that differ make several roles of one name: each would then lie in a part of its own.
-            asked += [(f"{field} of role {role}", members, words) for field, words in _OF_ONE_ROLE.items()]
+            asked += [
+                (f"{field} of role {role}", members, describe) for field, describe in _OF_ONE_ROLE.items()
+            ]
     # One at a time: ACK's one label is both replicas and min-member.
     return next(([cause] for cause in map(_disagreement, asked) if cause is not None), [])
 
 
-def _disagreement(asked: tuple[str, list[Pod], Words]) -> MembersDisagree | None:
-    field, pods, words = asked
-    said: dict[str, str] = {}
+def _disagreement(asked: tuple[str, list[Pod], Describe]) -> MembersDisagree | None:
+    field, pods, describe = asked
+    values: dict[str, str] = {}
     for pod in pods:
-        said.setdefault(words(pod), pod.name)
-    return MembersDisagree(field, tuple(sorted(said.items()))) if len(said) > 1 else None
+        values.setdefault(describe(pod), pod.name)
+    return MembersDisagree(field, tuple(sorted(values.items()))) if len(values) > 1 else None
 
 
 def _claim(pod: Pod) -> GangClaim:
@@ -80,7 +82,7 @@ def _tolerations(pod: Pod) -> str:
     )
 
 
-_OF_A_GANG: Mapping[str, Words] = MappingProxyType(
+_OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
     {
         "number of replicas": lambda pod: str(_claim(pod).replicas or ""),
         "min-member": lambda pod: str(_claim(pod).min_member or ""),
@@ -90,10 +92,10 @@ _OF_A_GANG: Mapping[str, Words] = MappingProxyType(
         "policies": lambda pod: ",".join(_wishes(pod).policies),
     }
 )
-_OF_A_ROLE: Mapping[str, Words] = MappingProxyType(
+_OF_A_ROLE: Mapping[str, Describe] = MappingProxyType(
     {"role-scope": lambda pod: _wishes(pod).role_scope or "", "segments": _segments}
 )
-_OF_ONE_ROLE: Mapping[str, Words] = MappingProxyType(
+_OF_ONE_ROLE: Mapping[str, Describe] = MappingProxyType(
     {
         "requests": _resources,
         "node selector": lambda pod: _terms(pod.rules.required),

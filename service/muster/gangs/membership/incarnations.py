@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from muster.domain.pod import Pod
 
-Run = dict[str, list[Pod]]
+Incarnation = dict[str, list[Pod]]
 """The pods of a gang, by owner. A later wave of one owner has the wave's number behind the owner: `uid#2`."""
 
 
@@ -24,7 +24,7 @@ Run = dict[str, list[Pod]]
 class _Open:
     """The run that owners join now, and what of its pods decides who may: an owner costs its own pods."""
 
-    pods: Run
+    pods: Incarnation
     count: int
     have: int = 0
     youngest: float = -math.inf
@@ -47,30 +47,30 @@ class _Open:
         self.began = min(self.began, _began(pods))
 
 
-def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list[Run]:
+def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list[Incarnation]:
     """The runs of one name, oldest first. `born`: when the oldest pod of each owner was created, also where
     that one is gone."""
-    runs: list[_Open] = []
+    incarnations: list[_Open] = []
     left = sum(map(len, by_owner.values()))
     for owner in sorted(by_owner, key=lambda owner: (born[owner], owner)):
-        pods, last = by_owner[owner], runs[-1] if runs else None
+        pods, last = by_owner[owner], incarnations[-1] if incarnations else None
         if last is None or not last.takes(pods) or (left >= last.count and born[owner] > last.began):
-            runs.append(_Open({}, max(map(_count, pods))))
-        runs[-1].join(owner, pods)
+            incarnations.append(_Open({}, max(map(_count, pods))))
+        incarnations[-1].join(owner, pods)
         left -= len(pods)
-    return [wave for run in runs for wave in _waves(run.pods)]
+    return [wave for incarnation in incarnations for wave in _waves(incarnation.pods)]
 
 
-def _waves(run: Run) -> Iterable[Run]:
+def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
     """Split a run of one owner into its waves.
 
     A pod that was created after the wave had begun opens the next one in two cases. Either all of the wave
     have succeeded, and as many pods as a gang needs have come since; with fewer, they replace what the wave
     has lost. Or the number of members is fixed, and those that succeeded and those that are there make it up.
     """
-    ((owner, pods), *others) = run.items()
+    ((owner, pods), *others) = incarnation.items()
     if others or not owner or not any(pod.succeeded for pod in pods):
-        return [run]
+        return [incarnation]
     ordered = sorted(pods, key=lambda pod: (pod.created, pod.uid))
     waves: list[list[Pod]] = [[]]
     succeeded, began = 0, math.inf
@@ -85,13 +85,13 @@ def _waves(run: Run) -> Iterable[Run]:
     return [{f"{owner}#{n}" if n > 1 else owner: wave} for n, wave in enumerate(waves, 1)]
 
 
-def is_ambiguous(run: Run, born: Mapping[str, float]) -> bool:
+def is_ambiguous(incarnation: Incarnation, born: Mapping[str, float]) -> bool:
     """Whether one of the owners came when the others ran: it replaces what the gang has lost, or its pods are
     the first of another run. Or whether all that are there came after those that have succeeded began: they
     too are replacements, or the first of the next wave."""
-    if len(run) > 1:
-        return max(born[owner] for owner in run) > min(map(_began, run.values()))
-    ((owner, pods),) = run.items()
+    if len(incarnation) > 1:
+        return max(born[owner] for owner in incarnation) > min(map(_began, incarnation.values()))
+    ((owner, pods),) = incarnation.items()
     began = _began(pod for pod in pods if not pod.present)
     return bool(owner) and all(pod.created > began for pod in pods if pod.present)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from muster.domain.pod import Pod
 
-KEPT = 64
+MAX_GONE = 64
 """Owners without pods that are remembered of each name: a controller may send its next pods later."""
 
 
@@ -68,7 +68,7 @@ class Owners:
         owner.pods -= 1
         if not owner.pods:
             self._gone[pod.owner] = None
-            if len(self._gone) > KEPT:
+            if len(self._gone) > MAX_GONE:
                 oldest = next(iter(self._gone))
                 del self._gone[oldest], self._owners[oldest]
 

@@ -58,18 +58,18 @@ def _merged(own: Wishes, group: Wishes, role: Wishes) -> Wishes:
 
 def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
     """What pod and PodGroup both say must be the same."""
-    mine = _said(claim.min_member, claim.wishes, claim.wishes)
-    theirs = _said(group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
+    mine = _stated(claim.min_member, claim.wishes, claim.wishes)
+    theirs = _stated(group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
     differing = [key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]]
     if not differing:
         return None
-    own, other = (", ".join(f"{key} {said[key]}" for key in sorted(differing)) for said in (mine, theirs))
+    own, other = (", ".join(f"{key} {stated[key]}" for key in sorted(differing)) for stated in (mine, theirs))
     return DialectsDisagree(
         pod, f"its annotations: {own}", f"PodGroup {group.namespace}/{group.name}: {other}"
     )
 
 
-def _said(min_member: int | None, gang: Wishes, role: Wishes) -> dict[str, object]:
+def _stated(min_member: int | None, gang: Wishes, role: Wishes) -> dict[str, object]:
     """By its key, what is given."""
-    said = {"min-member": min_member, "scope": gang.required_scope, "role-scope": role.role_scope}
-    return {key: value for key, value in said.items() if value is not None}
+    stated = {"min-member": min_member, "scope": gang.required_scope, "role-scope": role.role_scope}
+    return {key: value for key, value in stated.items() if value is not None}

@@ -13,7 +13,7 @@ from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.reasons import BadValue, Cause, MembersMissing, PodGroupMissing, TooManyMembers
 from muster.domain.request import GangId
 from muster.gangs.membership.consistency import disagreements
-from muster.gangs.membership.incarnations import Run, assign, is_ambiguous
+from muster.gangs.membership.incarnations import Incarnation, assign, is_ambiguous
 from muster.gangs.membership.owners import Owners
 from muster.gangs.membership.podgroups import completed, key_of
 
@@ -161,11 +161,11 @@ class Roster:
 
     def see(self, pod: Pod) -> set[NameKey]:
         """Take in a pod's new state; the names whose groups may have changed."""
-        said, key = pod, key_of(pod)
+        incomplete, key = pod, key_of(pod)
         pod = completed(pod, self._pod_groups)
         touched = self._see(pod)
         if key is not None:
-            self._by_object.setdefault(key, {})[pod.uid] = said
+            self._by_object.setdefault(key, {})[pod.uid] = incomplete
             self.touched.add(key)
         return touched
 
@@ -173,7 +173,7 @@ class Roster:
         before = self.pods.get(pod.uid)
         if before is None and pod.claim is None:
             return set()
-        if before is not None and _standing(before) == _standing(pod):
+        if before is not None and _grouping_facts(before) == _grouping_facts(pod):
             key = _name_key(pod)
             self.pods[pod.uid] = pod
             self._named[key][pod.uid] = pod
@@ -251,9 +251,9 @@ class Roster:
         owners, of_object = self._owners[key], self._pod_groups.get(key[:3])
         born, since = owners.born(), owners.since(by_owner)
         return [
-            _group(key, run, self.policies, of_object, is_ambiguous(run, born), since)
-            for run in assign(by_owner, born)
-            if any(pod.present for pods in run.values() for pod in pods)
+            _group(key, incarnation, self.policies, of_object, is_ambiguous(incarnation, born), since)
+            for incarnation in assign(by_owner, born)
+            if any(pod.present for pods in incarnation.values() for pod in pods)
         ]
 
 
@@ -262,7 +262,7 @@ def _counts(pod: Pod) -> bool:
     return pod.present or (pod.succeeded and bool(pod.owner))
 
 
-def _standing(pod: Pod) -> tuple[object, ...]:
+def _grouping_facts(pod: Pod) -> tuple[object, ...]:
     """All of a pod that grouping and planning look at: not whether its containers run."""
     return (
         planning_facts(pod),
@@ -284,7 +284,7 @@ def _name_key(pod: Pod) -> NameKey:
 
 def _group(
     key: NameKey,
-    by_owner: Run,
+    by_owner: Incarnation,
     policies: Policies,
     of_object: PodGroup | None,
     ambiguous: bool,

@@ -51,7 +51,7 @@ class Peers:
     """
 
     def __init__(self, pods: Collection[Pod], existing_pods: ExistingPods, nodes: Mapping[str, Node]) -> None:
-        self._neighbours = existing_pods
+        self._existing = existing_pods
         self._nodes = nodes
         self._namespace = next((pod.namespace for pod in pods), "")
         self._namespace_labels = existing_pods.labels_of(self._namespace)
@@ -117,7 +117,7 @@ class Peers:
         """Yield the terms of pods on nodes that may repel a member, with their nodes."""
         pairs = set[tuple[str, str]]().union(*(pod.labels for pod in pods))
         by_term: dict[PeerTerm, frozenset[str]] = {}
-        terms = self._neighbours.repelling.against(self._namespace, self._namespace_labels, pairs)
+        terms = self._existing.repelling.against(self._namespace, self._namespace_labels, pairs)
         for term, nodes in terms:
             by_term[term] = by_term.get(term, frozenset()) | nodes
         yield from by_term.items()
@@ -129,8 +129,8 @@ class Peers:
         return frozenset(
             claim
             for claim, count in users.items()
-            if self._neighbours.attaches_once(self._namespace, claim)
-            and (count > 1 or self._neighbours.with_claim(self._namespace, claim))
+            if self._existing.attaches_once(self._namespace, claim)
+            and (count > 1 or self._existing.with_claim(self._namespace, claim))
         )
 
     # --- constraints --------------------------------------------------------------------------------
@@ -148,14 +148,14 @@ class Peers:
         )
 
     @property
-    def watched(self) -> PeerInterest | None:
+    def interest(self) -> PeerInterest | None:
         """What else than capacity may help the gang; None for nothing."""
-        watched = PeerInterest(
+        interest = PeerInterest(
             frozenset((*self._terms, *map(self._as_peers, self._spread))),
             frozenset(self._repelling),
             frozenset((self._namespace, claim) for claim in self._claims),
         )
-        return watched if watched != PeerInterest() else None
+        return interest if interest != PeerInterest() else None
 
     def _anti_affinity(self, roles: _Roles) -> Iterator[AntiAffinity]:
         """Yield what keeps members apart from each other and from other pods.
@@ -170,7 +170,7 @@ class Peers:
                 continue
             bearers = frozenset(role for role, pod in roles.items() if term in pod.peers.anti_affinity)
             others = self._matching(roles, (term,))
-            existing = self._known(self._neighbours.matching((term,)))
+            existing = self._known(self._existing.matching((term,)))
             if others == bearers:
                 existing |= self._known(repelling.pop(term, frozenset()))
             if others or existing:
@@ -209,7 +209,7 @@ class Peers:
             if not self._affords(terms):
                 continue
             others = self._matching(roles, terms)
-            existing = self._known(self._neighbours.matching(terms))
+            existing = self._known(self._existing.matching(terms))
             keys = {term.topology_key for term in terms}
             if not any(keys & self._nodes[node].labels.keys() for node in existing):
                 existing = frozenset()
@@ -236,7 +236,7 @@ class Peers:
                     for role, pod in roles.items()
                     if term.selector and matches(term.selector, dict(pod.labels))
                 )
-                existing = self._neighbours.counted(self._namespace, term.selector) if term.selector else {}
+                existing = self._existing.counted(self._namespace, term.selector) if term.selector else {}
                 yield Spread(
                     f"topologySpreadConstraints {term.words}",
                     term.topology_key,
@@ -263,7 +263,7 @@ class Peers:
             anywhere = HostPort(port.port, port.protocol)
             conflicting = same if port == anywhere else same & {port, anywhere}
             others = frozenset[str]().union(*(bearing[each] for each in conflicting))
-            existing = self._known(self._neighbours.with_port(port))
+            existing = self._known(self._existing.with_port(port))
             yield AntiAffinity(f"hostPort {port.words}", NODE, frozenset(bearers), others, existing)
 
     def _volumes(self, roles: _Roles) -> Iterator[Affinity]:
@@ -272,7 +272,7 @@ class Peers:
             users = frozenset(role for role, pod in roles.items() if claim in pod.peers.volume_claims)
             if users:
                 name = f"persistentVolumeClaim {claim}, which attaches to one node"
-                existing = self._known(self._neighbours.with_claim(self._namespace, claim))
+                existing = self._known(self._existing.with_claim(self._namespace, claim))
                 yield Affinity(name, NODE, users, users, existing)
 
     def _matching(self, roles: _Roles, terms: Collection[PeerTerm]) -> frozenset[str]:
@@ -287,7 +287,7 @@ class Peers:
 
     def _affords(self, terms: Collection[PeerTerm]) -> bool:
         """Return whether the terms can be looked at within what is left of MAX_LOOKED_AT."""
-        cost = self._neighbours.looked_at(terms)
+        cost = self._existing.looked_at(terms)
         if cost > self._left:
             return False
         self._left -= cost

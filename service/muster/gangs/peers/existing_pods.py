@@ -31,13 +31,13 @@ class ExistingPods:
     def __init__(self) -> None:
         self.namespaces: dict[str, Labels] = {}
         """Labels of the namespaces that are known."""
-        self.marks = PeerChanges()
+        self.changes = PeerChanges()
         self._known: dict[str, Pod] = {}
         self._in_namespace: Counter[str] = Counter()
         """How many of them."""
         self._node: dict[str, str] = {}
-        self._alike: dict[str, LabelIndex] = {}
-        self._ending: dict[str, LabelIndex] = {}
+        self._by_labels: dict[str, LabelIndex] = {}
+        self._terminating: dict[str, LabelIndex] = {}
         """The part of `_alike` that terminates."""
         self.repelling = AntiAffinityIndex()
         self._ports: dict[tuple[int, str], _Index[str]] = {}
@@ -59,9 +59,9 @@ class ExistingPods:
         if node and (before is None or _facts(before) != _facts(pod)):
             if before is not None:
                 self._count(before, node, -1)
-                self.marks.pod(before)
+                self.changes.pod(before)
             self._count(pod, node, 1)
-            self.marks.pod(pod)
+            self.changes.pod(pod)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or finished."""
@@ -73,7 +73,7 @@ class ExistingPods:
             del self._in_namespace[pod.namespace]
         if node:
             self._count(pod, node, -1)
-            self.marks.pod(pod)
+            self.changes.pod(pod)
 
     def place(self, uid: str, node: str) -> None:
         """Note the node that a pod is on, "" for none."""
@@ -86,7 +86,7 @@ class ExistingPods:
             del self._node[uid]
         pod = self._known.get(uid)
         if pod is not None:
-            self.marks.pod(pod)
+            self.changes.pod(pod)
             for where, pods in ((before, -1), (node, 1)):
                 if where:
                     self._count(pod, where, pods)
@@ -97,7 +97,7 @@ class ExistingPods:
         if labels is not None:
             self.namespaces[name] = labels
         # One that is new and has no pods bears on nobody.
-        self.marks.everything |= before != labels and bool(before or self._in_namespace[name])
+        self.changes.everything |= before != labels and bool(before or self._in_namespace[name])
 
     def see_claim(self, namespace: str, claim: str, attaches_once: bool) -> None:
         """Note whether the volume of a claim attaches to one node alone; False if the claim is gone."""
@@ -107,7 +107,7 @@ class ExistingPods:
             self._attach_once.add((namespace, claim))
         else:
             self._attach_once.discard((namespace, claim))
-        self.marks.claims.add((namespace, claim))
+        self.changes.claims.add((namespace, claim))
 
     def attaches_once(self, namespace: str, claim: str) -> bool:
         """Return whether the claim is known to be of a volume that attaches to one node alone."""
@@ -128,7 +128,7 @@ class ExistingPods:
                 self._count(pod, node, 1)
 
     def _count(self, pod: Pod, node: str, pods: int) -> None:
-        for index in (self._alike, self._ending) if pod.terminating else (self._alike,):
+        for index in (self._by_labels, self._terminating) if pod.terminating else (self._by_labels,):
             index.setdefault(pod.namespace, LabelIndex()).add(pod.labels, node, pods)
             if not index[pod.namespace]:
                 del index[pod.namespace]
@@ -142,10 +142,10 @@ class ExistingPods:
         for claim in pod.peers.volume_claims:
             _add(self._claims, (pod.namespace, claim), node, pods)
 
-    def take_marks(self) -> PeerChanges:
+    def take_changes(self) -> PeerChanges:
         """`marks`, which begins anew."""
-        marks, self.marks = self.marks, PeerChanges()
-        return marks
+        changes, self.changes = self.changes, PeerChanges()
+        return changes
 
     @property
     def placed(self) -> Mapping[str, str]:
@@ -157,28 +157,28 @@ class ExistingPods:
     def matching(self, terms: Collection[PeerTerm]) -> frozenset[str]:
         """Return the nodes with a pod that matches all the terms."""
         found: set[str] = set()
-        for alike in self._covered(terms):
-            for nodes in alike.chosen([term.selector for term in terms]):
+        for index in self._covered(terms):
+            for nodes in index.chosen([term.selector for term in terms]):
                 found.update(nodes)
         return frozenset(found)
 
     def looked_at(self, terms: Collection[PeerTerm]) -> int:
         """Return how many label sets `matching` would look at, and `counted` for a term of one namespace."""
-        return sum(alike.looked_at([term.selector for term in terms]) for alike in self._covered(terms))
+        return sum(index.looked_at([term.selector for term in terms]) for index in self._covered(terms))
 
     def _covered(self, terms: Collection[PeerTerm]) -> Iterator[LabelIndex]:
         """Yield the pods of the namespaces that all the terms speak of."""
         first = next(iter(terms))
-        named = self._alike.keys() if first.namespace_selector is not None else first.namespaces
-        for namespace in self._alike.keys() & named:
+        named = self._by_labels.keys() if first.namespace_selector is not None else first.namespaces
+        for namespace in self._by_labels.keys() & named:
             labels = self.labels_of(namespace)
             if all(term.covers(namespace, labels) for term in terms):
-                yield self._alike[namespace]
+                yield self._by_labels[namespace]
 
     def counted(self, namespace: str, selector: Selector) -> dict[str, int]:
         """Return node → pods of the namespace that match the selector and do not terminate."""
         found: Counter[str] = Counter()
-        for index, sign in ((self._alike, 1), (self._ending, -1)):
+        for index, sign in ((self._by_labels, 1), (self._terminating, -1)):
             for nodes in index.get(namespace, LabelIndex()).chosen([selector]):
                 for node, pods in nodes.items():
                     found[node] += sign * pods

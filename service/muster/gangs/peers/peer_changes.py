@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from muster.domain.peers import Labels, PeerTerm
 from muster.domain.pod import Pod
 
-MAX_MARKS = 512
+MAX_CHANGES = 512
 """More changes than this count as a change of everything."""
 
 
@@ -45,7 +45,7 @@ class PeerChanges:
 
     def _bound(self) -> None:
         """Count more changes than can be listed as a change of everything."""
-        if self.everything or len(self.pods) + len(self.terms) + len(self.claims) > MAX_MARKS:
+        if self.everything or len(self.pods) + len(self.terms) + len(self.claims) > MAX_CHANGES:
             self.clear()
             self.everything = True
 

@@ -32,8 +32,8 @@ class _Order:
     """Entries in one order. Those of namespaces that rest lie apart: each is moved once, and not looked at
     for each turn of the others. `stands`: whether an entry still counts."""
 
-    def __init__(self, stands: Callable[[_Entry], bool]) -> None:
-        self._stands = stands
+    def __init__(self, is_current: Callable[[_Entry], bool]) -> None:
+        self._is_current = is_current
         self._heap: list[_Entry] = []
         self._apart: dict[str, list[_Entry]] = {}
 
@@ -51,7 +51,7 @@ class _Order:
         while self._heap:
             entry = self._heap[0]
             namespace = namespace_of(entry[5])
-            if not self._stands(entry):
+            if not self._is_current(entry):
                 heapq.heappop(self._heap)
             elif entry[0] and namespace in resting:
                 heapq.heappush(self._apart.setdefault(namespace, []), heapq.heappop(self._heap))
@@ -59,15 +59,15 @@ class _Order:
                 return entry
         return min(filter(None, map(self._head, self._apart.values())), default=None)
 
-    def tidy(self, standing: int) -> None:
+    def tidy(self, current: int) -> None:
         """Forget entries that stand no more, when they are the most."""
-        if len(self) > 2 * standing + FAIR_TURN:
+        if len(self) > 2 * current + FAIR_TURN:
             for heap in (self._heap, *self._apart.values()):
-                heap[:] = filter(self._stands, heap)
+                heap[:] = filter(self._is_current, heap)
                 heapq.heapify(heap)
 
     def _head(self, heap: list[_Entry]) -> _Entry | None:
-        while heap and not self._stands(heap[0]):
+        while heap and not self._is_current(heap[0]):
             heapq.heappop(heap)
         return heap[0] if heap else None
 
@@ -77,8 +77,8 @@ class Queue:
 
     def __init__(self) -> None:
         self._entries: dict[str, int] = {}
-        self._by_priority = _Order(self._stands)
-        self._by_last_turn = _Order(self._stands)
+        self._by_priority = _Order(self._is_current)
+        self._by_last_turn = _Order(self._is_current)
         self._last_turn: dict[str, int] = {}
         self._turn = 0
         self._number = 0
@@ -134,5 +134,5 @@ class Queue:
         for order in (self._by_priority, self._by_last_turn):
             order.tidy(len(self._entries))
 
-    def _stands(self, entry: _Entry) -> bool:
+    def _is_current(self, entry: _Entry) -> bool:
         return self._entries.get(entry[5]) == entry[6]

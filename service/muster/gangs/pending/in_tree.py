@@ -118,10 +118,10 @@ class InTree:
             return False
         parts, record.parts = record.parts, []
         found = {record.uids[pod]: answer for part in parts for pods, answer in part.answers for pod in pods}
-        alike = _alike(found, record.answers)
-        changed = alike != record.answers
+        reused = _reuse_equal(found, record.answers)
+        changed = reused != record.answers
         if changed and report.gang not in self._suspects:
-            changed = _telling(alike) != _telling(record.answers)
+            changed = _not_empty(reused) != _not_empty(record.answers)
         record.answers, record.answered = found, True
         record.version += changed
         return changed
@@ -158,8 +158,8 @@ class InTree:
             return ()
         missing = sorted({claim for _, answer in blocked.values() for claim in answer.missing_claims})
         causes: list[Cause] = [ClaimsMissing(tuple(missing))] if missing else []
-        told = {(role, answer.everywhere) for role, answer in blocked.values() if answer.everywhere}
-        return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(told)))
+        everywhere = {(role, answer.everywhere) for role, answer in blocked.values() if answer.everywhere}
+        return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(everywhere)))
 
     def refine(self, gang: str, request: Request) -> Request:
         """Return the request with a role for each answer, and with the room and the scores of its nodes.
@@ -250,21 +250,23 @@ def _concerns(pod: Pod) -> bool:
     return pod.preferences or bool(pod.peers.volume_claims)
 
 
-def _alike(found: Mapping[str, InTreeAnswer], before: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
+def _reuse_equal(
+    found: Mapping[str, InTreeAnswer], before: Mapping[str, InTreeAnswer]
+) -> dict[str, InTreeAnswer]:
     """Return what was found, with an equal answer of `before` in place of each, by pod UID: large answers of
     many pods are then compared once."""
     compared: dict[tuple[int, int], bool] = {}
-    alike = {}
+    reused = {}
     for uid, new in found.items():
         old = before.get(uid, _NOTHING)
         pair = (id(new), id(old))
         if pair not in compared:
             compared[pair] = new == old
-        alike[uid] = old if compared[pair] else new
-    return alike
+        reused[uid] = old if compared[pair] else new
+    return reused
 
 
-def _telling(answers: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
+def _not_empty(answers: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
     return {uid: answer for uid, answer in answers.items() if answer != _NOTHING}
 
 

@@ -34,7 +34,7 @@ class SchedulingQueue:
         self._refused: dict[QueueingHint, set[str]] = {}
         self._holding: dict[str, Gang] = {}
         """Refused gangs that were holding places when they were refused: each is looked at alone."""
-        self._needs = HintTable()
+        self._hints = HintTable()
         self._watchers = Watchers()
         self._numbers: dict[QueueingHint, int] = {}
         """Refused needs → the number of their refusal, in the order of time."""
@@ -42,7 +42,7 @@ class SchedulingQueue:
         self._passed_over = -1
         """Refused needs with at most this number were passed over, but for some that may have been asked."""
         self._gained: set[str] = set()
-        self._marks = PeerChanges()
+        self._changes = PeerChanges()
         self._anywhere = False
         self._to_update: list[str] = []
 
@@ -53,32 +53,32 @@ class SchedulingQueue:
 
     def refused(self, gang: Gang) -> None:
         """Nothing fits it now."""
-        assert gang.needs is not None
-        if gang.needs not in self._refused:
-            self._refused[gang.needs] = set()
-            self._needs.add(gang.needs)
-            self._watchers.add(gang.needs)
+        assert gang.hint is not None
+        if gang.hint not in self._refused:
+            self._refused[gang.hint] = set()
+            self._hints.add(gang.hint)
+            self._watchers.add(gang.hint)
             self._number += 1
-            self._numbers[gang.needs] = self._number
-        self._refused[gang.needs].add(gang.key)
+            self._numbers[gang.hint] = self._number
+        self._refused[gang.hint].add(gang.key)
         if gang.retained:
             self._holding[gang.key] = gang
 
     def has(self, gang: Gang) -> bool:
         """Whether the gang waits or is refused."""
-        refused = self._refused.get(gang.needs, ()) if gang.needs is not None else ()
+        refused = self._refused.get(gang.hint, ()) if gang.hint is not None else ()
         return gang.key in self._queue or gang.key in refused
 
     def leave(self, gang: Gang) -> None:
         """The gang neither waits nor is refused any more."""
         self._queue.drop(gang.key)
         self._holding.pop(gang.key, None)
-        if gang.needs in self._refused:
-            self._refused[gang.needs].discard(gang.key)
-            if not self._refused[gang.needs]:
-                del self._refused[gang.needs], self._numbers[gang.needs]
-                self._needs.discard(gang.needs)
-                self._watchers.discard(gang.needs)
+        if gang.hint in self._refused:
+            self._refused[gang.hint].discard(gang.key)
+            if not self._refused[gang.hint]:
+                del self._refused[gang.hint], self._numbers[gang.hint]
+                self._hints.discard(gang.hint)
+                self._watchers.discard(gang.hint)
 
     def forget(self, gang: Gang) -> None:
         """The gang is no more."""
@@ -100,17 +100,17 @@ class SchedulingQueue:
         return self._to_update.pop() if self._to_update else None
 
     def freed(
-        self, gained: Collection[str], marks: PeerChanges, anywhere: bool, update_at: float
+        self, gained: Collection[str], changes: PeerChanges, anywhere: bool, update_at: float
     ) -> list[str]:
         """Something came free on these nodes, or `anywhere`, or these pods changed: the refused gangs that it
         may help."""
         self._gained.update(gained)
-        self._marks.add(marks)
+        self._changes.add(changes)
         self._anywhere |= anywhere
         if anywhere:
             return self._woken(self._refused.keys(), update_at)
-        touched = self._touched(self._watchers, marks)
-        helped = self._needs.may_fit(self._ledger, gained, touched) if gained or touched else set()
+        touched = self._touched(self._watchers, changes)
+        helped = self._hints.may_fit(self._ledger, gained, touched) if gained or touched else set()
         keys = self._woken(helped, update_at if gained else None)
         if not self._holding:
             return keys
@@ -118,8 +118,8 @@ class SchedulingQueue:
         holding = (
             key
             for number, (key, gang) in enumerate(self._holding.items())
-            if (gained or gang.needs in touched)
-            and (number >= looks or self._may_fit(gang, gained, gang.needs in touched))
+            if (gained or gang.hint in touched)
+            and (number >= looks or self._may_fit(gang, gained, gang.hint in touched))
         )
         return sorted({*keys, *holding})
 
@@ -129,31 +129,31 @@ class SchedulingQueue:
             self._passed_over = self._number
             if self.update_at is None:
                 self.update_at = update_at
-        return sorted(itertools.chain.from_iterable(self._refused[needs] for needs in helped))
+        return sorted(itertools.chain.from_iterable(self._refused[hint] for hint in helped))
 
     def asked(self) -> None:
         """The planner is asked about the cluster as it is now."""
         self._gained, self._anywhere = set(), False
-        self._marks.clear()
+        self._changes.clear()
 
     def overtaken(self, gang: Gang) -> bool:
         """Return whether what came free since the planner was asked may help a gang that did not fit then."""
-        assert gang.needs is not None
+        assert gang.hint is not None
         if self._anywhere:
             return True
         alone = Watchers()
-        alone.add(gang.needs)
-        return self._may_fit(gang, self._gained, bool(self._touched(alone, self._marks)))
+        alone.add(gang.hint)
+        return self._may_fit(gang, self._gained, bool(self._touched(alone, self._changes)))
 
-    def _touched(self, watchers: Watchers, marks: PeerChanges) -> set[QueueingHint]:
-        return watchers.touched(marks, self._ledger.existing_pods.labels_of) if marks else set()
+    def _touched(self, watchers: Watchers, changes: PeerChanges) -> set[QueueingHint]:
+        return watchers.touched(changes, self._ledger.existing_pods.labels_of) if changes else set()
 
     def _may_fit(self, gang: Gang, gained: Collection[str], touched: bool) -> bool:
-        assert gang.needs is not None
-        return may_fit_now(gang.needs, self._ledger, gained, touched, gang.retained)
+        assert gang.hint is not None
+        return may_fit_now(gang.hint, self._ledger, gained, touched, gang.retained)
 
     def update(self) -> None:
         """The time has come to ask about what was passed over."""
-        old = (self._refused[needs] for needs, at in self._numbers.items() if at <= self._passed_over)
+        old = (self._refused[hint] for hint, at in self._numbers.items() if at <= self._passed_over)
         self._to_update = sorted({*self._to_update, *itertools.chain.from_iterable(old)}, reverse=True)
         self._passed_over, self.update_at = -1, None

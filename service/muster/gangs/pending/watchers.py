@@ -21,7 +21,7 @@ from muster.gangs.peers.peer_changes import PeerChanges
 
 MAX_LOOKED_AT = 5_000
 """Requirements of selectors that one change holds against labels (some 5 ms)."""
-MAX_WATCHED = 32
+MAX_INTERESTS = 32
 """Terms and claims of one gang. A gang with more counts as touched by every change."""
 _VALUES = 16
 """So many values or namespaces of a term cost as much as one requirement."""
@@ -39,32 +39,32 @@ class _Place:
     """Terms with the needs that watch them."""
 
     terms: dict[PeerTerm, set[QueueingHint]] = field(default_factory=dict)
-    needs: dict[QueueingHint, int] = field(default_factory=dict)
+    hints: dict[QueueingHint, int] = field(default_factory=dict)
     """QueueingHint → how many of these terms they watch."""
     cost: int = 0
     """Requirements of all the terms."""
 
-    def add(self, term: PeerTerm, needs: QueueingHint) -> None:
+    def add(self, term: PeerTerm, hint: QueueingHint) -> None:
         if term not in self.terms:
             self.terms[term] = set()
             self.cost += _cost(term)
-        self.terms[term].add(needs)
-        self.needs[needs] = self.needs.get(needs, 0) + 1
+        self.terms[term].add(hint)
+        self.hints[hint] = self.hints.get(hint, 0) + 1
 
-    def discard(self, term: PeerTerm, needs: QueueingHint) -> None:
-        _drop(self.terms, term, needs)
+    def discard(self, term: PeerTerm, hint: QueueingHint) -> None:
+        _drop(self.terms, term, hint)
         if term not in self.terms:
             self.cost -= _cost(term)
-        self.needs[needs] -= 1
-        if not self.needs[needs]:
-            del self.needs[needs]
+        self.hints[hint] -= 1
+        if not self.hints[hint]:
+            del self.hints[hint]
 
     def matched(self, pods: Iterable[_Changed]) -> Iterator[set[QueueingHint]]:
         """Yield the needs of each term that one of the pods matches."""
-        for term, needs in self.terms.items():
+        for term, hint in self.terms.items():
             for namespace, its_labels, labels in pods:
                 if term.covers(namespace, its_labels) and matches(term.selector, labels):
-                    yield needs
+                    yield hint
                     break
 
 
@@ -82,66 +82,66 @@ class Watchers:
         self._labels: dict[PeerTerm, _Label] = {}
         """Terms → the label that they stand under."""
 
-    def add(self, needs: QueueingHint) -> None:
+    def add(self, hint: QueueingHint) -> None:
         """Take needs in that are not there yet."""
-        watched = needs.watched
-        if watched is None:
+        interest = hint.interest
+        if interest is None:
             return
-        self._all.add(needs)
-        if watched.size > MAX_WATCHED:
-            self._by_any.add(needs)
+        self._all.add(hint)
+        if interest.size > MAX_INTERESTS:
+            self._by_any.add(hint)
             return
-        for repelling in watched.repelled_by:
-            self._by_repelling.setdefault(repelling, set()).add(needs)
-        for claim in watched.claims:
-            self._by_claim.setdefault(claim, set()).add(needs)
-        for term in watched.terms:
+        for repelling in interest.repelled_by:
+            self._by_repelling.setdefault(repelling, set()).add(hint)
+        for claim in interest.claims:
+            self._by_claim.setdefault(claim, set()).add(hint)
+        for term in interest.terms:
             places = self._places.setdefault(_namespace(term), {})
             if term not in self._labels:
                 self._labels[term] = _least_crowded(term, places)
-            places.setdefault(self._labels[term], _Place()).add(term, needs)
+            places.setdefault(self._labels[term], _Place()).add(term, hint)
 
-    def discard(self, needs: QueueingHint) -> None:
+    def discard(self, hint: QueueingHint) -> None:
         """Forget needs, if they are there."""
-        watched = needs.watched
-        if watched is None or needs not in self._all:
+        interest = hint.interest
+        if interest is None or hint not in self._all:
             return
-        self._all.remove(needs)
-        if watched.size > MAX_WATCHED:
-            self._by_any.remove(needs)
+        self._all.remove(hint)
+        if interest.size > MAX_INTERESTS:
+            self._by_any.remove(hint)
             return
-        for repelling in watched.repelled_by:
-            _drop(self._by_repelling, repelling, needs)
-        for claim in watched.claims:
-            _drop(self._by_claim, claim, needs)
-        for term in watched.terms:
-            self._leave(term, needs)
+        for repelling in interest.repelled_by:
+            _drop(self._by_repelling, repelling, hint)
+        for claim in interest.claims:
+            _drop(self._by_claim, claim, hint)
+        for term in interest.terms:
+            self._leave(term, hint)
 
-    def touched(self, marks: PeerChanges, labels_of: Callable[[str], _Labels]) -> set[QueueingHint]:
+    def touched(self, changes: PeerChanges, labels_of: Callable[[str], _Labels]) -> set[QueueingHint]:
         """Return the needs that these changes bear on, and perhaps more. `labels_of` gives the labels of a
         namespace."""
-        if marks.everything:
+        if changes.everything:
             return set(self._all)
         found = set(self._by_any)
-        for term in self._by_repelling.keys() & marks.terms:
+        for term in self._by_repelling.keys() & changes.terms:
             found |= self._by_repelling[term]
-        for claim in self._by_claim.keys() & marks.claims:
+        for claim in self._by_claim.keys() & changes.claims:
             found |= self._by_claim[claim]
         left = MAX_LOOKED_AT
-        met = ((place.cost * len(pods), place, pods) for place, pods in self._met(marks, labels_of).items())
+        met = ((place.cost * len(pods), place, pods) for place, pods in self._met(changes, labels_of).items())
         for cost, place, pods in sorted(met, key=lambda each: each[0]):
             left -= cost
             if left >= 0:
                 found.update(*place.matched(pods))
             else:
-                found.update(place.needs)
+                found.update(place.hints)
         return found
 
-    def _met(self, marks: PeerChanges, labels_of: Callable[[str], _Labels]) -> dict[_Place, list[_Changed]]:
+    def _met(self, changes: PeerChanges, labels_of: Callable[[str], _Labels]) -> dict[_Place, list[_Changed]]:
         """Return the places of terms that changed pods may match, with these pods."""
         met: dict[_Place, list[_Changed]] = {}
-        namespaces = {namespace: labels_of(namespace) for namespace, _ in marks.pods}
-        for namespace, labels in marks.pods if self._places else ():
+        namespaces = {namespace: labels_of(namespace) for namespace, _ in changes.pods}
+        for namespace, labels in changes.pods if self._places else ():
             pod = (namespace, namespaces[namespace], dict(labels))
             has: set[_Label] = {None, *labels, *pod[2]}
             for named in (namespace, None):
@@ -150,10 +150,10 @@ class Watchers:
                     met.setdefault(places[label], []).append(pod)
         return met
 
-    def _leave(self, term: PeerTerm, needs: QueueingHint) -> None:
+    def _leave(self, term: PeerTerm, hint: QueueingHint) -> None:
         namespace, label = _namespace(term), self._labels[term]
         places = self._places[namespace]
-        places[label].discard(term, needs)
+        places[label].discard(term, hint)
         if term not in places[label].terms:
             del self._labels[term]
         if not places[label].terms:
@@ -183,7 +183,7 @@ def _cost(term: PeerTerm) -> int:
     return 1 + len(requirements) + values // _VALUES
 
 
-def _drop(index: dict[_Key, set[QueueingHint]], key: _Key, needs: QueueingHint) -> None:
-    index[key].discard(needs)
+def _drop(index: dict[_Key, set[QueueingHint]], key: _Key, hint: QueueingHint) -> None:
+    index[key].discard(hint)
     if not index[key]:
         del index[key]

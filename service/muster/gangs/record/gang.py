@@ -118,7 +118,7 @@ class Gang:
     announced: tuple[EventReason, str] | None = None
     reason: str = ""
     kinds: tuple[str, ...] = ()
-    said_at: float = -math.inf
+    refused_at: float = -math.inf
     timers: dict[Timer, float] = field(default_factory=dict)
     awaited: dict[str, float] = field(default_factory=dict)
     missed: bool = True
@@ -138,7 +138,7 @@ class Gang:
     stale: bool = False
     landed: int = 0
     arrived: tuple[float, float] | None = None
-    needs: QueueingHint | None = None
+    hint: QueueingHint | None = None
     exclusions: dict[tuple[Asks, str], Exclusion] = field(default_factory=dict)
     """By what the refused pod asks for, and node: a role's name may change as other pods come and go."""
     refusals: dict[tuple[Asks, str], int] = field(default_factory=dict)

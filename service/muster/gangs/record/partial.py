@@ -47,11 +47,11 @@ def givers(known: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
     Bindings are under way it is not known yet whether the gang is half: it is left out."""
     if len(groups) < 2:
         return []
-    runs_in = {pod.uid: key for key, group in groups.items() for pod in group.bound}
+    now_in = {pod.uid: key for key, group in groups.items() for pod in group.bound}
     return [
         replace(gang, timers=dict(gang.timers))
         for gang in known
         if gang.key in groups
         and not gang.awaited
-        and any(runs_in.get(pod.uid, gang.key) != gang.key for pod in gang.group.bound)
+        and any(now_in.get(pod.uid, gang.key) != gang.key for pod in gang.group.bound)
     ]

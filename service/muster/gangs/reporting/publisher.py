@@ -17,7 +17,7 @@ from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.timers import Timers
 
-_SAID_ONCE = (EventReason.WAITING, EventReason.UNPLACEABLE)
+_ONCE_PER_STATE = (EventReason.WAITING, EventReason.UNPLACEABLE)
 """Events whose numbers change with the cluster: one for the state, none for each number."""
 
 Kinds = tuple[str, ...]
@@ -31,7 +31,7 @@ class Publisher:
         self, settings: Settings, timers: Timers, numbers: Iterator[int], listening: Callable[[], bool]
     ) -> None:
         self._settings = settings
-        self._alarms = timers
+        self._timers = timers
         self._numbers = numbers
         self._listening = listening
         self._out: list[Instruction] = []
@@ -72,22 +72,22 @@ class Publisher:
         gang.reason = text = short(text)
         last, members = gang.verdict, gang.waiting()
         if last is not None and last.outcome is Outcome.REFUSED and gang.kinds == kinds:
-            again_at = gang.said_at + self._settings.numbers_s
+            again_at = gang.refused_at + self._settings.numbers_s
             if text == last.reason or now < again_at:
                 if text != last.reason:
-                    self._alarms.set(gang, again_at, Timer.REFUSAL)
+                    self._timers.set(gang, again_at, Timer.REFUSAL)
                 if not set(members) <= set(last.members):
                     self.push(gang, last.generation, Outcome.REFUSED, members, last.reason)
                 return
         if not gang.generation or (last is not None and last.generation == gang.generation):
             gang.generation = next(self._numbers)
-        gang.kinds, gang.said_at = kinds, now
+        gang.kinds, gang.refused_at = kinds, now
         self.push(gang, gang.generation, Outcome.REFUSED, members, text)
         self.emit(gang, event, text)
 
     def forget(self, gang: Gang) -> None:
         """Nothing of what was said of the gang holds any more, or nobody has heard it."""
-        gang.verdict, gang.kinds, gang.said_at = None, (), -math.inf
+        gang.verdict, gang.kinds, gang.refused_at = None, (), -math.inf
 
     def emit(
         self, gang: Gang, reason: EventReason, message: str, pods: tuple[tuple[str, str], ...] = ()
@@ -97,10 +97,10 @@ class Publisher:
         It is posted on the first of `pods` by name (the waiting members where none are given), and on the
         gang's PodGroup, or where it has none on the controller of that pod.
         """
-        said = (reason, "" if reason in _SAID_ONCE else message)
+        announcement = (reason, "" if reason in _ONCE_PER_STATE else message)
         pods = pods or gang.waiting()
-        if self._listening() and pods and gang.announced != said:
-            gang.announced = said
+        if self._listening() and pods and gang.announced != announcement:
+            gang.announced = announcement
             namespace = gang.group.gang.namespace
             first = min(pods)
             self._out.append(EmitEvent(namespace, (first,), reason, message))

@@ -71,11 +71,11 @@ class BackfillReservation:
         return f"What comes free on {', '.join(names[:_NAMED])}{more} is kept for it for a while"
 
 
-def hidden_by(earmark: BackfillReservation, snapshot: Snapshot) -> Snapshot:
+def hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
     """Return the cluster as gangs see it from which the earmark hides: whole GPUs of its nodes look taken."""
-    states = (snapshot.nodes[name] for name in sorted(earmark.wants) if name in snapshot.nodes)
+    states = (snapshot.nodes[name] for name in sorted(reservation.wants) if name in snapshot.nodes)
     return snapshot.taking(
-        Usage(f"kept for {earmark.gang}", state.node.name, _NOTHING, gpus=state.free_gpus)
+        Usage(f"kept for {reservation.gang}", state.node.name, _NOTHING, gpus=state.free_gpus)
         for state in states
         if state.free_gpus
     )
@@ -134,7 +134,7 @@ class Backfill:
         del self._waiting[gang.key]
         self._failed.pop(gang.key, None)
         if self.current is not None and self.current.gang == gang.key:
-            self._lift()
+            self._end_current()
             self._look_at = now
 
     def hides_from(self, gang: Gang) -> bool:
@@ -167,7 +167,7 @@ class Backfill:
             ended = self.current.gang
             self._failed[ended] = self._failed.get(ended, frozenset()) | self._lacking(self.current)
             self._put(ended, self._waiting.pop(ended), now)
-            self._lift()
+            self._end_current()
         more = self._note_due(now)
         if self.current is None:
             given = self._next_turn(now, request_of)
@@ -209,13 +209,15 @@ class Backfill:
             del self._failed[key]  # all others have failed too: from its next turn on each is tried again
         return wants
 
-    def _lacking(self, earmark: BackfillReservation) -> frozenset[str]:
+    def _lacking(self, reservation: BackfillReservation) -> frozenset[str]:
         """Return the nodes on which too little came free; all of them if enough did, and yet nothing fits."""
-        free = {name: state.free_gpu_count for name in earmark.wants if (state := self._ledger.state(name))}
-        lacking = {name for name, gpus in earmark.wants.items() if free.get(name, 0) < gpus}
-        return frozenset(lacking or earmark.wants)
+        free = {
+            name: state.free_gpu_count for name in reservation.wants if (state := self._ledger.state(name))
+        }
+        lacking = {name for name, gpus in reservation.wants.items() if free.get(name, 0) < gpus}
+        return frozenset(lacking or reservation.wants)
 
-    def _lift(self) -> None:
+    def _end_current(self) -> None:
         assert self.current is not None
         self._ledger.gain(self.current.nodes)
         self.current = None

@@ -16,25 +16,25 @@ class Retained:
     def __init__(self, gangs: Mapping[str, Gang], ledger: Ledger) -> None:
         self._gangs = gangs
         self._ledger = ledger
-        self._keeping: set[str] = set()
+        self._holders: set[str] = set()
 
     def keep(self, gang: Gang, uids: Iterable[str]) -> None:
         """These places stay reserved, for the gang's next plan."""
         gang.retained |= {uid for uid in uids if uid in self._ledger.held}
         if gang.retained:
-            self._keeping.add(gang.key)
+            self._holders.add(gang.key)
 
     def release(self, gang: Gang, uids: Collection[str]) -> None:
         """End reservations of the gang, kept or not."""
         self._ledger.release(tuple(uids))
         gang.retained = gang.retained.difference(uids)
         if not gang.retained:
-            self._keeping.discard(gang.key)
+            self._holders.discard(gang.key)
 
     def release_taken(self, node: str) -> None:
         """Let go of places on this node that others have taken, or that the node has no more."""
         held = self._ledger.on_node(node).keys() & self._ledger.held.keys()
-        for key in sorted(key for key in self._keeping if not self._gangs[key].retained.isdisjoint(held)):
+        for key in sorted(key for key in self._holders if not self._gangs[key].retained.isdisjoint(held)):
             gang = self._gangs[key]
             here = [usage for usage in self.places(gang) if usage.node == node]
             uids = {usage.pod_uid for usage in here}
