@@ -27,7 +27,7 @@ _COUNTED = (Phase.COLLECTING, Phase.INVALID, Phase.RUNNING)
 _GOES_ON = (Phase.PLANNING, Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED)
 """Phases that end in a bounded time, with what the gang is at: pods that come meanwhile are counted then."""
 CATCHES_UP_S = 2.0
-"""After the service stood still, everything that was due comes so many seconds later than the first of it."""
+"""After the service stood still, everything that was due comes this many seconds after the first of it."""
 
 
 def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:

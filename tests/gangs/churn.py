@@ -63,7 +63,7 @@ class Churn:
         self.world.start()
 
     async def rounds(self, number: int) -> None:
-        """So many times all that can come and go."""
+        """Let everything come and go, this many times."""
         for _ in range(number):
             await self._job_with_history()
             await self._gang_that_runs()
@@ -222,7 +222,7 @@ class Outcome:
 
 
 async def churned(rounds: int) -> Outcome:
-    """Return what grows in so many rounds, after the WARM first ones."""
+    """Return what grows in these rounds, after the first WARM rounds."""
     churn = Churn()
     await churn.prepare()
     await churn.rounds(WARM)

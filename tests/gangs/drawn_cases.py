@@ -23,7 +23,7 @@ NAMESPACES = ("ns", "m", "k")
 KEYS = ("kubernetes.io/hostname", "zone", "rack")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 WANTED = {"InterPodAffinity": 40, "PodTopologySpread": 40, "NodePorts": 10}
-"""So many cases in which the plugin refuses some nodes and not all."""
+"""Plugin → number of cases in which it refuses some nodes and not all."""
 MAX_LENGTH = 3000
 """Characters of a case."""
 

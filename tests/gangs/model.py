@@ -59,8 +59,8 @@ class Cluster(Users):
         self.was_complete: set[str] = set()
         """UIDs of members that were bound at one time with as many as their gang needs."""
         self.perhaps_complete: set[str] = set()
-        """Those, and members whose complete plan was bound one after another, or whose gang other incarnations of
-        the name completed."""
+        """Those, and members whose complete plan was bound one after another, or whose gang was completed by
+        other incarnations of the name."""
         self._service_begins()
 
     def _service_begins(self) -> None:
@@ -274,7 +274,7 @@ class Cluster(Users):
     def restart_service(self, choose: Chooser) -> None:
         """A new service knows only what it sees."""
         self.restarts += 1
-        self.landed.clear()  # what was bound before, and is gone, nobody knows any more
+        self.landed.clear()  # the new service does not know what was bound before and is gone
         self.world.missed = None
         self.world.restart()
         self.world.solves.clear()
@@ -327,7 +327,7 @@ class Cluster(Users):
             raise Broken("; ".join(sleeping))
 
     def _needed(self, name: str, there: list[Pod]) -> int:
-        """So many must be bound: of a PodGroup's gang as many as it says, or said when these were let go."""
+        """Return how many must be bound: for a PodGroup's gang, as it states, or stated at Permit."""
         if name != POD_GROUP or self.pod_group is None or self.pod_group.min_member is None:
             return GANGS[name][0]
         then = (each.batch.needed for each in there if each.batch and each.batch.needed)
@@ -378,8 +378,8 @@ class Cluster(Users):
         return found
 
     def come_to_rest(self) -> None:
-        """Let all go well from now on. In the end nothing is reserved, no gang is on its way or partially bound,
-        and those that wait do not fit."""
+        """Let all go well. In the end nothing is reserved, no gang is on its way or partially bound, and
+        waiting gangs do not fit."""
         self.goes_on(First())
         if self.world.coordinator.state.epoch is None:
             self.restart_shim(First())

@@ -11,12 +11,12 @@ from muster.domain.pod import Pod, Wishes
 from muster.domain.request import NodeRules, Request, SelectorTerm
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.settings import Settings
-from muster.gangs.reservations.backfill import best_domain
+from muster.gangs.reservations.best_domain import best_domain
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 
 def waiting() -> World:
-    """Gang g of 2 × 4 GPUs waits for ten minutes on two nodes of which others have a part."""
+    """Gang g of 2 × 4 GPUs waits for ten minutes on two nodes, which other pods use in part."""
     world = World().start(node("a"), node("b"), node("c"))
     world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 3))
     world.see(pod("p0", gpus=4), pod("p1", gpus=4))
@@ -206,7 +206,7 @@ def test_members_of_the_gang_that_run_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("scope", [None, "rack"])
 def test_a_domain_that_failed_for_a_term_is_not_the_next_choice(scope: str | None) -> None:
-    """Each rack is a node: a lacks one GPU, b two and c three. Nobody's pods end."""
+    """Each rack is a node: a lacks one GPU, b two and c three. No pods end."""
     world = World().start(*racks(a=0, b=0, c=0))
     world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 3))
     world.see(wishing("p", Wishes(required_scope=scope), gpus=4))

@@ -77,7 +77,7 @@ def test_an_ill_formed_gang_has_one_event_and_each_pod_its_condition() -> None:
 def test_a_withdrawn_plan_is_told_once() -> None:
     world = World().start(node("a", 8))
     world.see(*gang(4, JOB))
-    world.wait(120)  # nobody permits it
+    world.wait(120)  # it is not permitted
     assert posted(world, EventReason.WITHDRAWN)[:2] == [("v1", "Pod", "p0"), ("batch/v1", "Job", "train")]
 
 

@@ -194,7 +194,7 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
 
 
 def test_the_terms_of_one_namespace_that_are_looked_at_are_bounded() -> None:
-    """Whoever has thousands of different terms makes the requests of others no slower."""
+    """Thousands of different terms in one namespace do not slow the requests of others."""
     ledger = Ledger()
     for number in range(3 * MAX_TERMS):
         term = PeerTerm("zone", (SelectorTerm("app", "NotIn", (str(number),)),), (), ())

@@ -1,4 +1,4 @@
-"""The needs of refused gangs as columns: the same answer as one look at each of them."""
+"""The hints of refused gangs as arrays: the same answer as one look at each of them."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_gang_whose_owner_goes_is_not_planned_with_the_pods_of_that_owner() ->
 
 
 def test_what_is_left_of_a_complete_incarnation_is_not_evicted_with_the_next_one() -> None:
-    """Nobody has begun to run yet, so that what is left of the first looks like a member of the second."""
+    """No pod has begun to run yet, so what is left of the first looks like a member of the second."""
     world = World(Settings(settle_s=0)).start(node("a"))
     world.see(first("p0", ""), first("p1", ""), *(replace(first(f"q{i}", "B"), created=2.0) for i in (0, 1)))
     gang = world.verdicts[0].gang
@@ -196,7 +196,7 @@ def test_the_pods_of_the_next_run_replace_what_the_first_has_lost_a_moment_later
 
 @dataclass(frozen=True)
 class Bare:
-    """Pods, some that nobody owns; what then goes and comes; the gangs that they are a moment later, and who
+    """Pods, some without an owner; what then goes and comes; the gangs that they are a moment later, and who
     was planned by then."""
 
     pods: Sequence[Pod]
@@ -263,7 +263,7 @@ def test_a_gang_of_many_owners_has_a_short_key_that_is_theirs_alone() -> None:
 
 
 def test_what_many_owners_send_is_of_their_gang() -> None:
-    """Beside another run, in place of a pod that went, and with the last pod of an owner another gang."""
+    """Next to another incarnation, in place of a lost pod, and another gang with the last pod of an owner."""
     world = World(Settings(settle_s=0)).start(node("a", 8))
     world.see(*(runs(f"p{number}", f"o{number}", of=6) for number in range(6)))
     world.see(runs("p6", "o5", of=6))

@@ -128,7 +128,7 @@ def test_the_model_sees_a_partially_bound_gang(monkeypatch: pytest.MonkeyPatch) 
         cluster.come_to_rest()
 
 
-@pytest.mark.parametrize(("says", "whole"), [(2, True), (3, False)])
+@pytest.mark.parametrize(("says", "complete"), [(2, True), (3, False)])
 def test_the_model_asks_the_pod_group_whether_its_gang_was_complete(says: int, complete: bool) -> None:
     cluster = Cluster()
     cluster.pod_group = PodGroup("ns", "kai", "p", "u", min_member=says)

@@ -1,4 +1,4 @@
-"""Half a gang: completed in place where that can be, else given up as a whole; and what is no half."""
+"""Partially bound gangs: completed in place if possible, else given up; and which gangs are not."""
 
 from __future__ import annotations
 

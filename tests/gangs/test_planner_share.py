@@ -36,7 +36,7 @@ class Planner:
         self._began = self.world.now
 
     def add(self, name: str, namespace: str, after_s: float = 0.0) -> None:
-        """Let one pod, a gang of its own, come so many seconds from now."""
+        """Let one pod, a gang of its own, come after this many seconds."""
         self._due.append((self.world.now + after_s, name, namespace))
         self._due.sort()
 

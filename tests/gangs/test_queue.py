@@ -68,7 +68,7 @@ def test_a_young_gang_gets_its_turn_among_old_ones_that_come_back_for_ever() -> 
 
 
 def test_what_is_put_and_dropped_for_ever_does_not_pile_up() -> None:
-    """A standby plans nobody."""
+    """A standby does not plan."""
     queue = Queue()
     for _ in range(1000):
         queue.put("g", 0, 1.0)

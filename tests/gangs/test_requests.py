@@ -216,7 +216,7 @@ def test_a_gang_without_a_count_says_what_to_add() -> None:
     assert world.planned()
 
 
-# --- beside those that run ---------------------------------------------------------------------------
+# --- near running members ----------------------------------------------------------------------------
 
 
 def asked(world: World) -> Any:

@@ -23,8 +23,8 @@ POLICIES = pytest.mark.parametrize("partial", list(Partial))
 
 @dataclass(frozen=True)
 class Case:
-    """A gang that needs `needed` now. `batches` are those of its bound members; so many of those that wait
-    were `there` before, and so many came `later`."""
+    """A gang that needs `needed` now. `batches` are those of its bound members. Of the waiting
+    pods, `there` existed before and `later` came later."""
 
     batches: tuple[Batch | None, ...]
     there: int = 0

@@ -1,4 +1,4 @@
-"""Which refused needs a change of other pods bears on: the answer of a look at each term, for less work."""
+"""The hints that a change of other pods concerns: the same answer as a look at each term, for less work."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_gangs_that_hold_places_are_looked_at_a_few_times(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(queue, "may_fit_now", never)
     for number in range(2000):
-        group: Any = None  # nobody looks at it
+        group: Any = None  # it is not looked at
         held = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, hint=hint(0), retained={"u"})
         waiting.refused(held)
     woken = waiting.freed({"a"}, PeerChanges(), anywhere=False, update_at=0.0)

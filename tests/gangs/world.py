@@ -227,13 +227,13 @@ class World:
         more: bool = False,
     ) -> None:
         """Answer a question, the last one unless it is given: `of` are the indices of the pods that get each
-        answer; all get one. `part` of a long report, of which `more` are to come."""
+        answer; all get one. `part` of a long report; `more` parts follow."""
         asked = question or self.questions[-1]
         pods = of or (tuple(range(len(asked.pods))),)
-        told = InTreeReport(
+        report = InTreeReport(
             self.epoch, asked.gang, asked.question, tuple(zip(pods, answers, strict=True)), part, more
         )
-        self.take(self.coordinator.report_in_tree(self.now, told))
+        self.take(self.coordinator.report_in_tree(self.now, report))
 
     def bind(self, answer: PermitAnswer, members: Iterable[int] = (), gang: str = "g") -> None:
         """The Bindings land, and the watch shows them. All members, or these."""

@@ -1,4 +1,7 @@
-"""What must hold after every event and call. Tests ask it each time; it costs a walk over everything."""
+"""What must hold after every event and call.
+
+Tests check it each time. It walks over everything, so the service does not run it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _TIMED = (Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED, Phase.WITHDRAWN, Phas
 
 
 def check(coordinator: Coordinator) -> list[str]:
-    """Sentences about what is broken; none when all is well."""
+    """Return sentences about what is broken; [] if nothing is."""
     state = coordinator.state
     broken: list[str] = []
     owners: dict[str, str] = {}
@@ -38,7 +41,7 @@ def check(coordinator: Coordinator) -> list[str]:
     if state.ahead != ahead:
         broken.append(f"{state.ahead} are counted as planned, and {ahead} are")
     if state.backfill_reservation is not None and state.backfill_reservation.gang not in state.gangs:
-        broken.append(f"the earmark of {state.backfill_reservation.gang} has outlived it")
+        broken.append(f"the backfill reservation of {state.backfill_reservation.gang} has outlived it")
     movable = {uid for gang in state.gangs.values() if gang.phase in _AHEAD for uid in gang.reserved}
     usages = {**state.ledger.held, **state.ledger.bound}
     if state.ledger.existing_pods.placed != {uid: usage.node for uid, usage in usages.items()}:
@@ -73,35 +76,37 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
 
 
 def _goes_on(gang: Gang, state: State) -> list[str]:
-    """Something is there that brings the gang out of its phase."""
+    """Return sentences about phases that the gang can't leave: no event, timer or answer would move it on."""
     broken = []
     waits, out = state.queue.has(gang), state.solving
     asked = out is not None and (out.gang, out.generation) == (gang.key, gang.generation)
     if waits and gang.phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
         broken.append(f"{gang.key} is {gang.phase} and waits for the planner")
     if gang.phase is Phase.PLANNING and not (waits or asked or Timer.IN_TREE in gang.timers):
-        broken.append(f"{gang.key} is {gang.phase}, and nobody is going to ask")
+        broken.append(f"{gang.key} is {gang.phase}, and is not queued for the planner")
     pauses = gang.ended and Timer.PHASE in gang.timers
     if gang.phase is Phase.UNPLACEABLE and not (waits or pauses):
-        broken.append(f"{gang.key} is {gang.phase}, and nothing will help it")
+        broken.append(f"{gang.key} is {gang.phase}, and nothing will move it on")
     if gang.phase in _TIMED and Timer.PHASE not in gang.timers:
-        broken.append(f"{gang.key} is {gang.phase} without an end")
+        broken.append(f"{gang.key} is {gang.phase} without a timer")
     if (
         state.active
         and is_partially_bound(gang)
         and gang.phase is not Phase.GIVEN_UP
         and Timer.PARTIAL not in gang.timers
     ):
-        broken.append(f"{gang.key} is half without an end")
+        broken.append(f"{gang.key} is partially bound without a timer")
     if gang.retained and not (is_partially_bound(gang) or gang.phase is Phase.PERMITTED):
-        broken.append(f"{gang.key} is {gang.phase} and keeps the places of {sorted(gang.retained)}")
+        broken.append(f"{gang.key} is {gang.phase} and retains the places of {sorted(gang.retained)}")
     return broken
 
 
 def _node(ledger: Ledger, name: str, movable: Collection[str]) -> list[str]:
-    """A GPU that is taken twice, or more taken than there is, where a reservation has a part in it: what
-    other schedulers bind is theirs to answer for. A node that becomes smaller voids the plans that are still
-    `movable`, and not what is permitted."""
+    """Return sentences about GPUs taken twice, and about more taken than the node has.
+
+    Only nodes with a reservation are checked, because other schedulers answer for what they bind. A node that
+    becomes smaller voids the plans that are still `movable`, but not those that are permitted.
+    """
     usages = ledger.on_node(name).values()
     if not any(usage.pod_uid in ledger.held for usage in usages):
         return []

@@ -1,7 +1,7 @@
-"""The needs of all refused gangs as columns: which of them may fit now, asked of all at once.
+"""The hints of all refused gangs as arrays, so that one change is checked against all of them at once.
 
-One pod that ends must not cost a look at each of ten thousand gangs that wait. The answer is that of
-`needs.may_fit_now`, or a superset of it: a gang that may fit is never left out.
+One pod that ends must not cost a look at each of ten thousand waiting gangs. The answer is that of
+`queueing_hints.may_fit_now`, or a superset: a gang that may fit is never left out.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.queueing_hints import QueueingHint
 
 MOST_OFFERS = 256
-"""Different nodes that are compared one by one; of more, groups are compared by their maxima."""
+"""Different nodes that are compared one by one. If there are more, groups are compared by their maxima."""
 FIRST_ROWS = 64
 _MOST = 2**62
-"""Numbers of objects may be of any size, those of columns may not. Larger ones count as this: needs may look
-then as if they fitted, which proves nothing."""
+"""Larger amounts are stored as this one, because Kubernetes objects may state amounts beyond int64.
+
+Hints may then look as if they fitted, which proves nothing and costs one question.
+"""
 _ALWAYS = -_MOST
-"""Asked of what a member does not ask for: any node has it, also one that is overcommitted."""
+"""Stored for a resource that a member does not request: every node has it, even an overcommitted one."""
 
 Numbers = NDArray[np.int64]
 
 
 class _Rows:
-    """Rows of numbers that grow at the end; shape (rows, columns), int64."""
+    """Rows of int64 that grow at the end; shape (rows, columns)."""
 
     def __init__(self, columns: int) -> None:
         self._data: Numbers = np.empty((FIRST_ROWS, columns), dtype=np.int64)
@@ -36,7 +38,7 @@ class _Rows:
 
     @property
     def values(self) -> Numbers:
-        """Return the rows."""
+        """Return the rows; shape (rows, columns)."""
         return self._data[: self._count]
 
     def append(self, *row: int) -> None:
@@ -47,18 +49,17 @@ class _Rows:
         self._count += 1
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Forget the other rows."""
+        """Remove the rows that are not selected; `rows` has shape (rows,)."""
         remaining = self.values[rows]
         self._data[: len(remaining)] = remaining
         self._count = len(remaining)
 
 
 class HintTable:
-    """A set of needs, each with a slot.
+    """A set of hints, each with a slot.
 
-    What it asks for are rows (slot, GPU resource, GPUs, CPU, memory, pods), its quotas are rows (slot, GPU
-    resource, GPUs of a member, members). Slots of needs that left are dead until there are more dead ones
-    than live ones.
+    Requests are rows (slot, GPU resource, GPUs, CPU, memory, pods). Quotas are rows (slot, GPU resource, GPUs
+    of a member, members). Slots of removed hints stay until they outnumber the others.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class HintTable:
         return hint in self._slots
 
     def add(self, hint: QueueingHint) -> None:
-        """Take needs in that are not there yet."""
+        """Add a hint that is not in the table yet."""
         slot = self._slots[hint] = len(self._hints)
         self._hints.append(hint)
         for resource, gpus, asked in hint.asks:
@@ -91,7 +92,7 @@ class HintTable:
             self._quotas.append(slot, self._number(resource), min(gpus, _MOST), min(members, _MOST))
 
     def discard(self, hint: QueueingHint) -> None:
-        """Forget needs, if they are there."""
+        """Remove a hint, if it is in the table."""
         slot = self._slots.pop(hint, None)
         if slot is not None:
             self._hints[slot] = None
@@ -101,8 +102,11 @@ class HintTable:
     def may_fit(
         self, ledger: Ledger, gained: Collection[str], touched: Iterable[QueueingHint] = ()
     ) -> set[QueueingHint]:
-        """Return those that may fit now that these nodes gained, and that other pods changed which the
-        constraints of `touched` ones speak of; the others are proved not to fit."""
+        """Return the hints of gangs that may fit now; all others provably do not.
+
+        `gained`: nodes with more free capacity. `touched`: hints whose constraints concern other pods that
+        changed.
+        """
         offers = self._offers(state for state in map(ledger.state, gained) if state is not None)
         asks = self._asks.values
         slots, resources, gpus = asks[:, 0], asks[:, 1], asks[:, 2]
@@ -120,8 +124,10 @@ class HintTable:
         return {hint for hint in found if hint is not None}
 
     def _offers(self, states: Iterator[NodeState]) -> Numbers:
-        """What different nodes offer: (nodes, resources + 3), free GPUs by resource (-1 for one that the node
-        does not have), then CPU, memory and pods."""
+        """Return what different nodes offer; shape (nodes, resources + 3).
+
+        The columns are free GPUs by resource (-1 if the node does not have it), then CPU, memory and pods.
+        """
         none = self._number("")
         different = set()
         for state in states:
@@ -138,7 +144,7 @@ class HintTable:
         return np.array([group.max(axis=0) for group in np.array_split(offers, MOST_OFFERS)])
 
     def _most(self, ledger: Ledger) -> Numbers:
-        """How many members of each quota all nodes together could take at most; (quotas,)."""
+        """Return how many members of each quota all nodes together could hold at most; shape (quotas,)."""
         quotas = self._quotas.values
         most = np.zeros(len(quotas), dtype=np.int64)
         for (resource, free), nodes in ledger.whole_gpus().items():

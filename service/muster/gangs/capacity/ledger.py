@@ -1,7 +1,7 @@
 """What is taken of each node: by bound pods, and by reservations of plans and Bindings under way.
 
-A pod takes once: what is bound is the truth, and a reservation for the same pod ends there. The map of node
-states is kept up to date node by node, so that a snapshot costs a shallow copy.
+A pod counts once: when it is seen bound, its reservation ends. Node states are kept up to date node by node,
+so that a snapshot costs a shallow copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from muster.gangs.peers.existing_pods import ExistingPods
 
 
 class Ledger:
-    """Usages by pod UID. `nodes`, `bound`, `held` and `gained` are to be read, not written, from outside."""
+    """Usages by pod UID. Outside, `nodes`, `bound`, `held` and `gained` are only read."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -27,7 +27,7 @@ class Ledger:
         self.held: dict[str, Usage] = {}
         self.policies = DEFAULT_POLICIES
         self.existing_pods = ExistingPods()
-        """Whose pods these usages are, for constraints between pods."""
+        """The pods of these usages, for constraints between pods."""
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
         self._staying: dict[str, Resources] = {}
@@ -36,15 +36,15 @@ class Ledger:
         self._snapshot: Snapshot | None = None
         self._whole: Counter[tuple[str, int]] = Counter()
         self.gained: set[str] = set()
-        """The nodes that came, changed, or on which a usage ended or moved, since `take_gained`."""
+        """Nodes that appeared, changed, or on which a usage ended or moved, since `take_gained`."""
 
     def set_policies(self, policies: Policies) -> None:
-        """What says the levels of the fabric and the typical requests, for all snapshots from now on."""
+        """Set fabric levels and typical requests for all later snapshots."""
         if policies != self.policies:
             self.policies, self._snapshot = policies, None
 
     def set_node(self, node: Node) -> bool:
-        """Take a node in; whether anything of it changed."""
+        """Take in a node. Return whether it changed."""
         if self.nodes.get(node.name) == node:
             return False
         self._unsorted |= node.name not in self.nodes
@@ -54,7 +54,10 @@ class Ledger:
         return True
 
     def drop_node(self, name: str) -> bool:
-        """Forget a node (usages on it stay, should it come back); whether it was there."""
+        """Forget a node. Return whether it existed.
+
+        Usages on it stay, in case it comes back.
+        """
         if self.nodes.pop(name, None) is None:
             return False
         self._set_state(name, None)
@@ -62,19 +65,19 @@ class Ledger:
         return True
 
     def see(self, pod: Pod) -> tuple[str, ...]:
-        """Take in a pod as the cluster sees it now. Returns the nodes on which something changed."""
+        """Take in a pod's new state. Return the nodes on which usage changed."""
         self.existing_pods.see(pod)
         return self.bind(pod.uid, pod.usage)
 
     def forget(self, uid: str) -> None:
-        """Take in that a pod is gone."""
+        """Forget a pod that is gone."""
         self.bind(uid, None)
         self.existing_pods.forget(uid)
 
     def bind(self, uid: str, usage: Usage | None) -> tuple[str, ...]:
-        """What a pod takes as the cluster sees it, None for nothing (unbound, finished or gone).
+        """Set what a pod takes as the cluster sees it; None if it is unbound, finished or gone.
 
-        A reservation for the pod ends as it is seen bound. Returns the nodes on which something changed.
+        A reservation for the pod ends when the pod is seen bound. Return the nodes on which usage changed.
         """
         before = self.usage(uid)
         if usage is None:
@@ -85,7 +88,7 @@ class Ledger:
         return self._reindex(uid, before)
 
     def hold(self, usages: Iterable[Usage]) -> None:
-        """Reserve; a pod that is bound keeps what it is bound to."""
+        """Reserve capacity. Pods that are bound already are skipped."""
         for usage in usages:
             if usage.pod_uid not in self.bound:
                 before = self.usage(usage.pod_uid)
@@ -93,30 +96,30 @@ class Ledger:
                 self._reindex(usage.pod_uid, before)
 
     def release(self, uids: Iterable[str]) -> None:
-        """End reservations, where there are any."""
+        """End reservations, if there are any."""
         for uid in uids:
             before = self.usage(uid)
             if self.held.pop(uid, None) is not None:
                 self._reindex(uid, before)
 
     def usage(self, uid: str) -> Usage | None:
-        """What the pod takes now, bound or reserved."""
+        """Return what the pod takes now, bound or reserved; None if nothing."""
         return self.bound.get(uid) or self.held.get(uid)
 
     def snapshot(self) -> Snapshot:
-        """The cluster now. The same object as long as nothing changes."""
+        """Return the cluster as it is now: the same object until something changes."""
         if self._snapshot is None:
             self._settle()
             self._snapshot = Snapshot(dict(self._states), self.policies.levels, self.policies.typical)
         return self._snapshot
 
     def without(self, uids: Collection[str]) -> Snapshot:
-        """The cluster now, had these pods reserved and bound nothing."""
+        """Return the cluster as if these pods took nothing."""
         nodes = {**self.snapshot().nodes, **self.states_without(uids)}
         return Snapshot(nodes, self.policies.levels, self.policies.typical)
 
     def states_without(self, uids: Collection[str]) -> dict[str, NodeState]:
-        """Return the state of each node that these pods take of, by name, as if they took nothing."""
+        """Return name → state, as if these pods took nothing, of each node that they use."""
         left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
         return {
             name: _state(
@@ -126,12 +129,14 @@ class Ledger:
         }
 
     def on_node(self, name: str) -> Mapping[str, Usage]:
-        """UID → usage of the node."""
+        """Return UID → usage on the node."""
         return self._on_node.get(name, {})
 
     def gpus_of(self, uid: str) -> int:
-        """The bit mask of the pod's GPUs, as `snapshot` counts them: 0 where their indices are not known or
-        can't be true."""
+        """Return the bit mask of the pod's GPUs, as `snapshot` counts them.
+
+        Return 0 if their indices are not known or can't be true.
+        """
         usage = self.usage(uid)
         if usage is None or not usage.gpus or usage.node not in self.nodes:
             return 0
@@ -139,26 +144,26 @@ class Ledger:
         return next(each.gpus for each in believed if each.pod_uid == uid)
 
     def state(self, name: str) -> NodeState | None:
-        """The node now, None where there is none of this name."""
+        """Return the state of the node; None if it does not exist."""
         self._settle()
         return self._states.get(name)
 
     def staying(self) -> Mapping[str, Resources]:
-        """Return by node what pods without GPUs take of it: nobody waits for them to end."""
+        """Return node → what pods without GPUs take of it. No plan counts on these pods to end."""
         self._settle()
         return self._staying
 
     def whole_gpus(self) -> Mapping[tuple[str, int], int]:
-        """(extended resource, free whole GPUs) → nodes that offer the resource and have so many free."""
+        """Return (extended resource, free whole GPUs) → number of nodes that have them."""
         self._settle()
         return self._whole
 
     def gain(self, nodes: Iterable[str]) -> None:
-        """Note that what is free on these nodes may be used again by gangs from which it was hidden."""
+        """Note that gangs from which these nodes were hidden may use them again."""
         self.gained.update(nodes)
 
     def take_gained(self) -> set[str]:
-        """Return `gained`, which begins anew."""
+        """Return `gained`, and start a new set."""
         gained, self.gained = self.gained, set()
         return gained
 
@@ -214,7 +219,7 @@ def holds_gpus(usage: Usage) -> bool:
 
 
 def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:
-    """Whether all these can be taken together on top of what the snapshot has taken."""
+    """Return whether all these usages fit together on top of what the snapshot has taken."""
     states: dict[str, NodeState] = {}
     for usage in usages:
         state = states.get(usage.node) or snapshot.nodes.get(usage.node)
@@ -238,7 +243,10 @@ def _slices_fit(usage: Usage, state: NodeState) -> bool:
 
 
 def resources_fit(asked: Resources, free: Resources) -> bool:
-    """As kube-scheduler and the planner count: what is not asked for is not checked."""
+    """Return whether the resources fit, as kube-scheduler and the planner count them.
+
+    What is not requested is not checked.
+    """
     return (
         asked.pods <= free.pods
         and (asked.cpu_milli == 0 or asked.cpu_milli <= free.cpu_milli)
@@ -252,9 +260,13 @@ def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
 
 
 def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
-    """The usages of a node. Indices that can't be true (beyond the node's GPUs, taken twice by bound pods, or
-    more memory than a GPU has) count by number alone: then too much is counted rather than too little. Who
-    has a GPU whole is believed before those who share it: nothing more is planned there."""
+    """Return the usages of a node, without GPU indices that can't be true.
+
+    Indices can't be true if they are beyond the node's GPUs, if bound pods have them twice, or if shares
+    exceed the memory of a GPU. Such usages count by number only, so that too much is counted rather than too
+    little. Pods with whole GPUs are believed before pods that share them, because nothing more is planned
+    there.
+    """
     whole, shared, believed = 0, 0, []
     memory = dict(enumerate(node.gpu_memory))
     for usage in sorted(usages, key=lambda usage: (usage.units > 0, usage.pod_uid)):

@@ -1,10 +1,9 @@
-"""What a refused gang can't do without. Most of what comes free in a busy cluster can't help most of the
-gangs that wait: those are not asked about again.
+"""Queueing hints: what a refused gang must have to fit, so that most changes need no new question.
 
-All tests here are necessary ones: a gang is passed over only where a proof says that it does not fit. The
-proof stands on one thing: a gang that did not fit before some nodes gained does not fit after it either,
-where none of these nodes can take any of its members. Constraints between pods break it, since pods
-elsewhere bear on them: `watchers` says on which gangs.
+In a busy cluster most of what comes free can't help most of the waiting gangs. All tests here are necessary
+conditions: a gang is skipped only if a proof says that it does not fit. The proof is this. If a gang did not
+fit, and none of the nodes that gained can take any of its members, it does not fit now. Constraints between
+pods break the proof, because pods elsewhere affect them: `watchers` finds those gangs.
 
 The proof counts the places that the gang itself holds as free for it.
 """
@@ -22,20 +21,21 @@ from muster.gangs.capacity.ledger import Ledger, resources_fit
 from muster.gangs.peers.peer_changes import PeerInterest
 
 WholeGpus = Mapping[tuple[str, int], int]
-"""(extended resource, free whole GPUs) → nodes that offer the resource and have so many free."""
+"""(extended resource, free whole GPUs) → number of nodes that have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueingHint:
-    """`asks`: (GPU resource, GPUs, other resources), what one member of each role takes of a node. `quotas`:
-    (GPU resource, k, how many members that ask for k or more of it must be placed at the least). `watched` is
-    what the constraints between pods speak of; None if there are none."""
+    """What a refused gang must have to fit. Gangs with equal requests have equal hints."""
 
     asks: frozenset[tuple[str, int, Resources]]
+    """(GPU resource, GPUs, other resources) that one member of each role takes of a node."""
     quotas: tuple[tuple[str, int, int], ...]
+    """(GPU resource, k, the fewest members with k or more of these GPUs that must be placed)."""
     interest: PeerInterest | None = None
+    """What the constraints between pods concern; None if there are none."""
     _hash: int = field(init=False, repr=False, compare=False)
-    """Kept, because one event may look up ten thousand needs."""
+    """Stored, because one event may look up ten thousand hints."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.asks, self.quotas, self.interest)))
@@ -45,7 +45,7 @@ class QueueingHint:
 
     @classmethod
     def of(cls, request: Request, interest: PeerInterest | None = None) -> QueueingHint:
-        """The needs of a request, and what its constraints speak of."""
+        """Return the hint of a request, with what its constraints concern."""
         spare = request.size - request.min_member
         sizes: dict[tuple[str, int], int] = {}
         for role in request.roles:
@@ -69,8 +69,8 @@ def may_fit_now(
 ) -> bool:
     """Return whether a gang that did not fit may fit now; False is a proof.
 
-    These nodes gained. `touched`: other pods changed that its constraints speak of. `own` are the UIDs whose
-    reserved places are held for this gang: they count as free for it.
+    `gained`: nodes with more free capacity. `touched`: other pods changed that its constraints concern.
+    `own`: UIDs whose reserved places are held for this gang and count as free for it.
     """
     mine = ledger.states_without(own)
     states = (mine.get(name) or ledger.state(name) for name in gained)
@@ -88,7 +88,7 @@ def may_fit_now(
 
 
 def _takes_one(state: NodeState, hint: QueueingHint) -> bool:
-    """Whether the node can take a member, as far as whole GPUs and other resources say."""
+    """Return whether the node can take a member, as far as whole GPUs and other resources say."""
     return any(
         resources_fit(resources, state.free)
         and (not gpus or (resource in state.node.gpu_resources and gpus <= state.free_gpu_count))
@@ -97,7 +97,10 @@ def _takes_one(state: NodeState, hint: QueueingHint) -> bool:
 
 
 def _enough_whole(whole: WholeGpus, hint: QueueingHint) -> bool:
-    """A node with f free GPUs takes at most f // k members of k or more."""
+    """Return whether all nodes together can hold the members of each quota.
+
+    A node with f free GPUs holds at most f // k members with k or more GPUs.
+    """
     return all(
         must <= sum(nodes * (free // k) for (name, free), nodes in whole.items() if name == resource)
         for resource, k, must in hint.quotas

@@ -1,10 +1,9 @@
-"""A gang's members as a Request: roles by equal requests, members in a fixed order, and those that are bound
-as what the others are to be near.
+"""Turn a gang's members into a Request: roles of equal pods in a fixed order, and its running members.
 
-Role names come from the claim (`role`); where it has none, or one name stands for several different
-requests, a number is added: role-1, role-2, the most GPUs first. One role that nobody named has no name.
-Bound members count in this, so that a role keeps its name while its members come and go.
-Equal members give equal requests, whatever order their pods were seen in.
+Role names come from the claim (`role`). If it has none, or several different requests have the same name, a
+number is added: role-1, role-2, the most GPUs first. A single role without a name stays without. Bound
+members count in this, so that a role keeps its name while its members come and go. Equal members give equal
+requests, whatever order their pods were seen in.
 """
 
 from __future__ import annotations
@@ -26,22 +25,27 @@ from muster.placement.gang.blocks import rank_key
 _Alike = tuple[
     str, int, str, tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], Kind]
 ]
-"""What the pods of one role have in common: its name, what they ask for, what they wish as a role, and what
-constraints between pods say of them."""
+"""What the pods of one role have in common.
+
+That is its name, what the pods request, the placement constraints of the role, and its constraints between
+pods.
+"""
 
 Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, tuple[object, ...]]
-"""What a pod asks for on a node, under the role's name that it gives."""
+"""What a pod requests of a node, with the role name that the pod states."""
 
 
 def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES) -> Request:
-    """What is still to be placed of a complete group: members that are bound already count, so that only the
-    rest must fit."""
+    """Return the request for the members that are not bound yet.
+
+    Members that are bound count as placed, so that only the rest must fit.
+    """
     with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
         return _request(group, ledger, policies)
 
 
 def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
-    """What else than free capacity may help the gang where nothing fits; None for nothing."""
+    """Return what else than free capacity may help the gang if nothing fits; None if nothing."""
     with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
         return Peers((*group.bound, *group.unbound), ledger.existing_pods, ledger.nodes).interest
 
@@ -51,7 +55,7 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     peers = Peers((*group.bound, *group.unbound), ledger.existing_pods, ledger.nodes)
     roles = _by_role((*group.bound, *group.unbound), peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
-    # Which of them fit first is not the planner's question: until each role has its least, all must.
+    # The planner does not choose which roles come first: until each has its minimum, all must fit.
     all_waiting = any(group.roles_short(group.bound))
     return Request(
         gang=group.gang,
@@ -73,37 +77,37 @@ def _least(group: Group) -> int:
 
 
 def asks(pod: Pod) -> Asks:
-    """The same for all pods of one role, by whatever name the role goes in the gang as it is now."""
+    """Return what the pod requests: equal for all pods of one role, whatever the role's name is now."""
     peers = pod.peers
     rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
     return (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.rules, rules)
 
 
 def priority(group: Group) -> int:
-    """The highest of its waiting members."""
+    """Return the highest priority of its waiting members; 0 if none waits."""
     return max((pod.priority for pod in group.unbound), default=0)
 
 
 def created(group: Group) -> float:
-    """Return the age of the gang, that of its waiting members: `Group.since`."""
+    """Return the age of the gang, which is that of its waiting members: `Group.since`."""
     return group.since
 
 
 def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
-    """The members of each role by its name, in rank order."""
+    """Return role → its members, in the order of their ranks."""
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
         wishes = _wishes(pod)
         key = (pod.slice, pod.resources, pod.rules, wishes.role_scope, wishes.segments, peers.kind(pod))
         alike.setdefault((wishes.role, -pod.gpus, pod.gpu_resource, key), []).append(pod)
-    # The last by its repr: it needs an order, and any fixed one will do.
+    # The last part is sorted by its repr: any fixed order will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
     names = _names([key[0] for key in keys])
     return {name: sorted(alike[key], key=_by_rank) for name, key in zip(names, keys, strict=True)}
 
 
 def _names(given: list[str]) -> list[str]:
-    """A name for each role: as said where that is unique, else with a number that makes it so."""
+    """Return a name for each role: the given one if it is unique, else one with a number."""
     if len(given) == 1:
         return given
     times = Counter(given)
@@ -121,7 +125,7 @@ def _names(given: list[str]) -> list[str]:
 
 
 def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
-    """The roles that have members to be placed."""
+    """Yield the roles with members that are to be placed."""
     for name, pods in by_role.items():
         members = tuple(_member(pod) for pod in pods if not pod.node)
         if members:
@@ -140,7 +144,7 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
 
 
 def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[Running]:
-    """The members that are bound. On a node that is not there (any more) one is near to nothing."""
+    """Yield the members that are bound, except those on nodes that do not exist: they are near to nothing."""
     for name, pods in by_role.items():
         for pod in pods:
             if pod.node in ledger.nodes:

@@ -1,0 +1,1 @@
+"""Transitions of gangs between phases, as functions on one state."""

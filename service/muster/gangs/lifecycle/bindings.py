@@ -38,7 +38,7 @@ def settle_bindings(state: State, gang: Gang, now: float, late: bool = False) ->
         else:
             gang.missed = True
         if uid not in unbound and pod is not None and pod.present:
-            state.orphans[uid] = until  # its labels changed: it is another gang's now
+            state.orphans[uid] = until  # its labels changed: it belongs to another gang now
         else:
             state.retained.keep(gang, (uid,))
     if gang.awaited:

@@ -35,7 +35,7 @@ class Change:
                     return False
                 if self.after is None:
                     return True
-                # Of whichever owner, while nothing runs: whose it is is counted when enough are there.
+                # While nothing runs, the owner does not matter: owners are assigned when enough are there.
                 return self.comes_alike(gang) if gang.group.bound else self._alike(gang)
             case Phase.RUNNING if not gang.group.unbound:
                 return self.there > 0 and (self.after is None or bool(self.after.node))

@@ -22,7 +22,7 @@ def decided(state: State, event: events.Decided) -> None:
     decision = event.decision
     if isinstance(decision, Unplaceable):
         overtaken = state.queue.overtaken(gang) or state.in_tree.outdated(gang.key)
-        if gang.arrived is not None:  # of pods that it was not asked about
+        if gang.arrived is not None:  # pods came that were not in the request
             reconciliation.reconcile(state, gang, event.now)
             return
         if any(isinstance(cause, Ended) for cause in decision.causes):
@@ -37,7 +37,7 @@ def decided(state: State, event: events.Decided) -> None:
             return
         refusals.refuse(state, gang, decision.causes, sentence(decision), event.now)
         if overtaken:
-            # Where something comes free or plugins answer all the time, others get their turn first.
+            # If capacity comes free or plugins answer all the time, other gangs come first.
             state.timers.set(gang, event.now + state.settings.recheck_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"

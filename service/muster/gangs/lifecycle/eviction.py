@@ -28,7 +28,7 @@ def note_partially_bound(state: State, gang: Gang, now: float) -> None:
 
 
 def start_partial_grace(state: State, gang: Gang, now: float) -> None:
-    """Start the grace period of a gang of which some members are bound and others are missing."""
+    """Start the grace period of a gang with some members bound and others missing."""
     if gang.phase is not Phase.GIVEN_UP and Timer.PARTIAL not in gang.timers:
         state.timers.set(gang, now + state.settings.partial_for(gang.group.needed), Timer.PARTIAL)
 

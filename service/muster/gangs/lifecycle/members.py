@@ -28,7 +28,7 @@ def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
     """Look at a gang again, because its pods changed."""
     same = gang.group.facts == group.facts
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
-        gang.was_complete &= not was_split_by_crash(group)  # it begins by another service's hand, or late
+        gang.was_complete &= not was_split_by_crash(group)  # bound by another service, or late
     if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
         reconciliation.note_arrival(state, gang, now)
     gang.group, gang.stale, gang.landed = group, False, 0
@@ -112,7 +112,7 @@ def gang_joined(state: State, gang: Gang, group: Group, others: Iterable[Gang]) 
     bound = {pod.uid for pod in group.bound}
     forerunners = [
         before
-        for before in others  # of a permitted one, those that were bound just now may not be counted yet
+        for before in others  # members bound just now may not be counted yet in a permitted gang
         if not bound.isdisjoint(pod.uid for pod in (*before.group.bound, *before.group.unbound))
     ]
     if not gang.group.bound:
@@ -138,8 +138,8 @@ def members_moving(state: State, gang: Gang, change: Change, now: float) -> None
         state.go(gang, Trigger.IN_MOTION)
     if gang.phase in _COUNTED_LATER:
         if gang.arrived is None or Timer.RECOUNT not in gang.timers:
-            gang.arrived = (now, now)  # those that came before have been counted
-        # What lay in the past would look as if the service had stood still since then.
+            gang.arrived = (now, now)  # earlier pods have been counted
+        # A time in the past would look as if the service had stood still since then.
         state.timers.set(gang, max(now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
 
 
@@ -179,7 +179,7 @@ def gang_gone(state: State, gang: Gang) -> None:
     gang.reason = "its pods are gone"
     state.publisher.withdraw_verdict(gang)
     state.go(gang, Trigger.ALL_GONE)
-    gang.awaited = awaited  # for those that go on with its pods
+    gang.awaited = awaited  # for the gangs that have its pods now
     state.retained.release(gang, held)
     del state.gangs[gang.key]
     state.queue.forget(gang)

@@ -47,7 +47,7 @@ class Nodes:
                 gang.exclusions = {key: out for key, out in gang.exclusions.items() if key[1] != name}
                 gang.refusals = {key: times for key, times in gang.refusals.items() if key[1] != name}
         if state.ledger.on_node(name) and _moved(before, state.ledger.nodes.get(name)):
-            # Where members run, its labels and links bear on the places of the others, however full it is.
+            # The labels and links of a node with members affect where other members fit, however full it is.
             planning.capacity_freed(state, anywhere=True)
 
     def report_problems(self, node: Node) -> None:

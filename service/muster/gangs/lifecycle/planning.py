@@ -102,7 +102,7 @@ def _requeue_woken(state: State) -> None:
         del state.to_wake[key]
         gang = state.gangs.get(key)
         if gang is None or gang.phase is not Phase.UNPLACEABLE:
-            continue  # it was planned again meanwhile, for another reason
+            continue  # it was planned again meanwhile for another reason
         if Timer.RECOUNT not in gang.timers:  # else it is planned again soon, once it is counted
             replan(state, gang, Trigger.FREED)
 
@@ -208,7 +208,7 @@ def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, even
 
 
 def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
-    """Return what each Binding records about this plan of `planned` members, of which `least` must fit.
+    """Return what each Binding records about this plan: `planned` members, at least `least` must fit.
 
     A later service reads it to tell whether a crash split the gang. Pods that bear the gang's name and were
     not counted yet are recorded as left out, so that an uncertain case never looks split.

@@ -21,14 +21,14 @@ def reconcile(state: State, gang: Gang, now: float) -> None:
     if gang.phase is Phase.GIVEN_UP and group.bound and gang.evicting:
         eviction.evict(state, gang, now)
     else:
-        _reconcile_members(state, gang, group, now)
-    state.fresh(gang)  # what is still stale is looked at again, in whatever phase it is now
+        reconcile_members(state, gang, group, now)
+    state.fresh(gang)  # stale members are looked at again, whatever the phase is now
 
 
-def _reconcile_members(state: State, gang: Gang, group: Group, now: float) -> None:
+def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> None:
     """Move a gang that is not given up to the phase that its members call for."""
     if gang.phase is Phase.COLLECTING and gang.arrived is None:
-        note_arrival(state, gang, now)  # what it waited for has come
+        note_arrival(state, gang, now)  # the missing pods have come
     if not is_partially_bound(gang):
         state.retained.release(gang, gang.retained)
     mine = state.orphans.keys() & {pod.uid for pod in group.unbound} if state.orphans else ()

@@ -44,7 +44,7 @@ def filter_(state: State, ref: PlanRef) -> FilterAnswer:
         )
         nodes = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
         plan.filter_answer = FilterAnswer(tuple(nodes[uid] for uid in plan.order))
-        plan.annotations = _annotations(state, plan)  # now: at Permit the whole gang waits
+        plan.annotations = _annotations(state, plan)  # now, because at Permit all members wait
     return plan.filter_answer
 
 
@@ -58,7 +58,7 @@ def score(state: State, ref: PlanRef) -> ScoreAnswer:
 
 def reserve(state: State, now: float, ref: PlanRef, member: int, node: str) -> ReserveAnswer:
     """Claim the plan for a member on a node. If that is another node than planned, move the member if the
-    plan stays whole."""
+    plan still fits."""
     gang, plan, uid = _planned(state, ref, member)
     at_home = plan.places[uid].node == node
     if gang.phase is Phase.PERMITTED:
@@ -103,7 +103,7 @@ def permit(state: State, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer
         annotations=tuple(allocation.timed(values, wall_ns) for values in written),
     )
     bindings.gang_permitted(state, gang, now)
-    # Of an elastic gang others may be left, which are not placed.
+    # Other members of an elastic gang may be left, which are not placed.
     state.publisher.emit(gang, EventReason.PLACED, placed_sentence(plan.placed, plan.request), plan.members)
     return plan.permit_answer
 

@@ -85,7 +85,7 @@ class State:
         """Return the gang's group, counted again if it is stale; None if its owners belong to another gang by
         now."""
         if gang.stale:
-            # The key alone will not do: it does not tell that some pods have no owner.
+            # The key is not enough: it does not show that some pods have no owner.
             groups = {(group.gang.key, group.owners): group for group in self.roster.groups(gang.name)}
             same = groups.get((gang.key, gang.group.owners))
             if same is None:
@@ -102,7 +102,7 @@ class State:
         gang.phase = after(gang.phase, trigger)
         self.roster.touched.add(gang.name[:3])
         gang.timers.pop(Timer.PHASE, None)
-        if not gang.stale:  # else nobody would look any more at what has changed
+        if not gang.stale:  # else what has changed would not be counted
             gang.timers.pop(Timer.RECOUNT, None)
         gang.timers.pop(Timer.IN_TREE, None)
         if gang.phase is not Phase.PERMITTED:

@@ -1,0 +1,1 @@
+"""Which pods belong to which gang."""

@@ -1,6 +1,6 @@
-"""What the waiting pods of one gang must say alike, and what those of one role must.
+"""Check that the waiting pods of one gang, or of one role, agree on what concerns all of them.
 
-Silence is an answer too: a wish that only some members have is not the gang's.
+An absent value counts as a value: a constraint that only some members state is a disagreement.
 """
 
 from __future__ import annotations
@@ -14,24 +14,28 @@ from muster.domain.request import SelectorTerm
 from muster.placement.cluster.candidates import term_text
 
 Describe = Callable[[Pod], str]
+"""Returns the value of one field of a pod, as text."""
 
 
 def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
-    """The first thing that the members of a gang, or of a role that has a name, give different values."""
+    """Return the first field on which the members of a gang, or of a named role, disagree; [] if none.
+
+    Only one is returned: ACK's one label is both replicas and min-member.
+    """
     pods = sorted(waiting, key=lambda pod: (pod.name, pod.uid))
     roles: dict[str, list[Pod]] = {}
     for pod in pods:
         roles.setdefault(_wishes(pod).role, []).append(pod)
-    roles.pop("", None)  # different pods that nobody named are different roles
+    roles.pop("", None)  # pods without a role name may be of different roles
     asked = [(field, pods, describe) for field, describe in _OF_A_GANG.items()]
     for role, members in sorted(roles.items()):
         asked += [(f"{field} of role {role}", members, describe) for field, describe in _OF_A_ROLE.items()]
         if any(_wishes(pod).role_scope or _wishes(pod).segments for pod in members):
-            # Requests that differ make several roles of one name: each would then lie in a part of its own.
+            # Different requests make several roles of one name, and each would choose a domain of its own.
             asked += [
                 (f"{field} of role {role}", members, describe) for field, describe in _OF_ONE_ROLE.items()
             ]
-    # One at a time: ACK's one label is both replicas and min-member.
+    # Only one cause: ACK's one label is both replicas and min-member.
     return next(([cause] for cause in map(_disagreement, asked) if cause is not None), [])
 
 
@@ -66,7 +70,7 @@ def _resources(pod: Pod) -> str:
 
 
 def _memory(amount: int) -> str:
-    """Exactly: amounts that differ must read differently."""
+    """Return the exact amount: different amounts must give different text."""
     return f"{amount / 2**20:.17g}Mi" if amount % 2**30 else f"{amount // 2**30}Gi"
 
 
@@ -75,7 +79,7 @@ def _terms(terms: Iterable[SelectorTerm]) -> str:
 
 
 def _tolerations(pod: Pod) -> str:
-    """As kubectl writes taints: "key=value:effect", "key:effect"."""
+    """Return the tolerations as kubectl writes taints: "key=value:effect", "key:effect"."""
     return ", ".join(
         f"{each.key}{'' if each.operator == 'Exists' else f'={each.value}'}:{each.effect}"
         for each in pod.rules.tolerations

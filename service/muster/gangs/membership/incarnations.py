@@ -1,11 +1,12 @@
-"""Which owners' pods are one gang: the runs under one name.
+"""Assign owners, and their pods, to the incarnations of a gang name.
 
-Owners are taken in the order of their oldest pods, and join one run until its count is reached; the next
-owner opens another run. So two Jobs of one gang (master and workers) are one, also when one of them has
-succeeded, and a second run under the same name is not mixed with the first, also when that has lost a pod.
+Owners are taken in the order of their oldest pods. They join one incarnation until its count is reached; the
+next owner opens another one. So two Jobs of one gang (master and workers) are one incarnation, even if one of
+them has succeeded. A later incarnation of the same name is not mixed with the first, even if that one has
+lost a pod.
 
-One owner may send several waves of pods one after another: the steps of a workflow, a Job with more
-completions than pods at a time. Each wave is a run of its own.
+One owner may send several waves of pods one after another: the steps of a workflow, or a Job with more
+completions than parallel pods. Each wave is an incarnation of its own.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from dataclasses import dataclass
 from muster.domain.pod import Pod
 
 Incarnation = dict[str, list[Pod]]
-"""The pods of a gang, by owner. A later wave of one owner has the wave's number behind the owner: `uid#2`."""
+"""The pods of a gang, by owner. For a later wave of one owner, the key has the number of the wave: `uid#2`.
+"""
 
 
 @dataclass(slots=True)
 class _Open:
-    """The run that owners join now, and what of its pods decides who may: an owner costs its own pods."""
+    """The incarnation that owners join now, and the facts of its pods that decide which owner may."""
 
     pods: Incarnation
     count: int
@@ -30,16 +32,20 @@ class _Open:
     youngest: float = -math.inf
     """When the first pod of its latest owner was created."""
     done: float = math.inf
-    """When the first pod began of an owner of which all have succeeded."""
+    """When the first pod began to run, over owners whose pods have all succeeded."""
     began: float = math.inf
+    """When the first pod of the incarnation began to run."""
 
     def takes(self, pods: list[Pod]) -> bool:
-        """Whether an owner's pods may be of it. Where all of one owner have succeeded, the oldest pods of the
-        others were there before the first of them began."""
+        """Return whether an owner's pods may belong to it.
+
+        If all pods of one owner have succeeded, the oldest pods of the others must have existed before the
+        first of them began to run.
+        """
         return self.have < self.count and _born(pods) < self.done and self.youngest < _all_done_since(pods)
 
     def join(self, owner: str, pods: list[Pod]) -> None:
-        """They are of it."""
+        """Add the pods of an owner."""
         self.pods[owner] = pods
         self.have += len(pods)
         self.youngest = max(self.youngest, _born(pods))
@@ -48,8 +54,10 @@ class _Open:
 
 
 def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list[Incarnation]:
-    """The runs of one name, oldest first. `born`: when the oldest pod of each owner was created, also where
-    that one is gone."""
+    """Return the incarnations of one name, oldest first.
+
+    `born`: when the oldest pod of each owner was created, even if that pod is gone.
+    """
     incarnations: list[_Open] = []
     left = sum(map(len, by_owner.values()))
     for owner in sorted(by_owner, key=lambda owner: (born[owner], owner)):
@@ -62,11 +70,12 @@ def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list
 
 
 def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
-    """Split a run of one owner into its waves.
+    """Split an incarnation of one owner into its waves.
 
-    A pod that was created after the wave had begun opens the next one in two cases. Either all of the wave
-    have succeeded, and as many pods as a gang needs have come since; with fewer, they replace what the wave
-    has lost. Or the number of members is fixed, and those that succeeded and those that are there make it up.
+    A pod that was created after the wave had begun opens the next wave in two cases. First, all pods of the
+    wave have succeeded, and as many pods as a gang needs have come since; fewer pods replace what the wave
+    has lost. Second, the number of members is fixed, and the pods that succeeded and those that are there
+    make it up.
     """
     ((owner, pods), *others) = incarnation.items()
     if others or not owner or not any(pod.succeeded for pod in pods):
@@ -86,9 +95,11 @@ def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
 
 
 def is_ambiguous(incarnation: Incarnation, born: Mapping[str, float]) -> bool:
-    """Whether one of the owners came when the others ran: it replaces what the gang has lost, or its pods are
-    the first of another run. Or whether all that are there came after those that have succeeded began: they
-    too are replacements, or the first of the next wave."""
+    """Return whether some pods may replace lost members or may be the first of another incarnation.
+
+    That is so if an owner came after others had begun to run. It is also so if all present pods were created
+    after those that have succeeded began: they are replacements, or the first of the next wave.
+    """
     if len(incarnation) > 1:
         return max(born[owner] for owner in incarnation) > min(map(_began, incarnation.values()))
     ((owner, pods),) = incarnation.items()
@@ -97,28 +108,33 @@ def is_ambiguous(incarnation: Incarnation, born: Mapping[str, float]) -> bool:
 
 
 def _began(pods: Iterable[Pod]) -> float:
-    """When the first of them began to run. No gang begins before all are there: an owner that came later
-    replaces something, or is of another run."""
+    """Return when the first of the pods began to run; infinite if none did.
+
+    No gang begins before all members are there, so an owner that came later replaces something or belongs to
+    another incarnation.
+    """
     return min((pod.started for pod in pods if pod.started), default=math.inf)
 
 
 def _born(pods: Iterable[Pod]) -> float:
+    """Return when the oldest of the pods was created."""
     return min(pod.created for pod in pods)
 
 
 def _all_done_since(pods: Iterable[Pod]) -> float:
-    """When the first of them began to run, where all have succeeded; else never."""
+    """Return when the first pod began to run if all have succeeded; else infinity."""
     return math.inf if any(pod.present for pod in pods) else min(pod.started for pod in pods)
 
 
 def _fixed(pod: Pod) -> float:
-    """Return how many members its gang has in all; infinite if that is open."""
+    """Return how many members the pod's gang has in all; infinite if that is open."""
     claim = pod.claim
     assert claim is not None
     return claim.replicas or math.inf
 
 
 def _count(pod: Pod) -> int:
+    """Return how many members the pod's gang needs, as the pod states it."""
     claim = pod.claim
     assert claim is not None
     return claim.replicas or claim.min_member or 0

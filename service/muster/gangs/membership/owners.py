@@ -1,4 +1,4 @@
-"""What is remembered of the owners of pods under one name: their age, and since when their pods wait."""
+"""Remember the owners of pods under one name: their age, and since when their pods wait."""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ from dataclasses import dataclass
 from muster.domain.pod import Pod
 
 MAX_GONE = 64
-"""Owners without pods that are remembered of each name: a controller may send its next pods later."""
+"""Owners without pods that are remembered for each name: a controller may send its next pods later."""
 
 
 @dataclass(slots=True)
 class _Owner:
-    """Times in seconds since the epoch.
-
-    `born`: when the oldest pod of the owner was created, also if that one is gone. `since`: when the oldest
-    was created of the pods that wait, or waited and were deleted. `began`: when the first of its pods began
-    to run.
-    """
+    """Facts about one owner. Times are in seconds since the Unix epoch."""
 
     born: float = math.inf
+    """When the oldest pod of the owner was created, even if that pod is gone."""
     since: float = math.inf
+    """When the oldest pod was created that waits, or that waited and was deleted."""
     pods: int = 0
     began: float = math.inf
+    """When the first of its pods began to run."""
     bound: bool = False
-    """Whether a pod of it was bound since `since` was last counted."""
+    """Whether a pod of the owner was bound since `since` was last computed."""
 
 
 class Owners:
-    """The owners of the pods that bear one name.
+    """The owners of the pods that have one name.
 
-    A gang is as old as its waiting members. To delete a waiting pod and make it again keeps the age, while
-    none of its owner's pods runs. Pods that are added beside a running one are as old as they are.
+    A gang is as old as its waiting members. Deleting and recreating a waiting pod keeps the age, unless a pod
+    of its owner runs. Pods that are added while one runs count from their own creation.
     """
 
     def __init__(self) -> None:
@@ -44,7 +42,7 @@ class Owners:
         return len(self._owners)
 
     def see(self, pod: Pod) -> None:
-        """Take in a pod that came, or the new state of one that was dropped before."""
+        """Take in a pod that came, or the new state of a pod that was dropped before."""
         owner = self._owners.setdefault(pod.owner, _Owner())
         self._gone.pop(pod.owner, None)
         owner.pods += 1
@@ -55,7 +53,7 @@ class Owners:
         self.begins(pod)
 
     def begins(self, pod: Pod) -> bool:
-        """Note when a pod of a known owner began to run; return whether that is the first of its pods."""
+        """Note when a pod of a known owner began to run. Return whether it is the owner's first."""
         owner = self._owners[pod.owner]
         first = 0 < pod.started < owner.began
         if first:
@@ -63,7 +61,7 @@ class Owners:
         return first
 
     def drop(self, pod: Pod) -> None:
-        """Take a pod out that was seen. Of the owners without pods the latest are remembered."""
+        """Remove a pod. The latest owners without pods are remembered."""
         owner = self._owners[pod.owner]
         owner.pods -= 1
         if not owner.pods:
@@ -73,7 +71,7 @@ class Owners:
                 del self._gone[oldest], self._owners[oldest]
 
     def born(self) -> Mapping[str, float]:
-        """Return when the oldest pod of each owner was created, also if that one is gone."""
+        """Return when the oldest pod of each owner was created, even if that pod is gone."""
         return {name: owner.born for name, owner in self._owners.items()}
 
     def since(self, by_owner: Mapping[str, Collection[Pod]]) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""PodGroup objects: what they say of a gang completes what its pods say."""
+"""Complete what pods state about their gang with what their PodGroup object states."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ NO_WISHES = Wishes()
 
 
 def key_of(pod: Pod) -> PodGroupKey | None:
-    """The PodGroup that the pod waits for; None where its own words are all there is."""
+    """Return the key of the PodGroup that the pod names; None if it names none."""
     claim = pod.claim
     return (pod.namespace, claim.dialect, claim.name) if claim is not None and claim.by_object else None
 
 
 def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
-    """The pod with all that its PodGroup says: the same pod where it names none, or one that is not there.
+    """Return the pod with everything that its PodGroup states.
 
-    Where both say something and it differs, the pod is ill-formed.
+    Return the same pod if it names no PodGroup, or one that does not exist. If both state a value and they
+    differ, the pod is ill-formed.
     """
     key = key_of(pod)
     group = groups.get(key) if key is not None else None
@@ -57,7 +58,7 @@ def _merged(own: Wishes, group: Wishes, role: Wishes) -> Wishes:
 
 
 def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
-    """What pod and PodGroup both say must be the same."""
+    """Return on what pod and PodGroup disagree; None if they agree where both state something."""
     mine = _stated(claim.min_member, claim.wishes, claim.wishes)
     theirs = _stated(group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
     differing = [key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]]
@@ -70,6 +71,6 @@ def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagr
 
 
 def _stated(min_member: int | None, gang: Wishes, role: Wishes) -> dict[str, object]:
-    """By its key, what is given."""
+    """Return key → value, without the values that are not stated."""
     stated = {"min-member": min_member, "scope": gang.required_scope, "role-scope": role.role_scope}
     return {key: value for key, value in stated.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Who belongs to which gang: present pods grouped by namespace, dialect, name and owners (`runs`)."""
+"""Group present pods into gangs by namespace, dialect, name and owners (`incarnations`)."""
 
 from __future__ import annotations
 
@@ -18,50 +18,59 @@ from muster.gangs.membership.owners import Owners
 from muster.gangs.membership.podgroups import completed, key_of
 
 NameKey = tuple[str, str, str, str]
-"""Namespace, dialect, name, and the pod's UID where it is a gang of one."""
+"""Namespace, dialect, name, and the pod's UID for a gang of one."""
 
 FEW_OWNERS = 4
-"""So many are named in a gang's key: master and workers are two. A digest stands for more."""
+"""Up to this many owners are named in a gang's key (master and workers are two); else a digest of them."""
 MAX_CAUSES = 8
-"""Of the members' own causes: a gang of thousands with the same slip in each says it a few times only."""
+"""Causes of members that a gang reports at most: in a gang of thousands all may have the same mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The present pods of one gang. `needed` is how many must be there, those that succeeded not counted.
-    `claims` are what they say of it, each once: those that wait, where any do. What runs was placed by what
-    was said then, and has no say in what replaces it."""
+    """The present pods of one gang."""
 
     gang: GangId
     bound: tuple[Pod, ...]
     unbound: tuple[Pod, ...]
     needed: int
+    """Members that must be present, less those that have succeeded."""
     causes: tuple[Cause, ...] = ()
     claims: frozenset[GangClaim] = frozenset()
+    """The different claims of its waiting pods; of its bound pods if none waits.
+
+    Running pods were placed by earlier claims, which must not affect their replacements.
+    """
     owners: frozenset[str] = frozenset()
-    """Of all its pods, by UID, "" where some have none; or the UID of a gang of one. `gang` names those that
-    there are, or has a digest of many."""
+    """UIDs of the owners of all its pods, "" for pods without one; or the UID of a gang of one.
+
+    `gang` names only the owners that exist, or has a digest if there are many.
+    """
     pod_group: PodGroup | None = None
     role_needed: Mapping[str, int] = field(default_factory=dict)
-    """How many of a role must be there, where its PodGroup says so, those that succeeded not counted."""
+    """Role → members that must be present, if its PodGroup states it, less those that have succeeded."""
     ambiguous: bool = False
-    """Whether some of its pods may be the first of another run under its name."""
+    """Whether some of its pods may be the first of another incarnation of its name."""
     since: float = 0.0
-    """Since when its waiting members wait, in seconds since the epoch: the creation of the first pod of their
-    owner that waits, or was deleted while it did. If none waits, of the oldest bound member."""
+    """Since when its waiting members wait, in seconds since the Unix epoch.
+
+    That is the creation of the first pod of their owner that waits, or was deleted while it waited. If no
+    member waits, that of the oldest bound member.
+    """
 
     @property
     def present(self) -> int:
+        """Return how many pods are present, bound or not."""
         return len(self.bound) + len(self.unbound)
 
     @property
     def elastic(self) -> bool:
-        """Whether more members than it needs may come."""
+        """Return whether more members than it needs may come."""
         return all(claim.replicas is None for claim in self.claims)
 
     @property
     def waits_for(self) -> Cause | None:
-        """What is not there yet; None where the gang is complete."""
+        """Return what is still missing; None if the gang is complete."""
         for claim in self.claims:
             if claim.by_object and self.unbound:
                 return PodGroupMissing(f"{self.gang.namespace}/{claim.name}")
@@ -71,20 +80,20 @@ class Group:
 
     @property
     def least(self) -> int:
-        """So many must be bound before enough can be."""
+        """Return the fewest members that must be bound before enough can be."""
         return max(self.needed, sum(self.role_needed.values()))
 
     @property
     def enough_bound(self) -> bool:
-        """Whether all that it needs are bound, of each role too."""
+        """Return whether all required members are bound, of each role too."""
         return self.enough(self.bound)
 
     def enough(self, pods: Collection[Pod]) -> bool:
-        """Whether these are all that it needs, of each role too."""
+        """Return whether these pods are all that the gang needs, of each role too."""
         return len(pods) >= self.needed and not any(self.roles_short(pods))
 
     def roles_short(self, pods: Iterable[Pod]) -> Iterator[MembersMissing]:
-        """The roles of which too few are among these pods."""
+        """Yield the roles with too few members among these pods."""
         if not self.role_needed:
             return
         there = Counter(pod.claim.wishes.role for pod in pods if pod.claim is not None)
@@ -94,7 +103,7 @@ class Group:
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """All that planning depends on."""
+        """Return everything that planning depends on."""
         return (
             frozenset(pod.uid for pod in self.bound),
             {pod.uid: planning_facts(pod) for pod in self.unbound},
@@ -105,7 +114,7 @@ class Group:
 
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:
-    """What a plan made for an unbound pod depends on: all but its state."""
+    """Return what the plan of an unbound pod depends on: everything but its state."""
     asked = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice)
     return (pod.claim, *asked, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
 
@@ -118,36 +127,39 @@ class Roster:
         self.policies = DEFAULT_POLICIES
         self._named: dict[NameKey, dict[str, Pod]] = {}
         self._present: Counter[tuple[NameKey, str | None]] = Counter()
-        """By name and owner, and by name alone (None)."""
+        """(name, owner) → present pods; (name, None) → those of all owners."""
         self._pod_groups: dict[PodGroupKey, PodGroup] = {}
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
-        """Pods that name a PodGroup, as they are without it."""
+        """PodGroup → UID → the pod as it is without the PodGroup."""
         self._owners: dict[NameKey, Owners] = {}
         self._waiting: Counter[NameKey] = Counter()
-        """Present pods that are not bound, by name."""
+        """Name → present pods that are not bound."""
         self._begun: set[NameKey] = set()
         self.touched: set[PodGroupKey] = set()
-        """PodGroups whose status may be another one now."""
+        """PodGroups whose status may have changed."""
 
     @property
     def names(self) -> set[NameKey]:
-        """Of all pods."""
+        """Return the names of all pods."""
         return set(self._named)
 
     @property
     def pod_groups(self) -> Mapping[PodGroupKey, PodGroup]:
-        """All that are there."""
+        """Return all PodGroups that exist."""
         return self._pod_groups
 
     def named(self, key: NameKey) -> Collection[Pod]:
-        """The pods that bear the name, present or not."""
+        """Return the pods with this name, present or not."""
         return self._named.get(key, {}).values()
 
     def see_pod_group(self, key: PodGroupKey, group: PodGroup | None) -> set[NameKey]:
-        """Take in a PodGroup's new state, None when it went; the names whose groups may have changed."""
+        """Take in a PodGroup's new state; None if it is gone.
+
+        Return the names whose groups may have changed.
+        """
         if self._pod_groups.get(key) == group:
             if group is not None:
-                self._pod_groups[key] = group  # it may show another status
+                self._pod_groups[key] = group  # its status may differ
             return set()
         if group is None:
             del self._pod_groups[key]
@@ -160,7 +172,7 @@ class Roster:
         return {(*key, "")} if named else set()
 
     def see(self, pod: Pod) -> set[NameKey]:
-        """Take in a pod's new state; the names whose groups may have changed."""
+        """Take in a pod's new state. Return the names whose groups may have changed."""
         incomplete, key = pod, key_of(pod)
         pod = completed(pod, self._pod_groups)
         touched = self._see(pod)
@@ -191,13 +203,13 @@ class Roster:
         return self._swept(touched)
 
     def drop(self, uid: str) -> set[NameKey]:
-        """Forget a pod; the names whose groups may have changed."""
+        """Forget a pod. Return the names whose groups may have changed."""
         pod = self.pods.get(uid)
         names = self._swept(self._drop(uid))
         return names if pod is not None and _counts(pod) else set()
 
     def _swept(self, names: set[NameKey]) -> set[NameKey]:
-        """The names, of which those are forgotten that no pod bears any more."""
+        """Forget the owners of names that no pod has any more. Return the names."""
         for name in names - self._named.keys():
             self._owners.pop(name, None)
         return names
@@ -229,19 +241,19 @@ class Roster:
                 del self._present[key, whose]
 
     def take_begun(self) -> set[NameKey]:
-        """Return the names of which an owner's first pod was seen to run, while others of the name wait.
+        """Return and clear the names with an owner whose first pod began to run while other pods wait.
 
-        Which runs the waiting ones are of may be another question now. The set begins anew.
+        The waiting pods may belong to another incarnation now.
         """
         begun, self._begun = self._begun, set()
         return begun
 
     def size(self, key: NameKey, owner: str | None = None) -> int:
-        """How many present pods bear the name, of all owners or of one."""
+        """Return how many present pods have the name, of all owners or of one."""
         return self._present[key, owner]
 
     def groups(self, key: NameKey) -> list[Group]:
-        """The gangs of one name, by the age of their owners."""
+        """Return the gangs of one name, by the age of their owners."""
         by_owner: dict[str, list[Pod]] = {}
         for pod in self._named.get(key, {}).values():
             if _counts(pod):
@@ -258,12 +270,12 @@ class Roster:
 
 
 def _counts(pod: Pod) -> bool:
-    """Whether a gang is what it is by this pod too."""
+    """Return whether the pod is part of its gang: it is present, or has succeeded and has an owner."""
     return pod.present or (pod.succeeded and bool(pod.owner))
 
 
 def _grouping_facts(pod: Pod) -> tuple[object, ...]:
-    """All of a pod that grouping and planning look at: not whether its containers run."""
+    """Return everything that grouping and planning look at. Whether containers run is left out."""
     return (
         planning_facts(pod),
         pod.present,
@@ -316,7 +328,7 @@ def _group(
 
 
 def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
-    """These owners, and no others, in a few words that every process says alike."""
+    """Return a short text for exactly these owners, the same in every process."""
     ordered = sorted(filter(None, owners))
     if len(ordered) <= FEW_OWNERS:
         return tuple(ordered)
@@ -330,7 +342,7 @@ def _role_needed(of_object: PodGroup, pods: Iterable[Pod]) -> Mapping[str, int]:
 
 
 def _causes(where: str, present: int, unbound: tuple[Pod, ...], policies: Policies) -> tuple[Cause, ...]:
-    """Why the gang is ill-formed. Only pods that are still to be placed have causes of their own."""
+    """Return why the gang is ill-formed. Causes of bound pods do not count."""
     own = dict.fromkeys(cause for pod in unbound for cause in pod.causes)
     causes: list[Cause] = list(own)[:MAX_CAUSES]
     if not unbound or causes:
@@ -350,7 +362,7 @@ def _causes(where: str, present: int, unbound: tuple[Pod, ...], policies: Polici
     return tuple(causes)
 
 
-# The counts of its pods' owners are not read, and a gang must not begin with those that came first.
+# Counts of the pods' owners are not read, and a gang must not begin with the pods that came first.
 _COUNT_EXPECTED = (
     'how many of its members must fit at once: add the annotation gpu.topology/min-member, as in "4", to each'
 )

@@ -1,4 +1,4 @@
-"""The shim's four calls and Unreserve, as the coordinator answers them."""
+"""The shim's calls, and the coordinator's answers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from enum import StrEnum
 
 
 class StaleError(Exception):
-    """The call's epoch or generation is not the current one: nothing was changed."""
+    """The call's epoch or generation is not the current one. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRef:
+    """The plan that a call is about."""
+
     epoch: int
     gang: str
     generation: int
@@ -28,21 +30,26 @@ class FilterAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ScoreAnswer:
-    """Scores from 0 to 100, of the shape of `FilterAnswer.candidates`."""
+    """Scores from 0 to 100, in the shape of `FilterAnswer.candidates`."""
 
     scores: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReserveAnswer:
+    """Whether the member may have the node; if not, the reason."""
+
     claimed: bool
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PermitAnswer:
-    """`annotations` of each member's Binding, in the order of the verdict's members. `bind_within_s`: how
-    long from now the members' places are kept without their being seen bound."""
+    """Whether the gang may bind; if not, the reason.
+
+    `annotations` of each member's Binding, in the order of the verdict's members. `bind_within_s`: for how
+    many seconds from now the places are held for members that are not seen bound.
+    """
 
     allowed: bool
     reason: str = ""
@@ -51,6 +58,8 @@ class PermitAnswer:
 
 
 class BindingFate(StrEnum):
+    """What became of the Binding of a member that was given back."""
+
     NEVER_SENT = "never-sent"
     REFUSED = "refused"
     UNKNOWN = "unknown"
@@ -65,7 +74,7 @@ class InTreeAnswer:
     whatever the node, else "". `missing_claims` are PersistentVolumeClaims that do not exist.
 
     `scores`: node → how much kube-scheduler prefers it (0 to 100), for pods that have preferences; 0 for
-    others. Answers that differ in scores alone are equal, since scores never make a gang fit.
+    others. Answers that differ only in scores are equal, because scores never make a gang fit.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -77,9 +86,9 @@ class InTreeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class InTreeReport:
-    """One ReportInTree: answers with the indices of the pods, in the question's order, that get them.
+    """One ReportInTree: answers, each with the indices of its pods in the question's order.
 
-    A long report comes in parts, numbered from 0; `more` are to come.
+    A long report comes in parts, numbered from 0; `more`: others follow.
     """
 
     epoch: int
@@ -92,8 +101,10 @@ class InTreeReport:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """One Unreserve: `member` is an index in the verdict's order, `uid` the pod's; `plugin` and `message` say
-    which in-tree plugin refused `node`, "" where none did."""
+    """One Unreserve: `member` is an index in the verdict's order, `uid` the pod's.
+
+    `plugin` and `message` state which in-tree plugin refused `node` and why; "" if none did.
+    """
 
     member: int
     node: str

@@ -1,4 +1,4 @@
-"""What happens to gangs. Every event says when (`now`, seconds of a monotonic clock)."""
+"""What happens to gangs. Every event has its time: `now`, in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -14,43 +14,55 @@ from muster.domain.policies import Policies
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
+    """A node appeared or changed."""
+
     now: float
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
+    """A node was deleted."""
+
     now: float
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
+    """A pod appeared or changed."""
+
     now: float
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
+    """A pod was deleted."""
+
     now: float
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class PodGroupSeen:
+    """A PodGroup appeared or changed."""
+
     now: float
     group: PodGroup
 
 
 @dataclass(frozen=True, slots=True)
 class PodGroupGone:
+    """A PodGroup was deleted."""
+
     now: float
     key: PodGroupKey
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSeen:
-    """The labels that a namespace has now: terms of pod affinity select namespaces by them."""
+    """A namespace has these labels now: terms of pod affinity select namespaces by them."""
 
     now: float
     name: str
@@ -59,13 +71,15 @@ class NamespaceSeen:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceGone:
+    """A namespace was deleted."""
+
     now: float
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeClaimSeen:
-    """Whether a PersistentVolumeClaim is of a volume that attaches to one node alone; False if it is gone."""
+    """Whether a PersistentVolumeClaim's volume attaches to one node only; False if the claim is gone."""
 
     now: float
     namespace: str
@@ -83,15 +97,18 @@ class PoliciesSeen:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """All that existed has been seen once: planning may begin."""
+    """Every object that existed has been seen once: planning may begin."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A shim connected; every plan of the epoch before is void. `in_flight` are its Bindings whose fate is
-    not known yet. `answers_in_tree`: it answers questions about in-tree plugins."""
+    """A shim connected. Every plan of earlier epochs is void.
+
+    `in_flight`: its Bindings whose fate is not known yet. `answers_in_tree`: it answers questions about
+    in-tree plugins.
+    """
 
     now: float
     epoch: int
@@ -101,14 +118,19 @@ class SessionOpened:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
+    """The session of this epoch ended."""
+
     now: float
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The planner answered an instruction `Solve`. `trace_id`: of the trace that shows how, "" for none.
-    `waited_s`: how long the gang waited, in seconds, before the planner began."""
+    """The planner answered an instruction `Solve`.
+
+    `trace_id`: the trace that shows how; "" if there is none. `waited_s`: how long the gang waited, in
+    seconds, before the planner began.
+    """
 
     now: float
     gang: str
@@ -120,7 +142,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class SolveFailed:
-    """The planner failed (a defect) on an instruction `Solve`: the gang waits for the next change."""
+    """The planner failed (a defect) on an instruction `Solve`. The gang waits for the next change."""
 
     now: float
     gang: str
@@ -130,7 +152,7 @@ class SolveFailed:
 
 @dataclass(frozen=True, slots=True)
 class WatchInterrupted:
-    """The watch of this resource broke off: what happens now is not seen."""
+    """The watch of this resource was interrupted: what happens now is not seen."""
 
     now: float
     resource: str
@@ -138,7 +160,7 @@ class WatchInterrupted:
 
 @dataclass(frozen=True, slots=True)
 class WatchResumed:
-    """It goes on, from where it broke off or from a new list."""
+    """The watch resumed, from where it was interrupted or from a new list."""
 
     now: float
     resource: str
@@ -146,7 +168,7 @@ class WatchResumed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed: deadlines are looked at."""
+    """Time passed: timers may have expired."""
 
     now: float
 

@@ -1,4 +1,4 @@
-"""What the adapters are told to do."""
+"""Instructions to the adapters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.domain.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Solve:
-    """Place `request` on `snapshot`; answer with `events.Decided` of this generation, or with `SolveFailed`.
+    """Place `request` on `snapshot`. Answer with `events.Decided` of this generation, or with `SolveFailed`.
 
     `excluded`: (role, node) → the in-tree plugin that refused the pair, for `placement.limits.Limits`.
     """
@@ -27,14 +27,15 @@ class Solve:
 
 @dataclass(frozen=True, slots=True)
 class EndSolve:
-    """End the decision about this gang, if it is still being made: others wait. It is answered as ever."""
+    """End the decision about this gang if it is still being made, because others wait. It is answered as
+    usual."""
 
     gang: str
     generation: int
 
 
 class Outcome(StrEnum):
-    """The outcomes of a verdict on the wire."""
+    """The outcomes of a verdict in the protocol."""
 
     PLANNED = "planned"
     REFUSED = "refused"
@@ -43,7 +44,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PushVerdict:
-    """Send a verdict to the shim. Members are (pod name, UID), in the order that indices on the wire mean."""
+    """Send a verdict to the shim. Members are (pod name, UID), in the order of the protocol's indices."""
 
     gang: str
     generation: int
@@ -56,7 +57,7 @@ class PushVerdict:
 
 @dataclass(frozen=True, slots=True)
 class AskInTree:
-    """Ask the shim which nodes the in-tree plugins refuse to these pods, (name, UID) each."""
+    """Ask the shim which nodes the in-tree plugins refuse to these pods; (name, UID) each."""
 
     gang: str
     question: int
@@ -76,10 +77,11 @@ class EventReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """Post one Kubernetes event on each of these objects: (name, UID). One a change of state, never a retry.
+    """Post one Kubernetes event on each of these objects: (name, UID).
 
-    `kind` is Pod, PodGroup, the kind of a controller, ConfigMap, or Node. A node has no namespace: its events
-    go to `default`, its UID being its name, as the kubelet does it.
+    One is posted for each change of state, and never retried. `kind` is Pod, PodGroup, the kind of a
+    controller, ConfigMap, or Node. A node has no namespace: its events go to `default` with its name as UID,
+    as the kubelet does.
     """
 
     namespace: str
@@ -92,7 +94,7 @@ class EmitEvent:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Evict these pods, (name, UID) each; it is asked again while they are there."""
+    """Evict these pods, (name, UID) each. The instruction is repeated while they are there."""
 
     namespace: str
     pods: tuple[tuple[str, str], ...]

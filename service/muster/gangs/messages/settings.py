@@ -1,4 +1,4 @@
-"""How long gangs are given, in seconds."""
+"""Settings of the lifecycle: mostly how long gangs are given, in seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Partial(StrEnum):
-    """What is done with the bound members of a gang of which the others find no place."""
+    """What is done with the bound members of a gang whose other members find no place."""
 
     EVICT = "evict"
     KEEP = "keep"
@@ -15,87 +15,101 @@ class Partial(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times in seconds.
-
-    `waiting_s`: how long a gang may be incomplete before an event says so (pods of one gang appear one
-    after another). `plan_s`: from a plan to its Permit. `bind_s`: from Permit, and from a new session that
-    reports it as under way, to each member seen bound. `session_s`: the same for a Binding of unknown
-    fate, and for what a new session does not report: whoever sent it waits for it no more.
-    `exclusion_first_s`: how long a node that an in-tree plugin refused is left out, unless it changes
-    first; four times as long with each further refusal, up to `exclusion_s`. `backoff_s` doubles up to
-    `backoff_max_s` with each withdrawal in a row. `prompt_retries`: so many withdrawals in a row are
-    tried again at once, where something was learnt. `recheck_s`: the pause after two answers in a row
-    that the cluster overtook.
-
-    `partial_s`: how long a gang may be bound in part before `partial` is done: its bound members evicted,
-    or kept; longer than `bind_s`, so that a Binding that was lost can be made again. `member_s`: `plan_s`
-    and `bind_s` are at least so long for each member, and `partial_s` is as much longer. `settle_s`: a
-    gang that says how many it needs but not how many there will be is planned so long after its last pod
-    came, and `settle_most_s` after the first at the latest. `numbers_s`: how soon a refusal is told again
-    because only its numbers have changed. `status_s`: from a change to the status of its PodGroup, and
-    between two of them. `earmark_after_s`: how long the oldest waiting gang has waited when what comes
-    free in its best domain is kept for it, for `earmark_s` at most, on nodes with at most `earmark_share`
-    of all GPUs (or on one node).
-    """
+    """Times in seconds, unless the text says otherwise."""
 
     recheck_s: float = 1.0
+    """Pause after the cluster changed under two answers in a row."""
     waiting_s: float = 3.0
+    """How long a gang may be incomplete before an event says so: its pods appear one after another."""
     plan_s: float = 60.0
+    """From a plan to its Permit."""
     bind_s: float = 20.0
+    """From Permit, or from a new session that reports the Binding as under way, to each member seen bound."""
     session_s: float = 10.0
+    """The same for a Binding of unknown fate, or one that a new session does not report.
+
+    The client that sent such a Binding no longer waits for it.
+    """
     exclusion_first_s: float = 1.0
+    """How long a node that an in-tree plugin refused is left out, unless it changes first.
+
+    Four times as long after each further refusal, up to `exclusion_s`.
+    """
     exclusion_s: float = 300.0
     backoff_s: float = 1.0
+    """Pause after a withdrawal. It doubles with each withdrawal in a row, up to `backoff_max_s`."""
     backoff_max_s: float = 30.0
     prompt_retries: int = 3
+    """How many withdrawals in a row are retried at once, if something was learnt."""
     partial_s: float = 30.0
+    """How long a gang may be partially bound before `partial` is applied.
+
+    It is longer than `bind_s`, so that a lost Binding can be made again.
+    """
     partial: Partial = Partial.EVICT
+    """Whether the bound members of such a gang are evicted or stay."""
     member_s: float = 0.02
+    """`plan_s` and `bind_s` are at least this long for each member; `partial_s` grows by as much."""
     settle_s: float = 0.5
+    """How long after its last pod a gang is planned that does not state how many pods will come."""
     settle_most_s: float = 3.0
+    """The same after its first pod, at the latest."""
     numbers_s: float = 60.0
+    """How soon a refusal is published again if only its numbers have changed."""
     earmark_after_s: float = 600.0
+    """How long the oldest waiting gang waits before its best domain is reserved for it."""
     earmark_s: float = 600.0
+    """How long that reservation lasts at most."""
     earmark_share: float = 0.75
+    """Largest part of all GPUs that the reserved nodes may have (or one node)."""
     status_s: float = 1.0
+    """From a change to the status of its PodGroup, and between two writes of it."""
     patience_s: float = 2.0
-    """How long a decision may last while other gangs wait for the planner; see `turns`."""
+    """How long a decision may last while other gangs wait for the planner; see `planner_share`."""
     pause_max_s: float = 600.0
-    """Longest pause of a gang about which the planner was ended."""
+    """Longest pause of a gang after the planner was ended while it decided about the gang."""
     ahead: int = 768
-    """Members that are planned and not permitted, with which no more gangs are planned: half as many again as
-    the shim lets through at once (`maxInFlight`), so that the next ones stand at its door."""
+    """If this many members are planned and not permitted, no more gangs are planned.
+
+    It is 1.5 times what the shim lets through at once (`maxInFlight`), so that the next members wait there.
+    """
     answers_s: float = 3.0
     """How long a gang waits for the answers of in-tree plugins; then it is planned without them."""
     alternates: int = 8
-    """Nodes of which each member is told beside its planned one."""
+    """Number of nodes that each member gets in addition to its planned one."""
 
     def plan_for(self, members: int) -> float:
-        """`plan_s` for a gang of this size."""
+        """Return `plan_s` for a gang with this many members."""
         return max(self.plan_s, self.member_s * members)
 
     def bind_for(self, members: int) -> float:
-        """`bind_s` for a gang of this size."""
+        """Return `bind_s` for a gang with this many members."""
         return max(self.bind_s, self.member_s * members)
 
     def partial_for(self, members: int) -> float:
-        """`partial_s` for a gang of this size: as much longer as its Bindings may take longer."""
+        """Return `partial_s` for a gang with this many members, extended as `bind_for` extends `bind_s`."""
         return self.partial_s + self.bind_for(members) - self.bind_s
 
     def settled(self, arrived: tuple[float, float]) -> float:
-        """When no more pods are waited for, of which the first and the last came at these times."""
+        """Return when to stop waiting for more pods.
+
+        `arrived`: when the first and the last pod came.
+        """
         return min(arrived[1] + self.settle_s, arrived[0] + self.settle_most_s)
 
     def backoff(self, attempts: int) -> float:
-        """The pause after this many withdrawals in a row."""
+        """Return the pause after this many withdrawals in a row."""
         return min(self.backoff_max_s, self.backoff_s * 2.0 ** min(attempts - 1, 30))
 
     def pause(self, last_s: float, took_s: float) -> float:
-        """The pause of a gang about which the planner was ended after so long, after a pause of `last_s`."""
+        """Return the pause of a gang after the planner was ended while it decided about the gang.
+
+        `last_s`: the pause before. `took_s`: how long the planner had the gang.
+        """
         return min(self.pause_max_s, 2 * max(self.backoff_s, last_s, took_s))
 
     def exclusion(self, refusals: int) -> float:
-        """How long a node is left out that has refused a role so often.
+        """Return how long to leave out a node after this many refusals.
 
         Short at first: the scheduler's cache may only lag behind ours, and still count a pod that is gone.
         """

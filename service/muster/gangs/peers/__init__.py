@@ -1,0 +1,1 @@
+"""Constraints between pods, resolved against all pods on nodes."""

@@ -1,12 +1,13 @@
-"""Required anti-affinity of pods on nodes: the terms by which a pod that runs repels new ones.
+"""Required anti-affinity of pods on nodes: the terms by which an existing pod repels new ones.
 
 Each request of a gang looks for the terms that match its members. Terms are indexed by a label that a pod
 must have to match, so that most are never looked at. Of the terms that one namespace's pods have under one
-label, MAX_TERMS are looked at: nobody's pods make every request slow. The in-tree plugins judge the others.
+label, only MAX_TERMS are looked at, so that one tenant's pods cannot make every request slow. The in-tree
+plugins judge the others.
 
-A term of many namespaces and many values would stand under each pair of them: 16 terms of one small pod under
-a million. A term stands under MAX_PLACES at most. Beyond that its namespaces do not count in the index, and
-beyond that its values do not; such a term is looked at more often.
+A term with many namespaces and many values would be indexed under each pair of them: 16 terms of one small
+pod under a million. A term is indexed under MAX_PLACES at most. Beyond that the index ignores its namespaces,
+and then its values; such a term is looked at more often.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ MAX_TERMS = 256
 MAX_PLACES = 16
 
 _Where = tuple[str | None, tuple[str, str] | None]
-"""A namespace that a term names, None for "by labels"; a label that pods must have, None for "no label"."""
+"""A namespace that a term names (None: it selects by labels), and a label that pods must have (None: no
+label)."""
 _Nodes = dict[str, int]
 
 
@@ -29,13 +31,13 @@ class AntiAffinityIndex:
 
     def __init__(self) -> None:
         self._terms: dict[_Where, dict[str, dict[PeerTerm, _Nodes]]] = {}
-        """By the namespace of the pods that have them, too."""
+        """Place in the index → namespace of the pods that have the term → term → nodes."""
 
     def __bool__(self) -> bool:
         return bool(self._terms)
 
     def add(self, owner: str, term: PeerTerm, node: str, pods: int) -> None:
-        """Count pods of the namespace `owner` on a node, fewer where `pods` is negative."""
+        """Count pods of the namespace `owner` on a node; `pods` is negative to remove some."""
         for where in _where(term):
             by_owner = self._terms.setdefault(where, {})
             terms = by_owner.setdefault(owner, {})
@@ -53,8 +55,10 @@ class AntiAffinityIndex:
     def against(
         self, namespace: str, labels: Mapping[str, str], pairs: Collection[tuple[str, str]]
     ) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
-        """Yield the terms that speak of a namespace with these labels, and may match pods of which each label
-        is one of `pairs`; with the nodes of the pods that have the term. A term may come twice."""
+        """Yield terms that concern a namespace with these labels, with the nodes of the pods that have them.
+
+        A term may match pods whose labels are all in `pairs`. A term may be yielded twice.
+        """
         for target in (namespace, None):
             for pair in (None, *pairs):
                 for terms in self._terms.get((target, pair), {}).values():
@@ -64,6 +68,7 @@ class AntiAffinityIndex:
 
 
 def _where(term: PeerTerm) -> Iterator[_Where]:
+    """Yield the places of the index that hold the term."""
     ins = [each for each in term.selector or () if each.operator == "In"]
     narrowest = min(ins, key=lambda each: (len(each.values), each.key), default=None)
     pairs: list[tuple[str, str] | None] = [None]

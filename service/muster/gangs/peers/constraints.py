@@ -1,9 +1,9 @@
-"""What the pods of a gang ask for about other pods, resolved to names of roles and nodes.
+"""Resolve what the pods of a gang require about other pods to names of roles and nodes.
 
 The rules of the pods are `domain.peers.PeerRules`; the planner knows `domain.constraints`. All members of a
 role have the same rules and are matched by the same selectors: `Peers.kind` tells members apart for that.
 
-A gang whose pods have no such rules, and that no pod on a node repels, costs a look at each member.
+If no pod of the gang has such rules, and no existing pod repels them, the cost is one look at each member.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from muster.gangs.peers.existing_pods import ExistingPods
 from muster.gangs.peers.peer_changes import PeerInterest
 
 Kind = tuple[int, ...]
-"""What members of one role have in common as to constraints; () if no constraint speaks of any member."""
+"""What members of one role have in common as to constraints; () if no constraint concerns any member."""
 
 MAX_RULES = 64
 """Different rules of a gang's pods. With more, its own rules are left to the in-tree plugins."""
 MAX_LOOKED_AT = 50_000
-"""Label sets of other pods that one request looks at (some 50 ms). Rules beyond that are left to the in-tree
+"""Label sets of other pods that one request looks at (about 50 ms). Rules beyond are left to the in-tree
 plugins."""
 MAX_MATCHED = 200_000
-"""Requirements of selectors that one request holds against labels of members or roles (some 80 ms). With
-more, all rules are left to the in-tree plugins."""
+"""Selector requirements that one request matches against labels of members or roles (about 80 ms).
+
+With more, all rules are left to the in-tree plugins.
+"""
 
 _Roles = Mapping[str, Pod]
-"""Role → one of its members, which stands for all."""
+"""Role → one of its members, which represents all."""
 
 
 class Peers:
@@ -79,8 +81,10 @@ class Peers:
     # --- roles --------------------------------------------------------------------------------------
 
     def kind(self, pod: Pod) -> Kind:
-        """Return what the pod has in common with others of its role: its own rules, and which selectors
-        match it. Labels that no selector speaks of make no difference."""
+        """Return what the pod has in common with others of its role.
+
+        That is its own rules, and which selectors match it. Labels that no selector uses make no difference.
+        """
         if not self._concerned:
             return ()
         seen = self._seen(pod)
@@ -90,7 +94,7 @@ class Peers:
         return (self._number.get(id(pod.peers), -1), *self._matched[seen])
 
     def _seen(self, pod: Pod) -> Labels:
-        """Return those labels that selectors speak of."""
+        """Return the labels that selectors use."""
         return tuple([pair for pair in pod.labels if pair[0] in self._keys])
 
     def _label_sets(self, pods: Iterable[Pod]) -> int:
@@ -101,7 +105,7 @@ class Peers:
         return label_sets * self._requirements <= MAX_MATCHED
 
     def _own(self, rules: PeerRules) -> tuple[object, ...]:
-        """Return the rules, with those claims alone that bind members to one node."""
+        """Return the pod's rules. Of its claims, only those that bind members to one node are included."""
         claims = tuple(claim for claim in rules.volume_claims if claim in self._claims)
         return (rules.affinity, rules.anti_affinity, rules.spread, rules.host_ports, claims)
 
@@ -114,7 +118,7 @@ class Peers:
             yield spread.selector
 
     def _terms_against(self, pods: Iterable[Pod]) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
-        """Yield the terms of pods on nodes that may repel a member, with their nodes."""
+        """Yield the terms of existing pods that may repel a member, with their nodes."""
         pairs = set[tuple[str, str]]().union(*(pod.labels for pod in pods))
         by_term: dict[PeerTerm, frozenset[str]] = {}
         terms = self._existing.repelling.against(self._namespace, self._namespace_labels, pairs)
@@ -123,8 +127,10 @@ class Peers:
         yield from by_term.items()
 
     def _single_claims(self, pods: Iterable[Pod]) -> frozenset[str]:
-        """Return the claims that bind members to one node: another pod uses the same volume, which attaches
-        to one node alone."""
+        """Return the claims that bind members to one node.
+
+        Another pod uses the same volume, and the volume attaches to one node only.
+        """
         users = Counter(claim for pod in pods for claim in pod.peers.volume_claims)
         return frozenset(
             claim
@@ -136,7 +142,7 @@ class Peers:
     # --- constraints --------------------------------------------------------------------------------
 
     def constraints(self, roles: _Roles) -> tuple[Constraint, ...]:
-        """Return the constraints on these roles: those with members that are to be placed."""
+        """Return the constraints on these roles, which have members that are to be placed."""
         if not self._concerned or not roles or not self._is_affordable(len(roles)):
             return ()
         return (
@@ -149,7 +155,7 @@ class Peers:
 
     @property
     def interest(self) -> PeerInterest | None:
-        """What else than capacity may help the gang; None for nothing."""
+        """Return what else than capacity may help the gang; None if nothing."""
         interest = PeerInterest(
             frozenset((*self._terms, *map(self._as_peers, self._spread))),
             frozenset(self._repelling),
@@ -160,7 +166,7 @@ class Peers:
     def _anti_affinity(self, roles: _Roles) -> Iterator[AntiAffinity]:
         """Yield what keeps members apart from each other and from other pods.
 
-        An incoming pod is refused for each of its terms alone, and for the terms of pods that are there
+        A new pod is refused because of any of its own terms, and because of any term of an existing pod
         (interpodaffinity/filtering.go, satisfyPodAntiAffinity and satisfyExistingPodsAntiAffinity).
         """
         mine = dict.fromkeys(term for pod in roles.values() for term in pod.peers.anti_affinity)
@@ -182,8 +188,10 @@ class Peers:
     def _of_others(
         self, roles: _Roles, repelling: Mapping[PeerTerm, frozenset[str]]
     ) -> Iterator[AntiAffinity]:
-        """Yield what keeps members away from pods that repel them: one constraint for each topology key and
-        set of roles, however many terms there are."""
+        """Yield what keeps members away from existing pods that repel them.
+
+        There is one constraint for each topology key and set of roles, however many terms there are.
+        """
         found: dict[tuple[str, frozenset[str]], list[PeerTerm]] = {}
         for term, nodes in repelling.items():
             key = term.topology_key
@@ -198,8 +206,8 @@ class Peers:
     def _affinity(self, roles: _Roles) -> Iterator[Affinity]:
         """Yield what members must be near to.
 
-        One pod must match all terms of the incoming one. Pods that match do not count if no term's label is
-        on their node (podMatchesAllAffinityTerms, satisfyPodAffinity).
+        One pod must match all terms of the new one. Pods that match do not count if their node has none of
+        the terms' topology labels (podMatchesAllAffinityTerms, satisfyPodAffinity).
         """
         bearers: dict[tuple[PeerTerm, ...], list[str]] = {}
         for role, pod in roles.items():
@@ -218,8 +226,10 @@ class Peers:
                 yield Affinity(name, term.topology_key, frozenset(named), others, existing)
 
     def _spreads(self, roles: _Roles) -> Iterator[Spread]:
-        """Yield the topologySpreadConstraints. Roles with other rules about nodes have other eligible nodes,
-        and so a constraint of their own."""
+        """Yield the topologySpreadConstraints.
+
+        Roles with other node rules have other eligible nodes, and so a constraint of their own.
+        """
         bearers: dict[tuple[object, ...], list[str]] = {}
         for role, pod in roles.items():
             if pod.peers.spread:
@@ -267,7 +277,7 @@ class Peers:
             yield AntiAffinity(f"hostPort {port.words}", NODE, frozenset(bearers), others, existing)
 
     def _volumes(self, roles: _Roles) -> Iterator[Affinity]:
-        """Yield what keeps the users of a volume together that attaches to one node."""
+        """Yield what keeps the users of a volume together if it attaches to one node only."""
         for claim in sorted(self._claims):
             users = frozenset(role for role, pod in roles.items() if claim in pod.peers.volume_claims)
             if users:
@@ -286,7 +296,7 @@ class Peers:
         )
 
     def _affords(self, terms: Collection[PeerTerm]) -> bool:
-        """Return whether the terms can be looked at within what is left of MAX_LOOKED_AT."""
+        """Return whether the rest of MAX_LOOKED_AT suffices for these terms, and charge their cost."""
         cost = self._existing.looked_at(terms)
         if cost > self._left:
             return False
@@ -298,7 +308,7 @@ class Peers:
         return PeerTerm(term.topology_key, term.selector, (self._namespace,))
 
     def _known(self, nodes: frozenset[str]) -> frozenset[str]:
-        """Return those of the nodes that are there."""
+        """Return those of the nodes that exist."""
         return frozenset(node for node in nodes if node in self._nodes)
 
     def _covers(self, term: PeerTerm) -> bool:

@@ -1,8 +1,8 @@
-"""All pods on nodes, of every scheduler, by what constraints between pods need: labels, terms, ports, claims.
+"""All pods on nodes, of every scheduler, indexed for constraints between pods: labels, terms, ports, claims.
 
 A pod is on a node if it is bound there, or if a live plan or a Binding under way holds a place for it there
 (`ledger`). Finished pods are on no node. Terminating ones are: kube-scheduler counts them for affinity,
-anti-affinity and host ports (interpodaffinity/filtering.go, nodeports), and not for topology spread
+anti-affinity and host ports (interpodaffinity/filtering.go, nodeports), but not for topology spread
 (podtopologyspread/common.go, countPodsMatchSelector).
 
 Pods with the same namespace and labels are counted together, so a query looks at each set of labels once.
@@ -26,29 +26,29 @@ _Index = dict[_Key, dict[str, int]]
 
 
 class ExistingPods:
-    """Pods on nodes. `marks` gathers what changed until it is taken."""
+    """Pods on nodes. `changes` gathers what changed until it is taken."""
 
     def __init__(self) -> None:
         self.namespaces: dict[str, Labels] = {}
-        """Labels of the namespaces that are known."""
+        """Namespace → its labels, if known."""
         self.changes = PeerChanges()
         self._known: dict[str, Pod] = {}
         self._in_namespace: Counter[str] = Counter()
-        """How many of them."""
+        """Namespace → known pods."""
         self._node: dict[str, str] = {}
         self._by_labels: dict[str, LabelIndex] = {}
         self._terminating: dict[str, LabelIndex] = {}
-        """The part of `_alike` that terminates."""
+        """The part of `_by_labels` that terminates."""
         self.repelling = AntiAffinityIndex()
         self._ports: dict[tuple[int, str], _Index[str]] = {}
         """Port and protocol → address → node → pods. A pod may name 64 ports, each at any address."""
         self._claims: _Index[tuple[str, str]] = {}
         self._attach_once: set[tuple[str, str]] = set()
 
-    # --- what is there ------------------------------------------------------------------------------
+    # --- changes ------------------------------------------------------------------------------------
 
     def see(self, pod: Pod) -> None:
-        """Take in a pod's new state. `place` says where it is."""
+        """Take in a pod's new state. `place` sets the node that it is on."""
         if pod.finished or not (pod.node or pod.claim is not None):
             self.forget(pod.uid)
             return
@@ -76,7 +76,7 @@ class ExistingPods:
             self.changes.pod(pod)
 
     def place(self, uid: str, node: str) -> None:
-        """Note the node that a pod is on, "" for none."""
+        """Note the node that a pod is on; "" for none."""
         before = self._node.get(uid, "")
         if before == node:
             return
@@ -92,15 +92,15 @@ class ExistingPods:
                     self._count(pod, where, pods)
 
     def see_namespace(self, name: str, labels: Labels | None) -> None:
-        """Take in a namespace's labels, None when it is gone."""
+        """Take in a namespace's labels; None if it is gone."""
         before = self.namespaces.pop(name, None)
         if labels is not None:
             self.namespaces[name] = labels
-        # One that is new and has no pods bears on nobody.
+        # A new namespace without pods concerns no gang.
         self.changes.everything |= before != labels and bool(before or self._in_namespace[name])
 
     def see_claim(self, namespace: str, claim: str, attaches_once: bool) -> None:
-        """Note whether the volume of a claim attaches to one node alone; False if the claim is gone."""
+        """Note whether the volume of a claim attaches to one node only; False if the claim is gone."""
         if self.attaches_once(namespace, claim) == attaches_once:
             return
         if attaches_once:
@@ -110,7 +110,7 @@ class ExistingPods:
         self.changes.claims.add((namespace, claim))
 
     def attaches_once(self, namespace: str, claim: str) -> bool:
-        """Return whether the claim is known to be of a volume that attaches to one node alone."""
+        """Return whether the claim's volume is known to attach to one node only."""
         return (namespace, claim) in self._attach_once
 
     @contextmanager
@@ -143,13 +143,13 @@ class ExistingPods:
             _add(self._claims, (pod.namespace, claim), node, pods)
 
     def take_changes(self) -> PeerChanges:
-        """`marks`, which begins anew."""
+        """Return `changes`, and start a new collection."""
         changes, self.changes = self.changes, PeerChanges()
         return changes
 
     @property
     def placed(self) -> Mapping[str, str]:
-        """UID → node of all pods that are on one."""
+        """Return UID → node of all pods that are on one."""
         return self._node
 
     # --- queries ------------------------------------------------------------------------------------
@@ -163,11 +163,11 @@ class ExistingPods:
         return frozenset(found)
 
     def looked_at(self, terms: Collection[PeerTerm]) -> int:
-        """Return how many label sets `matching` would look at, and `counted` for a term of one namespace."""
+        """Return how many label sets `matching` would look at; `counted` too for a term of one namespace."""
         return sum(index.looked_at([term.selector for term in terms]) for index in self._covered(terms))
 
     def _covered(self, terms: Collection[PeerTerm]) -> Iterator[LabelIndex]:
-        """Yield the pods of the namespaces that all the terms speak of."""
+        """Yield the pods of the namespaces that all the terms cover."""
         first = next(iter(terms))
         named = self._by_labels.keys() if first.namespace_selector is not None else first.namespaces
         for namespace in self._by_labels.keys() & named:
@@ -185,17 +185,17 @@ class ExistingPods:
         return +found
 
     def with_port(self, port: HostPort) -> frozenset[str]:
-        """Return the nodes on which a pod has a port that conflicts with this one."""
+        """Return the nodes with a pod whose host port conflicts with this one."""
         by_address = self._ports.get((port.port, port.protocol), {})
         addresses = by_address if port.address == ANY_ADDRESS else (port.address, ANY_ADDRESS)
         return frozenset[str]().union(*(by_address.get(address, ()) for address in addresses))
 
     def with_claim(self, namespace: str, claim: str) -> frozenset[str]:
-        """Return the nodes on which a pod uses the PersistentVolumeClaim."""
+        """Return the nodes with a pod that uses the PersistentVolumeClaim."""
         return frozenset(self._claims.get((namespace, claim), ()))
 
     def labels_of(self, namespace: str) -> Mapping[str, str]:
-        """Return the labels of a namespace; none if it is not known, as in kube-scheduler."""
+        """Return the labels of a namespace; {} if it is not known, as in kube-scheduler."""
         return dict(self.namespaces.get(namespace, ()))
 
 

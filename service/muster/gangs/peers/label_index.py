@@ -1,7 +1,7 @@
-"""Pods of one namespace, counted by their labels and nodes, for selectors to choose from.
+"""Pods of one namespace, counted by labels and node, to be searched by selectors.
 
-A namespace may have tens of thousands of different label sets (a StatefulSet's pods differ by their names).
-So the labels that have a key are indexed by its value, from the first selector that asks for the key.
+A namespace may have tens of thousands of different label sets, because the pods of a StatefulSet have
+different names. So label sets are indexed by the value of a key, from the first selector that uses the key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ByNode = Mapping[str, int]
 """Node → pods."""
 
 MAX_KEYS = 32
-"""Keys that are indexed at one time."""
+"""Keys that are indexed at the same time."""
 
 
 class LabelIndex:
@@ -29,7 +29,7 @@ class LabelIndex:
         return bool(self._nodes)
 
     def add(self, labels: Labels, node: str, pods: int) -> None:
-        """Count pods, fewer where `pods` is negative."""
+        """Count pods; `pods` is negative to remove some."""
         nodes = self._nodes.get(labels)
         if nodes is None:
             nodes = self._nodes[labels] = {}
@@ -56,7 +56,7 @@ class LabelIndex:
                 yield self._nodes[labels]
 
     def looked_at(self, selectors: Sequence[Selector]) -> int:
-        """Return how many label sets `chosen` would look at: all of them, where no index helps yet."""
+        """Return how many label sets `chosen` would look at: all of them if no index helps yet."""
         rarest = _rarest(selectors)
         if rarest is None or rarest.key not in self._by_value:
             return len(self._nodes)

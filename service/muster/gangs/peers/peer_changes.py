@@ -1,8 +1,9 @@
 """Changes of other pods that may help a refused gang, apart from free capacity.
 
-A gang that was refused under constraints may fit later for three reasons: a pod that it must avoid ended, a
+A gang that was refused under constraints may fit later for three reasons. A pod that it must avoid ended, a
 pod that it must be near was bound, or a node or namespace changed its labels. `PeerChanges` collects such
-changes, and `PeerInterest` is what a gang waits for. `pending.watchers` finds the gangs that a change concerns.
+changes, and `PeerInterest` is what a gang waits for. `pending.watchers` finds the gangs that a change
+concerns.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ MAX_CHANGES = 512
 
 @dataclass(slots=True)
 class PeerChanges:
-    """Changes since they were taken last: pods by namespace and labels, with the terms and claims that they
-    bore. `everything`: labels of nodes or namespaces, or more than can be listed."""
+    """Changes since they were last taken."""
 
     pods: set[tuple[str, Labels]] = field(default_factory=set)
+    """(namespace, labels) of pods that changed."""
     terms: set[PeerTerm] = field(default_factory=set)
+    """Anti-affinity terms of these pods."""
     claims: set[tuple[str, str]] = field(default_factory=set)
+    """(namespace, claim) of PersistentVolumeClaims."""
     everything: bool = False
+    """Labels of nodes or namespaces changed, or more than can be listed."""
 
     def pod(self, pod: Pod) -> None:
         """Note that a pod came to a node, left it or changed there."""
@@ -36,7 +40,7 @@ class PeerChanges:
         self._bound()
 
     def add(self, other: PeerChanges) -> None:
-        """Take in the changes of another."""
+        """Add the changes of another collection."""
         self.pods |= other.pods
         self.terms |= other.terms
         self.claims |= other.claims
@@ -60,17 +64,19 @@ class PeerChanges:
 
 @dataclass(frozen=True, slots=True)
 class PeerInterest:
-    """What a gang's constraints speak of: other pods by `terms`, terms of others that repel it, and claims.
+    """The pods and claims that a gang's constraints concern. Equal gangs have equal interests.
 
-    Host ports are not among them: a port that comes free is on a node that gained. Equal gangs have equal
-    ones.
+    Host ports are left out: a port comes free on a node that also gains capacity.
     """
 
     terms: frozenset[PeerTerm] = frozenset()
+    """Terms that match other pods."""
     repelled_by: frozenset[PeerTerm] = frozenset()
+    """Terms of other pods that repel this gang."""
     claims: frozenset[tuple[str, str]] = frozenset()
+    """(namespace, claim) of PersistentVolumeClaims."""
 
     @property
     def size(self) -> int:
-        """How many terms and claims there are."""
+        """Return how many terms and claims there are."""
         return len(self.terms) + len(self.repelled_by) + len(self.claims)

@@ -1,13 +1,13 @@
-"""The order in which gangs are planned: by highest priority; at equal priority those that are bound in part
-first, then the oldest; now and then who waited longest.
+"""The order in which gangs are planned.
 
-Before all of them go partially bound gangs that hold a place for each waiting member: to plan these takes
-nothing from others. To be bound in part gives no other precedence over a higher priority, because a user can
-bring it about: by deleting a member between Permit and its Binding.
+The highest priority comes first; at equal priority, partially bound gangs and then the oldest. Before all
+others come partially bound gangs that hold a place for each waiting member: planning them takes nothing from
+other gangs. Apart from that, a partially bound gang does not come before a higher priority, because users can
+make a gang partially bound: they delete a member between Permit and its Binding.
 
-Each change that frees something puts all gangs that did not fit back into the queue. Where changes come
-faster than the planner answers, the old ones among them would come before a young gang for ever, though it
-fits. So every few turns the planner goes to the gang that it was asked about longest ago, or never.
+Each change that frees something puts all gangs that did not fit back into the queue. If changes come faster
+than the planner answers, old gangs among them would come before a young gang for ever, though the young one
+fits. So every few turns the planner is asked about the gang that it was asked about longest ago, or never.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ import heapq
 from collections.abc import Callable, Collection
 
 FAIR_TURN = 4
-"""Every so many turns the gang that was planned longest ago comes first."""
+"""In one of this many turns, the gang that was planned longest ago comes first."""
 
 _Entry = tuple[bool, int, int, bool, float, str, int]
-"""Whether it is none of the first, turn of its last answer (or 0), negative priority, whether it is not bound
-in part, when it was created, its key, number of the entry."""
+"""Whether it is not one of the first, turn of its last answer (or 0), negative priority, whether it is not
+partially bound, when it was created, its key, number of the entry."""
 
 
 def namespace_of(key: str) -> str:
-    """The namespace of a gang's key."""
+    """Return the namespace of a gang's key."""
     return key.partition("/")[0]
 
 
 class _Order:
-    """Entries in one order. Those of namespaces that rest lie apart: each is moved once, and not looked at
-    for each turn of the others. `stands`: whether an entry still counts."""
+    """Entries in one order. `is_current`: whether an entry still counts.
+
+    Entries of resting namespaces are stored apart, so that other turns need not look at them.
+    """
 
     def __init__(self, is_current: Callable[[_Entry], bool]) -> None:
         self._is_current = is_current
@@ -41,10 +43,11 @@ class _Order:
         return len(self._heap) + sum(map(len, self._apart.values()))
 
     def push(self, entry: _Entry) -> None:
+        """Add an entry."""
         heapq.heappush(self._heap, entry)
 
     def first(self, resting: Collection[str]) -> _Entry | None:
-        """The first entry of a namespace that does not rest; where there is none, the first of all."""
+        """Return the first entry of a namespace that does not rest; else the first of all; None if empty."""
         for namespace in self._apart.keys() - resting:
             for entry in self._apart.pop(namespace):
                 heapq.heappush(self._heap, entry)
@@ -60,7 +63,7 @@ class _Order:
         return min(filter(None, map(self._head, self._apart.values())), default=None)
 
     def tidy(self, current: int) -> None:
-        """Forget entries that stand no more, when they are the most."""
+        """Remove entries that no longer count, once they outnumber the others."""
         if len(self) > 2 * current + FAIR_TURN:
             for heap in (self._heap, *self._apart.values()):
                 heap[:] = filter(self._is_current, heap)
@@ -73,7 +76,7 @@ class _Order:
 
 
 class Queue:
-    """Gang keys waiting to be planned. Each stands in it once."""
+    """Gang keys waiting to be planned, each once."""
 
     def __init__(self) -> None:
         self._entries: dict[str, int] = {}
@@ -86,14 +89,14 @@ class Queue:
     def put(
         self, key: str, priority: int, created: float, partial: bool = False, first: bool = False
     ) -> None:
-        """Queue a gang, or give it another place; `first` goes before all that are not."""
+        """Queue a gang, or move it. `first`: before all that are not."""
         self._number += 1
         self._entries[key] = self._number
         place = (-priority, not partial, created, key, self._number)
         last_turn = 0 if first else self._last_turn.get(key, 0)
         self._by_priority.push((not first, 0, *place))
         self._by_last_turn.push((not first, last_turn, *place))
-        self._tidy()  # a standby takes nothing out
+        self._tidy()  # without a session nothing is popped
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -102,19 +105,19 @@ class Queue:
         return key in self._entries
 
     def drop(self, key: str) -> None:
-        """Take a gang out, if it is in."""
+        """Remove a gang, if it is in the queue."""
         self._entries.pop(key, None)
 
     def forget(self, key: str) -> None:
-        """The gang is no more: its key may be used again by a new one."""
+        """Forget a gang that is gone: a new gang may have its key."""
         self.drop(key)
         self._last_turn.pop(key, None)
 
     def pop(self, only_partial: bool = False, resting: Collection[str] = ()) -> str | None:
-        """Take out the next gang and return its key; None if none waits.
+        """Remove the next gang and return its key; None if none waits.
 
-        `only_partial`: None too unless the first by priority is bound in part. Gangs of namespaces that are
-        `resting` come after those of others, except for those that are `first`.
+        `only_partial`: None too unless the first by priority is partially bound. Gangs of `resting`
+        namespaces come after those of others, except for those that are `first`.
         """
         entry = self._by_priority.first(resting)
         if only_partial and (entry is None or entry[3]):

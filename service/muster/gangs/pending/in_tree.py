@@ -1,9 +1,9 @@
 """In-tree answers: which nodes kube-scheduler's own plugins refuse to a gang's pods, before it is planned.
 
 The planner does not model volumes, resource claims and extenders. The shim asks the plugins about all nodes
-(protos, InTreeQuestion). For pods that have preferences it also reports kube-scheduler's scores of
-the nodes. This module says when a gang is to be asked about, keeps the answers while the gang state, and
-turns them into roles, room, scores and excluded nodes. It makes no call.
+(protos, InTreeQuestion). For pods that have preferences it also reports kube-scheduler's scores of the nodes.
+This module decides when to ask about a gang, and stores the answers as long as the gang exists. It turns them
+into roles, room, scores and excluded nodes. It makes no call.
 """
 
 from __future__ import annotations
@@ -32,22 +32,27 @@ MODELLED = frozenset(
         "InterPodAffinity",
     }
 )
-"""Plugins whose rules the planner knows: the shim's inspection leaves them out, so to ask would not help."""
+"""Plugins whose rules the planner knows: the shim does not ask them, so a question would not help."""
 _NOTHING = InTreeAnswer()
 
 
 @dataclass(slots=True)
 class _Record:
-    """What was asked about one gang. `until`: when it is planned without answers. `answers` by pod UID;
-    `version` rises as they change. `parts` are of a report that has not come in full."""
+    """What was asked about one gang, and the answers."""
 
     number: int
+    """Number of the current question; 0 if there is none."""
     uids: tuple[str, ...]
+    """UIDs of the pods in the question."""
     until: float
+    """When the gang is planned without answers, in seconds of the events' clock."""
     answered: bool = False
     answers: dict[str, InTreeAnswer] = field(default_factory=dict)
+    """Pod UID → answer."""
     version: int = 0
+    """Rises when the answers change."""
     parts: list[InTreeReport] = field(default_factory=list)
+    """Parts of a report that is not complete yet."""
 
 
 class InTree:
@@ -61,14 +66,20 @@ class InTree:
         self._used: dict[str, int] = {}
 
     def begin(self, answers_in_tree: bool) -> None:
-        """A session begins, whose shim answers questions or does not. Nobody would renew old answers then."""
+        """Begin a session. `answers_in_tree`: its shim answers questions.
+
+        If it does not, old answers are dropped, because they would never be renewed.
+        """
         self._listening = answers_in_tree
         if not answers_in_tree:
             self._records.clear()
 
     def ask(self, gang: Gang, until: float) -> AskInTree | None:
-        """Return the question to be asked before the gang is planned; None if there is nothing to ask, or
-        all of it was asked before. `until` is when the gang is planned without answers."""
+        """Return the question to ask before the gang is planned.
+
+        Return None if there is nothing to ask, or if all of it was asked before. `until`: when the gang is
+        planned without answers, in seconds of the events' clock.
+        """
         uids = self._concerned(gang)
         record = self._records.get(gang.key)
         if not self._listening or not uids or (record is not None and set(uids) <= set(record.uids)):
@@ -79,8 +90,10 @@ class InTree:
         return self._question(gang, record)
 
     def ask_again(self, gang: Gang) -> AskInTree | None:
-        """Return the question for a gang that was asked about in a session before; None for others. Its old
-        answers hold until the new ones come."""
+        """Return the question for a gang that was asked about in an earlier session; None for others.
+
+        Its old answers hold until the new ones come.
+        """
         record = self._records.get(gang.key)
         if record is None or not self._listening or not self._concerned(gang):
             return None
@@ -92,19 +105,23 @@ class InTree:
         return 0.0 if record is None or record.answered or not self._listening else record.until
 
     def refused(self, gang: Gang, plugin: str) -> None:
-        """Note that a plugin has refused a planned node: the gang is to be asked about before its next plan,
-        all of its pods, whatever they ask for."""
+        """Note that a plugin has refused a planned node.
+
+        The shim is asked about all pods of the gang before its next plan, whatever they request.
+        """
         if plugin and plugin not in MODELLED:
             self._suspects.add(gang.key)
             if (record := self._records.get(gang.key)) is not None:
                 record.number, record.uids = 0, ()
 
     def take(self, report: InTreeReport) -> bool:
-        """Take a report in; whether it changed what may fit. Scores alone do not, nor does a first answer
-        that refuses nothing, unless a plugin has refused a planned node before.
+        """Take in a report. Return whether it changed what may fit.
+
+        Scores alone do not change that. A first answer that refuses nothing does not either, unless a plugin
+        has refused a planned node before.
 
         Raises:
-            StaleError: it answers no question that is open, or is a part out of order.
+            StaleError: the report answers no open question, or is a part out of order.
         """
         record = self._records.get(report.gang)
         if record is None or record.number != report.question:
@@ -127,7 +144,7 @@ class InTree:
         return changed
 
     def forget(self, gang: str) -> None:
-        """Drop all that is known of a gang."""
+        """Forget everything about a gang."""
         self._records.pop(gang, None)
         self._suspects.discard(gang)
         self._used.pop(gang, None)
@@ -143,8 +160,10 @@ class InTree:
         return record is not None and record.version != self._used.get(gang, 0)
 
     def causes(self, gang: Gang, request: Request) -> tuple[Cause, ...]:
-        """Return why the gang can't be placed on any node, as far as the plugins say; () if enough of its
-        members are free of that."""
+        """Return why the gang can't be placed on any node, as far as the plugins know.
+
+        Return () if enough members are not affected.
+        """
         record = self._records.get(gang.key)
         if record is None:
             return ()
@@ -189,7 +208,7 @@ class InTree:
     def excluded(
         self, gang: str, roles: Iterable[Role], nodes: Iterable[str]
     ) -> dict[str, Mapping[str, str]]:
-        """Return role → node → the plugin that refuses the pair, with its reason, of refined roles."""
+        """Return role → node → the plugin that refuses the pair, with its reason. `roles` are refined."""
         record = self._records.get(gang)
         if record is None or not record.answers:
             return {}
@@ -221,10 +240,13 @@ class InTree:
         return (record.answers.get(member.uid, _NOTHING) for member in role.members)
 
     def _parts(self, role: Role, record: _Record, alone: bool) -> list[Role]:
-        """The role's members by answer. Segments are of consecutive members: such a role stays whole. So does
-        one with a scope of its own where scores alone differ, or unless it is `alone` and its scope is the
-        gang's: parts of it would each choose a place of the scope. A whole role has its first member's
-        scores."""
+        """Return the role's members as one role for each answer.
+
+        A role is not split if it has segments, because they consist of consecutive members. If the role has a
+        scope of its own, each part would choose its own domain. So it is not split for different scores. For
+        other differences it is split only if it is `alone` and its scope is the gang's. A role that is not
+        split has its first member's scores.
+        """
         answers = list(self._of(role, record))
         if role.required_scope is not None:
             distinct = _distinct(answers)
@@ -246,15 +268,17 @@ class InTree:
 
 
 def _concerns(pod: Pod) -> bool:
-    """Whether plugins may say of the pod what the planner does not know."""
+    """Return whether plugins may know something about the pod that the planner does not."""
     return pod.preferences or bool(pod.peers.volume_claims)
 
 
 def _reuse_equal(
     found: Mapping[str, InTreeAnswer], before: Mapping[str, InTreeAnswer]
 ) -> dict[str, InTreeAnswer]:
-    """Return what was found, with an equal answer of `before` in place of each, by pod UID: large answers of
-    many pods are then compared once."""
+    """Return pod UID → answer, with the object of `before` for each answer that equals it.
+
+    Large answers of many pods are then compared once.
+    """
     compared: dict[tuple[int, int], bool] = {}
     reused = {}
     for uid, new in found.items():
@@ -267,11 +291,15 @@ def _reuse_equal(
 
 
 def _not_empty(answers: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
+    """Return the answers that state something."""
     return {uid: answer for uid, answer in answers.items() if answer != _NOTHING}
 
 
 def _distinct(answers: Iterable[InTreeAnswer]) -> list[InTreeAnswer]:
-    """The first of each set of equal answers. One answer of the shim's is one object here, for many pods."""
+    """Return the first of each set of equal answers.
+
+    One answer of the shim is one object here, for many pods.
+    """
     found: list[InTreeAnswer] = []
     for answer in {id(answer): answer for answer in answers}.values():
         if answer not in found:
@@ -280,7 +308,7 @@ def _distinct(answers: Iterable[InTreeAnswer]) -> list[InTreeAnswer]:
 
 
 def _named(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
-    """Names for parts: that of the role if it is whole, else numbered ones that no other role has."""
+    """Name the parts: the role's own name if it is not split, else numbered names that no other role has."""
     taken = {name for name, found in parts.items() if len(found) == 1}
     named = {}
     for name, found in parts.items():
@@ -303,7 +331,7 @@ def _renamed(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -> Co
 
 
 def _common(answers: list[InTreeAnswer]) -> dict[str, str]:
-    """Nodes that all of the answers refuse."""
+    """Return node → plugin, for the nodes that all of the answers refuse."""
     first, *others = answers
     return {node: by for node, by in first.refused.items() if all(node in other.refused for other in others)}
 

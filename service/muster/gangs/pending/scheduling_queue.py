@@ -1,4 +1,7 @@
-"""Gangs that wait for the planner, and those that it has refused until something comes free that may help."""
+"""Gangs that wait for the planner, and refused gangs that wait until something comes free that may help.
+
+The latter are what kube-scheduler calls the unschedulable pods.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,17 @@ from muster.gangs.pending.watchers import Watchers
 from muster.gangs.record.gang import Gang
 
 _LOOKS = 1024
-"""Looks at nodes for refused gangs that hold places, in one event (some 20 ms). Gangs beyond that are woken
-without a look."""
+"""Nodes that one event looks at for refused gangs that hold places (about 20 ms).
+
+Gangs beyond that are woken without a look.
+"""
 
 
 class SchedulingQueue:
-    """Each gang is in the queue, refused, or neither.
+    """Hold each gang as waiting, as refused, or not at all.
 
-    Gangs with equal needs are looked at once, and all needs together. What is passed over is shown with
-    numbers that are old: it is asked about again from `update_at` on, while no other gang waits for the
+    Gangs with equal hints are looked at once, and all hints together. The refusal of a gang that is passed
+    over shows old numbers. It is asked about again from `update_at` on, while no other gang waits for the
     planner.
     """
 
@@ -33,26 +38,26 @@ class SchedulingQueue:
         self._queue = Queue()
         self._refused: dict[QueueingHint, set[str]] = {}
         self._holding: dict[str, Gang] = {}
-        """Refused gangs that were holding places when they were refused: each is looked at alone."""
+        """Refused gangs that held places when they were refused: each is looked at alone."""
         self._hints = HintTable()
         self._watchers = Watchers()
         self._numbers: dict[QueueingHint, int] = {}
-        """Refused needs → the number of their refusal, in the order of time."""
+        """Hint → the number of its refusal, in the order of time."""
         self._number = 0
         self._passed_over = -1
-        """Refused needs with at most this number were passed over, but for some that may have been asked."""
+        """Hints with at most this number were passed over, except for some that may have been asked about."""
         self._gained: set[str] = set()
         self._changes = PeerChanges()
         self._anywhere = False
         self._to_update: list[str] = []
 
     def wait(self, gang: Gang, partial: bool, first: bool) -> None:
-        """Queue the gang for the planner; `partial` and `first` as `Queue.put` takes them."""
+        """Queue the gang for the planner; `partial` and `first` as in `Queue.put`."""
         group = gang.group
         self._queue.put(gang.key, requests.priority(group), requests.created(group), partial, first)
 
     def refused(self, gang: Gang) -> None:
-        """Nothing fits it now."""
+        """Note that the gang does not fit now."""
         assert gang.hint is not None
         if gang.hint not in self._refused:
             self._refused[gang.hint] = set()
@@ -65,12 +70,12 @@ class SchedulingQueue:
             self._holding[gang.key] = gang
 
     def has(self, gang: Gang) -> bool:
-        """Whether the gang waits or is refused."""
+        """Return whether the gang waits or is refused."""
         refused = self._refused.get(gang.hint, ()) if gang.hint is not None else ()
         return gang.key in self._queue or gang.key in refused
 
     def leave(self, gang: Gang) -> None:
-        """The gang neither waits nor is refused any more."""
+        """Note that the gang neither waits nor is refused any more."""
         self._queue.drop(gang.key)
         self._holding.pop(gang.key, None)
         if gang.hint in self._refused:
@@ -81,29 +86,32 @@ class SchedulingQueue:
                 self._watchers.discard(gang.hint)
 
     def forget(self, gang: Gang) -> None:
-        """The gang is no more."""
+        """Forget a gang that is gone."""
         self.leave(gang)
         self._queue.forget(gang.key)
 
     @property
     def waiting(self) -> int:
-        """How many gangs wait for the planner."""
+        """Return how many gangs wait for the planner."""
         return len(self._queue)
 
     def next(self, only_partial: bool = False, resting: Collection[str] = ()) -> str | None:
-        """The gang to be planned now, taken out of the queue; `only_partial` and `resting` as `Queue.pop`
-        takes them."""
+        """Remove and return the gang to be planned now; `only_partial` and `resting` as in `Queue.pop`."""
         return self._queue.pop(only_partial, resting)
 
     def next_to_update(self) -> str | None:
-        """A gang to be asked about for the numbers alone, if it is still refused."""
+        """Return a gang to be asked about only for its numbers; None if there is none. It may have been
+        planned since."""
         return self._to_update.pop() if self._to_update else None
 
     def freed(
         self, gained: Collection[str], changes: PeerChanges, anywhere: bool, update_at: float
     ) -> list[str]:
-        """Something came free on these nodes, or `anywhere`, or these pods changed: the refused gangs that it
-        may help."""
+        """Return the refused gangs that a change may help.
+
+        `gained`: nodes with more free capacity; `anywhere`: any node may have. `changes`: other pods that
+        changed. `update_at`: when the numbers of the other gangs are updated.
+        """
         self._gained.update(gained)
         self._changes.add(changes)
         self._anywhere |= anywhere
@@ -124,7 +132,7 @@ class SchedulingQueue:
         return sorted({*keys, *holding})
 
     def _woken(self, helped: Collection[QueueingHint], update_at: float | None) -> list[str]:
-        """Return the gangs with these needs; note from when on the others show old numbers, if they do."""
+        """Return the gangs with these hints. If the others show old numbers now, note when to update them."""
         if update_at is not None and len(helped) < len(self._refused):
             self._passed_over = self._number
             if self.update_at is None:
@@ -132,7 +140,7 @@ class SchedulingQueue:
         return sorted(itertools.chain.from_iterable(self._refused[hint] for hint in helped))
 
     def asked(self) -> None:
-        """The planner is asked about the cluster as it is now."""
+        """Note that the planner is asked about the cluster as it is now."""
         self._gained, self._anywhere = set(), False
         self._changes.clear()
 
@@ -153,7 +161,7 @@ class SchedulingQueue:
         return may_fit_now(gang.hint, self._ledger, gained, touched, gang.retained)
 
     def update(self) -> None:
-        """The time has come to ask about what was passed over."""
+        """Have the gangs asked about that were passed over."""
         old = (self._refused[hint] for hint, at in self._numbers.items() if at <= self._passed_over)
         self._to_update = sorted({*self._to_update, *itertools.chain.from_iterable(old)}, reverse=True)
         self._passed_over, self.update_at = -1, None

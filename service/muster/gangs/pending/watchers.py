@@ -1,12 +1,12 @@
-"""Refused needs by what they watch: the ones that a change of other pods bears on.
+"""Find the hints of refused gangs that a change of other pods concerns.
 
-One pod that changes must not cost a look at each of ten thousand gangs that wait. So each term stands in one
+One pod that changes must not cost a look at each of ten thousand waiting gangs. So each term is stored in one
 place: under a label that a pod must have to match, and under the namespace if the term names a single one. A
 change meets few places, and looks at each different term there once, however many gangs have it.
 
 A user may crowd a place with terms that all have to be looked at. One change looks at MAX_LOOKED_AT at most,
-the least crowded places first. In the others all needs count as touched: to ask the planner about a gang
-without need is allowed, to miss a gang is not.
+the least crowded places first. In the other places all hints count as touched: an unnecessary question to the
+planner is allowed, a missed gang is not.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.peers.peer_changes import PeerChanges
 
 MAX_LOOKED_AT = 5_000
-"""Requirements of selectors that one change holds against labels (some 5 ms)."""
+"""Selector requirements that one change matches against labels (about 5 ms)."""
 MAX_INTERESTS = 32
 """Terms and claims of one gang. A gang with more counts as touched by every change."""
 _VALUES = 16
-"""So many values or namespaces of a term cost as much as one requirement."""
+"""This many values or namespaces of a term cost as much as one requirement."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Label = tuple[str, str] | str | None
@@ -36,15 +36,16 @@ _Changed = tuple[str, _Labels, _Labels]
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """Terms with the needs that watch them."""
+    """Terms, with the hints that have them."""
 
     terms: dict[PeerTerm, set[QueueingHint]] = field(default_factory=dict)
     hints: dict[QueueingHint, int] = field(default_factory=dict)
-    """QueueingHint → how many of these terms they watch."""
+    """Hint → how many of these terms it has."""
     cost: int = 0
     """Requirements of all the terms."""
 
     def add(self, term: PeerTerm, hint: QueueingHint) -> None:
+        """Add a term of a hint."""
         if term not in self.terms:
             self.terms[term] = set()
             self.cost += _cost(term)
@@ -52,6 +53,7 @@ class _Place:
         self.hints[hint] = self.hints.get(hint, 0) + 1
 
     def discard(self, term: PeerTerm, hint: QueueingHint) -> None:
+        """Remove a term of a hint."""
         _drop(self.terms, term, hint)
         if term not in self.terms:
             self.cost -= _cost(term)
@@ -60,7 +62,7 @@ class _Place:
             del self.hints[hint]
 
     def matched(self, pods: Iterable[_Changed]) -> Iterator[set[QueueingHint]]:
-        """Yield the needs of each term that one of the pods matches."""
+        """Yield the hints of each term that matches one of the pods."""
         for term, hint in self.terms.items():
             for namespace, its_labels, labels in pods:
                 if term.covers(namespace, its_labels) and matches(term.selector, labels):
@@ -69,21 +71,21 @@ class _Place:
 
 
 class Watchers:
-    """A set of needs."""
+    """A set of hints, indexed by what their constraints concern."""
 
     def __init__(self) -> None:
         self._all: set[QueueingHint] = set()
         self._by_any: set[QueueingHint] = set()
-        """Those that watch more than MAX_WATCHED."""
+        """Hints with more than MAX_INTERESTS."""
         self._by_repelling: dict[PeerTerm, set[QueueingHint]] = {}
         self._by_claim: dict[tuple[str, str], set[QueueingHint]] = {}
         self._places: dict[str | None, dict[_Label, _Place]] = {}
-        """By namespace (None for terms that do not name a single one) and label."""
+        """Namespace (None for terms that do not name a single one) → label → place."""
         self._labels: dict[PeerTerm, _Label] = {}
-        """Terms → the label that they stand under."""
+        """Term → the label that it is stored under."""
 
     def add(self, hint: QueueingHint) -> None:
-        """Take needs in that are not there yet."""
+        """Add a hint that is not in the set yet."""
         interest = hint.interest
         if interest is None:
             return
@@ -102,7 +104,7 @@ class Watchers:
             places.setdefault(self._labels[term], _Place()).add(term, hint)
 
     def discard(self, hint: QueueingHint) -> None:
-        """Forget needs, if they are there."""
+        """Remove a hint, if it is in the set."""
         interest = hint.interest
         if interest is None or hint not in self._all:
             return
@@ -118,8 +120,10 @@ class Watchers:
             self._leave(term, hint)
 
     def touched(self, changes: PeerChanges, labels_of: Callable[[str], _Labels]) -> set[QueueingHint]:
-        """Return the needs that these changes bear on, and perhaps more. `labels_of` gives the labels of a
-        namespace."""
+        """Return the hints that these changes concern, and perhaps more.
+
+        `labels_of` returns the labels of a namespace.
+        """
         if changes.everything:
             return set(self._all)
         found = set(self._by_any)
@@ -163,12 +167,12 @@ class Watchers:
 
 
 def _namespace(term: PeerTerm) -> str | None:
-    """Return the only namespace that the term speaks of; None if there may be several."""
+    """Return the only namespace that the term concerns; None if there may be several."""
     return term.namespaces[0] if term.namespace_selector is None and len(term.namespaces) == 1 else None
 
 
 def _least_crowded(term: PeerTerm, places: Mapping[_Label, _Place]) -> _Label:
-    """Return the label to put the term under: of those that it requires, the one with the fewest terms."""
+    """Return the label to store the term under: of those that it requires, the one with the fewest terms."""
     required: list[_Label] = [
         (each.key, each.values[0]) if each.operator == "In" and len(each.values) == 1 else each.key
         for each in term.selector or ()
@@ -178,6 +182,7 @@ def _least_crowded(term: PeerTerm, places: Mapping[_Label, _Place]) -> _Label:
 
 
 def _cost(term: PeerTerm) -> int:
+    """Return the cost of matching the term, in requirements."""
     requirements = (*(term.selector or ()), *(term.namespace_selector or ()))
     values = len(term.namespaces) + sum(len(each.values) for each in requirements)
     return 1 + len(requirements) + values // _VALUES

@@ -1,0 +1,1 @@
+"""The record of one gang, its phases and its timers."""

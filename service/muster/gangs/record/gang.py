@@ -1,4 +1,4 @@
-"""The record of one gang: its phase, its plan and what it waits for. `lifecycle/` alone writes it."""
+"""The record of one gang: its phase, its plan and what it waits for. Only `lifecycle/` writes it."""
 
 from __future__ import annotations
 
@@ -22,39 +22,47 @@ from muster.gangs.record.phases import HOLDING, Phase
 
 @dataclass(slots=True)
 class Plan:
-    """A decision that holds capacity. `order` are the members' UIDs as the verdict numbers them; answers are
-    kept, so that a question asked twice is answered alike. `annotations`: of each member's Binding in that
-    order, all but their time; None where a member has moved since they were written."""
+    """A decision that holds capacity.
+
+    Answers to the shim are stored, so that the same question gets the same answer.
+    """
 
     generation: int
     request: Request
     placed: Placed
     pods: dict[str, Pod]
     order: tuple[str, ...]
+    """UIDs of the members, in the order of the verdict."""
     batch: Batch
     trace_id: str = ""
     annotations: tuple[dict[str, str], ...] | None = None
+    """Annotations of each member's Binding in that order, without their time; None if a member has moved
+    since."""
     filter_answer: FilterAnswer | None = None
     permit_answer: PermitAnswer | None = None
 
     @property
     def places(self) -> dict[str, MemberPlacement]:
+        """Return UID → place of each member."""
         return {member.uid: member for member in self.placed.members}
 
     @property
     def members(self) -> tuple[tuple[str, str], ...]:
-        """(name, UID), in the verdict's order."""
+        """Return (name, UID) of the members, in the order of the verdict."""
         return tuple((self.pods[uid].name, uid) for uid in self.order)
 
     @property
     def nodes(self) -> frozenset[str]:
+        """Return the names of the nodes that the plan uses."""
         return frozenset(member.node for member in self.placed.members)
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A node that pods which ask alike must not take until then, because an in-tree plugin refused it, at
-    `since`. The end is open until all other nodes have been tried."""
+    """A node that an in-tree plugin refused: pods with equal requests must not use it.
+
+    Times are in seconds of the events' clock. `until` is infinite until all other nodes have been tried.
+    """
 
     since: float
     plugin: str
@@ -64,7 +72,7 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Solving:
-    """The Solve that is out."""
+    """The Solve that the planner has not answered yet."""
 
     gang: str
     generation: int
@@ -73,79 +81,95 @@ class Solving:
 
 
 class Timer(StrEnum):
-    """What is due for a gang when no event comes."""
+    """The kinds of timers of a gang."""
 
     PHASE = "phase"
-    """What its phase waits for; ends with the phase."""
+    """Ends what the gang waits for in its phase. Dropped when the phase ends."""
     RECOUNT = "recount"
-    """Its pods have come one after another: they are to be counted. Ends with the phase, unless some are
-    not counted yet."""
+    """Counts the gang after pods have come or gone one after another.
+
+    Dropped when the phase ends, unless some pods are not counted yet.
+    """
     PARTIAL = "partial"
-    """It has been bound in part for as long as it may be."""
+    """Ends the grace period of a partially bound gang."""
     IN_TREE = "in-tree"
-    """In-tree plugins were asked about it: it is planned without their answers then; ends with the phase."""
+    """Plans the gang without the answers of in-tree plugins, if these have not come.
+
+    Dropped when the phase ends.
+    """
     REFUSAL = "refusal"
-    """The numbers in its refusal may be told again."""
+    """Allows a refusal to be published again because its numbers have changed."""
 
 
 @dataclass(slots=True)
 class Gang:
-    """One gang, from its first pod to its last.
-
-    `generation` numbers attempts to plan it and never falls. `awaited` are members whose Binding may be under
-    way → when to give them up (only while permitted). `attempts` counts withdrawals in a row. `lost` says why
-    a permitted member was given back. `overtaken`: the answer before this one was thrown away, because the
-    cluster had changed. `stale`: pods of `group` have changed since in a way that can't move the gang (a gang
-    of thousands is not counted again for each pod); `landed`: so many of it have been seen bound since.
-    `arrived`: when the first and the last pod came that no plan has been asked for.
-
-    `whole`: all that it needs have been bound at some time; what dies then is replaced, and nobody evicted
-    for it. `missed`: not all of the awaited were bound; `late` are those that were given up, and may be bound
-    yet. `kept` are UIDs whose places are kept for the next plan of half a gang, `evicting` those that it has
-    asked to be evicted: none where it has become part of what ran whole.
-
-    `kinds` and `said_at`: what kinds of reasons its last refusal had, and when it was told. `needs`: what it
-    can't do without, of the last Solve.
-    """
+    """One gang, from its first pod to its last. Times are in seconds of the events' clock."""
 
     key: str
     name: NameKey
     group: Group
     phase: Phase = Phase.COLLECTING
     generation: int = 0
+    """Number of the attempt to plan it. It never falls."""
     plan: Plan | None = None
     verdict: PushVerdict | None = None
     announced: tuple[EventReason, str] | None = None
+    """The last event posted about it, so that no event is posted twice."""
     reason: str = ""
     kinds: tuple[str, ...] = ()
+    """Kinds of causes in its last refusal, whatever their numbers."""
     refused_at: float = -math.inf
+    """When its last refusal was published."""
     timers: dict[Timer, float] = field(default_factory=dict)
+    """Timer → when it expires."""
     awaited: dict[str, float] = field(default_factory=dict)
+    """UID of each member whose Binding may be under way → when to give it up. Only while permitted."""
     missed: bool = True
+    """Whether not all awaited members were bound."""
     late: set[str] = field(default_factory=set)
+    """UIDs of awaited members that were given up. They may still be bound."""
     elsewhere: frozenset[str] = frozenset()
-    """UIDs of pods that were let go together with members of this gang, and that are of another gang now."""
+    """UIDs of pods that were permitted together with members of this gang and belong to another gang now."""
     retained: set[str] = field(default_factory=set)
+    """UIDs of members whose capacity is retained for the gang's next plan, because it is partially bound."""
     was_complete: bool = False
+    """Whether all required members have been bound at some time.
+
+    Lost members are replaced from then on, and no member is evicted because of them.
+    """
     evicting: frozenset[str] = frozenset()
+    """UIDs of the members that it asked to evict. Empty once it is part of a gang that was complete."""
     lost: str = ""
+    """Why a permitted member was given back; "" if none was."""
     attempts: int = 0
+    """Withdrawals in a row."""
     ended: int = 0
-    """How often in a row the planner was ended while it decided about this gang."""
+    """How often in a row the planner was stopped while it decided about this gang."""
     pause_s: float = 0.0
-    """How long it had to wait after the last of these."""
+    """Seconds that the gang had to wait after the planner was last stopped."""
     overtaken: bool = False
+    """Whether the previous answer was dropped because the cluster had changed meanwhile."""
     stale: bool = False
+    """Whether pods of `group` have changed since it was counted, without effect on the phase.
+
+    A gang of thousands is not counted again for each pod.
+    """
     landed: int = 0
+    """Members that were seen bound since `group` was counted."""
     arrived: tuple[float, float] | None = None
+    """When the first and the last pod came that no plan was requested for; None if there are none."""
     hint: QueueingHint | None = None
+    """What the gang must have to fit, from its last Solve. None if it was never asked about."""
     exclusions: dict[tuple[Asks, str], Exclusion] = field(default_factory=dict)
-    """By what the refused pod asks for, and node: a role's name may change as other pods come and go."""
+    """(requests of the refused pod, node) → exclusion. Role names may change as other pods come and go."""
     refusals: dict[tuple[Asks, str], int] = field(default_factory=dict)
-    """The same → how often an in-tree plugin has refused the node since it last changed."""
+    """The same key → how often an in-tree plugin has refused the node since it last changed."""
 
     def excluded(self, roles: Iterable[Role], pods: Mapping[str, Pod]) -> dict[tuple[str, str], str]:
-        """(role, node) → the plugin that refused it, as the planner takes it. `pods`: the members by UID."""
+        """Return (role, node) → the plugin that refused the pair, in the planner's form.
+
+        `pods`: the members by UID.
+        """
         if not self.exclusions:
             return {}
         asking = {
@@ -163,18 +187,21 @@ class Gang:
 
     @property
     def holds(self) -> bool:
-        """Whether it may have reservations."""
+        """Return whether the gang may have reservations."""
         return self.phase in HOLDING
 
     @property
     def reserved(self) -> set[str]:
-        """UIDs of the members whose places its plan holds: once it is permitted, of those still awaited."""
+        """Return the UIDs of the members whose places the plan holds.
+
+        For a permitted gang these are the members still awaited.
+        """
         if self.phase is Phase.PERMITTED:
             return set(self.awaited)
         return set(self.plan.order) if self.plan is not None and self.holds else set()
 
     def waiting(self) -> tuple[tuple[str, str], ...]:
-        """(name, UID) of the members that are not bound, in a fixed order."""
+        """Return (name, UID) of the members that are not bound, sorted."""
         return tuple((pod.name, pod.uid) for pod in sorted(self.group.unbound, key=lambda p: (p.name, p.uid)))
 
 
@@ -196,11 +223,11 @@ class GangView:
     reason: str
     plan: Placed | None
     queue: str = ""
-    """Of its PodGroup."""
+    """Queue of its PodGroup; "" if it has none."""
 
 
 def usages(placed: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
-    """What a plan takes, member by member."""
+    """Return what a plan takes, member by member."""
     taken = []
     for member in placed.members:
         mask = sum(1 << gpu for gpu in set(member.gpus))
@@ -211,7 +238,7 @@ def usages(placed: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
 
 
 def view(gang: Gang, priority: int, created: float) -> GangView:
-    """A read-only picture of the gang now."""
+    """Return a read-only view of the gang as it is now."""
     group = gang.group
     return GangView(
         key=gang.key,

@@ -1,7 +1,8 @@
-"""Half a gang: the first Bindings of a gang are under way, some of its members are bound, and fewer than it
-needs, or too few of a role. Bindings are not atomic: a refused one, a crash or a deleted pod can leave it so.
+"""Tell which gangs are partially bound.
 
-A gang that was whole once is no half: what dies of it is replaced, and its others run on.
+Bindings are not atomic: a refused Binding, a crash or a deleted pod can leave a gang with some members bound,
+but fewer than it needs, or too few of a role. Once all required members have been bound, lost members are
+replaced and no member is evicted.
 """
 
 from __future__ import annotations
@@ -14,23 +15,28 @@ from muster.gangs.record.gang import Gang
 
 
 def is_partially_bound(gang: Gang) -> bool:
-    """Whether the gang is half now."""
+    """Return whether the gang is partially bound now."""
     return not gang.was_complete and bool(gang.group.bound) and not gang.group.enough_bound
 
 
 def was_fully_bound(group: Group) -> bool:
-    """Whether all are bound that it needs, or that it needed when they were let go. How many it needs is not
-    known while its PodGroup is gone."""
+    """Return whether all required members are bound: those needed now, or when they were permitted.
+
+    How many it needs is not known while its PodGroup is gone.
+    """
     least = min((pod.batch.needed for pod in group.bound if pod.batch is not None), default=None)
     known = not any(claim.by_object for claim in group.claims)
     return (known and group.enough_bound) or (least is not None and len(group.bound) >= least)
 
 
 def was_split_by_crash(group: Group) -> bool:
-    """Whether a gang that is seen for the first time was split by a crash. Its pods must prove it, by what
-    was written on those that we have bound (`Batch`): they are fewer than had to be bound then, whatever is
-    needed now, and of those that wait, as many as are lacking were there and were not left out. Whoever
-    replaces a member came later. The times are whole seconds."""
+    """Return whether a gang that is seen for the first time was split by a crash.
+
+    Its pods must prove it, by what was written on the members that Muster bound (`Batch`). There are fewer of
+    them than had to be bound then, whatever is needed now. Among the waiting pods, enough to fill the gap
+    were there at that time and were not left out; replacements were created later. Creation times are whole
+    seconds.
+    """
     batches = [pod.batch for pod in group.bound if pod.batch is not None]
     if was_fully_bound(group) or not batches:
         return False
@@ -42,9 +48,11 @@ def was_split_by_crash(group: Group) -> bool:
 
 
 def givers(known: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
-    """Return the gangs that go on without bound members of theirs, which are dealt to others now: copies, as
-    they were before that. `known` are the gangs of one name, `groups` what their pods are now, by key. Where
-    Bindings are under way it is not known yet whether the gang is half: it is left out."""
+    """Return copies of the gangs that lose bound members to other gangs, as they were before.
+
+    `known`: the gangs of one name. `groups`: what their pods form now, by key. Gangs with Bindings under way
+    are left out, because it is not known yet whether they are partially bound.
+    """
     if len(groups) < 2:
         return []
     now_in = {pod.uid: key for key, group in groups.items() for pod in group.bound}

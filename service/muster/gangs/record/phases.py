@@ -1,4 +1,4 @@
-"""The phases of a gang's life and what moves it from one to the next, as data.
+"""The phases of a gang's life and the triggers that move it from one to the next, as data.
 
 docs/gang-life.md shows this table, which `python -m muster.gangs.record.phases` prints. A test compares them.
 """
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 
 class Phase(StrEnum):
-    """Where a gang is. Only planned, reserving and permitted gangs hold capacity."""
+    """The phase of a gang. Only planned, reserving and permitted gangs hold capacity."""
 
     COLLECTING = "collecting"
     INVALID = "invalid"
@@ -27,7 +27,7 @@ class Phase(StrEnum):
 
 
 class Trigger(StrEnum):
-    """What happened to it."""
+    """What moves a gang to another phase."""
 
     MEMBERS_MISSING = "fewer members are there than it needs"
     ILL_FORMED = "its pods contradict themselves or each other"
@@ -67,8 +67,11 @@ _OPEN = (
     _P.PERMITTED,
     _P.GIVEN_UP,
 )
-"""The phases in which the members alone decide what comes next. A permitted gang is open once all its
-Bindings are settled, one that is given up once none of its members is bound."""
+"""The phases in which the members alone decide what comes next.
+
+A permitted gang is open once all its Bindings are settled, one that is given up once none of its members is
+bound.
+"""
 
 _WHAT_MEMBERS_SAY = (
     (_T.MEMBERS_MISSING, _P.COLLECTING),
@@ -115,7 +118,7 @@ class ImpossibleTransitionError(Exception):
 
 
 def after(phase: Phase, trigger: Trigger) -> Phase:
-    """The phase after `trigger`.
+    """Return the phase that follows `phase` after `trigger`.
 
     Raises:
         ImpossibleTransitionError: the table has no such line.
@@ -127,7 +130,7 @@ def after(phase: Phase, trigger: Trigger) -> Phase:
 
 
 def table() -> str:
-    """The transitions as a Markdown table: one line for each phase reached by one trigger."""
+    """Return the transitions as a Markdown table: one line for each phase reached by one trigger."""
     froms: dict[tuple[Trigger, Phase], list[str]] = {}
     for (phase, trigger), to in TRANSITIONS.items():
         froms.setdefault((trigger, to), []).append(phase)

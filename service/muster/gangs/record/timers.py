@@ -1,4 +1,4 @@
-"""When gangs are to be looked at without an event: one heap for all of them."""
+"""The timers of all gangs, in one heap. Times are in seconds of the events' clock."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ class Timers:
         self._now = now
         self._heap: list[tuple[float, str, Timer]] = []
         self._set_at: dict[tuple[str, Timer], float] | None = None
-        """When each timer was set, of those set since nothing can be seen; None while all can be."""
+        """(key, timer) → when it was set, for timers set during an interruption; None if there is none."""
 
     def set(self, gang: Gang, when: float, timer: Timer = Timer.PHASE) -> None:
-        """Look at the gang then."""
+        """Set the gang's timer to expire at `when`."""
         gang.timers[timer] = when
         if self._set_at is not None:
             self._set_at[gang.key, timer] = self._now()
         heapq.heappush(self._heap, (when, gang.key, timer))
 
     def hand_on(self, before: Gang, gang: Gang, timer: Timer) -> None:
-        """Set the timer of a gang for another one that goes on with its pods: as long ago as it was set."""
+        """Set a gang's timer for another gang that has its pods now.
+
+        The timer keeps the time at which it was set.
+        """
         set_at = (self._set_at or {}).get((before.key, timer))
         self.set(gang, before.timers[timer], timer)
         if self._set_at is not None:
             self._set_at[gang.key, timer] = -math.inf if set_at is None else set_at
 
     def next(self) -> float | None:
-        """When the first is due; None when none is set."""
+        """Return when the first timer expires; None if none is set."""
         while self._heap:
             when, key, timer = self._heap[0]
             gang = self._gangs.get(key)
@@ -44,7 +47,7 @@ class Timers:
         return None
 
     def due(self, now: float) -> Iterator[tuple[Gang, Timer]]:
-        """The timers whose time has come, each taken off."""
+        """Remove and yield the timers that have expired."""
         while (when := self.next()) is not None and when <= now:
             _, key, timer = heapq.heappop(self._heap)
             gang = self._gangs[key]
@@ -52,13 +55,15 @@ class Timers:
             yield gang, timer
 
     def pause(self) -> None:
-        """Note that from now on nothing can be seen, until `postpone`."""
+        """Note that nothing can be seen from now on, until `postpone`."""
         if self._set_at is None:
             self._set_at = {}
 
     def postpone(self, seconds: float) -> None:
-        """Put off all timers by the seconds in which nothing could be seen; one that was set meanwhile, by
-        those since then."""
+        """Postpone all timers by the seconds in which nothing could be seen.
+
+        A timer that was set meanwhile is postponed only by the time since then.
+        """
         set_at, self._set_at = self._set_at or {}, None
         for gang in self._gangs.values():
             for timer, when in gang.timers.items():

@@ -1,0 +1,1 @@
+"""Verdicts, events and PodGroup statuses."""

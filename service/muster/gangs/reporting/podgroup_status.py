@@ -1,11 +1,10 @@
-"""The status of PodGroup objects: how their gangs stand, written seldom.
+"""The status of PodGroup objects: what phase their gangs are in, written rarely.
 
-A PodGroup is noted when anything of its gang may have changed, looked at `status_s` later, and written if its
-status is another one then: so at most once in that time, however many pods came or were bound. A sentence
-whose numbers changed is no new state: it alone is written at the rate of `numbers_s`. Plans that are made and
-withdrawn again, before anything is bound, are one phase here (Planning). Where the object shows another
-status than was written last (an older write has landed after it, somebody has edited it), it is written
-again.
+When a gang may have changed, its PodGroup is noted, looked at `status_s` later, and written if its status
+differs then. So it is written at most once in that time, however many pods came or were bound. If only the
+numbers of a sentence changed, it is written at most every `numbers_s`. Plans that are made and withdrawn
+again before anything is bound show as one phase (Planning). If the object shows another status than was
+written last, it is written again: an older write landed after it, or somebody edited it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _SHOWN_AS = {Phase.PLANNED: Phase.PLANNING, Phase.RESERVING: Phase.PLANNING, Pha
 
 
 def shown(phase: Phase) -> str:
-    """The word of the API for a phase: GivenUp."""
+    """Return the word of the API for a phase, as in GivenUp."""
     return _SHOWN_AS.get(phase, phase).value.title().replace(" ", "")
 
 
@@ -37,17 +36,20 @@ _BEGUN = frozenset(map(shown, (Phase.PERMITTED, Phase.RUNNING, Phase.GIVEN_UP, P
 
 @dataclass(slots=True)
 class _Written:
-    """What was written last of a PodGroup object, and when on the events' clock; and what the object shows,
-    as far as is known."""
+    """The last status written of a PodGroup object, and what the object shows as far as is known."""
 
     uid: str
     status: PodGroupStatus | None
     shown: PodGroupStatus | None
     at: float
+    """When it was written, in seconds of the events' clock."""
 
 
 class PodGroupStatuses:
-    """Which PodGroups are to be looked at, and what each shows. `gangs_of`: the gangs of a name, counted."""
+    """Decide which PodGroups to look at, and what each shows.
+
+    `gangs_of` returns the gangs of a name, with fresh counts.
+    """
 
     def __init__(
         self, settings: Settings, roster: Roster, gangs_of: Callable[[NameKey], Iterable[Gang]]
@@ -60,8 +62,10 @@ class PodGroupStatuses:
         self._written: dict[PodGroupKey, _Written] = {}
 
     def due_writes(self, now: float, active: bool) -> list[WriteStatus]:
-        """Something happened: note what the roster says, and say what is to be written by now. Not `active`:
-        another service has the shim, and writes."""
+        """Note the PodGroups that the roster reports as changed, and return the writes that are due.
+
+        If not `active`, another service has the shim and writes.
+        """
         keys, self._roster.touched = self._roster.touched, set()
         if active and not self._active:
             keys = set(self._roster.pod_groups)
@@ -75,14 +79,17 @@ class PodGroupStatuses:
         return [write for write in found if write is not None]
 
     def shows(self, group: PodGroup, now: float) -> None:
-        """What the object shows now. It may be an older write of ours: the next one is seen soon then."""
+        """Take in what the object shows now.
+
+        It may be an older write of this service; the next one is then seen soon.
+        """
         last = self._written.get(group.key)
         if last is not None and last.uid == group.uid and last.shown != group.status:
             last.shown = group.status
             self._note(group.key, now)
 
     def next_deadline(self) -> float | None:
-        """When something is to be written though nothing happens."""
+        """Return when a status is due without an event, in seconds of the events' clock; None if none is."""
         return min(self._due.values(), default=None)
 
     def _note(self, key: PodGroupKey, now: float) -> None:
@@ -119,10 +126,10 @@ class PodGroupStatuses:
 def status_of(
     group: PodGroup, pods: Iterable[Pod], gangs: Sequence[Gang], last: PodGroupStatus | None = None
 ) -> PodGroupStatus:
-    """How the gangs of a PodGroup stand, oldest first: a name used again by other owners is another gang.
+    """Return the status of the gangs of a PodGroup, oldest first: other owners may use the name again.
 
-    The counts are those of all. Phase, domain and reason are those of the first one that does not run yet, or
-    of the last. `last` is what was shown before: a domain is not forgotten while members are there.
+    The counts are those of all gangs. Phase, domain and reason are those of the first gang that does not run
+    yet, or of the last. `last` is what was shown before: a domain stays shown while members are there.
     """
     pods = list(pods)
     here = [pod for pod in pods if pod.present]

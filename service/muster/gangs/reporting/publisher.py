@@ -1,8 +1,9 @@
-"""What the shim and the users are told: verdicts and events, none of them twice.
+"""Publish verdicts to the shim and events to users, each once.
 
-A refusal is worth a scheduling cycle and a condition of each pod: it is given once for each kind of reason,
-to those that have not had it. Where only its numbers change, they are told at a slow rate. Events are posted
-on the gang's first pod and on its PodGroup or controller alone, however many members the gang has.
+A refusal costs a scheduling cycle and a condition of each pod. So it is published once for each set of
+causes, to the members that have not received it. If only its numbers change, it is published again at a slow
+rate. Events are posted only on the gang's first pod and on its PodGroup or controller, however many members
+the gang has.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.timers import Timers
 
 _ONCE_PER_STATE = (EventReason.WAITING, EventReason.UNPLACEABLE)
-"""Events whose numbers change with the cluster: one for the state, none for each number."""
+"""Events whose numbers change with the cluster: one is posted for the state, not one for each number."""
 
 Kinds = tuple[str, ...]
-"""What kinds of reasons a refusal has, whatever their numbers."""
+"""The kinds of causes in a refusal, whatever their numbers."""
 
 
 class Publisher:
-    """Gathers instructions. `listening` says whether anybody is there to carry them out."""
+    """Gather instructions. `listening` returns whether a shim is connected to carry them out."""
 
     def __init__(
         self, settings: Settings, timers: Timers, numbers: Iterator[int], listening: Callable[[], bool]
@@ -37,11 +38,11 @@ class Publisher:
         self._out: list[Instruction] = []
 
     def instruct(self, instruction: Instruction) -> None:
-        """Have this done."""
+        """Add an instruction."""
         self._out.append(instruction)
 
     def take(self) -> list[Instruction]:
-        """What has gathered."""
+        """Return the gathered instructions, and start anew."""
         out, self._out = self._out, []
         return out
 
@@ -54,7 +55,7 @@ class Publisher:
         reason: str = "",
         required: int = 0,
     ) -> None:
-        """A verdict, which replaces the gang's last one."""
+        """Publish a verdict, which replaces the gang's last one."""
         if self._listening():
             required = required or min(max(1, gang.group.needed), len(members))
             namespace = gang.group.gang.namespace
@@ -62,13 +63,16 @@ class Publisher:
             self._out.append(gang.verdict)
 
     def withdraw_verdict(self, gang: Gang) -> None:
-        """Take a verdict back: the gang's pods are held in silence again."""
+        """Withdraw the gang's verdict: the shim holds its pods again without a reason."""
         if gang.verdict is not None and gang.verdict.outcome is not Outcome.WITHDRAWN:
             self.push(gang, gang.verdict.generation, Outcome.WITHDRAWN, gang.verdict.members, gang.reason)
 
     def refuse(self, gang: Gang, event: EventReason, kinds: Kinds, text: str, now: float) -> None:
-        """Say why not, to the members that have not heard it. The shim lets a pod through once for each
-        generation: a new one has all of them fail again, with the new sentence."""
+        """Publish why the gang does not fit, to the members that have not received it.
+
+        The shim lets a pod through once for each generation. With a new generation all pods fail again, with
+        the new sentence.
+        """
         gang.reason = text = short(text)
         last, members = gang.verdict, gang.waiting()
         if last is not None and last.outcome is Outcome.REFUSED and gang.kinds == kinds:
@@ -86,7 +90,7 @@ class Publisher:
         self.emit(gang, event, text)
 
     def forget(self, gang: Gang) -> None:
-        """Nothing of what was said of the gang holds any more, or nobody has heard it."""
+        """Forget what was published about the gang, because it no longer holds or no shim received it."""
         gang.verdict, gang.kinds, gang.refused_at = None, (), -math.inf
 
     def emit(
@@ -94,8 +98,8 @@ class Publisher:
     ) -> None:
         """Post one event on the gang, once for each change of state.
 
-        It is posted on the first of `pods` by name (the waiting members where none are given), and on the
-        gang's PodGroup, or where it has none on the controller of that pod.
+        It is posted on the first of `pods` by name (by default the waiting members), and on the gang's
+        PodGroup, or else on the controller of that pod.
         """
         announcement = (reason, "" if reason in _ONCE_PER_STATE else message)
         pods = pods or gang.waiting()
@@ -113,11 +117,11 @@ class Publisher:
 
 
 def _controller(gang: Gang, uid: str) -> Controller | None:
-    """Return the controller of a member; None for a bare pod, or where the pod has gone."""
+    """Return the controller of a member; None for a bare pod, or if the pod is gone."""
     members = (*gang.group.unbound, *gang.group.bound)
     return next((pod.controller for pod in members if pod.uid == uid), None)
 
 
 def short(text: str) -> str:
-    """As long as our sentences are: what a plugin or the planner said may be of any length."""
+    """Cut the text to the length of our sentences: a plugin or the planner may return any length."""
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"

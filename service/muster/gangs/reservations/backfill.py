@@ -1,48 +1,42 @@
-"""The earmark: a reservation with backfill for the gang that has waited longest, so that smaller gangs do not
-pass it for ever. What is free and comes free on the nodes of its best domain is kept for it, for a while.
+"""The backfill reservation: smaller gangs must not pass the gang that has waited longest for ever.
 
-A held place is sure; the earmark is a hope, because nobody knows when the pods on those nodes end. So it is
-bounded: there is one at a time, it hides nothing from what is more urgent, it covers a share of the cluster,
-it ends after a term, and the namespaces take turns. This module is all there is of it.
+For a limited time, what is free or comes free on the nodes of its best domain is reserved for that gang. It
+is not known when the pods on those nodes end, so the reservation is limited. There is one at a time, it hides
+nothing from more urgent gangs, it covers at most a share of the cluster, it ends after a term, and the
+namespaces take turns. `best_domain` chooses the nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from muster.domain.levels import part_of
-from muster.domain.node import Node, Resources, Usage
-from muster.domain.request import Request, Role, Scope
-from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.node import Resources, Usage
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
-from muster.gangs.capacity.ledger import Ledger, holds_gpus
+from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang
-from muster.placement.cluster.candidates import refusal
-from muster.placement.cluster.topology import DOMAIN_LABELS
-from muster.placement.limits import member_room
+from muster.gangs.reservations.best_domain import best_domain
 
 LOOK_S = 0.5
 """Pause between two looks for the next gang, in seconds."""
 _DUE = 256
-"""Gangs that one look notes as having waited long enough."""
+"""Gangs that one look moves to those whose turn may come, at most."""
 _DISMISSED = 32
-"""Gangs that one look passes over because nothing that ends would make them fit."""
-_STEPS = 10_000
-"""Pairs of role and node that one look examines. A gang that needs more has no earmark."""
+"""Gangs that one look skips, at most, because no pod that ends would make them fit."""
 _NOTHING = Resources(pods=0)
 _NAMED = 8
-
-_NONE: Mapping[str, Resources] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillReservation:
-    """The nodes on which what is free, and comes free, is kept for this gang until then.
+    """Nodes that are reserved for a gang until a time.
 
-    `wants` are the GPUs that the gang would take of each node. `priority` is the gang's.
+    What is free there, and what comes free, is for this gang. `wants`: node → GPUs that the gang would take
+    of it. `until`: seconds of the events' clock, less the time in which nothing could be seen. `priority` is
+    the gang's.
     """
 
     gang: str
@@ -52,14 +46,14 @@ class BackfillReservation:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Return the names of the nodes that it covers."""
+        """Return the names of the reserved nodes."""
         return frozenset(self.wants)
 
     def hides_from(self, gang: Gang) -> bool:
         """Return whether the gang must not use these nodes.
 
-        It may if it has a higher priority, or if some of its members are bound and fewer than it needs: what
-        a running gang has lost is replaced, and a partially bound gang is completed.
+        It may if it has a higher priority, or if some of its members are bound and fewer than it needs. So
+        lost members of a running gang are replaced, and a partially bound gang is completed.
         """
         if gang.key == self.gang or requests.priority(gang.group) > self.priority:
             return False
@@ -72,7 +66,7 @@ class BackfillReservation:
 
 
 def hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
-    """Return the cluster as gangs see it from which the earmark hides: whole GPUs of its nodes look taken."""
+    """Return the cluster as other gangs see it: free GPUs of the reserved nodes look taken."""
     states = (snapshot.nodes[name] for name in sorted(reservation.wants) if name in snapshot.nodes)
     return snapshot.taking(
         Usage(f"kept for {reservation.gang}", state.node.name, _NOTHING, gpus=state.free_gpus)
@@ -81,12 +75,12 @@ def hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
     )
 
 
-# --- turns ----------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _Waiting:
-    """A refused gang: since when it waits (less the time in which nothing could be seen), and whose it is."""
+    """A refused gang: since when it waits, its namespace and its priority.
+
+    `since`: seconds of the events' clock, less the time in which nothing could be seen.
+    """
 
     since: float
     namespace: str
@@ -94,10 +88,11 @@ class _Waiting:
 
 
 class Backfill:
-    """Who has the earmark, and whose turn is next.
+    """Decide which gang has the reservation, and which is next.
 
     Of the gangs that have waited `earmark_after_s`, those of the highest priority come first. Among them the
-    namespaces take turns; in a namespace the longest wait is first. Each look does a bounded amount of work.
+    namespaces take turns, and within a namespace the longest wait comes first. Each look does a bounded
+    amount of work.
     """
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:
@@ -138,15 +133,15 @@ class Backfill:
             self._look_at = now
 
     def hides_from(self, gang: Gang) -> bool:
-        """Return whether there is an earmark that hides its nodes from this gang."""
+        """Return whether a reservation hides its nodes from this gang."""
         return self.current is not None and self.current.hides_from(gang)
 
     def postpone(self, seconds: float) -> None:
-        """Put off everything by the seconds in which nothing could be seen."""
+        """Postpone everything by the seconds in which nothing could be seen."""
         self._unseen += seconds
 
     def next_at(self) -> float | None:
-        """Return when the next look is due, in seconds on the events' clock; None if nobody waits."""
+        """Return when the next look is due, in seconds of the events' clock; None if no gang waits."""
         if self._look_at is not None:
             return self._look_at
         if self.current is not None:
@@ -157,10 +152,10 @@ class Backfill:
         return self._waiting[oldest].since + self._settings.earmark_after_s + self._unseen
 
     def look(self, now: float, request_of: Callable[[str], Request | None]) -> tuple[str, str]:
-        """End the term that is over and begin the next one, as far as one look goes.
+        """End the term that is over, and begin the next one as far as one look goes.
 
-        `request_of` returns what a gang asks for; None if no pod that ends would make it fit. Returns the
-        keys of the gang whose term ended and of the one whose term began, "" for none.
+        `request_of` returns a gang's request; None if no pod that ends would make the gang fit. Return the
+        keys of the gang whose term ended and of the one whose term began; "" for none.
         """
         self._look_at, ended, given = None, "", ""
         if self.current is not None and self.current.until + self._unseen <= now:
@@ -177,7 +172,10 @@ class Backfill:
         return ended, given
 
     def _next_turn(self, now: float, request_of: Callable[[str], Request | None]) -> str:
-        """Give the earmark to the next gang for which there is a domain; examine one gang at the most."""
+        """Reserve a domain for the next gang that has one; examine at most one gang.
+
+        Return its key; "" if no gang gets a reservation.
+        """
         for _ in range(_DISMISSED):
             key = self._pop_due()
             if key is None:
@@ -210,7 +208,8 @@ class Backfill:
         return wants
 
     def _lacking(self, reservation: BackfillReservation) -> frozenset[str]:
-        """Return the nodes on which too little came free; all of them if enough did, and yet nothing fits."""
+        """Return the nodes on which too little came free. If enough did and the gang still does not fit,
+        return all."""
         free = {
             name: state.free_gpu_count for name in reservation.wants if (state := self._ledger.state(name))
         }
@@ -223,13 +222,16 @@ class Backfill:
         self.current = None
 
     def _put(self, key: str, waiting: _Waiting, now: float | None = None) -> None:
-        """Queue a gang that waits since `now`, or as long as it has waited."""
+        """Queue a gang that waits since `now`; since `waiting.since` if `now` is None."""
         if now is not None:
             waiting.since = now - self._unseen
         self._waiting[key], self._young[key] = waiting, None
 
     def _note_due(self, now: float) -> bool:
-        """Move gangs that have waited long enough to those whose turn may come; whether more are left."""
+        """Move gangs that have waited long enough to those whose turn may come.
+
+        Return whether more are left.
+        """
         for _ in range(_DUE):
             key = next(iter(self._young), None)
             if key is None:
@@ -245,7 +247,8 @@ class Backfill:
         return self._due.setdefault(priority, {}).setdefault(namespace, {})
 
     def _pop_due(self) -> str | None:
-        """Take out the gang whose turn is next; its namespace goes to the end."""
+        """Remove the gang whose turn is next and return its key; None if there is none. Its namespace goes to
+        the end."""
         if not self._due:
             return None
         namespaces = self._due[max(self._due)]
@@ -257,7 +260,7 @@ class Backfill:
         return key
 
     def _drop_due(self, key: str) -> bool:
-        """Take a gang out of those whose turn may come; whether it was one."""
+        """Remove a gang from those whose turn may come. Return whether it was one."""
         waiting = self._waiting[key]
         namespaces = self._due.get(waiting.priority, {})
         gangs = namespaces.get(waiting.namespace, {})
@@ -269,126 +272,3 @@ class Backfill:
         if not namespaces:
             del self._due[waiting.priority]
         return True
-
-
-# --- the best domain ------------------------------------------------------------------------------------
-
-
-def best_domain(
-    request: Request,
-    snapshot: Snapshot,
-    staying: Mapping[str, Resources] = _NONE,
-    own: Iterable[Usage] = (),
-    share: float = 1.0,
-    avoid: Iterable[str] = (),
-) -> Mapping[str, int]:
-    """Return the nodes to keep for the gang, with the GPUs that it would take of each; none if none can help.
-
-    A domain is one part of the required scope. The best one lacks the fewest GPUs that must still come free.
-    Pods that hold GPUs count as pods that end, with all that they take; pods without GPUs and members of the
-    gang itself count as staying. Members are counted the largest first onto the nodes with most free GPUs: a
-    good guess, since the planner decides once enough has come free.
-
-    `staying`: by node, what pods without GPUs take. `own`: what bound members of the gang take. `avoid` are
-    nodes to leave out. The domain has at most this `share` of the cluster's GPUs, or one node.
-    """
-    avoid = frozenset(avoid)
-    parts: dict[str, list[NodeState]] = {}
-    gpus = 0
-    for state in snapshot.nodes.values():
-        gpus += state.node.topology.gpu_count
-        part = _part(state.node, request.required_scope, snapshot)
-        if part and state.node.name not in avoid:
-            parts.setdefault(part, []).append(state)
-    if request.required_scope is not None and request.running:
-        there = (snapshot.nodes[member.node].node for member in request.running)
-        running = {_part(node, request.required_scope, snapshot) for node in there}
-        parts = {part: states for part, states in parts.items() if part in running}
-    mine: dict[str, list[Usage]] = {}
-    for usage in own:
-        mine.setdefault(usage.node, []).append(usage)
-    filling = _Filling(request, staying, mine, _STEPS)
-    best: tuple[int, list[str]] | None = None
-    wants: Mapping[str, int] = {}
-    for states in parts.values():
-        taken = filling.fill(states)
-        by_name = {state.node.name: state for state in states} if taken else {}
-        covered = sum(by_name[name].node.topology.gpu_count for name in taken)
-        if not taken or (len(taken) > 1 and covered > share * gpus):
-            continue
-        missing = sum(max(0, count - by_name[name].free_gpu_count) for name, count in taken.items())
-        if best is None or (missing, sorted(taken)) < best:
-            best, wants = (missing, sorted(taken)), taken
-    return wants
-
-
-def _part(node: Node, scope: str | None, snapshot: Snapshot) -> str:
-    if scope is None:
-        return "all"
-    if scope in (Scope.NODE, Scope.GPU):
-        return node.name
-    if scope == Scope.NVLINK_DOMAIN:
-        return next((node.labels[label] for label in DOMAIN_LABELS if node.labels.get(label)), node.name)
-    return part_of(node, scope, snapshot.levels)
-
-
-@dataclass(slots=True)
-class _Filling:
-    """Counts members onto nodes on which all pods have ended that may end.
-
-    By node, `staying` is what pods without GPUs take, and `own` what bound members take. `steps` bounds the
-    work.
-    """
-
-    request: Request
-    staying: Mapping[str, Resources]
-    own: Mapping[str, list[Usage]]
-    steps: int
-
-    def fill(self, states: Iterable[NodeState]) -> dict[str, int]:
-        """Return the GPUs taken of each node used; none if too few members fit or the steps are used up."""
-        open_nodes = sorted(states, key=lambda state: (-state.free_gpu_count, state.node.name))
-        left_over: dict[str, tuple[int, Resources]] = {}
-        taken: dict[str, int] = {}
-        for role, count in _needed(self.request):
-            left = count if role.gpus else 0
-            for state in open_nodes if left else ():
-                self.steps -= 1
-                if self.steps < 0:
-                    return {}
-                name = state.node.name
-                if role.gpu_resource not in state.node.gpu_resources or refusal(state.node, role) is not None:
-                    continue
-                if name not in left_over:
-                    left_over[name] = self._could_be_free(state.node)
-                gpus, free = left_over[name]
-                here = max(0, min(left, gpus // role.gpus, member_room(role.resources, free)))
-                if here:
-                    left_over[name] = (gpus - here * role.gpus, free - role.resources.times(here))
-                    taken[name] = taken.get(name, 0) + here * role.gpus
-                    left -= here
-                if not left:
-                    break
-            if left:
-                return {}
-        return taken
-
-    def _could_be_free(self, node: Node) -> tuple[int, Resources]:
-        """Return the healthy GPUs and the rest that the node has once all pods have ended that may end."""
-        gpus, unindexed = ((1 << node.topology.gpu_count) - 1) & ~node.unhealthy, 0
-        free = node.allocatable - self.staying.get(node.name, _NOTHING)
-        for usage in self.own.get(node.name, ()):
-            if holds_gpus(usage):
-                gpus &= ~usage.gpus
-                unindexed += usage.unindexed_gpus
-                free -= usage.resources
-        return gpus.bit_count() - unindexed, free
-
-
-def _needed(request: Request) -> Iterator[tuple[Role, int]]:
-    """Yield how many members of each role must fit, the largest role first: as few large ones as will do."""
-    needed, left = [], request.min_member
-    for role in sorted(request.roles, key=lambda role: role.gpus):
-        needed.append((role, min(left, len(role.members))))
-        left -= needed[-1][1]
-    yield from needed[::-1]

@@ -1,4 +1,4 @@
-"""Places that half gangs keep for their next plan: nobody else is planned on them meanwhile."""
+"""Capacity that partially bound gangs retain for their next plan. No other gang is planned on it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from muster.gangs.record.gang import Gang
 
 
 class Retained:
-    """`Gang.kept` are the UIDs, the ledger holds the places."""
+    """Track retained capacity. `Gang.retained` are the UIDs; the ledger holds the places."""
 
     def __init__(self, gangs: Mapping[str, Gang], ledger: Ledger) -> None:
         self._gangs = gangs
         self._ledger = ledger
         self._holders: set[str] = set()
+        """Keys of the gangs that retain capacity."""
 
     def keep(self, gang: Gang, uids: Iterable[str]) -> None:
-        """These places stay reserved, for the gang's next plan."""
+        """Retain the reservations of these members for the gang's next plan."""
         gang.retained |= {uid for uid in uids if uid in self._ledger.held}
         if gang.retained:
             self._holders.add(gang.key)
 
     def release(self, gang: Gang, uids: Collection[str]) -> None:
-        """End reservations of the gang, kept or not."""
+        """End reservations of the gang, retained or not."""
         self._ledger.release(tuple(uids))
         gang.retained = gang.retained.difference(uids)
         if not gang.retained:
             self._holders.discard(gang.key)
 
     def release_taken(self, node: str) -> None:
-        """Let go of places on this node that others have taken, or that the node has no more."""
+        """Release retained capacity on this node that other pods took or the node no longer has."""
         held = self._ledger.on_node(node).keys() & self._ledger.held.keys()
         for key in sorted(key for key in self._holders if not self._gangs[key].retained.isdisjoint(held)):
             gang = self._gangs[key]
@@ -42,7 +43,7 @@ class Retained:
                 self.release(gang, uids)
 
     def covers(self, gang: Gang) -> bool:
-        """Return whether for each waiting member a place is kept, with exactly what the member asks for."""
+        """Return whether a place of exactly the requested size is retained for each waiting member."""
         if not gang.retained:
             return False
         places = Counter(
@@ -56,5 +57,5 @@ class Retained:
         return asked <= places
 
     def places(self, gang: Gang) -> list[Usage]:
-        """What is kept for the gang."""
+        """Return the usages that are retained for the gang."""
         return [self._ledger.held[uid] for uid in sorted(gang.retained) if uid in self._ledger.held]

@@ -1,0 +1,170 @@
+"""Take in changes of pods, and regroup pods into gangs."""
+
+from __future__ import annotations
+
+from muster.domain.pod import Pod
+from muster.domain.policies import Policies
+from muster.gangs.lifecycle import bindings, inflight, members, planning
+from muster.gangs.lifecycle.coalescing import Change
+from muster.gangs.lifecycle.state import State
+from muster.gangs.membership.roster import NameKey
+from muster.gangs.record.gang import Gang
+from muster.gangs.record.partial import givers, was_split_by_crash
+from muster.gangs.record.phases import Phase
+
+
+class Pods:
+    """Handle changes of pods, and group them into gangs."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._names: dict[NameKey, set[str]] = {}
+        """Name → keys of the gangs that have it."""
+        self._not_grouped: set[NameKey] = set()
+        """Names that changed before the cluster was known."""
+
+    def seen(self, pod: Pod, now: float) -> tuple[str, ...]:
+        """Take in a pod's new state. Return the nodes on which usage changed."""
+        state = self._state
+        touched = state.ledger.see(pod)
+        before = state.roster.pods.get(pod.uid)
+        names = state.roster.see(pod)
+        if pod.uid in state.orphans and (pod.node or not pod.present):
+            inflight.drop_orphan(state, pod.uid)
+        if not self._coalesced(names, before, state.roster.pods.get(pod.uid, pod), now):
+            self.regroup(names, now)
+        for name in state.roster.take_begun():
+            for gang in self._gangs_of(name):
+                gang.stale = True
+                members.recount_soon(state, gang, now)
+        return touched
+
+    def gone(self, uid: str, now: float) -> None:
+        """Forget a pod that is gone."""
+        state = self._state
+        state.ledger.forget(uid)
+        inflight.drop_orphan(state, uid)
+        before = state.roster.pods.get(uid)
+        names = state.roster.drop(uid)
+        if not self._coalesced(names, before, None, now):
+            self.regroup(names, now)
+
+    def policies_changed(self, policies: Policies, now: float) -> None:
+        """Take in new policies, and plan the waiting gangs again.
+
+        Plans that exist stay as they are.
+        """
+        self._state.roster.policies = policies
+        self._state.ledger.set_policies(policies)
+        self.regroup(self._state.roster.names, now)
+        planning.capacity_freed(self._state, anywhere=True)
+
+    def regroup(self, names: set[NameKey], now: float) -> None:
+        """Group the pods of these names again. Before the cluster is known, only note the names."""
+        if not self._state.synced:
+            self._not_grouped |= names
+            return
+        for name in sorted(names):
+            groups = {group.gang.key: group for group in self._state.roster.groups(name)}
+            known = self._gangs_of(name)
+            gave = givers(known, groups)
+            ended = [gang for gang in known if gang.key not in groups]
+            for gang in ended:
+                members.gang_gone(self._state, gang)
+            for key, group in groups.items():
+                before = [*ended, *(giver for giver in gave if giver.key != key)]
+                if key in self._state.gangs:
+                    members.gang_joined(self._state, self._state.gangs[key], group, before)
+                    members.members_changed(self._state, self._state.gangs[key], group, now)
+                else:
+                    members.gang_appeared(
+                        self._state,
+                        Gang(key, name, group, was_complete=not was_split_by_crash(group)),
+                        now,
+                        before,
+                    )
+            self._names[name] = set(groups)
+            if not groups:
+                del self._names[name]
+        for key in sorted({self.gang_of(uid) for uid in self._state.orphans} & self._state.gangs.keys()):
+            members.take_over_bindings(self._state, self._state.gangs[key], now)
+
+    def group_all(self, now: float) -> None:
+        """Group the pods that were seen before the cluster was known."""
+        names, self._not_grouped = self._not_grouped, set()
+        self.regroup(names, now)
+
+    def gang_of(self, uid: str) -> str:
+        """Return the key of the gang of a pod's UID; "" if it has none."""
+        pod = self._state.roster.pods.get(uid)
+        if pod is None or pod.claim is None:
+            return ""
+        name = (pod.namespace, pod.claim.dialect, pod.claim.name, uid if pod.claim.lone else "")
+        keys = self._names.get(name, set())
+        if len(keys) == 1:
+            return next(iter(keys))
+        for key in keys:
+            if any(member.uid == uid for member in self._state.gangs[key].group.unbound):
+                return key
+        return ""
+
+    def gangs_named(self, name: NameKey) -> list[Gang]:
+        """Return the gangs of a name, with fresh counts."""
+        gangs = self._gangs_of(name)
+        for gang in gangs:
+            self._state.fresh(gang)
+        return gangs
+
+    def _gangs_of(self, name: NameKey) -> list[Gang]:
+        return [self._state.gangs[key] for key in sorted(self._names.get(name, ()))]
+
+    def _coalesced(self, names: set[NameKey], before: Pod | None, pod: Pod | None, now: float) -> bool:
+        """Return whether this change of one pod leaves its gang in its phase.
+
+        The gang need not be counted now then: a gang of thousands is not counted again for each pod.
+        """
+        roster = self._state.roster
+        owner = next((known.owner for known in (before, pod) if known is not None), "")
+        gang = self._gang_touched(names, owner, stays=pod is not None and pod.present)
+        if gang is None or not self._state.synced:
+            return False
+        if len(gang.group.owners) > 1 and not roster.size(gang.name, owner):
+            return False  # the owner's last pod: the gang has another identity now
+        if gang.group.ambiguous and gang.phase is Phase.PLANNING:
+            return False  # its pods may form two gangs
+        change = Change(before, pod, self._present(gang))
+        if change.is_one_of_many(gang):
+            members.members_moving(self._state, gang, change, now)
+            return True
+        if pod is not None and pod.node and pod.uid in gang.awaited and len(gang.awaited) > 1:
+            bindings.member_bound(self._state, gang, pod.uid, now)
+            return True
+        unaffected = change.leaves_in_place(gang)
+        gang.stale |= unaffected
+        if unaffected and not (pod is not None and pod.present) and len(self._names[gang.name]) > 1:
+            members.recount_soon(self._state, gang, now)  # other owners may be assigned to it now
+        return unaffected
+
+    def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:
+        """Return the one gang that a pod of this owner concerns; None if it may concern several.
+
+        `stays`: the pod is still present.
+        """
+        incarnations = [self._state.gangs[key] for name in names for key in self._names.get(name, ())]
+        if len(incarnations) > 1:
+            if any(gang.group.ambiguous for gang in incarnations):
+                return None  # if a pod goes, or joins an ambiguous gang, owners are assigned anew
+            incarnations = [gang for gang in incarnations if owner in gang.group.owners]
+            if not stays and any(gang.phase is not Phase.RUNNING for gang in incarnations):
+                return None
+        return incarnations[0] if len(names) == 1 and len(incarnations) == 1 else None
+
+    def _present(self, gang: Gang) -> int:
+        """Return how many present pods have the gang's name.
+
+        If other gangs have the name too, count only pods of this gang's owners.
+        """
+        size = self._state.roster.size
+        if len(self._names[gang.name]) == 1:
+            return size(gang.name)
+        return sum(size(gang.name, owner) for owner in gang.group.owners)
