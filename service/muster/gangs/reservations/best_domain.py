@@ -12,7 +12,7 @@ from muster.domain.request import Request, Role, Scope
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.gangs.capacity.ledger import holds_gpus
 from muster.placement.cluster.candidates import refusal
-from muster.placement.cluster.fabric import DOMAIN_LABELS
+from muster.placement.cluster.topology import DOMAIN_LABELS
 from muster.placement.limits import member_room
 
 _STEPS = 10_000
