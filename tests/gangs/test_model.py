@@ -98,7 +98,7 @@ def test_the_model_sees_at_once_that_a_wake_up_is_lost(monkeypatch: pytest.Monke
 
 
 def test_the_model_sees_that_a_complete_gang_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.gangs.coordinator.Coordinator._coalesced", lambda *_: True)
+    monkeypatch.setattr("muster.gangs.lifecycle.pod_changes.Pods._coalesced", lambda *_: True)
     cluster = Cluster()
     cluster.world.see(pod("p0", "g"), pod("p1", "g"))
     with pytest.raises(Broken, match="g is complete, and not known"):

@@ -84,7 +84,7 @@ def gang_appeared(state: State, gang: Gang, now: float, others: Iterable[Gang]) 
     """Take in a gang that is seen for the first time, or that goes on with pods of `others`.
 
     `others` are gangs of the same name that ended or gave pods away. What is known about them decides, not
-    what the pods say.
+    what the pods state.
     """
     state.gangs[gang.key] = gang
     begun = {pod.uid for pod in gang.group.bound}

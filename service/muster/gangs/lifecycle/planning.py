@@ -227,7 +227,7 @@ def review_backfill(state: State, now: float) -> None:
     if (gang := state.gangs.get(ended)) is not None and gang.phase is Phase.UNPLACEABLE:
         replan(state, gang, Trigger.FREED)
     if (gang := state.gangs.get(given)) is not None and gang.phase is Phase.UNPLACEABLE:
-        kinds, text = (*gang.kinds, "earmark"), f"{gang.reason}. {state.backfill_reservation}"
+        kinds, text = (*gang.kinds, "backfill"), f"{gang.reason}. {state.backfill_reservation}"
         state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
 
 

@@ -1,4 +1,4 @@
-"""Refuse gangs that do not fit, and say why."""
+"""Refuse gangs that do not fit, and publish why."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _refuse_as_unplaceable(
         state.timers.set(gang, again_at)
     state.backfill.waits(gang, now)
     if state.backfill_reservation is not None and state.backfill_reservation.gang == gang.key:
-        kinds, text = (*kinds, "earmark"), f"{text}. {state.backfill_reservation}"
+        kinds, text = (*kinds, "backfill"), f"{text}. {state.backfill_reservation}"
     state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
 
 
@@ -114,7 +114,7 @@ def _left_out(gang: Gang) -> str:
 
 
 def kind(cause: Cause) -> str:
-    """Return what a cause says apart from its numbers and the places where they were counted."""
+    """Return the facts of a cause apart from its numbers and the places where they were counted."""
     name = type(cause).__name__
     match cause:
         case BadValue():

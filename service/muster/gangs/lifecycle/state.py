@@ -116,7 +116,7 @@ class State:
             self.backfill.leaves(gang, self.now)
 
     def void(self, gang: Gang, trigger: Trigger, why: str, silent: bool = False) -> None:
-        """Drop the gang's plan. Unless `silent`, the shim is told to hold the pods again."""
+        """Drop the gang's plan. Unless `silent`, the shim gets a verdict to hold the pods again."""
         self.go(gang, trigger)
         gang.plan, gang.reason, gang.lost = None, why, ""
         if not silent:

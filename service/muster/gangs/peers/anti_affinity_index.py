@@ -1,9 +1,8 @@
 """Required anti-affinity of pods on nodes: the terms by which an existing pod repels new ones.
 
 Each request of a gang looks for the terms that match its members. Terms are indexed by a label that a pod
-must have to match, so that most are never looked at. Of the terms that one namespace's pods have under one
-label, only MAX_TERMS are looked at, so that one tenant's pods cannot make every request slow. The in-tree
-plugins judge the others.
+must have to match, so that most are never looked at. Of one namespace's terms under one label, only MAX_TERMS
+are looked at, so that one tenant cannot make every request slow. The in-tree plugins judge the others.
 
 A term with many namespaces and many values would be indexed under each pair of them: 16 terms of one small
 pod under a million. A term is indexed under MAX_PLACES at most. Beyond that the index ignores its namespaces,

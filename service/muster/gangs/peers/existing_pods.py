@@ -1,7 +1,7 @@
 """All pods on nodes, of every scheduler, indexed for constraints between pods: labels, terms, ports, claims.
 
-A pod is on a node if it is bound there, or if a live plan or a Binding under way holds a place for it there
-(`ledger`). Finished pods are on no node. Terminating ones are: kube-scheduler counts them for affinity,
+A pod is on a node if it is bound there. It also is if a live plan or a Binding under way holds a place for it
+there (`ledger`). Finished pods are on no node. Terminating ones are: kube-scheduler counts them for affinity,
 anti-affinity and host ports (interpodaffinity/filtering.go, nodeports), but not for topology spread
 (podtopologyspread/common.go, countPodsMatchSelector).
 

@@ -19,8 +19,11 @@ FAIR_TURN = 4
 """In one of this many turns, the gang that was planned longest ago comes first."""
 
 _Entry = tuple[bool, int, int, bool, float, str, int]
-"""Whether it is not one of the first, turn of its last answer (or 0), negative priority, whether it is not
-partially bound, when it was created, its key, number of the entry."""
+"""An entry, in the order of comparison. False comes before True.
+
+The fields: whether it is not one of the first, turn of its last answer (or 0), negative priority, whether it
+is not partially bound. Then: when it was created, its key, number of the entry.
+"""
 
 
 def namespace_of(key: str) -> str:

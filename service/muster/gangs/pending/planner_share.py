@@ -1,9 +1,9 @@
 """How long gangs may have the planner, which decides about one at a time, while others wait for it.
 
-A long decision is ended after `patience_s` if another gang waits. A gang whose decision was ended may have
-twice as long each time, so that a gang which needs long gets its time in the end. But a namespace has such
-long turns seldom: 1/`LONG_TURNS` of the time. A namespace whose gangs took long comes after the others until
-its share of the planner's time is met: `SHARE`. If no other gang waits, a decision goes on.
+A long decision is ended after `patience_s` if another gang waits. A gang whose decision was ended has twice
+as long each time, so that a slow decision gets its time in the end. But a namespace has such long turns
+seldom: 1/`LONG_TURNS` of the time. A namespace whose gangs took long comes after the others until its share
+of the planner's time is met: `SHARE`. If no other gang waits, a decision goes on.
 """
 
 from __future__ import annotations

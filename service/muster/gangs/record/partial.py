@@ -1,8 +1,8 @@
 """Tell which gangs are partially bound.
 
-Bindings are not atomic: a refused Binding, a crash or a deleted pod can leave a gang with some members bound,
-but fewer than it needs, or too few of a role. Once all required members have been bound, lost members are
-replaced and no member is evicted.
+Bindings are not atomic. A refused Binding, a crash or a deleted pod can leave a gang with fewer bound members
+than it needs, or with too few of a role. Once all required members have been bound, lost members are replaced
+and no member is evicted.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ class Publisher:
     ) -> None:
         """Post one event on the gang, once for each change of state.
 
-        It is posted on the first of `pods` by name (by default the waiting members), and on the gang's
-        PodGroup, or else on the controller of that pod.
+        It is posted on the first of `pods` by name; by default they are the waiting members. It is also
+        posted on the gang's PodGroup; if it has none, on the controller of that pod.
         """
         announcement = (reason, "" if reason in _ONCE_PER_STATE else message)
         pods = pods or gang.waiting()

@@ -1,9 +1,9 @@
 """The backfill reservation: smaller gangs must not pass the gang that has waited longest for ever.
 
 For a limited time, what is free or comes free on the nodes of its best domain is reserved for that gang. It
-is not known when the pods on those nodes end, so the reservation is limited. There is one at a time, it hides
-nothing from more urgent gangs, it covers at most a share of the cluster, it ends after a term, and the
-namespaces take turns. `best_domain` chooses the nodes.
+is not known when the pods on those nodes end, so the reservation is limited. There is one at a time, it ends
+after a term, and the namespaces take turns. It hides nothing from more urgent gangs, and covers at most a
+share of the cluster. `best_domain` chooses the nodes.
 """
 
 from __future__ import annotations
