@@ -322,7 +322,7 @@ class Cluster(Users):
                 self.perhaps_complete |= {each.uid for each in anyhow}
 
     def _what_fits_is_asked(self) -> None:
-        """What the service was not told yet, it can't know."""
+        """The service can't know what it has not received yet."""
         if self.world.missed is None and (sleeping := list(asleep(self.world, self.nodes.values()))):
             raise Broken("; ".join(sleeping))
 

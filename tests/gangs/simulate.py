@@ -56,7 +56,7 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
 """What can happen → how often, in proportion."""
 
 SHOWN = 10
-"""Broken sequences that are told in full."""
+"""Broken sequences that are printed in full."""
 
 
 class Dice:

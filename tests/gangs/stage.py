@@ -48,7 +48,7 @@ class Broken(AssertionError):
 
 
 class Cut(World):
-    """A world whose watch can break off: what happens meanwhile is told when it goes on."""
+    """A world whose watch can be interrupted: what happened meanwhile is sent when it resumes."""
 
     missed: list[events.Event] | None = None
 

@@ -1,4 +1,4 @@
-"""A gang that waits for long: what comes free in its best domain is kept for it, for a while."""
+"""A gang that waits for long: its best domain is reserved for it for a limited time."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_best_domain_lacks_least(
 
 
 def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
-    """They are not counted yet when the earmark before ends."""
+    """They are not counted yet when the reservation before ends."""
     world = World(Settings()).start(node("a", gpus=4))
     world.see(pod("p0", gang="", gpus=4))
     world.run("p0")
@@ -126,13 +126,13 @@ def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
 
 
 def reserved_nodes(world: World) -> set[str]:
-    """The nodes that the earmark covers."""
+    """The nodes that are reserved."""
     reservation = world.coordinator.state.backfill_reservation
     return set(reservation.nodes) if reservation is not None else set()
 
 
 def owner(world: World) -> str:
-    """The name of the gang that has the earmark, "" for none."""
+    """The name of the gang that has the reservation, "" for none."""
     reservation = world.coordinator.state.backfill_reservation
     return world.coordinator.state.gangs[reservation.gang].name[2] if reservation is not None else ""
 

@@ -1,4 +1,4 @@
-"""What the pods of a gang ask for about other pods, as the planner is told: roles, nodes and counts."""
+"""What the pods of a gang require about other pods, in the planner's terms: roles, nodes and counts."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def test_numbers_are_told_again_at_a_slow_rate() -> None:
 
 
 def test_new_numbers_are_not_published_before_numbers_s() -> None:
-    """A change that may help is looked at at once; what its answer says is told when it is time."""
+    """A change that may help is looked at at once; its answer is published when `numbers_s` is over."""
     world = World().start(node("a", gpus=8), node("b", gpus=8))
     scope = replace(wishing("x").claim.wishes, required_scope="node")  # type: ignore[union-attr]
     world.see(foreign("fa", "a", 4), foreign("fb", "b", 4))

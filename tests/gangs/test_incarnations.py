@@ -44,15 +44,15 @@ class Case:
 
 
 CASES = {
-    "a whole second run": Case(
+    "a complete second incarnation": Case(
         [runs("p0", "A"), later("q0", "B"), later("q1", "B")],
         {"A": 1, "B": 2},
     ),
-    "a whole second run of an elastic gang": Case(
+    "a complete second incarnation of an elastic gang": Case(
         [runs("p0", "A", elastic=True), *(later(f"q{i}", "B", elastic=True) for i in range(3))],
         {"A": 1, "B": 3},
     ),
-    "a whole second run of two owners": Case(
+    "a complete second incarnation of two owners": Case(
         [
             runs("m", "A1", of=3),
             runs("w0", "A2", of=3),
@@ -62,11 +62,11 @@ CASES = {
         ],
         {"A1/A2": 2, "B1/B2": 3},
     ),
-    "a third run": Case(
+    "a third incarnation": Case(
         [runs("p0", "A"), *(later(f"{o}{i}", o) for o in "BC" for i in (0, 1))],
         {"A": 1, "B": 2, "C": 2},
     ),
-    "its own replacement, and the second run": Case(
+    "its own replacement, and the second incarnation": Case(
         [runs("p0", "A"), later("p1", "A"), later("q0", "B"), later("q1", "B")],
         {"A": 2, "B": 2},
     ),
@@ -78,7 +78,7 @@ CASES = {
         [runs("m", "A1", of=3), later("w0", "A3", of=3), later("w1", "A3", of=3)],
         {"A1/A3": 3},
     ),
-    "master and elastic workers, of which more are there than it needs": Case(
+    "master and elastic workers, more of them than it needs": Case(
         [first("m", "A1", elastic=True), *(first(f"w{i}", "A2", elastic=True) for i in range(3))],
         {"A1/A2": 4},
     ),
@@ -136,7 +136,7 @@ def test_what_is_left_of_a_complete_incarnation_is_not_evicted_with_the_next_one
         world.see(bound(world.pods[uid], home, carried))
     assert world.reserve().claimed
     world.permit()
-    world.wait(21)  # its Bindings got lost: the second run has begun, and is not whole
+    world.wait(21)  # its Bindings got lost: the second incarnation has begun, and is not complete
     world.gone("p1")
     world.wait(100)
     assert world.evictions == []
@@ -289,7 +289,7 @@ def test_an_owner_all_of_whose_pods_were_replaced_stays_in_its_gang() -> None:
 
 
 def test_whose_pods_are_whose_is_asked_again_when_the_first_is_seen_to_run() -> None:
-    """Its kubelet says later that it began before the others came: they are a run of their own."""
+    """Its kubelet reports late that it began before the others came: they are another incarnation."""
     world = World(Settings(), auto=False).start(node("a", 8))
     world.see(replace(runs("p0", "A", elastic=True), started=0.0))
     world.see(later("q0", "B", elastic=True), later("q1", "B", elastic=True))

@@ -81,7 +81,7 @@ def test_the_model_sees_a_gang_that_waits_though_it_fits() -> None:
     cluster.world.see(foreign("f", "a", 4), foreign("f2", "b", 4), pod("p0", gang=""))
     cluster.world.solve()
     for uid in ("f", "f2"):
-        del cluster.world.pods[uid]  # the service is not told
+        del cluster.world.pods[uid]  # the service does not see it
     with pytest.raises(Broken, match="p0 fits now, and nobody asks about it"):
         cluster.check()
 
@@ -148,7 +148,7 @@ def test_the_model_asks_the_pod_group_whether_its_gang_was_complete(says: int, c
 def test_one_of_two_gangs_runs_complete_if_one_fits(
     order: list[str], steps: list[str], data: st.DataObject
 ) -> None:
-    """scheduler-plugins#114: interleaved, each must not hold half. 3 × 2 GPUs twice, on 4 + 2 + 2."""
+    """scheduler-plugins#114: interleaved, neither may hold a part. 3 × 2 GPUs twice, on 4 + 2 + 2."""
     world = World(auto=False).start(node("a"), node("b", 2), node("c", 2))
     pods = {uid: pod(uid, uid[0], 3, 2) for uid in order}
     for uid in order:

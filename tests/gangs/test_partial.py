@@ -88,7 +88,7 @@ def test_it_may_be_completed_elsewhere_and_the_retained_place_is_free_then() -> 
     world = split()
     world.send(events.NodeSeen(world.now, node("b")))
     world.see(foreign("f", "a", gpus=2))
-    assert world.held() == set()  # others have taken what was kept
+    assert world.held() == set()  # others have taken the retained places
     world.wait(2)
     assert world.home(0) == "b"
     world.run()
@@ -373,7 +373,7 @@ def test_a_plan_that_ends_lets_go_of_no_place_that_is_another_gangs_now() -> Non
     assert world.held() == {"p1"}
 
 
-# --- what is no half, and never evicted -----------------------------------------------------------------
+# --- gangs that are not partially bound, and never evicted ----------------------------------------------
 
 
 def test_a_gang_whose_binding_began_under_another_leader_is_partially_bound_too() -> None:

@@ -321,7 +321,7 @@ def test_what_is_more_urgent_and_comes_while_the_shim_is_busy_goes_first() -> No
 
 
 def test_a_partially_bound_gang_does_not_wait_for_the_shim() -> None:
-    """What stands at its door may stand there for longer than the grace of half a gang."""
+    """Members may wait in the shim for longer than the grace of a partially bound gang."""
     world = World(Settings(settle_s=0, ahead=2)).start(node("a"), node("b"))
     world.see(*PAIR)
     world.reserve()

@@ -1,4 +1,4 @@
-"""PodGroup objects and policies: gangs that wait for them, and what they say of their gangs."""
+"""PodGroup objects and policies: gangs that wait for them, and what they state about their gangs."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_gang_with_an_unbound_role_is_partially_bound_however_many_others_are_
     world.unreserve(decode, BindingFate.REFUSED, gang="train")
     world.bind(answer, set(range(5)) - {decode}, gang="train")
     world.see(pod("q", gang=""))
-    assert world.phase("q") == "unplaceable"  # its place is kept
+    assert world.phase("q") == "unplaceable"  # its place is retained
     world.see(foreign("f", "a"))
     world.wait(31)
     (evict,) = world.evictions

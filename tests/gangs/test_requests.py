@@ -246,7 +246,7 @@ def test_a_replacement_is_asked_for_beside_those_that_run() -> None:
 
 
 def test_what_runs_has_no_say_in_what_replaces_it() -> None:
-    """A template that was changed: its pods are replaced one by one, and each says the new."""
+    """A template that was changed: its pods are replaced one by one, and each has the new one."""
     world = World().start(node("a"), node("b"))
     old = Wishes("w", preferred_scopes=("node",))
     new = Wishes("w", required_scope="node", max_per=(MaxPer("node", 3),))
@@ -278,7 +278,7 @@ def test_a_gang_that_runs_grows_by_what_the_new_pods_say() -> None:
 
 
 def test_those_that_wait_must_agree_beside_those_that_run() -> None:
-    """The second says what the running ones say, and is not taken for one more like the first."""
+    """The second has the template of the running ones, and is not taken for one more like the first."""
     world = World().start(node("a"), node("b"))
     world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
     world.run()

@@ -48,7 +48,7 @@ CASES = {
     "two of three died, one was left over": Case(
         (replace(ALL, needed=3, left_out=1),), there=1, later=1, needed=3
     ),
-    "one was bound beside a whole gang": Case((replace(ALL, needed=0),), there=1),
+    "one was bound next to a complete gang": Case((replace(ALL, needed=0),), there=1),
     "of several batches the one that proves least": Case((ALL, replace(ALL, needed=0)), there=2, needed=4),
     "bound by others, or by an older version": Case((None,), there=1),
 }

@@ -128,7 +128,7 @@ CASES = {
         ("Withdrawn",),
     ),
     "the first member reserves": Case("planned", lambda w: w.reserve(), "reserving", 2),
-    "nobody comes": Case("planned", lambda w: w.wait(60), "withdrawn", 0, ("withdrawn",), ("Withdrawn",)),
+    "no member comes": Case("planned", lambda w: w.wait(60), "withdrawn", 0, ("withdrawn",), ("Withdrawn",)),
     "members wait in vain": Case(
         "reserving", lambda w: w.wait(60), "withdrawn", 0, ("withdrawn",), ("Withdrawn",)
     ),
@@ -197,10 +197,10 @@ CASES = {
     "an older session ends": Case("planned", lambda w: w.send(events.SessionClosed(w.now, 0)), "planned", 2),
     "a new session": Case("reserving", lambda w: w.connect(), "planned", 2, ("planned",)),
     "a new session after Permit": Case("permitted", lambda w: w.connect(), "permitted", 2),
-    "a new session hears of refusals": Case(
+    "a new session receives refusals": Case(
         "unplaceable", lambda w: w.connect(), "unplaceable", 0, ("refused",)
     ),
-    "a new session hears of ill-formed pods": Case(
+    "a new session receives verdicts on ill-formed pods": Case(
         "invalid", lambda w: w.connect(), "invalid", 0, ("refused",)
     ),
 }

@@ -1,4 +1,4 @@
-"""While the API server is away nothing is planned on what it said last, and nothing is given up for it."""
+"""While the API server is away, nothing is planned on old facts, and no gang is given up because of it."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_what_began_long_ago_in_one_gang_moves_nothing_of_others(happens: Callab
 
 @pytest.mark.parametrize("came", [0.0, 250.0, 400.0])
 def test_timers_are_postponed_by_the_interruption_since_they_were_set(came: float) -> None:
-    """Pods that come in the silence, or at its end, wait for others of theirs as long as always."""
+    """Pods that come during the interruption, or at its end, wait for other members as long as always."""
     world = World(Settings()).start(node("a"))
     silent(world, "nodes")
     world.wait(came)
@@ -176,7 +176,7 @@ def test_timers_are_postponed_by_the_interruption_since_they_were_set(came: floa
 
 
 def loses_one_of_two_that_are_awaited(world: World) -> None:
-    """The timer of the other one is set again in the silence."""
+    """The timer of the other one is set again during the interruption."""
     world.see(*PAIR)
     assert world.reserve().claimed
     assert world.permit().allowed
@@ -186,7 +186,7 @@ def loses_one_of_two_that_are_awaited(world: World) -> None:
 
 
 def goes_on_under_other_owners_while_it_is_half(world: World) -> None:
-    """The end of its grace is handed on in the silence."""
+    """The end of its grace is handed on during the interruption."""
     world.see(*(replace(each, owner="one") for each in PAIR))
     assert world.reserve().claimed
     world.bind(world.permit(), [0])
@@ -200,7 +200,7 @@ def goes_on_under_other_owners_while_it_is_half(world: World) -> None:
     "happens", [loses_one_of_two_that_are_awaited, goes_on_under_other_owners_while_it_is_half]
 )
 def test_an_interruption_is_counted_once(happens: Callable[[World], None]) -> None:
-    """What is due in a gang that came after it is not put off by the same silence again."""
+    """The timers of a gang that came later are not postponed by the same interruption again."""
     world = World(Settings()).start(node("a"))
     happens(world)
     heard(world)

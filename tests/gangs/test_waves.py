@@ -43,7 +43,7 @@ CASES = {
         [*map(first, named("a", 3)), first("a3", False), *map(later, named("b", 3))],
         {"w": (1, 1), "w#2": (3, 4)},
     ),
-    "a whole wave after one that has succeeded": Case(
+    "a complete wave after one that has succeeded": Case(
         [*map(first, named("a")), *map(later, named("b"))], {"w#2": (4, 4)}
     ),
     "some of the wave before were deleted": Case(
@@ -64,7 +64,7 @@ CASES = {
         [*map(first, named("a", 2)), first("a2", False), first("a3", None), *map(later, named("b", 3))],
         {"w": (2, 2), "w#2": (2, 4)},
     ),
-    "an open number: a whole wave": Case(
+    "an open number: a complete wave": Case(
         [*(first(uid, elastic=True) for uid in named("a")), *(later(uid, True) for uid in named("b"))],
         {"w#2": (4, 4)},
     ),
@@ -110,7 +110,7 @@ def test_the_second_wave_is_placed_completely_or_not_at_all(elastic: bool) -> No
 
 
 def test_a_wave_is_bound_in_part_on_its_own() -> None:
-    """That the wave before it ran whole does not make it whole."""
+    """A complete wave before it does not make it complete."""
     world = World().start(node("a", 4))
     world.see(*map(first, named("a", 3)), first("a3", False), *map(later, named("b", 3)))
     world.see(replace(world.pods["a3"], finished=True, succeeded=True), later("b3"))

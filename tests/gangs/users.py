@@ -37,7 +37,7 @@ class Users:
         self._create(choose.of(sorted(GANGS)), choose.of((0, 1)))
 
     def create_all(self, choose: Chooser) -> None:
-        """A whole gang, pod by pod."""
+        """A complete gang, pod by pod."""
         gang = choose.of(sorted(GANGS))
         for _ in range(GANGS[gang][0]):
             self._create(gang, 0)

@@ -51,7 +51,8 @@ class Settings:
     member_s: float = 0.02
     """`plan_s` and `bind_s` are at least this long for each member; `partial_s` grows by as much."""
     settle_s: float = 0.5
-    """How long after its last pod a gang is planned that does not state how many pods will come."""
+    """A gang that states how many members it needs, but not how many will come, is planned this long after
+    its last pod."""
     settle_most_s: float = 3.0
     """The same after its first pod, at the latest."""
     numbers_s: float = 60.0
@@ -67,7 +68,7 @@ class Settings:
     patience_s: float = 2.0
     """How long a decision may last while other gangs wait for the planner; see `planner_share`."""
     pause_max_s: float = 600.0
-    """Longest pause of a gang after the planner was ended while it decided about the gang."""
+    """Longest pause of a gang after a decision about it was ended."""
     ahead: int = 768
     """If this many members are planned and not permitted, no more gangs are planned.
 
@@ -102,9 +103,9 @@ class Settings:
         return min(self.backoff_max_s, self.backoff_s * 2.0 ** min(attempts - 1, 30))
 
     def pause(self, last_s: float, took_s: float) -> float:
-        """Return the pause of a gang after the planner was ended while it decided about the gang.
+        """Return the pause of a gang after a decision about it was ended.
 
-        `last_s`: the pause before. `took_s`: how long the planner had the gang.
+        `last_s`: the pause before. `took_s`: how long the decision took.
         """
         return min(self.pause_max_s, 2 * max(self.backoff_s, last_s, took_s))
 

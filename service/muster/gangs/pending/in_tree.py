@@ -242,9 +242,9 @@ class InTree:
     def _parts(self, role: Role, record: _Record, alone: bool) -> list[Role]:
         """Return the role's members as one role for each answer.
 
-        A role is not split if it has segments, because they consist of consecutive members. If the role has a
-        scope of its own, each part would choose its own domain. So it is not split for different scores. For
-        other differences it is split only if it is `alone` and its scope is the gang's. A role that is not
+        A role is not split if it has segments, because they consist of consecutive members. If it has a scope
+        of its own, each part would choose its own domain, so it is not split for different scores. For other
+        differences it is split only if it is `alone`: its scope then acts as the gang's. A role that is not
         split has its first member's scores.
         """
         answers = list(self._of(role, record))

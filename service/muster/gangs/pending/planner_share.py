@@ -42,7 +42,7 @@ class PlannerShare:
     def began(self, namespace: str, now: float, patience_s: float, ended: int = 0) -> None:
         """Note that the planner began with a gang of this namespace.
 
-        `ended`: how often in a row the planner was ended while it decided about the gang.
+        `ended`: how often in a row a decision about the gang was ended.
         """
         if ended and namespace not in self._no_long_turn:
             patience_s *= 2.0 ** min(ended, 30)

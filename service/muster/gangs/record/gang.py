@@ -144,9 +144,9 @@ class Gang:
     attempts: int = 0
     """Withdrawals in a row."""
     ended: int = 0
-    """How often in a row the planner was stopped while it decided about this gang."""
+    """How often in a row a decision about this gang was ended."""
     pause_s: float = 0.0
-    """Seconds that the gang had to wait after the planner was last stopped."""
+    """Seconds that the gang had to wait after the last of these."""
     overtaken: bool = False
     """Whether the previous answer was dropped because the cluster had changed meanwhile."""
     stale: bool = False

@@ -17,7 +17,7 @@ class Timers:
         self._now = now
         self._heap: list[tuple[float, str, Timer]] = []
         self._set_at: dict[tuple[str, Timer], float] | None = None
-        """(key, timer) → when it was set, for timers set during an interruption; None if there is none."""
+        """(key, timer) → when it was set, since nothing can be seen; None while all watches work."""
 
     def set(self, gang: Gang, when: float, timer: Timer = Timer.PHASE) -> None:
         """Set the gang's timer to expire at `when`."""

@@ -4,7 +4,7 @@ When a gang may have changed, its PodGroup is noted, looked at `status_s` later,
 differs then. So it is written at most once in that time, however many pods came or were bound. If only the
 numbers of a sentence changed, it is written at most every `numbers_s`. Plans that are made and withdrawn
 again before anything is bound show as one phase (Planning). If the object shows another status than was
-written last, it is written again: an older write landed after it, or somebody edited it.
+written last, it is written again: an older write landed after it, or a user edited it.
 """
 
 from __future__ import annotations
