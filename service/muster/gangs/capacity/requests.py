@@ -56,11 +56,11 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     roles = _by_role((*group.bound, *group.unbound), peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     # The planner does not choose which roles come first: until each has its minimum, all must fit.
-    all_waiting = any(group.roles_short(group.bound))
+    all_must_fit = any(group.roles_short(group.bound))
     return Request(
         gang=group.gang,
         roles=tuple(_roles(roles)),
-        min_member=len(group.unbound) if all_waiting else _least(group),
+        min_member=len(group.unbound) if all_must_fit else _least(group),
         required_scope=wishes.required_scope,
         preferred_scopes=wishes.preferred_scopes,
         max_per=wishes.max_per,
