@@ -11,7 +11,7 @@ from tests.files.manifests import REPOSITORY, decisions, node, write
 
 PAGES = sorted(
     page
-    for folder in (".", "docs", "docs/decisions", "examples", "local-cluster", "e2e", "shim")
+    for folder in (".", "docs", "docs/decisions", "examples", "local_cluster", "kind-cluster", "e2e", "shim")
     for page in (REPOSITORY / folder).glob("*.md")
 )
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)")
