@@ -25,6 +25,7 @@ ADDED = 1000
 
 FULL: dict[int, list[Any]] = {
     FieldDescriptor.TYPE_STRING: ["x", "ä", "x" * 300],
+    FieldDescriptor.TYPE_BYTES: [b"\x00\x01", b"\xff" * 300],
     FieldDescriptor.TYPE_BOOL: [True],
     FieldDescriptor.TYPE_UINT32: [1, 127, 128, 2**32 - 1],
     FieldDescriptor.TYPE_UINT64: [1, 2**64 - 1],
