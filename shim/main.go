@@ -1,4 +1,4 @@
-// The shim: kube-scheduler with one more plugin, whose every decision is the service's.
+// Command shim is kube-scheduler with one additional plugin. The service makes all decisions of that plugin.
 package main
 
 import (
@@ -6,8 +6,8 @@ import (
 
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
-	_ "k8s.io/component-base/metrics/prometheus/clientgo" // as kube-scheduler itself does
-	_ "k8s.io/component-base/metrics/prometheus/version"  // as kube-scheduler itself does
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // kube-scheduler imports it too
+	_ "k8s.io/component-base/metrics/prometheus/version"  // kube-scheduler imports it too
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
 	"muster.dev/shim/internal/plugin"

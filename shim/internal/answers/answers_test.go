@@ -1,5 +1,5 @@
-// Package answers holds the answers that the service's tests expect of kube-scheduler's plugins against these
-// plugins themselves.
+// Package answers compares the answers that the service's tests expect of kube-scheduler's plugins with these
+// plugins.
 package answers
 
 import (
@@ -32,12 +32,12 @@ type cluster struct {
 	Pods       []*v1.Pod
 	Namespaces []*v1.Namespace
 	Pod        *v1.Pod
-	// Open has the nodes that each plugin leaves open to the pod.
+	// Open lists the nodes that each plugin leaves open to the pod.
 	Open map[string][]string
 }
 
-// TestAnswers fails where a plugin answers otherwise than the file says. With UPDATE=1 in the environment it
-// writes the answers into the file.
+// TestAnswers fails if a plugin's answer differs from the file. With UPDATE=1 in the environment it writes the
+// answers into the file.
 func TestAnswers(t *testing.T) {
 	metrics.Register()
 	text, err := os.ReadFile(file)

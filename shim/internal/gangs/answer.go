@@ -6,7 +6,8 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// Answer is what Filter and Score said for a whole gang, checked once, so that a hook may index it.
+// Answer holds the responses of Filter and Score for a whole gang. NewAnswer checks it once, so that a hook can index
+// it without further checks.
 type Answer struct {
 	reason     string
 	nodes      []string
@@ -15,10 +16,11 @@ type Answer struct {
 	scores     []uint32
 }
 
-// Refusal keeps the sentence of a refused gang.
+// Refusal returns the answer of a refused gang, which has only a reason.
 func Refusal(reason string) *Answer { return &Answer{reason: reason} }
 
-// NewAnswer checks the indices: a bad one must cost this gang, not the scheduler.
+// NewAnswer checks all indices and returns the answer. A bad index must fail this gang and must not crash the
+// scheduler.
 func NewAnswer(members int, filter *musterv1.FilterResponse, score *musterv1.ScoreResponse) (*Answer, error) {
 	a := &Answer{nodes: filter.Nodes, offsets: filter.Offsets, candidates: filter.Candidates, scores: score.Scores}
 	if len(a.offsets) != members+1 {
@@ -43,14 +45,14 @@ func NewAnswer(members int, filter *musterv1.FilterResponse, score *musterv1.Sco
 	return a, nil
 }
 
-// Planned is the node that member i is meant for.
+// Planned returns the node that the plan gives member i.
 func (a *Answer) Planned(i int) string { return a.nodes[a.candidates[a.offsets[i]]] }
 
-// Candidates counts the nodes that member i may go to.
+// Candidates returns the number of nodes that member i may use.
 func (a *Answer) Candidates(i int) int { return int(a.offsets[i+1] - a.offsets[i]) }
 
-// Scores maps each node that member i may go to, or only the planned one, to its score, at most 100 as the
-// framework demands.
+// Scores maps each candidate node of member i to its score. If only is true, it contains the planned node alone. The
+// framework allows scores up to 100, so higher values are cut to 100.
 func (a *Answer) Scores(i int, only bool) map[string]int64 {
 	first, end := a.offsets[i], a.offsets[i+1]
 	if only {

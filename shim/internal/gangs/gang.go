@@ -1,7 +1,9 @@
-// Package gangs is the shim's memory of verdicts and of what became of them: the state of each
-// gang, events in, instructions out. It makes no call and knows no scheduler, so that PreEnqueue,
-// which runs under the scheduling queue's lock, may ask it; one mutex guards all, and is never held
-// while an instruction is carried out.
+// Package gangs is the state machine of the shim: it stores verdicts and the state of each gang. Events go in,
+// instructions come out.
+//
+// The package makes no calls and does not depend on the scheduler. PreEnqueue runs under the lock of the scheduling
+// queue and may therefore call it. One mutex guards all state. It is never held while the caller carries out an
+// instruction.
 package gangs
 
 import (
@@ -13,53 +15,55 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// Phase is how far the verdict has come.
+// Phase is the state of a verdict, from its arrival to its end.
 type Phase int
 
 const (
-	// Pending: the verdict is known, Filter and Score are not answered yet. Members are gated.
+	// Pending means that the verdict has arrived, but Filter and Score have not been answered. Members are gated.
 	Pending Phase = iota
-	// Open: the answers are there. Members go through PreEnqueue; a refused gang's only once.
+	// Open means that the answers have arrived. PreEnqueue lets the members through; members of a refused gang only
+	// once.
 	Open
-	// Permitted: the service allowed it and the waiters were let go. Nothing is bound yet.
+	// Permitted means that the service allowed the gang and the waiting members were released. No member is bound
+	// yet.
 	Permitted
-	// Committed: all members of the quorum stand at Bind. From here on each binds by itself.
+	// Committed means that all members of the quorum have reached Bind. From here on, each member binds on its own.
 	Committed
-	// Closed: this verdict is void. Members are gated until the next one.
+	// Closed means that this verdict is void. Members are gated until the next verdict.
 	Closed
 )
 
-// ErrClosed says that the gang's verdict is void, or closed to members not yet allowed.
+// ErrClosed means that the verdict is void, or that it admits no further members.
 var ErrClosed = errors.New("the gang's verdict is no longer valid")
 
-// Gang is one verdict for one gang: a new generation is a new Gang. Scheduling cycles hold on to
-// the Gang that they began with, so that a late hook of an old cycle touches no newer plan.
+// Gang is one verdict for one gang. A new generation is a new Gang. A scheduling cycle keeps the Gang with which it
+// began, so that a late hook of an old cycle cannot change a newer plan.
 type Gang struct {
 	Plan      *musterv1.PlanRef
 	Namespace string
 	Names     []string
 	UIDs      []types.UID
-	// Refused: members are let through to fail with the reason, never to be placed.
+	// Refused means that the members are let through only to fail with the reason. They are never placed.
 	Refused bool
 
-	store    *Store // its mutex guards everything below
-	required int
-	phase    Phase
-	why      string // why it is closed
-	barred   bool   // withdrawn or lost after Permit: closed to members not yet allowed
-	known    bool   // the service voided it: it need not hear of members that send no Binding
-	answer   *Answer
-	since    time.Time // where it stands in the scheduling queue
-	claimed  bool      // the service has been asked
-	claims   int       // that the service has not answered
-	wide     bool      // a planned node has refused its member: all candidates are open
-	asked    bool      // for Permit: no member may land elsewhere any more
-	members  []member
-	quorum   []int // members that were waiting when Permit allowed
-	values   [][]string
-	keys     []string
-	sendBy   time.Time // no Binding is sent later: the service may give the GPUs to others then
-	progress int
+	store     *Store // its mutex guards all fields below
+	required  int
+	phase     Phase
+	why       string // why the verdict is void
+	barred    bool   // withdrawn, or session lost, after Permit: members not yet allowed are gated
+	voidKnown bool   // the service knows that the verdict is void: members that send no Binding need no report
+	answer    *Answer
+	since     time.Time // sort time in the scheduling queue
+	claimed   bool      // Reserve has been called at least once
+	claims    int       // Reserve calls without an answer
+	wide      bool      // a planned node refused its member, so members may use all their candidates
+	asked     bool      // Permit has been called: members may use only their planned nodes
+	members   []member
+	quorum    []int // members that were waiting when the service allowed the gang
+	values    [][]string
+	keys      []string
+	sendBy    time.Time // no Binding is sent later, because the service may then give the GPUs to other pods
+	progress  int
 
 	committed chan struct{}
 	closed    chan struct{}
@@ -69,61 +73,63 @@ type memberState int
 
 const (
 	idle     memberState = iota
-	reserved             // past our Reserve
-	waiting              // held in Permit
-	allowed              // Permit let it go
-	atBind               // past WaitOnPermit and PreBind, at the commit barrier
+	reserved             // our Reserve plugin has run
+	waiting              // waits in Permit
+	allowed              // released by Permit
+	atBind               // has passed WaitOnPermit and PreBind, and waits at the commit barrier
 	bound
-	failed // gated until another verdict names it
+	failed // gated until another verdict contains it
 )
 
 type member struct {
 	state memberState
-	seen  bool // PreFilter or PostFilter has met the pod under this verdict
-	wide  bool // it has been offered all its candidates
-	again bool // its planned node has refused it: it is on its way to the others
+	seen  bool // PreFilter or PostFilter has run for the pod under this verdict
+	wide  bool // PreFilter has offered all candidates
+	again bool // the planned node refused it, and it is being scheduled again for the other candidates
 	node  string
-	rv    string // the resourceVersion that its Binding demands: the pod's at Permit, or what Renew says
+	rv    string // resourceVersion in its Binding: the pod's at Permit, or a later one set by Renew
 }
 
-// Instructions are what the caller must do, without any lock of ours, after an event.
+// Instructions are what the caller must do after an event. The caller must not hold the store's lock.
 type Instructions struct {
-	// Closed gangs: drop their nominations and release those of their members that wait.
+	// Closed lists gangs whose verdict became void. The caller removes their nominations and releases their waiting
+	// members.
 	Closed []*Gang
-	// Reports for the service.
+	// Reports are sent to the service.
 	Reports []*musterv1.UnreserveRequest
 }
 
-// Closed is closed when the verdict is void.
+// Closed returns a channel that is closed when the verdict becomes void.
 func (g *Gang) Closed() <-chan struct{} { return g.closed }
 
-// Committed is closed when all members of the quorum stand at Bind.
+// Committed returns a channel that is closed when all members of the quorum have reached Bind.
 func (g *Gang) Committed() <-chan struct{} { return g.committed }
 
-// Phase is the present one.
+// Phase returns the current phase.
 func (g *Gang) Phase() Phase {
 	defer g.lock()()
 	return g.phase
 }
 
-// Why says why the gang is closed.
+// Why returns the reason why the verdict is void.
 func (g *Gang) Why() string {
 	defer g.lock()()
 	return g.why
 }
 
-// Open stores the answers: from now on PreEnqueue lets the members through, and they stand in the
-// scheduling queue where a pod of that time does, or of the time when the gang failed last. False if the verdict was voided meanwhile.
+// Open stores the answers. From now on, PreEnqueue lets the members through. Their place in the scheduling queue is
+// that of a pod created at since, or at the gang's last failure if that is later. Open returns false if the verdict
+// is no longer pending.
 func (g *Gang) Open(answer *Answer, since time.Time) bool {
 	defer g.lock()()
 	if g.phase != Pending {
 		return false
 	}
-	g.answer, g.phase, g.since = answer, Open, g.store.turns.since(g, since)
+	g.answer, g.phase, g.since = answer, Open, g.store.places.since(g, since)
 	return true
 }
 
-// Unseen lists the members that no cycle has met yet: those to activate again.
+// Unseen returns the members for which no cycle has run yet. The caller activates them again.
 func (g *Gang) Unseen() []int {
 	defer g.lock()()
 	var unseen []int
@@ -135,8 +141,8 @@ func (g *Gang) Unseen() []int {
 	return unseen
 }
 
-// Waiting lists the members held in Permit. One that was let go may not have been in the waiting map yet: it
-// counts until it stands at Bind.
+// Waiting returns the members that wait in Permit. A released member may not have been in the waiting map yet. So it
+// counts as waiting until it reaches Bind.
 func (g *Gang) Waiting() []types.UID {
 	defer g.lock()()
 	var uids []types.UID
@@ -148,13 +154,14 @@ func (g *Gang) Waiting() []types.UID {
 	return uids
 }
 
-// Progress counts what moved: a gang whose count stands still has stalled.
+// Progress returns a counter that grows with each step of a member. The gang has stalled if the counter does not
+// grow.
 func (g *Gang) Progress() int {
 	defer g.lock()()
 	return g.progress
 }
 
-// Settled is true when nothing more will come that a deadline must watch.
+// Settled returns true if no further event is expected that needs a deadline.
 func (g *Gang) Settled() bool {
 	defer g.lock()()
 	if g.phase == Closed {
@@ -176,18 +183,18 @@ func (g *Gang) lock() (unlock func()) {
 	return g.store.mu.Unlock
 }
 
-// close voids the verdict because a member failed; the lock is held. What it returns is empty if it was void
-// before.
+// close makes the verdict void because a member failed, and records the failure for the queue order. The result is
+// empty if the verdict was void before. The caller holds the lock.
 func (g *Gang) close(why string) Instructions {
 	if g.phase != Closed {
-		g.store.turns.fail(g, time.Now())
+		g.store.places.fail(g, time.Now())
 	}
 	return g.end(why)
 }
 
-// end voids the verdict, whatever the reason; the lock is held. Past Permit the service waits for each member.
-// Those that have no cycle, and so no Unreserve, are reported here. Before Permit the report of one member ends
-// the plan for all.
+// end makes the verdict void for any reason. The caller holds the lock. After Permit the service waits for each
+// member. So end reports members without a cycle, for which no Unreserve runs. Before Permit no such report is
+// needed: the report of one member ends the whole plan.
 func (g *Gang) end(why string) Instructions {
 	if g.phase == Closed {
 		return Instructions{}
@@ -204,9 +211,10 @@ func (g *Gang) end(why string) Instructions {
 	return do
 }
 
-// void ends what the service no longer stands by; the lock is held. Members past Permit go on.
+// void ends a verdict that the service has withdrawn or replaced, or whose session is lost. Members that were allowed
+// continue to bind. The caller holds the lock.
 func (g *Gang) void(why string) Instructions {
-	g.known = true
+	g.voidKnown = true
 	if g.phase == Permitted || g.phase == Committed {
 		g.barred = true
 		return Instructions{}
@@ -214,7 +222,7 @@ func (g *Gang) void(why string) Instructions {
 	return g.end(why)
 }
 
-// report tells the service what became of member i.
+// report returns the Unreserve request for member i.
 func (g *Gang) report(i int, node string, fate musterv1.BindingFate, plugin, message string) *musterv1.UnreserveRequest {
 	return &musterv1.UnreserveRequest{
 		Plan: g.Plan, Member: uint32(i), Node: node, Fate: fate, Plugin: plugin, Message: message,

@@ -54,7 +54,7 @@ func TestPermitIsAskedOnceWhenAllAreHereAndClaimed(t *testing.T) {
 	if a, _ := s.Admit("u2"); len(a.Scores) != 1 || a.Scores["n2"] != 100 {
 		t.Errorf("late: %v", a.Scores)
 	}
-	arrive(t, s, g, 2, Wait) // until the answer is there
+	arrive(t, s, g, 2, Wait) // until the answer has arrived
 	if release := permit(t, g); len(release) != 3 {
 		t.Errorf("released %v", release)
 	}
@@ -69,14 +69,14 @@ func TestCommitBarrier(t *testing.T) {
 	if release := permit(t, g); len(release) != 2 {
 		t.Fatalf("released %v", release)
 	}
-	arrive(t, s, g, 2, Pass) // not required: it must not hold the others up
+	arrive(t, s, g, 2, Pass) // not required: it must not delay the others
 	if got := len(s.InFlight()); got != 3 {
 		t.Errorf("%d in flight, want 3", got)
 	}
-	if last, err := g.Stand(0); err != nil || last || g.Phase() != Permitted {
+	if last, err := g.ReachBind(0); err != nil || last || g.Phase() != Permitted {
 		t.Fatalf("after the first: %v, phase %v", err, g.Phase())
 	}
-	if last, err := g.Stand(1); err != nil || !last || g.Phase() != Committed {
+	if last, err := g.ReachBind(1); err != nil || !last || g.Phase() != Committed {
 		t.Fatalf("after the last: %v, phase %v", err, g.Phase())
 	}
 	if do := g.Abort("late"); len(do.Closed) != 0 {
@@ -101,8 +101,9 @@ func TestCommitBarrier(t *testing.T) {
 	}
 }
 
-// A gang has its planned nodes alone until one refuses its member, then all candidates, each member once. Permit
-// is not asked while one is on its way to them; afterwards there is the planned node alone again.
+// Members may use only their planned nodes until one of these refuses its member. Then each member may use all its
+// candidates, once. Permit is not called while a member is being scheduled again for them. After the call, members
+// may use only their planned nodes again.
 func TestOtherCandidatesComeAfterThePlannedNode(t *testing.T) {
 	s := NewStore()
 	g := planned(t, s, 1, 3, 1)
@@ -121,7 +122,7 @@ func TestOtherCandidatesComeAfterThePlannedNode(t *testing.T) {
 	if unseen := g.Unseen(); !slices.Equal(unseen, []int{0, 2}) {
 		t.Errorf("to activate: %v", unseen)
 	}
-	arrive(t, s, g, 1, Wait) // all that are required, but 0 is on its way
+	arrive(t, s, g, 1, Wait) // all required members have arrived, but 0 is being scheduled again
 	offered(2, 2)
 	if g.Widen(2) {
 		t.Error("2 has had them all")
@@ -140,14 +141,14 @@ func TestOneFailureBeforeTheCommitEndsAll(t *testing.T) {
 	arrive(t, s, g, 0, Wait)
 	arrive(t, s, g, 1, Ask)
 	permit(t, g)
-	if _, err := g.Stand(0); err != nil {
+	if _, err := g.ReachBind(0); err != nil {
 		t.Fatal(err)
 	}
 	do := g.Fail(1, "n1", neverSent, "", "preempted") // its Allow came too late
 	if len(do.Closed) != 1 || g.Phase() != Closed {
 		t.Fatalf("not closed: %+v", do)
 	}
-	if _, err := g.Stand(1); !errors.Is(err, ErrClosed) {
+	if _, err := g.ReachBind(1); !errors.Is(err, ErrClosed) {
 		t.Errorf("Stand = %v", err)
 	}
 	if g.Fail(0, "n0", neverSent, "", "closed"); len(s.InFlight()) != 0 {
@@ -158,7 +159,8 @@ func TestOneFailureBeforeTheCommitEndsAll(t *testing.T) {
 	}
 }
 
-// The service waits for each member of a permitted gang. One that has not come has no cycle that would report it.
+// The service waits for each member of a permitted gang. A member that has not arrived has no cycle that would report
+// it.
 func TestAGangThatClosesPastPermitReportsMembersThatHaveNotCome(t *testing.T) {
 	for name, end := range map[string]func(*Gang) Instructions{
 		"a member fails": func(g *Gang) Instructions { return g.Fail(1, "n1", neverSent, "", "preempted") },
@@ -208,7 +210,7 @@ func TestPastPermitNothingIsTakenBack(t *testing.T) {
 				t.Errorf("Arrive = %v", err)
 			}
 			for i := range 2 {
-				if _, err := g.Stand(i); err != nil {
+				if _, err := g.ReachBind(i); err != nil {
 					t.Error(err)
 				}
 			}
@@ -232,8 +234,8 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// The watchdog gives a late member back just after PreFilter has met it: its place is the service's again, so
-// that cycle may not go on to Bind.
+// The watchdog fails a late member just after PreFilter has seen it. The service may then use its node again, so the
+// cycle must not continue to Bind.
 func TestAMemberThatWasGivenBackReservesNoMore(t *testing.T) {
 	s := NewStore()
 	g := planned(t, s, 1, 3, 2)
@@ -252,7 +254,7 @@ func TestAMemberThatWasGivenBackReservesNoMore(t *testing.T) {
 	}
 }
 
-// Once Permit is asked, one that was not waiting for it is not missed.
+// After Permit is called, the gang does not need members that were not waiting for it.
 func TestALateOneThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
 	s := NewStore()
 	g := planned(t, s, 1, 3, 2)
@@ -268,7 +270,7 @@ func TestALateOneThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
 	}
 }
 
-// One that waits is: the service may have been asked for it.
+// The gang needs a member that was waiting, because the service may have counted it in its answer.
 func TestAWaiterThatFailsDuringTheQuestionEndsTheGang(t *testing.T) {
 	s := NewStore()
 	g := planned(t, s, 1, 3, 2)
@@ -282,7 +284,7 @@ func TestAWaiterThatFailsDuringTheQuestionEndsTheGang(t *testing.T) {
 	}
 }
 
-// Closed after Permit: those let go may not have been in the waiting map yet.
+// When a gang is closed after Permit, released members may not have been in the waiting map yet.
 func TestTheAllowedOfAClosedGangAreReleased(t *testing.T) {
 	s := NewStore()
 	g := planned(t, s, 1, 2, 2)

@@ -4,19 +4,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// InFlight is a member past Permit whose Binding has no answer yet. It outlives the session.
+// InFlight is an allowed member whose Binding has no answer yet. It outlives the session.
 type InFlight struct {
 	Namespace, Name string
 	UID             types.UID
 	Node            string
 	Annotations     map[string]string
-	// Version is the resourceVersion that the Binding demands.
+	// Version is the resourceVersion in the Binding.
 	Version string
-	// Unknown: the Binding was sent and its answer never came. It may land until the pod changes.
+	// Unknown means that the Binding was sent, but no answer arrived. It may still take effect until the pod changes.
 	Unknown bool
 }
 
-// InFlight lists them for the next Watch.
+// InFlight returns all Bindings without an answer, for the next Watch.
 func (s *Store) InFlight() []InFlight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,8 +27,8 @@ func (s *Store) InFlight() []InFlight {
 	return flights
 }
 
-// Settle forgets a Binding of unknown fate that the cluster has answered meanwhile: the pod is
-// bound, gone, or changed, so that the resourceVersion in a late Binding is refused.
+// Settle removes a Binding of unknown fate after the cluster has shown its result. The pod is bound, deleted or
+// changed. If it changed, the API server refuses a late Binding because of its old resourceVersion.
 func (s *Store) Settle(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

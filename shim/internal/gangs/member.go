@@ -12,8 +12,9 @@ import (
 
 var errElsewhere = errors.New("not on the planned node, though Permit was asked for the gang as it stood")
 
-// Reserve records that member i holds the node. True: the service must claim it, for the first member of the
-// gang and for each that lands on another node than the planned one. Permit is not asked before it has.
+// Reserve records that member i has reserved the node. It returns true if the caller must call the service's Reserve.
+// That is so for the first member of the gang, and for each member that did not get its planned node. Permit is not
+// called before the service has answered.
 func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 	defer g.lock()()
 	if err := g.admits(i); err != nil {
@@ -32,8 +33,9 @@ func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 	return claim, nil
 }
 
-// Widen opens all candidates to the gang, since member i's planned node has refused it: i is to be activated
-// once more. False: there are none for it, or it has had them, or it is too late.
+// Widen allows all candidates to the gang, because member i's planned node refused it. It returns true if the pod
+// must be activated again. It returns false if the member has no other candidates, has tried them already, or Permit
+// has been called.
 func (g *Gang) Widen(i int) bool {
 	defer g.lock()()
 	m := &g.members[i]
@@ -44,26 +46,26 @@ func (g *Gang) Widen(i int) bool {
 	return true
 }
 
-// Claimed records that the service has claimed what Reserve asked for. True: Permit is to be asked now.
+// Claimed records that the service has accepted a Reserve call. It returns true if the caller must call Permit now.
 func (g *Gang) Claimed() (ask bool) {
 	defer g.lock()()
 	g.claims--
 	return g.complete()
 }
 
-// Arrival is Permit's answer to one member.
+// Arrival is the result of Arrive: what Permit does for one member.
 type Arrival int
 
 const (
-	// Wait for the others.
+	// Wait means that the member waits for the others.
 	Wait Arrival = iota
-	// Ask the service, and wait: the last required member is here.
+	// Ask means that the last required member has arrived. The caller calls the service, and the member waits.
 	Ask
-	// Pass: the gang was allowed before.
+	// Pass means that the gang has been allowed already, so the member does not wait.
 	Pass
 )
 
-// Arrive records that member i stands at Permit; version is its pod's resourceVersion now.
+// Arrive records that member i has reached Permit. version is the current resourceVersion of its pod.
 func (g *Gang) Arrive(i int, version string) (Arrival, error) {
 	defer g.lock()()
 	if err := g.admits(i); err != nil {
@@ -81,8 +83,9 @@ func (g *Gang) Arrive(i int, version string) (Arrival, error) {
 	return Wait, nil
 }
 
-// complete is true once, when all that are required wait and their nodes are claimed, and none is on its way to
-// another node, which it could not have any more. The lock is held.
+// complete returns true once: when all required members wait and all Reserve calls are answered. It returns false
+// while a member is being scheduled again for another candidate, because that is impossible after Permit has been
+// called. The caller holds the lock.
 func (g *Gang) complete() bool {
 	if g.phase != Open || g.asked || g.claims > 0 {
 		return false
@@ -100,9 +103,9 @@ func (g *Gang) complete() bool {
 	return g.asked
 }
 
-// Allow stores what each Binding must carry and returns who waits. The versions, one a member, are
-// those of now: a Binding that comes late, after its pod has changed, is refused. One whose answer is
-// awaited can be renewed. No Binding is to be sent after sendBy.
+// Allow stores the annotations of each Binding and returns the waiting members. versions has the current
+// resourceVersion of each member. The API server refuses a late Binding of a pod that has changed since. Renew can
+// replace the version while the Binding is in flight. No Binding may be sent after sendBy.
 func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string, sendBy time.Time) ([]types.UID, error) {
 	defer g.lock()()
 	if g.phase != Open {
@@ -129,8 +132,8 @@ func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string, sendBy 
 	return release, nil
 }
 
-// allow notes member i as one that may bind: from here until its Binding is answered its GPUs are
-// taken, whatever becomes of the service. The lock is held.
+// allow marks member i as allowed to bind. Its GPUs count as taken until its Binding is answered, even if the service
+// restarts. The caller holds the lock.
 func (g *Gang) allow(i int, version string) {
 	m := &g.members[i]
 	m.state, m.rv = allowed, version
@@ -140,19 +143,19 @@ func (g *Gang) allow(i int, version string) {
 	}
 }
 
-// SendBy is when the last Binding may be sent.
+// SendBy returns the time after which no Binding may be sent.
 func (g *Gang) SendBy() time.Time {
 	defer g.lock()()
 	return g.sendBy
 }
 
-// Binding is what member i's Binding must carry beside its node: annotations and precondition.
+// Binding returns the annotations and the resourceVersion that member i's Binding must carry.
 func (g *Gang) Binding(i int) (annotations map[string]string, version string) {
 	defer g.lock()()
 	return g.annotations(i), g.members[i].rv
 }
 
-// Renew notes the version that member i's Binding demands now, its pod having changed since Permit.
+// Renew replaces the resourceVersion in member i's Binding, because its pod has changed since Permit.
 func (g *Gang) Renew(i int, version string) {
 	defer g.lock()()
 	g.members[i].rv = version
@@ -161,9 +164,10 @@ func (g *Gang) Renew(i int, version string) {
 	}
 }
 
-// Stand records that member i has come to Bind, past WaitOnPermit and PreBind. When the last of the
-// quorum has, the gang is committed, true for that one: this and Closed exclude each other.
-func (g *Gang) Stand(i int) (committed bool, err error) {
+// ReachBind records that member i has reached Bind, after WaitOnPermit and PreBind. When the last member of the
+// quorum has reached Bind, the gang is committed, and ReachBind returns true. A committed gang is never closed, and a
+// closed gang is never committed.
+func (g *Gang) ReachBind(i int) (committed bool, err error) {
 	defer g.lock()()
 	if g.phase == Closed {
 		return false, ErrClosed
@@ -185,12 +189,12 @@ func (g *Gang) Stand(i int) (committed bool, err error) {
 	return true, nil
 }
 
-// Bound records the API server's yes.
+// Bound records that the API server accepted member i's Binding.
 func (g *Gang) Bound(i int) {
 	defer g.lock()()
 	g.members[i].state = bound
 	delete(g.store.inFlight, g.UIDs[i])
-	g.store.turns.leave(g.UIDs[i])
+	g.store.places.leave(g.UIDs[i])
 	for at := range g.members {
 		if g.members[at].state != bound {
 			return
@@ -199,8 +203,8 @@ func (g *Gang) Bound(i int) {
 	g.store.drop(g)
 }
 
-// Fail records that member i will not go where it was planned. Before the commit that is the end of
-// the plan for all, unless the member was not there when Permit was asked: the quorum stands without it.
+// Fail records that member i will not get its node. Before the commit this ends the plan for all members. The
+// exception is a member that was not waiting when Permit was called: the quorum does not need it.
 func (g *Gang) Fail(i int, node string, fate musterv1.BindingFate, plugin, message string) Instructions {
 	defer g.lock()()
 	if g.members[i].state == failed || g.members[i].state == bound {
@@ -216,16 +220,16 @@ func (g *Gang) Fail(i int, node string, fate musterv1.BindingFate, plugin, messa
 		}
 	}
 	var do Instructions
-	if g.misses(i, before) {
+	if g.needs(i, before) {
 		do = g.close(fmt.Sprintf("member %s/%s failed: %s", g.Namespace, g.Names[i], message))
 	}
-	if !g.known || before >= allowed {
+	if !g.voidKnown || before >= allowed {
 		do.Reports = append(do.Reports, g.report(i, node, fate, plugin, message))
 	}
 	return do
 }
 
-// Abort ends what is not committed, for a reason that no single member has.
+// Abort closes a gang that is not committed, for a reason that concerns no single member.
 func (g *Gang) Abort(why string) Instructions {
 	defer g.lock()()
 	if g.phase == Committed {
@@ -234,14 +238,14 @@ func (g *Gang) Abort(why string) Instructions {
 	return g.close(why)
 }
 
-// Stale ends a gang that the service has given another generation: it need not hear of it.
+// Stale closes a gang for which the service has a newer generation. So the service needs no report.
 func (g *Gang) Stale() Instructions {
 	defer g.lock()()
 	return g.void("the service has a newer plan")
 }
 
-// Stall ends the wait for members that did not come. Before Permit the whole plan falls; after it
-// only those members do. They have no cycle that would report them: it is done here.
+// Stall stops waiting for members that have not arrived. Before Permit it closes the whole plan; afterwards only
+// those members fail. They have no scheduling cycle that would report them, so Stall returns the reports.
 func (g *Gang) Stall(why string) Instructions {
 	defer g.lock()()
 	if g.phase == Closed {
@@ -257,17 +261,17 @@ func (g *Gang) Stall(why string) Instructions {
 			continue
 		}
 		g.members[i].state = failed
-		if !g.known {
+		if !g.voidKnown {
 			do.Reports = append(do.Reports, g.report(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", why))
 		}
 		if !late {
-			break // one report tells it
+			break // one report ends the whole plan
 		}
 	}
 	return do
 }
 
-// admits: a member that was given back while its cycle ran (Stall) has no place any more.
+// admits returns ErrClosed if member i cannot continue. Stall may have failed the member while its cycle was running.
 func (g *Gang) admits(i int) error {
 	if g.phase == Closed || g.barred || g.members[i].state == failed {
 		return ErrClosed
@@ -275,8 +279,8 @@ func (g *Gang) admits(i int) error {
 	return nil
 }
 
-// misses says whether the gang can't go on without member i, which was in this state when it failed.
-func (g *Gang) misses(i int, before memberState) bool {
+// needs returns whether the gang cannot continue without member i. before is the member's state when it failed.
+func (g *Gang) needs(i int, before memberState) bool {
 	switch {
 	case g.phase == Committed:
 		return false

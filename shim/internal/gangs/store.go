@@ -10,15 +10,15 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// Store holds the verdicts of one process: kept by gang, looked up by pod UID. A name may come
-// again, a UID never does.
+// Store holds the verdicts of one process, by gang and by pod UID. It uses UIDs because a pod's name may be used
+// again, but its UID never is.
 type Store struct {
 	mu       sync.Mutex
 	epoch    uint64 // 0: no session
 	gangs    map[string]*Gang
 	byUID    map[types.UID]slot
 	inFlight map[types.UID]*InFlight
-	turns    turns
+	places   places
 }
 
 type slot struct {
@@ -26,31 +26,31 @@ type slot struct {
 	index int
 }
 
-// NewStore is empty: everything that concerns us is gated until the service speaks.
+// NewStore returns an empty store. All pods of gangs are gated until the service sends a verdict.
 func NewStore() *Store {
 	return &Store{
 		gangs:    map[string]*Gang{},
 		byUID:    map[types.UID]slot{},
 		inFlight: map[types.UID]*InFlight{},
-		turns:    newTurns(),
+		places:   newPlaces(),
 	}
 }
 
-// Begin opens a session. Verdicts that come belong to its epoch.
+// Begin opens a session. Verdicts that arrive later belong to its epoch.
 func (s *Store) Begin(epoch uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch = epoch
 }
 
-// Epoch is the present session's, 0 without one.
+// Epoch returns the epoch of the current session, or 0 without a session.
 func (s *Store) Epoch() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.epoch
 }
 
-// Lost ends the session: every verdict goes, save that members past Permit bind on.
+// Lost ends the session and makes every verdict void. Members that were allowed continue to bind.
 func (s *Store) Lost() Instructions {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +64,8 @@ func (s *Store) Lost() Instructions {
 	return do
 }
 
-// Apply takes a verdict in. It returns the gang to ask about and to activate, or nil. A refusal may come
-// again in its generation, with members that joined the gang since.
+// Apply stores a verdict. It returns the gang for which Filter must be called and whose members must be activated, or
+// nil. The service may repeat a refusal in the same generation, with members that have joined the gang since.
 func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
 		}
 		s.drop(old)
 		if old.phase == Open {
-			s.turns.fail(old, time.Now())
+			s.places.fail(old, time.Now())
 		}
 		return nil, old.void("withdrawn: " + verdict.Reason), nil
 	}
@@ -86,7 +86,7 @@ func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
 	g := newGang(s, s.epoch, verdict)
 	if old != nil && old.phase != Closed && old.Refused == g.Refused && old.Plan.Generation == g.Plan.Generation {
 		if !g.Refused || !s.joined(old, g) {
-			return nil, Instructions{}, nil // sent again: once per generation
+			return nil, Instructions{}, nil // a repeated verdict of the same generation
 		}
 	}
 	var do Instructions
@@ -116,14 +116,14 @@ func check(v *musterv1.Verdict) error {
 	return nil
 }
 
-// Through says whether this pod of ours may go to the active queue now.
+// Through returns whether this gang pod may enter the active queue now.
 func (s *Store) Through(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.through(uid)
 }
 
-// through is Through; the lock is held.
+// through does the same as Through. The caller holds the lock.
 func (s *Store) through(uid types.UID) bool {
 	at, found := s.byUID[uid]
 	if !found {
@@ -134,15 +134,15 @@ func (s *Store) through(uid types.UID) bool {
 	case g.phase == Pending || g.phase == Closed || g.barred:
 		return false
 	case g.Refused:
-		// Seen in PreFilter, not in PreEnqueue: another PreEnqueue plugin may hold it after us.
+		// Use seen, which PreFilter sets: after our PreEnqueue another PreEnqueue plugin may still hold the pod.
 		return !m.seen
 	default:
 		return m.state != failed
 	}
 }
 
-// joined: the refusal in g names members that the same one in old did not. Those that have failed with
-// it already are not let through again. The lock is held.
+// joined returns whether the refusal in g contains members that old did not contain. Members that already failed with
+// the refusal are not let through again. The caller holds the lock.
 func (s *Store) joined(old, g *Gang) bool {
 	added := false
 	for i, uid := range g.UIDs {
@@ -155,7 +155,7 @@ func (s *Store) joined(old, g *Gang) bool {
 	return added
 }
 
-// Admission is what PreFilter needs to know of a pod.
+// Admission is what PreFilter needs to know about a pod.
 type Admission struct {
 	Gang   *Gang
 	Member int
@@ -165,11 +165,11 @@ type Admission struct {
 	Scores  map[string]int64
 }
 
-// Admit answers PreFilter and marks the member as seen. False: no verdict lets this pod pass now;
-// it was popped out of the back-off queue, where PreEnqueue is not asked (scheduling_queue.go,
-// moveToActiveQ), or the verdict went while it was queued.
+// Admit returns the admission of a pod for PreFilter and marks the member as seen. It returns false if no verdict
+// admits this pod now. That happens in two cases. The pod came out of the back-off queue, where PreEnqueue is not
+// called (scheduling_queue.go, moveToActiveQ). Or the verdict became void while the pod was queued.
 func (s *Store) Admit(uid types.UID) (Admission, bool) {
-	at, answer, only := s.meet(uid)
+	at, answer, only := s.markSeen(uid)
 	if answer == nil {
 		return Admission{}, false
 	}
@@ -178,15 +178,15 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 		a.Reason = answer.reason
 		return a, true
 	}
-	// An answer never changes: what takes time is done without the lock that PreEnqueue needs.
+	// An answer never changes. So build the result without the lock that PreEnqueue needs.
 	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index, only)
 	return a, true
 }
 
-// meet marks a member as seen. Only its planned node is open to it until one of the gang's has refused: each
-// further one costs the cycle another look at all that is nominated there. And again after Permit was asked.
-// A member that comes back by itself is no progress.
-func (s *Store) meet(uid types.UID) (at slot, answer *Answer, only bool) {
+// markSeen marks a member as seen and returns its answer. If only is true, the member may use only its planned node:
+// no planned node has refused a member yet, or Permit has been called. Each further node costs the cycle another
+// check of all pods nominated there. A member that comes again does not count as progress.
+func (s *Store) markSeen(uid types.UID) (at slot, answer *Answer, only bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, found := s.byUID[uid]
@@ -204,11 +204,11 @@ func (s *Store) meet(uid types.UID) (at slot, answer *Answer, only bool) {
 	return at, g.answer, !m.wide
 }
 
-// Forget drops a deleted pod, and its gang with the last one.
+// Forget removes a deleted pod. It removes the gang with its last pod.
 func (s *Store) Forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.turns.depart(uid, time.Now())
+	s.places.depart(uid, time.Now())
 	at, found := s.byUID[uid]
 	if !found {
 		return
@@ -224,7 +224,8 @@ func (s *Store) Forget(uid types.UID) {
 	}
 }
 
-// drop removes a gang from the indices; cycles that hold it go on with it. The lock is held.
+// drop removes a gang from the indices. Running cycles that hold the gang continue to use it. The caller holds the
+// lock.
 func (s *Store) drop(g *Gang) {
 	delete(s.gangs, g.Plan.Gang)
 	for _, uid := range g.UIDs {

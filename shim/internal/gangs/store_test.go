@@ -25,7 +25,7 @@ func verdict(outcome musterv1.Outcome, generation uint64, members, required int)
 	return v
 }
 
-// answer puts member i on node n<i>, or else on the spare.
+// answer plans member i for node n<i>, with one spare node as the other candidate.
 func answer(members int) *Answer {
 	filter, score := &musterv1.FilterResponse{Nodes: []string{"spare"}, Offsets: []uint32{0}}, &musterv1.ScoreResponse{}
 	for i := range members {
@@ -203,7 +203,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestRace is for -race: hooks, verdicts and a lost session at once.
+// TestRace is meant for -race: it runs hooks, verdicts and a lost session concurrently.
 func TestRace(t *testing.T) {
 	s := NewStore()
 	var all sync.WaitGroup
@@ -228,7 +228,7 @@ func TestRace(t *testing.T) {
 						_, _ = g.Allow(&musterv1.PermitResponse{}, make([]string, 2), time.Now().Add(time.Minute))
 					}
 				}
-				_, _ = g.Stand(0)
+				_, _ = g.ReachBind(0)
 				g.Fail(1, "n1", neverSent, "", "")
 				s.InFlight()
 			}

@@ -19,15 +19,15 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// work is an answer that is being made, in slices.
+// work is an answer that is computed in slices.
 type work struct {
 	why   why
-	next  func() (struct{}, bool) // goes on for a slice; false when all is done
+	next  func() (struct{}, bool) // runs one slice; false when the answer is done
 	stop  func()
-	began time.Time // the slice
+	began time.Time // start of the current slice
 }
 
-// slice works on a question for a moment.
+// slice works on a question for one slice of time.
 func (a *Asker) slice(ctx context.Context, q *question, because why) {
 	began := time.Now()
 	a.turns.take(q, because)
@@ -51,7 +51,7 @@ func (a *Asker) slice(ctx context.Context, q *question, because why) {
 	a.tidy()
 }
 
-// begin makes the work; it runs in slices, on Run's goroutine in effect.
+// begin starts the work on a question. The work runs in slices, effectively on Run's goroutine.
 func (a *Asker) begin(ctx context.Context, q *question, because why) *work {
 	w := &work{why: because}
 	w.next, w.stop = iter.Pull(func(yield func(struct{}) bool) {
@@ -67,7 +67,7 @@ func (a *Asker) begin(ctx context.Context, q *question, because why) *work {
 	return w
 }
 
-// tidy ends work on questions that are gone or replaced.
+// tidy stops work on questions that were dropped or replaced.
 func (a *Asker) tidy() {
 	for q, w := range a.works {
 		if !a.open(q) {
@@ -90,7 +90,8 @@ func (a *Asker) open(q *question) bool {
 	return a.questions[q.asked.Gang] == q
 }
 
-// answer answers one question. `pause` lets others have their turn, and says whether to go on.
+// answer answers one question. It calls pause regularly, so that other questions can be worked on. It stops if pause
+// returns false.
 func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 	a.began(q)
 	if err := a.current(); err != nil {
@@ -100,7 +101,7 @@ func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 	}
 	pods, left := a.waiting(q)
 	kinds := a.sorter.kinds(pods, a.single)
-	if a.early(q, pods, kinds) {
+	if a.incomplete(q, pods, kinds) {
 		return
 	}
 	if left == 0 {
@@ -115,11 +116,11 @@ func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 	}
 }
 
-// inspect answers for each kind of pods; nil if it was not to go on.
+// inspect returns the report for all kinds of pods, or nil if pause returned false.
 func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, pause func() bool) []*musterv1.ReportInTreeRequest {
 	r := &reporter{}
 	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
-	without := a.shared.without(pods)
+	without := a.shared.unprovisioned(pods)
 	for _, k := range kinds {
 		if len(k.missing) > 0 {
 			r.add(k, pack(answer{}, a.inspector.snapshot.names))
@@ -137,14 +138,14 @@ func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, paus
 		found := a.round.kept[key]
 		if found == nil {
 			kept, names := a.round.kept, a.inspector.snapshot.names
-			said := a.inspector.inspect(ctx, alike, pause)
-			if said.everywhere == nil {
-				said.scores = rated.of(ctx, alike[0], said.refused)
+			fresh := a.inspector.inspect(ctx, alike, pause)
+			if fresh.everywhere == nil {
+				fresh.scores = rated.of(ctx, alike[0], fresh.refused)
 			}
 			if !pause() {
 				return nil
 			}
-			found = pack(said, names)
+			found = pack(fresh, names)
 			if len(kept) < keptAnswers {
 				kept[key] = found
 			}
@@ -154,7 +155,8 @@ func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, paus
 	return r.report()
 }
 
-// waiting are the question's pods that are not bound, nil for the others; it notes their claims.
+// waiting returns the question's unbound pods, with nil in place of the others, and their number. It also stores the
+// claims that they name.
 func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
 	pods = make([]*v1.Pod, len(q.asked.Names))
 	claims := sets.New[string]()
@@ -176,7 +178,7 @@ func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
 	return pods, left
 }
 
-// began notes that what has changed until now is looked at.
+// began records that the answer covers all changes up to now.
 func (a *Asker) began(q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -184,9 +186,10 @@ func (a *Asker) began(q *question) {
 	q.due, q.notUntil = time.Now().Add(never), time.Now().Add(renewAfter)
 }
 
-// early says that the informers do not know all yet, and sets the time of the next try. A pod's claims may
-// come a moment after it, as those of ephemeral volumes always do.
-func (a *Asker) early(q *question, pods []*v1.Pod, kinds []*kind) bool {
+// incomplete returns true if the informers lack a pod or a claim, and sets the time of the next try. A pod's claims
+// may be created just after it, and those of ephemeral volumes always are. After some tries it returns false, and the
+// answer reports what is known.
+func (a *Asker) incomplete(q *question, pods []*v1.Pod, kinds []*kind) bool {
 	lacks := slices.Contains(pods, nil) ||
 		slices.ContainsFunc(kinds, func(k *kind) bool { return len(k.missing) > 0 })
 	q.tries++
@@ -200,7 +203,7 @@ func (a *Asker) early(q *question, pods []*v1.Pod, kinds []*kind) bool {
 	return false
 }
 
-// setDue sets the time at which a question is answered again without a cause.
+// setDue sets the time at which a question is answered again even if no cause has changed.
 func (a *Asker) setDue(q *question, after time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,7 +212,7 @@ func (a *Asker) setDue(q *question, after time.Duration) {
 	}
 }
 
-// again tries a question once more, each time after a longer pause.
+// again schedules another try of a question. The pause grows with each failure.
 func (a *Asker) again(q *question) {
 	pause := min(reportAfter<<min(q.failures, 10), reportAtMost)
 	q.failures++
@@ -218,7 +221,7 @@ func (a *Asker) again(q *question) {
 	q.due, q.notUntil = time.Now().Add(pause), time.Now().Add(pause)
 }
 
-// send reports to the service unless it has heard the same already.
+// send sends a report to the service, unless it equals the last one.
 func (a *Asker) send(ctx context.Context, q *question, parts []*musterv1.ReportInTreeRequest) {
 	digest := sha256.New()
 	for _, part := range parts {
@@ -249,7 +252,7 @@ func (a *Asker) send(ctx context.Context, q *question, parts []*musterv1.ReportI
 	q.last, q.failures = sum, 0
 }
 
-// drop forgets a question, unless another has replaced it.
+// drop removes a question, unless another question has replaced it.
 func (a *Asker) drop(q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -24,32 +24,33 @@ import (
 const (
 	// renewAfter is the least time between two renewals of one question.
 	renewAfter = time.Second
-	// sliceFor is how long one question is worked on; then it is the turn of another.
+	// sliceFor is how long one question is worked on before another one may be.
 	sliceFor = 25 * time.Millisecond
-	// restShare bounds what renewals cost: one that took T is followed by a pause of restShare × T. After a long rest
-	// the pauses may wait, for `credit` together: so what is rare is answered at once.
+	// restShare bounds the cost of renewals: a slice of time T is followed by a pause of restShare × T. After a long
+	// rest, pauses of up to credit in total may be postponed. So rare changes are answered at once.
 	restShare = 4
 	credit    = 4 * time.Second
-	// worksAtMost bounds how many questions are worked on in turns, and worksOfOne how many of one namespace: of first
-	// answers, and of renewals.
+	// worksAtMost bounds how many questions are worked on at a time, and worksOfOne how many of one namespace. First
+	// answers and renewals count separately.
 	worksAtMost, worksOfOne = 64, 16
-	// retryAfter: the informers may know a pod or its claims a moment later than the service does.
+	// retryAfter is the pause before the next try if a pod or a claim is missing. The informers may receive them a
+	// moment later than the service does.
 	retryAfter = 50 * time.Millisecond
-	// retries so often; then what is known is reported.
+	// retries bounds these tries. After them, the report contains what is known.
 	retries = 6
 	never   = 24 * time.Hour
-	// scoresAfter is the least time between two answers for the sake of scores. What changes scores alone is no
-	// cause of a renewal: they never make pods fit.
+	// scoresAfter is the least time between two answers that only renew scores. Changes that affect only scores cause
+	// no renewal, because they never make pods fit.
 	scoresAfter = 30 * time.Second
-	// reportAfter is the first pause before a report that failed is tried again. It doubles up to reportAtMost.
+	// reportAfter is the pause before a failed report is sent again. It doubles up to reportAtMost.
 	reportAfter, reportAtMost = time.Second, time.Minute
 )
 
 // Report sends one report to the service.
 type Report func(context.Context, *musterv1.ReportInTreeRequest) error
 
-// Asker keeps the service's questions, answers them, and answers again when a cause may have changed. All of it
-// runs on one goroutine, but for the nodes of one batch (coresShare).
+// Asker stores the service's questions, answers them, and answers again when a cause may have changed. All of it runs
+// on one goroutine, except the nodes of one batch (see coresShare).
 type Asker struct {
 	handle fwk.Handle
 	report Report
@@ -59,12 +60,12 @@ type Asker struct {
 	epoch     uint64
 	questions map[string]*question
 	causes    uint64 // counts events that may change the answers of all questions
-	events    uint64 // counts these, and those that may change the answers of some
+	events    uint64 // counts these events, and those that may change the answers of some questions
 
-	// What the handlers hear first is no cause: Run waits for it.
-	heard []cache.InformerSynced
+	// Run waits for these. Objects that a handler receives in the first listing are not causes.
+	synced []cache.InformerSynced
 
-	// Of Run's goroutine alone.
+	// The following fields are used only on Run's goroutine.
 	pods      corelisters.PodLister
 	inspector *inspector
 	scorer    *scorer // nil if the profile has no plugin that scores by preferences
@@ -72,28 +73,28 @@ type Asker struct {
 	round     round
 	works     map[*question]*work
 	turns     turns
-	restUntil time.Time // renewals rest; long past after a long rest
+	restUntil time.Time // end of the renewals' pause; far in the past after a long rest
 	sliceFor  time.Duration
-	shared    *shared // nil if the profile has no VolumeBinding; any goroutine's
+	shared    *shared // nil if the profile has no VolumeBinding; safe for any goroutine
 }
 
-// question is one of the service's. What stands below `epoch` is guarded by the lock.
+// question is a question of the service. The lock guards the fields below epoch.
 type question struct {
 	asked    *musterv1.InTreeQuestion
 	epoch    uint64
 	claims   sets.Set[string] // namespace/name of the claims that its pods name
 	due      time.Time        // when it is answered first, or again without a cause
-	notUntil time.Time        // no renewal before
+	notUntil time.Time        // no renewal before this time
 	answered bool
 	named    bool   // an object that its pods name has changed since its last inspection began
-	causes   uint64 // as they were then
+	causes   uint64 // Asker.causes when its last inspection began
 
-	// Of Run's goroutine alone.
+	// The following fields are used only on Run's goroutine.
 	tries, failures int
 	last            []byte // digest of the last report
 }
 
-// New makes an asker that is idle until Run.
+// New returns an asker that answers nothing until Run is called.
 func New(handle fwk.Handle, report Report) *Asker {
 	return &Asker{
 		handle: handle, report: report, wake: make(chan struct{}, 1), questions: map[string]*question{},
@@ -101,7 +102,7 @@ func New(handle fwk.Handle, report Report) *Asker {
 	}
 }
 
-// Begin forgets the questions of an earlier session. Epoch 0: there is none.
+// Begin forgets the questions of an earlier session. Epoch 0 means that no session is open.
 func (a *Asker) Begin(epoch uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,7 +110,7 @@ func (a *Asker) Begin(epoch uint64) {
 	clear(a.questions)
 }
 
-// Ask takes a question in; it never waits.
+// Ask stores a question. It does not block.
 func (a *Asker) Ask(asked *musterv1.InTreeQuestion) {
 	a.mu.Lock()
 	if a.epoch != 0 && len(asked.Names) == len(asked.Uids) {
@@ -119,7 +120,7 @@ func (a *Asker) Ask(asked *musterv1.InTreeQuestion) {
 	a.nudge()
 }
 
-// Open counts the questions.
+// Open returns the number of questions.
 func (a *Asker) Open() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -135,8 +136,8 @@ func (a *Asker) nudge() {
 
 var errNoProfile = errors.New("the handle is no framework: its plugins can't be listed")
 
-// Prepare makes the second framework instance. It must run after the scheduler has been built, when the
-// profile's plugins are known, and after the informers have synced.
+// Prepare creates the second framework instance. Call it after the scheduler has been built, because the profile's
+// plugins are known only then, and after the informers have synced.
 func (a *Asker) Prepare(ctx context.Context) error {
 	profile, ok := a.handle.(framework.Framework)
 	if !ok {
@@ -197,9 +198,9 @@ func (a *Asker) prepareScores(ctx context.Context, scoring []config.Plugin) erro
 	return nil
 }
 
-// Run answers until the context ends; Prepare has been called.
+// Run answers questions until the context ends. Call Prepare first.
 func (a *Asker) Run(ctx context.Context) {
-	if !cache.WaitForCacheSync(ctx.Done(), a.heard...) {
+	if !cache.WaitForCacheSync(ctx.Done(), a.synced...) {
 		return
 	}
 	timer := time.NewTimer(never)
@@ -220,16 +221,16 @@ func (a *Asker) Run(ctx context.Context) {
 	a.endWorks()
 }
 
-// why a question is worked on.
+// why is the reason for which a question is worked on.
 type why int
 
 const (
-	first   why = iota // it has no answer yet
+	first   why = iota // the question has no answer yet
 	named              // an object that its pods name has changed
-	changed            // something else has changed, or time has passed
+	changed            // something else has changed, or its time has come
 )
 
-// wants says why the question is to be worked on next, and from when.
+// wants returns why the question must be worked on next, and from when.
 func (q *question) wants(causes uint64) (why, time.Time) {
 	switch {
 	case !q.answered:
@@ -242,8 +243,8 @@ func (q *question) wants(causes uint64) (why, time.Time) {
 	return changed, q.due
 }
 
-// next picks the question whose turn it is; without any, `wait` says how long there is none. Renewals rest for a
-// part of the time. So they go before first answers when they may, and nobody can keep them waiting.
+// next returns the next question to work on, or the time until there is one. When renewals may run, they come before
+// first answers, because renewals rest most of the time. So neither can block the other.
 func (a *Asker) next(now time.Time) (best *question, because why, wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -268,7 +269,8 @@ func (a *Asker) next(now time.Time) (best *question, because why, wait time.Dura
 	return best, because, wait
 }
 
-// full tells which questions can't begin: too many are worked on. The lock is held.
+// full returns a function that reports whether a question cannot begin, because too many are worked on. The caller
+// holds the lock.
 func (a *Asker) full() func(*question, why) bool {
 	all, ofOne := map[bool]int{}, map[string]int{}
 	key := func(q *question, is why) string { return fmt.Sprint(is == first, q.asked.Namespace) }
@@ -283,10 +285,11 @@ func (a *Asker) full() func(*question, why) bool {
 	}
 }
 
-// touched notes that a cause of all answers may have changed.
+// touched records that the answers of all questions may have changed.
 func (a *Asker) touched() { a.touchedBy("") }
 
-// touchedBy is touched, for an object that says which claim it belongs to: questions that name it go first.
+// touchedBy does the same as touched, for an object that belongs to a claim. Questions that name the claim are
+// answered first.
 func (a *Asker) touchedBy(claim string) {
 	a.mu.Lock()
 	a.causes++
@@ -299,7 +302,7 @@ func (a *Asker) touchedBy(claim string) {
 	}
 }
 
-// claimTouched notes that a claim has changed: that is a cause for the questions that name it.
+// claimTouched records that a claim has changed. Only questions that name it are answered again.
 func (a *Asker) claimTouched(key string) {
 	a.mu.Lock()
 	found := a.name(key)
@@ -312,7 +315,7 @@ func (a *Asker) claimTouched(key string) {
 	}
 }
 
-// name marks the questions that name a claim.
+// name marks the questions that name a claim, and returns whether any does. The caller holds the lock.
 func (a *Asker) name(claim string) (found bool) {
 	if claim == "" {
 		return false

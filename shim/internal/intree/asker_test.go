@@ -30,7 +30,7 @@ var volumePlugins = []config.Plugin{
 
 func always() bool { return true }
 
-// askerOf makes an asker on these objects; its snapshot is made.
+// askerOf returns an asker on these objects, with a snapshot.
 func askerOf(ctx context.Context, t testing.TB, plugins, scoring []config.Plugin, objects ...runtime.Object) *Asker {
 	t.Helper()
 	schedulermetrics.Register()
@@ -53,7 +53,7 @@ func askerOf(ctx context.Context, t testing.TB, plugins, scoring []config.Plugin
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
-	cache.WaitForCacheSync(ctx.Done(), a.heard...)
+	cache.WaitForCacheSync(ctx.Done(), a.synced...)
 	a.sliceFor = time.Hour
 	if err := a.renew(); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func nodesOf(count int) (found []runtime.Object) {
 	return found
 }
 
-// onNode is a pod with a volume on one node.
+// onNode returns a pod with a volume on one node.
 func onNode(i int, node string) []runtime.Object {
 	return []runtime.Object{
 		userOf(i, fmt.Sprintf("c%d", i), ""), claim(i, "by-hand", fmt.Sprintf("pv%d", i)), volumeOf(i, node),
@@ -84,7 +84,7 @@ func questionOf(gang string, pods ...int) *musterv1.InTreeQuestion {
 	return q
 }
 
-// run answers what is due at a time, in slices, each question once.
+// run answers the questions that are due at a time, in slices, each question once.
 func run(t testing.TB, a *Asker, now time.Time) {
 	t.Helper()
 	done := map[*question]bool{}
@@ -100,7 +100,7 @@ func run(t testing.TB, a *Asker, now time.Time) {
 	t.Fatal("it does not end")
 }
 
-// listen keeps the reports; `fails` says how to answer one.
+// listen keeps the reports. fails returns the error for each one.
 func listen(a *Asker, fails func() error) *[]*musterv1.ReportInTreeRequest {
 	heard := &[]*musterv1.ReportInTreeRequest{}
 	a.report = func(_ context.Context, report *musterv1.ReportInTreeRequest) error {
@@ -167,7 +167,7 @@ func TestWorkOnAQuestionThatIsReplacedEnds(t *testing.T) {
 	}
 }
 
-// Works of a session that is over, and renewals that rest, keep no new question waiting.
+// Work of an ended session, and a pause of renewals, do not delay a new question.
 func TestANewQuestionBeginsThoughMuchIsWorkedOn(t *testing.T) {
 	objects := nodesOf(3)
 	for i := range worksOfOne + 1 {
@@ -204,7 +204,7 @@ func TestANewQuestionBeginsThoughMuchIsWorkedOn(t *testing.T) {
 	}
 }
 
-// A user can't have all turns by asking much, in one namespace or with one gang.
+// A user with many questions, in one namespace or for one gang, cannot delay all others.
 func TestTurnsGoRoundByNamespaces(t *testing.T) {
 	a := askerOf(t.Context(), t, volumePlugins, nil, nodesOf(1)...)
 	listen(a, fine)
@@ -269,7 +269,7 @@ func TestARareRenewalIsFollowedByNoPause(t *testing.T) {
 	}
 }
 
-// What an object names goes before what may be the cause of anything, but not always.
+// Renewals because of a named object come before other renewals, but not always.
 func TestACauseThatNamesAClaimGoesFirst(t *testing.T) {
 	objects := nodesOf(2)
 	for i := range 8 {

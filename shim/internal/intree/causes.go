@@ -12,7 +12,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 )
 
-// watch listens to what the asked plugins look at: informers that kube-scheduler runs for them already.
+// watch adds handlers for the objects that the asked plugins read. kube-scheduler already runs these informers for
+// the plugins.
 func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Plugin) error {
 	core, storage, resource := factory.Core().V1(), factory.Storage().V1(), factory.Resource().V1()
 	needed := []cache.SharedIndexInformer{}
@@ -49,12 +50,12 @@ func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Pl
 func (a *Asker) listen(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) error {
 	registered, err := informer.AddEventHandler(handler)
 	if err == nil {
-		a.heard = append(a.heard, registered.HasSynced)
+		a.synced = append(a.synced, registered.HasSynced)
 	}
 	return err
 }
 
-// any change counts, but for a resync.
+// any handles each change as a cause. A resync is not a change.
 func (a *Asker) any() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { a.touched() },
@@ -67,7 +68,7 @@ func (a *Asker) any() cache.ResourceEventHandler {
 	}
 }
 
-// nodes come and go, and change their labels and features; their heartbeats are no cause.
+// nodes handles a new or deleted node, and a change of its labels or features, as a cause. Heartbeats are not causes.
 func (a *Asker) nodes() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { a.touched() },
@@ -81,7 +82,8 @@ func (a *Asker) nodes() cache.ResourceEventHandler {
 	}
 }
 
-// boundPods that use volumes take of a node's limits while they are there, and give it back.
+// boundPods handles bound pods that use volumes. Such a pod counts towards its node's limits until it finishes or is
+// deleted.
 func (a *Asker) boundPods() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
@@ -97,7 +99,7 @@ func (a *Asker) boundPods() cache.ResourceEventHandler {
 	}
 }
 
-// claims count if a question's pod names them.
+// claims handles a change of a claim as a cause for the questions whose pods name it.
 func (a *Asker) claims() cache.ResourceEventHandler {
 	touched := func(obj any) {
 		if claim, ok := gone(obj).(*v1.PersistentVolumeClaim); ok {
@@ -115,7 +117,8 @@ func (a *Asker) claims() cache.ResourceEventHandler {
 	}
 }
 
-// volumes count for all; first for those whose pods name the claim that the volume is of.
+// volumes handles a change of a volume as a cause for all questions. Those whose pods name the volume's claim are
+// answered first.
 func (a *Asker) volumes() cache.ResourceEventHandler {
 	touched := func(obj any) {
 		claim := ""

@@ -1,5 +1,5 @@
-// Package intree tells for which nodes the in-tree plugins refuse a pod, for all nodes at once and before
-// anything is planned. It runs the plugins that the service does not model in a framework instance of its own,
-// on a snapshot of its own, away from the scheduling thread. For pods that have preferences it also tells how much
-// the in-tree plugins favour each node.
+// Package intree determines which nodes the in-tree plugins refuse to a pod, for all nodes at once and before the
+// service plans. It runs the plugins that the service does not model. They run in a separate framework instance, on a
+// separate snapshot, and not on the scheduling thread. For pods with preferences it also determines how the in-tree
+// plugins score each node.
 package intree

@@ -8,7 +8,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// images are the names of the pod's images, as ImageLocality looks them up
+// images returns the names of the pod's images in the form that ImageLocality uses
 // (framework/plugins/imagelocality/image_locality.go, sumImageScores and normalizedImageName).
 func images(pod *v1.Pod) sets.Set[string] {
 	found := sets.New[string]()
@@ -31,9 +31,9 @@ func images(pod *v1.Pod) sets.Set[string] {
 	return found
 }
 
-// look tells the nodes which of these images they have. kube-scheduler's cache keeps that for all images; here
-// it is made for those of one pod.
-func (s *snapshot) look(wanted sets.Set[string]) {
+// setImages sets which of these images each node has. kube-scheduler's cache holds this for all images; the snapshot
+// holds it only for the images of one pod.
+func (s *snapshot) setImages(wanted sets.Set[string]) {
 	states := map[string]*fwk.ImageStateSummary{}
 	for _, info := range s.byName {
 		clear(info.ImageStates)

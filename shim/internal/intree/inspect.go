@@ -10,22 +10,22 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// roomAtMost bounds how many pods of a kind are tried together on a node: few nodes hold more GPU pods, and each
-// step costs as many claims.
+// roomAtMost bounds how many pods of a kind are tried together on a node. Few nodes hold more GPU pods, and each step
+// costs as many claims.
 const roomAtMost = 16
 
-// refusal is a plugin or extender, and its reason.
+// refusal is a plugin or extender and its reason.
 type refusal struct{ plugin, reason string }
 
-// answer is what the plugins say of one kind.
+// answer is the result of the plugins for one kind.
 type answer struct {
 	everywhere *refusal
 	refused    map[string]refusal
 	room       map[string]int
-	scores     map[string]uint32 // 1 to 100; 0 for other nodes
+	scores     map[string]uint32 // 1 to 100; other nodes have 0
 }
 
-// batch is how many nodes are looked at before others may have a turn.
+// batch is how many nodes are inspected before other questions may be worked on.
 const batch = 128
 
 // inspector runs the plugins on the snapshot.
@@ -35,8 +35,8 @@ type inspector struct {
 	snapshot  *snapshot
 }
 
-// inspect asks for a kind with these pods. It calls `pause` after each batch of nodes: others may have their turn
-// there, and the snapshot may be renewed. Where `pause` says false the answer is not whole.
+// inspect returns the answer for a kind with these pods. It calls pause after each batch of nodes. Meanwhile other
+// questions may be worked on, and the snapshot may be renewed. If pause returns false, the answer is incomplete.
 func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bool) answer {
 	found := answer{refused: map[string]refusal{}, room: map[string]int{}}
 	one, everywhere := i.prepare(ctx, pods[0])
@@ -69,7 +69,7 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bo
 	return found
 }
 
-// trial is a pod past PreFilter.
+// trial is a pod for which PreFilter has run.
 type trial struct {
 	pod   *v1.Pod
 	state fwk.CycleState
@@ -77,7 +77,7 @@ type trial struct {
 	by    string
 }
 
-// prepare runs PreFilter. What it refuses, it refuses whatever the node.
+// prepare runs PreFilter. A pod that PreFilter refuses is refused on all nodes.
 func (i *inspector) prepare(ctx context.Context, pod *v1.Pod) (*trial, *refusal) {
 	state := framework.NewCycleState()
 	only, status, by := i.framework.RunPreFilterPlugins(ctx, state, pod)
@@ -87,7 +87,7 @@ func (i *inspector) prepare(ctx context.Context, pod *v1.Pod) (*trial, *refusal)
 	return &trial{pod: pod, state: state, only: only, by: strings.Join(by.UnsortedList(), ", ")}, nil
 }
 
-// filter says who refuses the node; nil if nobody does.
+// filter returns the refusal for a node, or nil if no plugin refuses it.
 func (i *inspector) filter(ctx context.Context, t *trial, node fwk.NodeInfo) *refusal {
 	if !t.only.AllNodes() && !t.only.NodeNames.Has(node.Node().Name) {
 		return &refusal{t.by, "node(s) didn't satisfy plugin " + t.by}
@@ -98,7 +98,7 @@ func (i *inspector) filter(ctx context.Context, t *trial, node fwk.NodeInfo) *re
 	return nil
 }
 
-// extend asks the extenders about the nodes that the plugins left open.
+// extend calls the extenders for the nodes that no plugin refused.
 func (i *inspector) extend(ctx context.Context, pod *v1.Pod, open []fwk.NodeInfo, refused map[string]refusal) {
 	for _, extender := range i.extenders {
 		if !extender.IsFilter() || !extender.IsInterested(pod) || len(open) == 0 {
@@ -106,7 +106,7 @@ func (i *inspector) extend(ctx context.Context, pod *v1.Pod, open []fwk.NodeInfo
 		}
 		left, failed, failedForGood, err := extender.Filter(pod, open)
 		if err != nil {
-			// In the scheduling cycle it is asked again, and may say more.
+			// The scheduling cycle calls the extender again, and may get an answer.
 			klog.FromContext(ctx).V(2).Info("Extender gave no in-tree answer", "extender", extender.Name(), "error", err)
 			continue
 		}
@@ -119,8 +119,8 @@ func (i *inspector) extend(ctx context.Context, pod *v1.Pod, open []fwk.NodeInfo
 	}
 }
 
-// measure finds how many of the pods a node can hold together, for nodes that can't hold all. Plugins look at
-// one pod at a time; so a pod with the volumes of several is tried. It needs what they need together: as many
+// measure determines how many of the pods a node can hold together, for nodes that cannot hold all. Plugins check one
+// pod at a time. So measure tries a pod with the volumes of several. It needs what they need together: as many
 // attachments, and different volumes.
 func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.NodeInfo, found *answer, pause func() bool) {
 	trials := map[int]*trial{}
@@ -130,7 +130,7 @@ func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.Node
 		}
 		t, tried := trials[members]
 		if !tried {
-			t, _ = i.prepare(ctx, together(pods[:members]))
+			t, _ = i.prepare(ctx, combined(pods[:members]))
 			trials[members] = t
 		}
 		return t != nil && i.filter(ctx, t, node) == nil
@@ -154,9 +154,9 @@ func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.Node
 	}
 }
 
-// together is one pod with the volumes of all. Ephemeral volumes become claims by name: they belong to pods of
-// other names. A claim that several share is there once.
-func together(pods []*v1.Pod) *v1.Pod {
+// combined returns one pod with the volumes of all. It refers to ephemeral volumes by claim name, because these
+// claims belong to pods with other names. A claim that several pods share appears once.
+func combined(pods []*v1.Pod) *v1.Pod {
 	all := pods[0].DeepCopy()
 	all.Spec.Volumes, all.Spec.ResourceClaims = nil, nil
 	seen := map[string]bool{}

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// kindsAtMost bounds how many kinds of one question are inspected. Pods of others get no answer: they are planned
-	// as if no plugin refused them, and the plugins judge them in the scheduling cycle. The planner takes no more
-	// unlike roles than that (placement/limits.py, MOST_ROLES).
+	// kindsAtMost bounds how many kinds of one question are inspected. Pods of further kinds get no answer. They are
+	// planned as if no plugin refused them, and the plugins check them in the scheduling cycle. The planner has the
+	// same bound for unlike roles (placement/limits.py, MOST_ROLES).
 	kindsAtMost = 64
-	// volumesAtMost bounds the volumes of a pod that is inspected. The service refuses pods with so many claims
-	// (dialects/peers.py, MAX_CLAIMS).
+	// volumesAtMost bounds the volumes of a pod that is inspected. The service refuses pods with more claims than
+	// that (dialects/peers.py, MAX_CLAIMS).
 	volumesAtMost = 256
 )
 
@@ -35,18 +35,18 @@ type kind struct {
 	missing []string
 }
 
-// sorter tells kinds apart. It reads the informers alone.
+// sorter groups pods into kinds. It reads only the informers.
 type sorter struct {
 	claims  corelisters.PersistentVolumeClaimLister
 	volumes corelisters.PersistentVolumeLister
 	devices resourcelisters.ResourceClaimLister // nil without dynamic resource allocation
-	classes fwk.DeviceClassResolver             // nil without it
-	scores  bool                                // preferences tell kinds apart
-	whole   bool                                // extenders may read all of a pod
+	classes fwk.DeviceClassResolver             // nil without dynamic resource allocation
+	scores  bool                                // kinds differ in preferences
+	whole   bool                                // kinds differ in the whole spec, because extenders may read it
 }
 
-// kinds sorts the pods; one that is nil is in none, nor are pods with too many claims. `single` tells which claims
-// are like no other. Of the kinds that have all their claims the first `kindsAtMost` are returned.
+// kinds groups the pods into kinds. It leaves out nil pods and pods with too many volumes. single returns whether a
+// claim is unlike all others. Of the kinds that have all their claims, it returns the first kindsAtMost.
 func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool) []*kind {
 	byKey := map[string]*kind{}
 	var found []*kind
@@ -70,8 +70,8 @@ func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool) []*kind {
 	return found
 }
 
-// meant are the claims that a volume is reserved for: such a claim is like no other.
-func (s *sorter) meant() sets.Set[string] {
+// reserved returns the claims for which a volume is reserved. Such a claim is unlike all others.
+func (s *sorter) reserved() sets.Set[string] {
 	found := sets.New[string]()
 	volumes, err := s.volumes.List(labels.Everything())
 	if err != nil {
@@ -85,7 +85,8 @@ func (s *sorter) meant() sets.Set[string] {
 	return found
 }
 
-// key is equal for pods that get the same answer. `single` tells which claims are like no other.
+// key returns a string that is equal for pods that get the same answer, and the names of missing claims. single
+// returns whether a claim is unlike all others.
 func (s *sorter) key(pod *v1.Pod, single func(claim string) bool) (key string, missing []string) {
 	parts := []any{s.shape(pod)}
 	for i := range pod.Spec.Volumes {
@@ -116,8 +117,8 @@ func (s *sorter) key(pod *v1.Pod, single func(claim string) bool) (key string, m
 	return string(text), nil
 }
 
-// shape is what plugins read of a pod beside its claims. The filter plugins that are asked read nothing of
-// resources but those that dynamic resource allocation serves.
+// shape returns what plugins read of a pod apart from its claims. Of resources, the asked filter plugins read only
+// those that dynamic resource allocation serves.
 func (s *sorter) shape(pod *v1.Pod) any {
 	if s.whole {
 		return whole(pod)
@@ -132,11 +133,11 @@ func (s *sorter) shape(pod *v1.Pod) any {
 	return parts
 }
 
-// required is what NodeDeclaredFeatures requires for the pod.
+// required returns the node features that NodeDeclaredFeatures requires for the pod.
 func required(pod *v1.Pod) string {
 	release, err := utilversion.Parse(version.Get().String())
 	if err != nil {
-		return "" // nor is there such a plugin
+		return "" // then the plugin does not run either
 	}
 	found, err := ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: &pod.Spec}, release)
 	if err != nil {
@@ -145,7 +146,7 @@ func required(pod *v1.Pod) string {
 	return found.String()
 }
 
-// serves says whether dynamic resource allocation serves a resource that the pod requests by its extended name.
+// serves returns whether dynamic resource allocation serves an extended resource that the pod requests.
 func (s *sorter) serves(pod *v1.Pod) bool {
 	if s.classes == nil {
 		return false
@@ -172,14 +173,14 @@ func resources(pod *v1.Pod) (found []any) {
 	return found
 }
 
-// preferences is what the scoring plugins, and the filters before them, read of a pod beside its labels.
+// preferences returns what the scoring plugins, and the filters before them, read of a pod apart from its labels.
 func preferences(pod *v1.Pod) any {
 	return []any{
 		pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, pod.Spec.TopologySpreadConstraints, sets.List(images(pod)),
 	}
 }
 
-// whole is all that an extender may read, without what often differs between members.
+// whole returns the parts of a spec that an extender may read, without those that often differ between members.
 func whole(pod *v1.Pod) *v1.PodSpec {
 	spec := pod.Spec.DeepCopy()
 	spec.Volumes, spec.ResourceClaims, spec.Hostname, spec.Subdomain, spec.SchedulingGates = nil, nil, "", "", nil
@@ -192,7 +193,7 @@ func whole(pod *v1.Pod) *v1.PodSpec {
 	return spec
 }
 
-// claim is what VolumeBinding, VolumeZone and NodeVolumeLimits read of a claim and of its volume.
+// claim returns what VolumeBinding, VolumeZone and NodeVolumeLimits read of a claim and of its volume.
 func (s *sorter) claim(claim *v1.PersistentVolumeClaim, single bool) any {
 	if single || claim.DeletionTimestamp != nil || claim.Annotations[volume.AnnSelectedNode] != "" {
 		return claim.Name
@@ -221,7 +222,8 @@ func (s *sorter) claim(claim *v1.PersistentVolumeClaim, single bool) any {
 	return []any{completed, claim.Status.Phase, claim.Spec.AccessModes, pv.Spec.NodeAffinity, zones, source}
 }
 
-// device is a resource claim: what it asks for while nothing is allocated, else itself.
+// device returns the spec of a resource claim that has no allocation and was created for the pod. For other claims it
+// returns the name, or the reference if the name is unknown.
 func (s *sorter) device(pod *v1.Pod, named v1.PodResourceClaim) any {
 	name := named.ResourceClaimName
 	for _, status := range pod.Status.ResourceClaimStatuses {
@@ -239,7 +241,7 @@ func (s *sorter) device(pod *v1.Pod, named v1.PodResourceClaim) any {
 	return claim.Spec
 }
 
-// claimName is the claim that a volume uses; "" for other volumes.
+// claimName returns the claim that a volume uses, or "" for other volumes.
 func claimName(pod *v1.Pod, each *v1.Volume) string {
 	switch {
 	case each.PersistentVolumeClaim != nil:

@@ -16,20 +16,21 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 )
 
-// modelled plugins are rules of the planner: it answers for them, with more pods in view than one.
+// modelled lists the plugins that the planner models. The planner checks their rules itself, for several pods
+// together.
 var modelled = sets.New(
 	names.NodeName, names.NodeUnschedulable, names.TaintToleration, names.NodeAffinity, names.NodePorts,
 	names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity,
 )
 
-// profileName labels the metrics of this instance, so that those of the real profiles stay true.
+// profileName labels the metrics of this instance, to keep them apart from those of the real profiles.
 const profileName = "muster-in-tree-answers"
 
-// coresShare: an inspection takes one in so many cores at most, and one at least. The scheduling thread and its
-// own filters need the others.
+// coresShare limits an inspection to one core in coresShare, but at least one. The scheduling thread and its own
+// filters need the others.
 const coresShare = 4
 
-// asked lists the in-tree filter plugins of a profile that the planner does not model, in the profile's order.
+// asked returns the in-tree filter plugins of a profile that the planner does not model, in the profile's order.
 func asked(profile *config.Plugins) (found []config.Plugin) {
 	registry := plugins.NewInTreeRegistry()
 	for _, plugin := range profile.Filter.Enabled {
@@ -40,13 +41,13 @@ func asked(profile *config.Plugins) (found []config.Plugin) {
 	return found
 }
 
-// asking lists plugins that filter; each of them has a PreFilter.
+// asking returns a plugin set that runs these plugins in PreFilter and Filter. Each of them has a PreFilter.
 func asking(plugins []config.Plugin) *config.Plugins {
 	set := config.PluginSet{Enabled: plugins}
 	return &config.Plugins{PreFilter: set, Filter: set}
 }
 
-// scoringBy lists plugins that score, and those that filter before.
+// scoringBy returns a plugin set that runs these plugins in PreScore and Score, and the filters that must run before.
 func scoringBy(scoring []config.Plugin) *config.Plugins {
 	before := config.PluginSet{}
 	for _, plugin := range scoring {
@@ -56,15 +57,15 @@ func scoringBy(scoring []config.Plugin) *config.Plugins {
 	}
 	return &config.Plugins{
 		PreFilter: config.PluginSet{Enabled: []config.Plugin{{Name: names.NodeAffinity}}},
-		Filter:    config.PluginSet{Enabled: closing},
+		Filter:    config.PluginSet{Enabled: excluding},
 		PreScore:  before,
 		Score:     config.PluginSet{Enabled: scoring},
 	}
 }
 
-// newFramework makes a framework instance with these plugins alone. It shares the informers, clients and
-// managers of the handle, and reads the snapshot. A framework needs a queue sort and a bind plugin too
-// (framework/runtime/framework.go, NewFramework); neither is ever called.
+// newFramework returns a framework instance with only these plugins. It shares the informers, clients and managers of
+// the handle, and reads the given snapshot. A framework also needs a queue sort and a bind plugin
+// (framework/runtime/framework.go, NewFramework); these are never called.
 func newFramework(ctx context.Context, handle fwk.Handle, snapshot fwk.SharedLister, enabled *config.Plugins) (framework.Framework, error) {
 	args, err := defaultArgs()
 	if err != nil {
@@ -85,8 +86,8 @@ func newFramework(ctx context.Context, handle fwk.Handle, snapshot fwk.SharedLis
 	)
 }
 
-// defaultArgs are the arguments that kube-scheduler gives its plugins by default, without default spread
-// constraints: pods are scored by what they say themselves.
+// defaultArgs returns kube-scheduler's default plugin arguments, but without default spread constraints. So a pod's
+// scores depend only on the pod's own constraints.
 func defaultArgs() ([]config.PluginConfig, error) {
 	var versioned configv1.KubeSchedulerConfiguration
 	scheme.Scheme.Default(&versioned)

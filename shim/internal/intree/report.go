@@ -10,10 +10,11 @@ import (
 )
 
 const (
-	// partAtMost bounds the answers of one part of a report, in bytes, beside the names of nodes. The service reads a
-	// part in some milliseconds.
+	// partAtMost bounds the answers in one part of a report, in bytes, apart from the names of nodes. The service
+	// reads a part in some milliseconds.
 	partAtMost = 128 << 10
-	// refusalsAtMost is what one byte can tell apart. Further pairs of plugin and reason are told as `further`.
+	// refusalsAtMost is the number of refusals that one byte can encode. Further pairs of plugin and reason are
+	// reported as the refusal `further`.
 	refusalsAtMost = 255
 	// reasonAtMost bounds a reason, in bytes.
 	reasonAtMost = 1024
@@ -23,15 +24,16 @@ const (
 
 var further = refusal{"", "further reasons"}
 
-// packed is an answer as it is kept and sent: columns of one byte for each node, empty if all are 0.
+// packed is an answer in the form in which it is kept and sent: columns with one byte per node. A column is empty if
+// all its bytes are 0.
 type packed struct {
 	nodes                 []string
-	refusals              []refusal // 1 + the index is in `refused`
+	refusals              []refusal // refused holds the index + 1
 	refused, room, scores []byte
 	everywhere            *refusal
 }
 
-// pack lays out an answer for these nodes.
+// pack encodes an answer for these nodes.
 func pack(found answer, nodes []string) *packed {
 	p := &packed{nodes: nodes, everywhere: found.everywhere}
 	if found.everywhere != nil {
@@ -83,16 +85,17 @@ func short(reason string) string {
 	return strings.ToValidUTF8(reason[:reasonAtMost], "")
 }
 
-// reporter builds the parts of one report. Equal answers give equal reports, so that an unchanged one can be told.
+// reporter builds the parts of one report. Equal answers give equal reports, so that an unchanged report can be
+// recognized.
 type reporter struct {
 	parts    []*musterv1.ReportInTreeRequest
-	size     int // of the last part
+	size     int // bytes of the last part
 	refusals map[refusal]byte
-	same     map[string]*musterv1.InTreeAnswer // of parts with these nodes
+	same     map[string]*musterv1.InTreeAnswer // answers in parts with the current nodes
 }
 
-// add appends the answer for a kind, or merges the kind with an earlier one that got the same. A kind with room stays
-// alone: the room counts its pods.
+// add appends the answer for a kind, or merges the kind with an earlier one that has the same answer. A kind with
+// room is never merged, because room counts the pods of one kind.
 func (r *reporter) add(k *kind, found *packed) {
 	missing := k.missing[:min(len(k.missing), missingAtMost)]
 	pods := make([]uint32, len(k.pods))
@@ -109,20 +112,20 @@ func (r *reporter) add(k *kind, found *packed) {
 		r.begin(found.nodes)
 	}
 	r.size += size
-	said := &musterv1.InTreeAnswer{
+	entry := &musterv1.InTreeAnswer{
 		Pods: pods, Refused: r.translated(found), Room: found.room, Scores: found.scores, MissingClaims: missing,
 	}
 	if found.everywhere != nil {
-		said.Everywhere = &musterv1.InTreeRefusal{Plugin: found.everywhere.plugin, Reason: found.everywhere.reason}
+		entry.Everywhere = &musterv1.InTreeRefusal{Plugin: found.everywhere.plugin, Reason: found.everywhere.reason}
 	}
 	if len(found.room) == 0 {
-		r.same[key] = said
+		r.same[key] = entry
 	}
 	last := r.parts[len(r.parts)-1]
-	last.Answers = append(last.Answers, said)
+	last.Answers = append(last.Answers, entry)
 }
 
-// begin begins the next part.
+// begin starts the next part.
 func (r *reporter) begin(nodes []string) {
 	last := len(r.parts) - 1
 	if last >= 0 {
@@ -135,7 +138,7 @@ func (r *reporter) begin(nodes []string) {
 	r.size, r.refusals = 0, map[refusal]byte{}
 }
 
-// holds says whether the last part has the answer's nodes, and room for its refusals.
+// holds returns whether the last part has the answer's nodes and can take its refusals.
 func (r *reporter) holds(found *packed) bool {
 	part := r.parts[len(r.parts)-1]
 	added := 0
@@ -147,7 +150,7 @@ func (r *reporter) holds(found *packed) bool {
 	return len(r.refusals)+added <= refusalsAtMost && slices.Equal(part.Nodes, found.nodes)
 }
 
-// translated is the column of refusals by the part's indices.
+// translated returns the column of refusals with the indices of the part.
 func (r *reporter) translated(found *packed) []byte {
 	part := r.parts[len(r.parts)-1]
 	var to [refusalsAtMost + 1]byte
@@ -167,7 +170,7 @@ func (r *reporter) translated(found *packed) []byte {
 	return column
 }
 
-// report are the parts; one without answers if nothing was added.
+// report returns the parts. If nothing was added, it returns one part without answers.
 func (r *reporter) report() []*musterv1.ReportInTreeRequest {
 	if len(r.parts) == 0 {
 		r.begin(nil)

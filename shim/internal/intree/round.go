@@ -8,18 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// keptAnswers bounds how many answers a round keeps for other questions: about 10 kB each at 5,000 nodes.
+// keptAnswers bounds how many answers a round keeps for other questions. An answer takes about 10 kB at 5,000 nodes.
 const keptAnswers = 1024
 
-// round is what is known of the cluster since the last event, for a second at most.
+// round is the state of the cluster since the last event. It is used for at most renewAfter.
 type round struct {
-	began  time.Time
-	events uint64
-	meant  sets.Set[string] // claims that a volume is reserved for
-	kept   map[string]*packed
+	began    time.Time
+	events   uint64
+	reserved sets.Set[string] // claims for which a volume is reserved
+	kept     map[string]*packed
 }
 
-// renew begins a round: it takes a snapshot of the cluster, and forgets answers.
+// renew starts a round: it takes a snapshot of the cluster and forgets the answers of the last round.
 func (a *Asker) renew() error {
 	a.mu.Lock()
 	a.round = round{events: a.events, kept: map[string]*packed{}}
@@ -27,7 +27,7 @@ func (a *Asker) renew() error {
 	if a.scorer != nil {
 		a.scorer.begin()
 	}
-	a.round.meant = a.sorter.meant()
+	a.round.reserved = a.sorter.reserved()
 	err := a.inspector.snapshot.renew(a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), a.pods)
 	if err == nil {
 		a.round.began = time.Now()
@@ -35,7 +35,7 @@ func (a *Asker) renew() error {
 	return err
 }
 
-// current renews unless the round is still true.
+// current starts a new round if an event has occurred or the round is too old.
 func (a *Asker) current() error {
 	a.mu.Lock()
 	old := a.round.events != a.events
@@ -46,12 +46,13 @@ func (a *Asker) current() error {
 	return nil
 }
 
-// single says whether a claim is like no other: a bound pod uses it, or a volume is reserved for it.
+// single returns whether a claim is unlike all others: a bound pod uses it, or a volume is reserved for it.
 func (a *Asker) single(claim string) bool {
-	return a.inspector.snapshot.IsPVCUsedByPods(claim) || a.round.meant.Has(claim)
+	return a.inspector.snapshot.IsPVCUsedByPods(claim) || a.round.reserved.Has(claim)
 }
 
-// keyOf is equal for kinds of different questions that get the same answer. Scores depend on the pods' labels.
+// keyOf returns a string that is equal for kinds of different questions that get the same answer. The key contains
+// the labels of pods with preferences, because scores depend on them.
 func keyOf(k *kind, pod *v1.Pod) string {
 	key := fmt.Sprintf("%d %s", min(len(k.pods), roomAtMost), k.key)
 	if prefers(pod) {

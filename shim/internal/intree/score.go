@@ -13,24 +13,24 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 )
 
-// preferring are the plugins that score nodes by what a pod prefers. Those that score by free resources are not
-// among them: the planner's objective decides that.
+// preferring lists the plugins that score nodes by a pod's preferences. Plugins that score by free resources are left
+// out, because the planner's objective covers that.
 var preferring = sets.New(
 	names.NodeAffinity, names.InterPodAffinity, names.PodTopologySpread, names.TaintToleration, names.ImageLocality,
 )
 
-// closing are filter plugins that need one node alone. kube-scheduler scores only what filters leave, and
-// normalises over that.
-var closing = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.TaintToleration}, {Name: names.NodeAffinity}}
+// excluding lists filter plugins that check each node on its own. kube-scheduler scores and normalises only over the
+// nodes that pass the filters.
+var excluding = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.TaintToleration}, {Name: names.NodeAffinity}}
 
-// scoredAtMost bounds how many kinds of one question are scored each by itself. Later ones get the scores of the
-// first kind with the same preferences.
+// scoredAtMost bounds how many kinds of one question are scored separately. Later kinds get the scores of the first
+// kind with the same preferences.
 const scoredAtMost = 16
 
-// keptAtMost bounds how many scores are kept for other questions of the same round of answers.
+// keptAtMost bounds how many scores are kept for other questions of the same round.
 const keptAtMost = 64
 
-// scored lists the plugins of a profile that score by preferences, with their weights.
+// scored returns the plugins of a profile that score by preferences, with their weights.
 func scored(profile *config.Plugins) (found []config.Plugin) {
 	for _, plugin := range profile.Score.Enabled {
 		if preferring.Has(plugin.Name) {
@@ -40,7 +40,7 @@ func scored(profile *config.Plugins) (found []config.Plugin) {
 	return found
 }
 
-// prefers says whether the pod itself has preferences between nodes.
+// prefers returns whether the pod has preferences between nodes.
 func prefers(pod *v1.Pod) bool {
 	if affinity := pod.Spec.Affinity; affinity != nil {
 		if near := affinity.NodeAffinity; near != nil && len(near.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
@@ -61,31 +61,31 @@ func prefers(pod *v1.Pod) bool {
 	return false
 }
 
-// scorer runs the Score plugins on a snapshot with all bound pods. It belongs to Run's goroutine.
+// scorer runs the Score plugins on a snapshot with all bound pods. It is used only on Run's goroutine.
 type scorer struct {
 	framework framework.Framework
 	snapshot  *snapshot
 	weights   map[string]int64
-	fresh     bool // the snapshot is of this round of answers
+	fresh     bool // the snapshot was taken in this round
 	renew     func() error
-	kept      map[string]map[string]uint32 // of this round: by namespace, labels and preferences, where no node is refused
+	kept      map[string]map[string]uint32 // scores of this round, by namespace, labels and preferences, if no node is refused
 }
 
-// begin begins a round of answers: what is known of the cluster is old.
+// begin starts a round: the snapshot and the kept scores are out of date.
 func (s *scorer) begin() {
 	s.fresh = false
 	clear(s.kept)
 }
 
-// scores are those of one question.
+// scores holds the scores of one question.
 type scores struct {
 	scorer *scorer
 	made   int
 	first  map[string]map[string]uint32 // by preferences
 }
 
-// of scores the nodes that are not refused for a pod: node → 1 to 100, other nodes have 0. It is nil for a pod
-// without preferences, and where all nodes score alike.
+// of returns the scores of a pod for the nodes that are not refused: node → 1 to 100. Other nodes have 0. It returns
+// nil for a pod without preferences, and if all nodes have the same score.
 func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal) map[string]uint32 {
 	if s.scorer == nil || !prefers(pod) {
 		return nil
@@ -105,7 +105,7 @@ func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal
 	found, kept := s.scorer.kept[alike]
 	if !kept {
 		if found, err = s.scorer.score(ctx, pod, refused); err != nil {
-			// Preferences refuse nothing: the pods are planned without them.
+			// Preferences never refuse a node, so the pods are planned without them.
 			klog.FromContext(ctx).V(2).Info("No scores", "pod", klog.KObj(pod), "error", err)
 			return nil
 		}
@@ -132,7 +132,7 @@ func (s *scorer) score(ctx context.Context, pod *v1.Pod, refused map[string]refu
 	if err != nil || len(open) < 2 {
 		return nil, err
 	}
-	s.snapshot.look(images(pod))
+	s.snapshot.setImages(images(pod))
 	if status := s.framework.RunPreScorePlugins(ctx, state, pod, open); !status.IsSuccess() {
 		return nil, status.AsError()
 	}
@@ -140,10 +140,10 @@ func (s *scorer) score(ctx context.Context, pod *v1.Pod, refused map[string]refu
 	if !status.IsSuccess() {
 		return nil, status.AsError()
 	}
-	return weighed(found, s.weights), nil
+	return weightedMean(found, s.weights), nil
 }
 
-// open lists the nodes that the filters leave.
+// open returns the nodes that pass the filters.
 func (s *scorer) open(ctx context.Context, state fwk.CycleState, pod *v1.Pod, refused map[string]refusal) ([]fwk.NodeInfo, error) {
 	only, status, _ := s.framework.RunPreFilterPlugins(ctx, state, pod)
 	if !status.IsSuccess() {
@@ -166,27 +166,27 @@ func (s *scorer) open(ctx context.Context, state fwk.CycleState, pod *v1.Pod, re
 	return open, ctx.Err()
 }
 
-// weighed is the mean of the plugins' scores by their weights, 0 to 100, without the nodes that have 0. A plugin
-// that scores all nodes alike tells nothing, and does not count.
-func weighed(found []fwk.NodePluginScores, weights map[string]int64) map[string]uint32 {
-	var tell []int
+// weightedMean returns the weighted mean of the plugins' scores, 1 to 100, without the nodes that have 0. A plugin
+// that gives all nodes the same score does not count.
+func weightedMean(found []fwk.NodePluginScores, weights map[string]int64) map[string]uint32 {
+	var differing []int
 	var sum int64
 	for at, plugin := range found[0].Scores {
 		for _, node := range found {
 			if node.Scores[at].Score != plugin.Score {
-				tell = append(tell, at)
+				differing = append(differing, at)
 				sum += weights[plugin.Name]
 				break
 			}
 		}
 	}
-	if len(tell) == 0 {
+	if len(differing) == 0 {
 		return nil
 	}
 	mean := map[string]uint32{}
 	for _, node := range found {
 		var total int64
-		for _, at := range tell {
+		for _, at := range differing {
 			total += node.Scores[at].Score
 		}
 		if score := (total + sum/2) / sum; score > 0 {

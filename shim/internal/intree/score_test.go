@@ -18,19 +18,19 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// weights are those of the default profile.
+// weights are the weights in the default profile.
 var weights = []config.Plugin{
 	{Name: names.TaintToleration, Weight: 3}, {Name: names.NodeAffinity, Weight: 2}, {Name: names.PodTopologySpread, Weight: 2},
 	{Name: names.InterPodAffinity, Weight: 2}, {Name: names.ImageLocality, Weight: 1},
 }
 
-// scoringAsker asks no filter plugin; its snapshots are made.
+// scoringAsker returns an asker with snapshots that runs no filter plugin.
 func scoringAsker(ctx context.Context, t testing.TB, objects ...runtime.Object) *Asker {
 	t.Helper()
 	return askerOf(ctx, t, nil, weights, objects...)
 }
 
-// placed is a node in a zone, with a disk.
+// placed returns a node in a zone, with a disk.
 func placed(name, zone, disk string, change ...func(*v1.Node)) *v1.Node {
 	made := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		v1.LabelHostname: name, v1.LabelTopologyZone: zone, "disk": disk,
@@ -159,7 +159,7 @@ func TestScores(t *testing.T) {
 	}
 }
 
-// scoresOf are the scores of each answer, by the names of nodes.
+// scoresOf returns the scores of each answer, by the names of nodes.
 func scoresOf(t testing.TB, a *Asker, pods ...*v1.Pod) (found []map[string]uint32) {
 	t.Helper()
 	report := a.inspect(t.Context(), pods, a.sorter.kinds(pods, a.single), always)[0]
@@ -201,7 +201,7 @@ func TestScoresOfManyKindsAreBounded(t *testing.T) {
 	}
 }
 
-// Many gangs of one template are scored once a round; pods with other labels may have other scores.
+// Many gangs of one template are scored once per round. Pods with other labels may have other scores.
 func TestScoresAreSharedByQuestionsOfOneRound(t *testing.T) {
 	a := scoringAsker(t.Context(), t, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
 		placed("a", "z0", "hdd"), placed("b", "z0", "ssd"), running("x", "b", "db", near("web", v1.LabelHostname)))
@@ -229,7 +229,7 @@ func TestScoresOfPodsThatDifferInPreferences(t *testing.T) {
 	}
 }
 
-// Scores follow what has changed since: the snapshot is renewed, and nodes that are as before keep their place.
+// Scores follow changes: the snapshot is renewed, and unchanged nodes keep their NodeInfo.
 func TestScoresAreRenewed(t *testing.T) {
 	a := scoringAsker(t.Context(), t, placed("a", "z0", "ssd"), placed("b", "z0", "hdd"))
 	pod := member("m", near("db", v1.LabelHostname))
@@ -248,7 +248,7 @@ func TestScoresAreRenewed(t *testing.T) {
 	}
 }
 
-// BenchmarkScores is what it costs to score 5,000 nodes with 50,000 bound pods and 40 images each.
+// BenchmarkScores measures the scoring of 5,000 nodes with 50,000 bound pods and 40 images each.
 func BenchmarkScores(b *testing.B) {
 	objects := []runtime.Object{&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}}
 	for i := range benchNodes {
@@ -287,7 +287,7 @@ func BenchmarkScores(b *testing.B) {
 	})
 }
 
-// A question with preferences is answered again after a while, though no cause has changed; others are not.
+// A question with preferences is answered again after some time, although no cause has changed. Others are not.
 func TestScoresAreAnsweredAgain(t *testing.T) {
 	plain, picky := member("plain"), member("picky", near("db", v1.LabelHostname))
 	a := scoringAsker(t.Context(), t, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},

@@ -21,17 +21,20 @@ import (
 )
 
 const (
-	// maxWrites under way at once: they share the scheduler's client with everything else.
+	// maxWrites bounds the concurrent writes, because they share the scheduler's client with all other requests.
 	maxWrites = 8
 	// writeTimeout bounds the writes for one gang.
 	writeTimeout = 5 * time.Second
-	// noWait: the binder writes, and does not wait for the volume.
+	// noWait makes the binder write without waiting for the volume.
 	noWait = time.Duration(0)
 )
 
-// shared has volumes made for claims that several pods of a gang name, that wait for their first consumer and
-// that have no volume. VolumeBinding would admit such pods to the first one's node alone, and asks for the volume
-// in PreBind, which no member reaches before all are placed (volumebinding/binder.go, FindPodVolumes).
+// shared requests volumes for claims that several pods of a gang share, that wait for their first consumer, and that
+// have no volume.
+//
+// Otherwise the gang could not bind. VolumeBinding would admit the other pods only to the first pod's node. And it
+// requests the volume in PreBind, which no member reaches before all members are placed (volumebinding/binder.go,
+// FindPodVolumes).
 type shared struct {
 	binder  volumebinding.SchedulerVolumeBinder
 	claims  corelisters.PersistentVolumeClaimLister
@@ -57,30 +60,30 @@ func newShared(ctx context.Context, handle fwk.Handle) (*shared, error) {
 	}, err
 }
 
-// VolumesFirst asks for the volumes of claims that several of these pods share, if they have none. It returns why
-// the pods can't go to their nodes yet, and "" if they can. Pods may be nil. One pod and its planned node stand for
-// all, so that the volumes of its claims can be reached from one place.
+// VolumesFirst requests volumes for claims that several of these pods share and that have none. It returns why the
+// pods cannot go to their nodes yet, or "" if they can. Pods may be nil. It uses one pod and its planned node for all
+// its claims, so that their volumes can be reached from one place.
 func (a *Asker) VolumesFirst(ctx context.Context, pods []*v1.Pod, planned func(int) string) string {
-	without := a.shared.without(pods)
+	without := a.shared.unprovisioned(pods)
 	for _, name := range slices.Sorted(maps.Keys(without)) {
-		if why := a.shared.beingMade(name, without[name]); why != "" {
+		if why := a.shared.provisioning(name, without[name]); why != "" {
 			return why
 		}
 	}
 	first, most := -1, 0
 	for i, pod := range pods {
-		if names := len(among(pod, without)); names > most {
+		if names := len(volumesOf(pod, without)); names > most {
 			first, most = i, names
 		}
 	}
 	if first < 0 {
 		return ""
 	}
-	return a.shared.ask(ctx, pods[first], among(pods[first], without), planned(first))
+	return a.shared.ask(ctx, pods[first], volumesOf(pods[first], without), planned(first))
 }
 
-// ask has the volumes of a pod's claims made for a node, or binds what there is. What VolumeBinding says against
-// the node is left to the scheduling cycle, where it counts.
+// ask requests the volumes of a pod's claims for a node, or binds existing volumes. It ignores reasons of
+// VolumeBinding against the node: the scheduling cycle checks the node again.
 func (s *shared) ask(ctx context.Context, pod *v1.Pod, volumes []v1.Volume, on string) string {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -114,12 +117,12 @@ func (s *shared) ask(ctx context.Context, pod *v1.Pod, volumes []v1.Volume, on s
 	if err != nil && (ctx.Err() != nil || !wait.Interrupted(err)) {
 		return fmt.Sprintf("no volume could be asked for PersistentVolumeClaim %s: %v", name, err)
 	}
-	return s.beingMade(name, on)
+	return s.provisioning(name, on)
 }
 
-// without are the claims that several of these pods name, that wait for their first consumer and that have no
-// volume: name → the node for which one was asked for, "" for none.
-func (s *shared) without(pods []*v1.Pod) map[string]string {
+// unprovisioned returns the claims that several of these pods share, that wait for their first consumer, and that
+// have no volume. It maps the name to the node for which a volume was requested, or to "".
+func (s *shared) unprovisioned(pods []*v1.Pod) map[string]string {
 	if s == nil {
 		return nil
 	}
@@ -153,8 +156,8 @@ func (s *shared) without(pods []*v1.Pod) map[string]string {
 	return found
 }
 
-// among are the pod's volumes whose claims are among these, each claim once.
-func among(pod *v1.Pod, claims map[string]string) (found []v1.Volume) {
+// volumesOf returns the pod's volumes that use one of these claims, each claim once.
+func volumesOf(pod *v1.Pod, claims map[string]string) (found []v1.Volume) {
 	if pod == nil {
 		return nil
 	}
@@ -169,19 +172,20 @@ func among(pod *v1.Pod, claims map[string]string) (found []v1.Volume) {
 	return found
 }
 
-// refuses says why a pod can go nowhere yet: the volume of one of these claims is being made.
+// refuses returns a refusal on all nodes if the volume of one of these claims is being provisioned, or else nil.
 func (s *shared) refuses(pod *v1.Pod, without map[string]string) *refusal {
-	for _, each := range among(pod, without) {
+	for _, each := range volumesOf(pod, without) {
 		name := claimName(pod, &each)
-		if why := s.beingMade(name, without[name]); why != "" {
+		if why := s.provisioning(name, without[name]); why != "" {
 			return &refusal{names.VolumeBinding, why}
 		}
 	}
 	return nil
 }
 
-// beingMade is "" for no node. Anybody may write a claim's annotations: only a name that a node has is repeated.
-func (s *shared) beingMade(claim, node string) string {
+// provisioning returns a sentence that says for which node a claim's volume is being provisioned, or "" if node is
+// empty. Any client may write a claim's annotations. So the sentence contains the name only if such a node exists.
+func (s *shared) provisioning(claim, node string) string {
 	if node == "" {
 		return ""
 	}

@@ -12,22 +12,26 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// snapshot is the cluster as plugins need it: all nodes, and of the bound pods those that `takes` picks. The scheduler's own snapshot is changed in place while a cycle runs, and must not
-// be read from here. What `renew` replaces is never changed: an inspection that has begun goes on with what it took.
+// snapshot is the cluster as plugins need it: all nodes, and the bound pods that takes selects. The scheduler's own
+// snapshot is changed in place while a cycle runs, so this package must not read it. renew replaces these fields and
+// does not change their old values, so a running inspection keeps the values that it took.
 type snapshot struct {
-	fwk.SharedLister // nil: pod groups, which no asked plugin reads
+	fwk.SharedLister // nil: the asked plugins read no pod groups
 	takes            func(*v1.Pod) bool
 	nodes            []fwk.NodeInfo
 	names            []string       // of the nodes
-	affine           []fwk.NodeInfo // those with pods that have affinity or anti-affinity
+	affine           []fwk.NodeInfo // nodes with pods that have affinity or anti-affinity
 	byName           map[string]*framework.NodeInfo
-	claims           map[string]int // namespace/name of a claim → nodes on which pods use it
+	claims           map[string]int // namespace/name of a claim → number of pods that use it
 }
 
-func (s *snapshot) NodeInfos() fwk.NodeInfoLister       { return s }
+// NodeInfos implements fwk.SharedLister.
+func (s *snapshot) NodeInfos() fwk.NodeInfoLister { return s }
+
+// StorageInfos implements fwk.SharedLister.
 func (s *snapshot) StorageInfos() fwk.StorageInfoLister { return s }
 
-// List implements fwk.NodeInfoLister: by name.
+// List implements fwk.NodeInfoLister. The nodes are sorted by name.
 func (s *snapshot) List() ([]fwk.NodeInfo, error) { return s.nodes, nil }
 
 // Get implements fwk.NodeInfoLister.
@@ -41,7 +45,8 @@ func (s *snapshot) Get(name string) (fwk.NodeInfo, error) {
 // HavePodsWithAffinityList implements fwk.NodeInfoLister.
 func (s *snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) { return s.affine, nil }
 
-// HavePodsWithRequiredAntiAffinityList implements fwk.NodeInfoLister: the planner models what is required.
+// HavePodsWithRequiredAntiAffinityList implements fwk.NodeInfoLister. It is empty because the planner models required
+// anti-affinity.
 func (s *snapshot) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) { return nil, nil }
 
 // HavePodsWithRequiredNonHostScopedAntiAffinityList implements fwk.NodeInfoLister.
@@ -52,7 +57,7 @@ func (s *snapshot) HavePodsWithRequiredNonHostScopedAntiAffinityList() ([]fwk.No
 // IsPVCUsedByPods implements fwk.StorageInfoLister.
 func (s *snapshot) IsPVCUsedByPods(key string) bool { return s.claims[key] > 0 }
 
-// renew reads the cluster from the informers.
+// renew takes the current state of the cluster from the informers.
 func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodLister) error {
 	allNodes, err := nodes.List(labels.Everything())
 	if err != nil {
@@ -97,8 +102,8 @@ func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodListe
 	return nil
 }
 
-// holds says whether info is still true: informers replace an object that changes, so that it need not be
-// made anew, which takes most of the time. No plugin changes it.
+// holds returns whether info is up to date. Then it can be kept, which saves most of the time. The comparison by
+// pointer is enough, because informers replace an object that changes, and no plugin changes it.
 func holds(info *framework.NodeInfo, node *v1.Node, pods []*v1.Pod) bool {
 	if info.Node() != node || len(info.Pods) != len(pods) {
 		return false
@@ -111,25 +116,26 @@ func holds(info *framework.NodeInfo, node *v1.Node, pods []*v1.Pod) bool {
 	return true
 }
 
-// counts says whether a bound pod takes something that an asked plugin counts. Finished pods take nothing.
+// counts returns whether a bound pod uses volumes or resource claims, which the asked plugins count. Finished pods do
+// not count.
 func counts(pod *v1.Pod) bool {
 	return bound(pod) && (usesVolumes(pod) || len(pod.Spec.ResourceClaims) > 0)
 }
 
-// bound says whether the pod is on a node and has not finished.
+// bound returns whether the pod is on a node and has not finished.
 func bound(pod *v1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.Status.Phase != v1.PodSucceeded && pod.Status.Phase != v1.PodFailed
 }
 
-// usesVolumes says whether the pod has volumes that plugins look at: claims, and disks that it names itself.
-// What every pod may have (ConfigMaps, Secrets, emptyDir, hostPath and the like) is left out.
+// usesVolumes returns whether the pod has volumes that plugins check: claims, and disks that the pod names directly.
+// Volumes that any pod may have (ConfigMaps, Secrets, emptyDir, hostPath and the like) do not count.
 func usesVolumes(pod *v1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(volume v1.Volume) bool {
 		return volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil || disk(&volume)
 	})
 }
 
-// disk says whether a volume names a disk itself, of a kind that VolumeRestrictions or NodeVolumeLimits knows.
+// disk returns whether a volume names a disk directly, of a kind that VolumeRestrictions or NodeVolumeLimits checks.
 func disk(volume *v1.Volume) bool {
 	return volume.GCEPersistentDisk != nil || volume.AWSElasticBlockStore != nil || volume.RBD != nil ||
 		volume.ISCSI != nil || volume.AzureDisk != nil || volume.AzureFile != nil || volume.Cinder != nil ||

@@ -1,6 +1,7 @@
 package intree
 
-// turns remembers who was worked on when: the namespace that waits longest is next, and in it the question that does.
+// turns records when each question and namespace was last worked on. The next namespace is the one that has waited
+// longest, and so is the question within it.
 type turns struct {
 	now        uint64
 	renewals   uint64
@@ -8,14 +9,15 @@ type turns struct {
 	questions  map[*question]uint64
 }
 
-// remembered bounds the turns that are kept. Without them everybody has equal turns again.
+// remembered bounds the entries that are kept. When it is reached, all entries are cleared, and all questions are
+// equal again.
 const remembered = 4096
 
 func newTurns() turns {
 	return turns{namespaces: map[string]uint64{}, questions: map[*question]uint64{}}
 }
 
-// take notes that a question has its turn.
+// take records that a question is worked on now.
 func (t *turns) take(q *question, because why) {
 	if len(t.questions) >= remembered || len(t.namespaces) >= remembered {
 		clear(t.questions)
@@ -28,8 +30,9 @@ func (t *turns) take(q *question, because why) {
 	t.questions[q], t.namespaces[q.asked.Namespace] = t.now, t.now
 }
 
-// before says whether the question comes before the other. Of renewals those that an object named go first; every
-// second turn is of the others, so that nobody can keep them waiting.
+// before returns whether the question comes before the other. Renewals because of an object that the pods name come
+// before other renewals. After every second renewal it is the other way round, so that neither kind can block the
+// other.
 func (t *turns) before(q *question, is why, other *question, was why) bool {
 	if is != was {
 		order := [...]int{first: 2, named: 0, changed: 1}

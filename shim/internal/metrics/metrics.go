@@ -1,4 +1,4 @@
-// Package metrics is what the shim adds to kube-scheduler's own /metrics.
+// Package metrics defines the metrics that the shim adds to kube-scheduler's /metrics.
 package metrics
 
 import (
@@ -35,20 +35,20 @@ var (
 	register sync.Once
 )
 
-// Register adds them to the registry that kube-scheduler serves.
+// Register adds the metrics to the registry that kube-scheduler serves.
 func Register() {
 	register.Do(func() { legacyregistry.MustRegister(unary, gangs, inTree, session) })
 }
 
-// Unary observes one call.
+// Unary records one call.
 func Unary(method, code string, took time.Duration) {
 	unary.WithLabelValues(method, code).Observe(took.Seconds())
 }
 
-// Gang counts one gang: planned, refused, withdrawn, permitted, denied, committed, closed.
+// Gang counts one gang by outcome: planned, refused, withdrawn, permitted, denied, committed or closed.
 func Gang(outcome string) { gangs.WithLabelValues(outcome).Inc() }
 
-// Session says whether one is open.
+// Session records whether a session is open.
 func Session(up bool) {
 	if up {
 		session.Set(1)
@@ -57,5 +57,5 @@ func Session(up bool) {
 	}
 }
 
-// InTree observes one slice of an inspection.
+// InTree records one slice of an inspection.
 func InTree(took time.Duration) { inTree.Observe(took.Seconds()) }

@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// activateInterval: Activate ignores a pod that the queue does not know yet, and one in flight
-	// comes back through the back-off queue (backend/queue/scheduling_queue.go, Activate).
+	// activateInterval is the pause between two calls of Activate. Activate ignores a pod that the queue does not
+	// know yet. A pod in a running cycle returns through the back-off queue (backend/queue/scheduling_queue.go,
+	// Activate).
 	activateInterval = 250 * time.Millisecond
-	// activateSlowly is for refused gangs whose members do not come: nothing is held for them.
+	// activateSlowly is the pause for refused gangs whose members do not arrive. No capacity is held for them.
 	activateSlowly = 5 * time.Second
-	// maxTelling bounds the members of refused gangs that are let through at a time. The cycle of each ends
-	// with a write to the API server, some 10 ms on the one scheduling thread: of thousands at once the last
-	// would keep that thread from everybody else for minutes.
-	maxTelling = 16
+	// maxRefused bounds the members of refused gangs that are let through at a time. The cycle of each ends with a
+	// write to the API server, which takes some 10 ms on the one scheduling thread. Thousands at once would block
+	// that thread for minutes.
+	maxRefused = 16
 )
 
-// follow takes one verdict from its arrival to the point where no deadline has to watch it. All of
-// it is off the scheduling thread.
+// follow handles one verdict from its arrival until no deadline has to watch it. It runs off the scheduling thread.
 func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -53,7 +53,7 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 	leave := func() {}
 	if g.Refused {
 		var ok bool
-		if leave, ok = c.telling.take(ctx, len(g.UIDs)); !ok {
+		if leave, ok = c.refusedLimit.take(ctx, len(g.UIDs)); !ok {
 			return
 		}
 		leave = sync.OnceFunc(leave)
@@ -69,7 +69,7 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 			return
 		}
 		go func() {
-			defer leave() // from here its Bindings are counted, one by one
+			defer leave() // after the commit each Binding is counted on its own
 			select {
 			case <-g.Committed():
 			case <-g.Closed():
@@ -82,8 +82,9 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 	c.activateAll(ctx, g, leave)
 }
 
-// volumesFirst says why the gang can't start yet: a claim that members share has no volume. The plan says where one
-// is to be made, and ends; a gang that waits for its volume holds nothing.
+// volumesFirst returns why the gang cannot start yet, or "". It cannot start while a claim that several members share
+// has no volume. The plan determines where the volume is requested, and then ends. A gang that waits for a volume
+// holds no capacity.
 func (c *core) volumesFirst(ctx context.Context, g *gangs.Gang, answer *gangs.Answer) string {
 	if c.inTree == nil {
 		return ""
@@ -95,7 +96,7 @@ func (c *core) volumesFirst(ctx context.Context, g *gangs.Gang, answer *gangs.An
 	return c.inTree.VolumesFirst(ctx, pods, answer.Planned)
 }
 
-// fetch asks Filter, then Score, until they are answered or the verdict is void.
+// fetch calls Filter, then Score, until both are answered or the verdict is void.
 func (c *core) fetch(ctx context.Context, g *gangs.Gang) (*gangs.Answer, error) {
 	filter, err := persist(ctx, c, g, c.client.Filter)
 	if err != nil {
@@ -121,7 +122,7 @@ func persist[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func(c
 		}
 		var err error
 		answer, err = ask(ctx, g.Plan)
-		<-c.fetches // not kept over the pause: one gang's trouble must not hold up the others
+		<-c.fetches // free the slot during the pause, so that a failing gang does not block others
 		if err == nil {
 			return answer, nil
 		}
@@ -135,30 +136,33 @@ func persist[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func(c
 	}
 }
 
-// nominate makes pods of equal or lower priority see the capacity taken, in every profile of this
-// process, until the member is assumed or fails (framework/runtime/framework.go,
-// addGENominatedPods). No API write. It costs them: on such a node each of their cycles copies the pods
-// nominated there and runs every Filter twice; Less keeps the time short. It comes before Open: a gated
-// pod can't be popped, so that no nomination is written after its pod was assumed.
+// nominate nominates each member for its planned node in memory, without an API write. Then pods of equal or lower
+// priority see the capacity as taken, in every profile of this process. The nomination ends when the member is
+// assumed or fails (framework/runtime/framework.go, addGENominatedPods).
+//
+// Nominations cost other pods time. On a nominated node each of their cycles copies the pods nominated there and runs
+// every Filter twice. Less keeps this period short.
+//
+// Call nominate before Open. A gated pod cannot be popped, so no nomination is written after its pod was assumed.
 func (c *core) nominate(ctx context.Context, g *gangs.Gang, answer *gangs.Answer) {
 	c.nominations.Lock()
 	defer c.nominations.Unlock()
 	if g.Phase() == gangs.Closed {
-		return // its nominations have been removed already
+		return // its nominations have already been removed
 	}
 	logger := klog.FromContext(ctx)
-	crowded := c.crowded(g, answer)
+	repeated := c.repeatedNodes(g, answer)
 	for i := range g.UIDs {
 		pod := c.pod(g, i)
 		if pod == nil {
-			continue // the informer is behind: it goes without
+			continue // the informer is behind: the member gets no nomination
 		}
-		if crowded.Has(answer.Planned(i)) {
+		if repeated.Has(answer.Planned(i)) {
 			continue
 		}
 		info, err := framework.NewPodInfo(pod)
 		if err != nil {
-			// An affinity term that can't be read; the queue takes such a pod too.
+			// An affinity term could not be parsed. The scheduling queue accepts such a pod too.
 			logger.V(3).Info("Pod nominated in spite of an error", "pod", klog.KObj(pod), "gang", g.Plan.Gang, "error", err)
 		}
 		c.handle.AddNominatedPod(logger, info, &fwk.NominatingInfo{
@@ -167,26 +171,27 @@ func (c *core) nominate(ctx context.Context, g *gangs.Gang, answer *gangs.Answer
 	}
 }
 
-// crowded are the planned nodes of several members, for a gang with spread constraints. Nominations count for
-// these: the first member to come would find its siblings on its node already, and none anywhere else, and
-// PodTopologySpread would refuse the node (framework/runtime/framework.go, addGENominatedPods).
-func (c *core) crowded(g *gangs.Gang, answer *gangs.Answer) sets.Set[string] {
-	crowded := sets.New[string]()
+// repeatedNodes returns the planned nodes of several members, for a gang with spread constraints. Members are not
+// nominated for these nodes, because PodTopologySpread counts nominated pods. It would refuse the node to the first
+// member: its siblings would already be on that node, and none anywhere else (framework/runtime/framework.go,
+// addGENominatedPods).
+func (c *core) repeatedNodes(g *gangs.Gang, answer *gangs.Answer) sets.Set[string] {
+	repeated := sets.New[string]()
 	if !c.spreads(g) {
-		return crowded
+		return repeated
 	}
 	planned := sets.New[string]()
 	for i := range g.UIDs {
 		node := answer.Planned(i)
 		if planned.Has(node) {
-			crowded.Insert(node)
+			repeated.Insert(node)
 		}
 		planned.Insert(node)
 	}
-	return crowded
+	return repeated
 }
 
-// spreads says whether a member has a spread constraint that refuses nodes.
+// spreads returns whether a member has a spread constraint that can refuse nodes.
 func (c *core) spreads(g *gangs.Gang) bool {
 	for i := range g.UIDs {
 		if pod := c.pod(g, i); pod != nil {
@@ -205,14 +210,14 @@ func (c *core) unnominate(g *gangs.Gang) {
 	defer c.nominations.Unlock()
 	for i := range g.UIDs {
 		pod := &v1.Pod{}
-		pod.UID = g.UIDs[i] // the nominator looks at nothing else (backend/queue/nominator.go)
+		pod.UID = g.UIDs[i] // the nominator reads only the UID (backend/queue/nominator.go)
 		c.handle.DeleteNominatedPodIfExists(pod)
 	}
 }
 
-// activateAll wakes the members again and again until PreFilter has seen them, and is the watchdog
-// of those that never reach Permit: an in-tree error before Reserve shows in no hook of ours. It calls leave
-// where the members of a refused gang do not come, so that other gangs can be told.
+// activateAll activates the members until PreFilter has seen each of them. It is also the watchdog for members that
+// never reach Permit: an in-tree error before Reserve calls none of our hooks. If the members of a refused gang do
+// not arrive, it calls leave, so that members of other refused gangs can be let through.
 func (c *core) activateAll(ctx context.Context, g *gangs.Gang, leave func()) {
 	interval := activateInterval
 	tick := time.NewTicker(interval)
@@ -249,8 +254,8 @@ func (c *core) activateAll(ctx context.Context, g *gangs.Gang, leave func()) {
 func (c *core) activate(ctx context.Context, g *gangs.Gang) {
 	pods := map[string]*v1.Pod{}
 	unseen := g.Unseen()
-	if g.Refused && len(unseen) > maxTelling {
-		unseen = unseen[:maxTelling]
+	if g.Refused && len(unseen) > maxRefused {
+		unseen = unseen[:maxRefused]
 	}
 	for _, i := range unseen {
 		if pod := c.pod(g, i); pod != nil {
@@ -269,7 +274,7 @@ const (
 
 func nextBackoff(delay time.Duration) time.Duration { return min(2*delay, maxBackoff) }
 
-// sleep with jitter; false when the context ended first.
+// sleep waits for the delay with jitter. It returns false if the context ended first.
 func sleep(ctx context.Context, delay time.Duration) bool {
 	timer := time.NewTimer(wait.Jitter(delay*4/5, 0.5))
 	defer timer.Stop()

@@ -9,16 +9,17 @@ import (
 // admission limits how many members are in flight: between PreEnqueue and the API server's answer to their Binding.
 //
 // Permit starts a clock (the service's bind_s), and kube-scheduler schedules faster than a loaded API server binds.
-// Without a limit, the last of thousands of pods that come at once would miss the deadline after Permit, and their
-// gangs would be partially bound. So gangs wait in order, before anything is reserved for them.
+// Without a limit, the last of thousands of pods that come at once would miss the deadline after Permit. Their gangs
+// would be partially bound. So gangs wait in order, before anything is reserved for them.
 type admission struct {
 	mu    sync.Mutex
 	size  int
 	left  int // can be below zero: a Binding counts even if the limit is reached
-	queue []*entrant
+	queue []*waiter
 }
 
-type entrant struct {
+// waiter is a gang that waits for admission.
+type waiter struct {
 	members int
 	in      chan struct{}
 }
@@ -28,7 +29,7 @@ func newAdmission(size int) *admission { return &admission{size: size, left: siz
 // take waits until it is this gang's turn and its members fit under the limit. A gang larger than the limit waits
 // until it is alone. The caller must call leave. ok is false if the context ended first.
 func (r *admission) take(ctx context.Context, members int) (leave func(), ok bool) {
-	e := &entrant{members: min(members, r.size), in: make(chan struct{})}
+	e := &waiter{members: min(members, r.size), in: make(chan struct{})}
 	r.mu.Lock()
 	r.queue = append(r.queue, e)
 	r.admit()
@@ -43,16 +44,16 @@ func (r *admission) take(ctx context.Context, members int) (leave func(), ok boo
 	at := slices.Index(r.queue, e)
 	if at >= 0 {
 		r.queue = slices.Delete(r.queue, at, at+1)
-		r.admit() // those behind it may fit
+		r.admit() // gangs behind it may fit
 	}
 	r.mu.Unlock()
 	if at < 0 {
-		leave() // let in at the same moment
+		leave() // admitted at the same moment
 	}
 	return nil, false
 }
 
-// add lets members in without waiting, or, below zero, out.
+// add counts members as in flight without waiting. A negative number removes members.
 func (r *admission) add(members int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

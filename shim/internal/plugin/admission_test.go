@@ -11,7 +11,7 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// enter calls take in a goroutine, and returns once it is let in or stands in the queue.
+// enter calls take in a goroutine. It returns once the gang is admitted or queued.
 func enter(t *testing.T, ctx context.Context, r *admission, members int) chan func() {
 	t.Helper()
 	r.mu.Lock()
@@ -47,7 +47,7 @@ func TestRoomLetsInWhatFitsInOrder(t *testing.T) {
 	eight := enter(t, ctx, r, 8)
 	two := enter(t, ctx, r, 2) // would fit, but eight came first
 	if len(eight)+len(two) != 0 {
-		t.Fatal("let in beside six of ten, or before its turn")
+		t.Fatal("let in behind six of ten, or before its turn")
 	}
 	leaveSix()
 	leaveEight := next(t, "eight", eight)
@@ -64,15 +64,15 @@ func TestRoomTakesWhatIsLargerThanItAlone(t *testing.T) {
 	r.add(1) // a Binding
 	large := enter(t, ctx, r, 2048)
 	if len(large) != 0 {
-		t.Fatal("let in beside a Binding")
+		t.Fatal("let in behind a Binding")
 	}
 	r.add(-1)
 	leave := next(t, "the large one", large)
 	one := enter(t, ctx, r, 1)
 	if len(one) != 0 {
-		t.Fatal("let in beside the large one")
+		t.Fatal("let in behind the large one")
 	}
-	r.add(2) // Bindings come in whether there is room or not
+	r.add(2) // Bindings count even if the limit is reached
 	leave()
 	next(t, "one", one)()
 	r.add(-2)

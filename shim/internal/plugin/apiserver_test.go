@@ -14,8 +14,8 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// TestRealAPIServer binds a gang through a real API server, where MUSTER_SHIM_KUBECONFIG names one
-// that may be written to: annotations, UID and resourceVersion of a Binding mean nothing to the fake.
+// TestRealAPIServer binds a gang through a real API server, if MUSTER_SHIM_KUBECONFIG names one that may be written
+// to. The fake API ignores the annotations, UID and resourceVersion of a Binding.
 func TestRealAPIServer(t *testing.T) {
 	path := os.Getenv("MUSTER_SHIM_KUBECONFIG")
 	if path == "" {
@@ -38,7 +38,7 @@ func TestRealAPIServer(t *testing.T) {
 	must(err)
 	_, err = h.client.CoreV1().Nodes().Create(h.ctx, node("n", "200"), metav1.CreateOptions{})
 	must(err)
-	// The API server's admission taints new nodes; a node controller would lift it.
+	// The API server's admission taints new nodes. A node controller would remove the taint.
 	made, err := h.client.CoreV1().Nodes().Get(h.ctx, "n", metav1.GetOptions{})
 	must(err)
 	made.Spec.Taints = nil

@@ -12,33 +12,36 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Args is what pluginConfig may say; an unknown field is an error. Profiles share one state, so all
-// must say the same.
+// Args are the arguments in pluginConfig. An unknown field is an error. All profiles must have equal arguments,
+// because they share one state.
 type Args struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// ServiceAddress is the service's Unix socket.
+	// ServiceAddress is the address of the service's Unix socket.
 	ServiceAddress string `json:"serviceAddress,omitempty"`
-	// Resources that make a pod ours, in any container's requests or limits.
+	// Resources lists resource names. A pod that names one in any container's requests or limits is scheduled by this
+	// plugin.
 	Resources []string `json:"resources,omitempty"`
-	// GangKeys make a pod ours by their presence among its labels or annotations. One that ends in "/" is a
-	// prefix: a pod with a slip in its key, or with the key in the wrong place, would start without its gang.
+	// GangKeys lists label and annotation keys. A pod that has one is scheduled by this plugin. A key that ends in
+	// "/" is a prefix. Otherwise a pod with a misspelt key, or with the key in the wrong place, would start without
+	// its gang.
 	GangKeys []string `json:"gangKeys,omitempty"`
 
-	// CallTimeout bounds one unary call to the service. None is made on the scheduling thread.
+	// CallTimeout bounds one unary call to the service. No call is made on the scheduling thread.
 	CallTimeout metav1.Duration `json:"callTimeout,omitempty"`
-	// PermitTimeout is how long a gang's members wait while none of the others moves.
+	// PermitTimeout is how long members wait in Permit while no other member makes progress.
 	PermitTimeout metav1.Duration `json:"permitTimeout,omitempty"`
-	// CommitTimeout is the longest time from Permit to the last Binding sent, in which siblings'
-	// volumes are bound too. The service's bind_s, less bindTimeout, bounds it as well.
+	// CommitTimeout is the longest time from Permit to the last Binding. Volumes of the members are bound within this
+	// time too. The service's bind_s, less bindTimeout, is a further bound.
 	CommitTimeout metav1.Duration `json:"commitTimeout,omitempty"`
-	// BindTimeout bounds one Binding. It must stay under the lease's duration less its renew
-	// deadline (15 s − 10 s by default), or the next leader plans while a Binding is under way.
+	// BindTimeout bounds one Binding. It must be below the lease's duration less its renew deadline (15 s − 10 s by
+	// default). Otherwise the next leader could plan while a Binding is in flight.
 	BindTimeout metav1.Duration `json:"bindTimeout,omitempty"`
 }
 
 // apiVersion of the args. kube-scheduler hands unknown types to us as they are.
 const (
+	// argsAPIVersion and argsKind identify the arguments. kube-scheduler passes unknown types to the plugin unparsed.
 	argsAPIVersion = "muster.dev/v1"
 	argsKind       = "MusterArgs"
 )
@@ -58,7 +61,8 @@ func defaultArgs() Args {
 	}
 }
 
-// decodeArgs is strict, unlike framework/runtime's DecodeInto: a misspelt timeout must not pass.
+// decodeArgs decodes the arguments and rejects unknown fields. DecodeInto of framework/runtime would accept a
+// misspelt timeout.
 func decodeArgs(obj runtime.Object) (Args, error) {
 	args := defaultArgs()
 	if obj == nil {

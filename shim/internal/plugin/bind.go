@@ -25,24 +25,24 @@ import (
 )
 
 const (
-	// maxBindings under way at once. A gang binds in one burst; kube-scheduler's own client, at 50 a
-	// second, would make members of a large one miss their deadline unsent. At 50 ms an answer these are
-	// 1,300 a second; more of them only wait inside an API server that is short of processors, until
-	// bindTimeout ends them.
+	// maxBindings bounds the concurrent Bindings. A gang binds in one burst. The limit of 50 requests per second in
+	// kube-scheduler's own client would delay members of a large gang past their deadline. With 50 ms per answer, 64
+	// Bindings at a time are about 1,300 per second. More would only wait inside an API server that is short of
+	// processors, until bindTimeout ends them.
 	maxBindings = 64
-	// maxInFlight members between PreEnqueue and the answer to their Binding: an API server that answers
-	// 32 a second needs for them as long as the service keeps their GPUs (its bind_s less bindTimeout, 16 s).
+	// maxInFlight bounds the members between PreEnqueue and the answer to their Binding. An API server that answers
+	// 32 Bindings per second needs 16 s for them. That is how long the service keeps their GPUs (its bind_s less
+	// bindTimeout).
 	maxInFlight = 512
 )
 
 var errTooLate = errors.New("not sent: its turn came after the service may have given its GPUs to others")
 
-// sender posts one Binding.
+// sender sends one Binding.
 type sender func(context.Context, fwk.Handle, *v1.Binding) error
 
-// Bind passes the commit barrier with the gang's other members, then writes node and allocation in
-// one update: the API server merges a Binding's annotations into the pod
-// (pkg/registry/core/pod/storage, setPodNodeAndMetadata).
+// Bind waits at the commit barrier for the gang's other members. Then it writes node and allocation in one update:
+// the API server merges a Binding's annotations into the pod (pkg/registry/core/pod/storage, setPodNodeAndMetadata).
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
@@ -51,17 +51,17 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		}
 		return fwk.NewStatus(fwk.Skip)
 	}
-	if err := p.stands(node); err != nil {
-		c.fate.message = err.Error() // its Unreserve ends the gang: nothing is committed yet
+	if err := p.checkNode(node); err != nil {
+		c.fate.message = err.Error() // Unreserve closes the gang, because it is not committed yet
 		return fwk.AsStatus(err)
 	}
-	// Before the barrier, which ends the gang's own stay: no moment without either.
+	// Count this Binding before the barrier, because the gang's own count ends there.
 	p.admission.add(1)
 	defer p.admission.add(-1)
 	if err := p.barrier(ctx, c.Gang, c.Member); err != nil {
 		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
 	}
-	if err := p.stands(node); err != nil {
+	if err := p.checkNode(node); err != nil {
 		c.fate.message = err.Error()
 		return fwk.AsStatus(err)
 	}
@@ -84,19 +84,19 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 	return nil
 }
 
-// stands says whether the node is still there. The API server would take a Binding to a node that has gone.
-func (p *Plugin) stands(node string) error {
+// checkNode returns an error if the node no longer exists. The API server would accept a Binding to it.
+func (p *Plugin) checkNode(node string) error {
 	if _, err := p.nodes.Get(node); err != nil {
 		return fmt.Errorf("not bound: %w", err)
 	}
 	return nil
 }
 
-// barrier waits until all members of the quorum stand at Bind. An Allow given to a pod that timed
-// out, was deleted or was preempted is dropped without a word (waiting_pods_map.go, Allow): without
-// the barrier the others would bind.
+// barrier waits until all members of the quorum have reached Bind. Without it, some members could bind although
+// others cannot: kube-scheduler silently drops an Allow for a pod that timed out, was deleted or was preempted
+// (waiting_pods_map.go, Allow).
 func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
-	committed, err := g.Stand(member)
+	committed, err := g.ReachBind(member)
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, g.Why())
 	}
@@ -116,7 +116,7 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 		p.carryOut(ctx, g.Abort("not all members came to Bind in time"))
 	}
 	select {
-	case <-g.Committed(): // committed just before: then it binds
+	case <-g.Committed(): // committed at the same moment: bind
 		return nil
 	default:
 		return fmt.Errorf("%w: %s", gangs.ErrClosed, g.Why())
@@ -134,7 +134,7 @@ func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (muste
 	case <-ctx.Done():
 		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, ctx.Err()
 	}
-	if time.Now().After(c.Gang.SendBy()) { // both were ready
+	if time.Now().After(c.Gang.SendBy()) { // select picks at random if both are ready
 		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, errTooLate
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.args.BindTimeout.Duration)
@@ -150,9 +150,9 @@ func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (muste
 	return is, err
 }
 
-// sendBinding goes through the API cacher where there is one, as DefaultBinder does
-// (framework/plugins/defaultbinder). Else it sends once: a second try after an answer that was lost
-// meets a conflict, which would pass for a refusal while the first had landed (util.BindPod retries).
+// sendBinding uses the API cacher if there is one, as DefaultBinder does (framework/plugins/defaultbinder). Otherwise
+// it sends the Binding once, unlike util.BindPod, which retries. If the first answer is lost, a second request gets a
+// conflict. The conflict would look like a refusal although the first request had succeeded.
 func sendBinding(ctx context.Context, handle fwk.Handle, binding *v1.Binding) error {
 	if cacher := handle.APICacher(); cacher != nil {
 		done, err := cacher.BindPod(binding)
@@ -168,17 +168,19 @@ func sendBinding(ctx context.Context, handle fwk.Handle, binding *v1.Binding) er
 		Body(binding).Do(ctx).Error()
 }
 
-// certainlyUnsent tells whether the API server did not process the Binding: it answered 429 (priority and fairness), or
-// nothing listens there. After Permit, giving the member up would leave the gang partially bound for nothing, and
-// sending the Binding again is safe.
+// certainlyUnsent returns whether the API server did not process the Binding: it answered 429 (priority and
+// fairness), or nothing listens there. After Permit, failing the member would leave the gang partially bound for
+// nothing, and sending the Binding again is safe.
 func certainlyUnsent(err error) bool {
 	return apierrors.IsTooManyRequests(err) || utilnet.IsConnectionRefused(err)
 }
 
-// renewed looks whether a Binding that met a conflict may be sent once more, for the pod as it is now:
-// anybody may patch a pod between Permit and Bind (kube-scheduler itself does, with the condition of an
-// earlier refusal), and past the commit that would halve the gang. A conflict is certainly not written.
-// All tries share one bindTimeout: a Binding is as late as ever when the next leader plans.
+// renewed returns whether a Binding that met a conflict can be sent again, and updates it for the current pod. Any
+// client may patch a pod between Permit and Bind. kube-scheduler itself does, with the condition of an earlier
+// refusal. After the commit, a failure would leave the gang partially bound.
+//
+// A retry is safe because a Binding with a conflict was certainly not written. All tries share one bindTimeout, so
+// that retries never make a Binding later than Args.BindTimeout allows.
 func (p *Plugin) renewed(ctx context.Context, c *cycle, binding *v1.Binding, err error) bool {
 	if !apierrors.IsConflict(err) || p.handle.APICacher() != nil {
 		return false
@@ -193,8 +195,8 @@ func (p *Plugin) renewed(ctx context.Context, c *cycle, binding *v1.Binding, err
 	return true
 }
 
-// fateOf reads an answer. A refusal is what the API server has certainly not written; whatever may
-// have been, is unknown: a timeout, a lost connection, a 5xx, and after hidden retries a conflict.
+// fateOf returns the fate of a Binding from the API server's answer. A Binding is refused only if it was certainly
+// not written. Its fate is unknown after a timeout, a lost connection, a 5xx, or a conflict after hidden retries.
 func fateOf(err error, retried bool) musterv1.BindingFate {
 	var answer apierrors.APIStatus
 	switch {
@@ -212,9 +214,9 @@ func fateOf(err error, retried bool) musterv1.BindingFate {
 	return musterv1.BindingFate_BINDING_FATE_REFUSED
 }
 
-// checkAnnotations does what the API server leaves out for a Binding: with a bad key or more than
-// 256 KiB every later status patch of the pod would fail, the kubelet's too. A key that the pod has
-// already is forged: only a Binding writes them.
+// checkAnnotations validates the annotations, which the API server does not do for a Binding. With a bad key or more
+// than 256 KiB every later status patch of the pod would fail, also those of the kubelet. A key that the pod already
+// has is forged, because only a Binding writes these keys.
 func checkAnnotations(pod *v1.Pod, annotations map[string]string) error {
 	merged := maps.Clone(pod.Annotations)
 	if merged == nil {

@@ -23,7 +23,7 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// bindHandle is as much of a Handle as sendBinding needs.
+// bindHandle implements the part of Handle that sendBinding needs.
 type bindHandle struct {
 	fwk.Handle
 	client kubernetes.Interface
@@ -130,7 +130,7 @@ func TestCheckAnnotations(t *testing.T) {
 	}
 }
 
-// The API server takes a Binding to a node that is not there.
+// The API server accepts a Binding to a node that does not exist.
 func TestANodeThatGoesWhilePermitIsAskedGetsNoBinding(t *testing.T) {
 	h := newHarness(t, node("stays", "16"), node("goes", "16"))
 	h.service.plan([]string{"stays"}, []string{"goes"})

@@ -6,22 +6,22 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// concerns says whether a pod is ours to gate: it asks for a GPU, or says that it belongs to a gang
-// (the master of a job may ask for none). What the keys mean is the service's business.
+// concerns returns whether this plugin schedules a pod: it requests a GPU, or it names a gang. A gang member may
+// request no GPU, for example the master of a job. Only the service interprets the values of the keys.
 func (a *Args) concerns(pod *v1.Pod) bool {
 	return a.namesGang(pod.Labels) || a.namesGang(pod.Annotations) ||
 		a.wantsGPU(pod.Spec.InitContainers) || a.wantsGPU(pod.Spec.Containers)
 }
 
-func (a *Args) namesGang(said map[string]string) bool {
+func (a *Args) namesGang(keys map[string]string) bool {
 	for _, wanted := range a.GangKeys {
 		if !strings.HasSuffix(wanted, "/") {
-			if _, found := said[wanted]; found {
+			if _, found := keys[wanted]; found {
 				return true
 			}
 			continue
 		}
-		for key := range said {
+		for key := range keys {
 			if strings.HasPrefix(key, wanted) {
 				return true
 			}

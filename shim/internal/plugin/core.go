@@ -21,37 +21,39 @@ import (
 )
 
 const (
-	// maxFetches under way at once: after a reconnect all gangs ask together.
+	// maxFetches bounds the concurrent calls of Filter and Score. After a reconnect all gangs need them at once.
 	maxFetches = 16
-	// maxReports waiting for the service.
+	// maxReports bounds the reports that wait to be sent to the service.
 	maxReports = 8192
-	// releaseInterval: a pod between Permit and the waiting map can't be released yet.
+	// releaseInterval is the pause between two tries to release a pod. A pod between Permit and the waiting map
+	// cannot be released yet.
 	releaseInterval = 50 * time.Millisecond
 )
 
-// core is the one state of the process, behind the plugin of each profile.
+// core is the state that the plugins of all profiles share.
 type core struct {
 	args   Args
 	store  *gangs.Store
 	client *service.Client
-	// handle of the first profile: queue, nominator and waiting pods are the same for all. Nominator
-	// and activator are set after the constructor has run (scheduler.go, New).
-	handle    fwk.Handle
-	pods      corelisters.PodLister
-	nodes     corelisters.NodeLister
-	synced    cache.InformerSynced
-	profiles  sets.Set[string] // schedulerNames; complete before run goes on, when informers start
-	reports   chan *musterv1.UnreserveRequest
-	fetches   chan struct{}
-	bindings  chan struct{}
-	admission *admission
-	telling   *admission // members of refused gangs on their way to their reason
-	inTree    *intree.Asker
-	send      sender
-	stop      <-chan struct{} // the process ends
+	// handle belongs to the first profile. The queue, the nominator and the waiting pods are the same for all
+	// profiles. kube-scheduler sets the nominator and the activator after this constructor has run (scheduler.go,
+	// New).
+	handle       fwk.Handle
+	pods         corelisters.PodLister
+	nodes        corelisters.NodeLister
+	synced       cache.InformerSynced
+	profiles     sets.Set[string] // schedulerNames; complete before the informers start and run continues
+	reports      chan *musterv1.UnreserveRequest
+	fetches      chan struct{}
+	bindings     chan struct{}
+	admission    *admission
+	refusedLimit *admission // limits members of refused gangs that are let through
+	inTree       *intree.Asker
+	send         sender
+	stop         <-chan struct{} // closed when the process ends
 
-	// nominations orders nominating a gang and removing its nominations. It is not the store's
-	// lock, and PreEnqueue never takes it: calling into the queue with it held can't deadlock.
+	// nominations serializes nominating a gang and removing its nominations. PreEnqueue never takes this lock, unlike
+	// the store's. So calling into the queue while holding it cannot deadlock.
 	nominations sync.Mutex
 }
 
@@ -66,20 +68,20 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 	metrics.Register()
 	c := &core{
 		args: args, store: gangs.NewStore(), client: client, handle: handle, send: send, stop: ctx.Done(),
-		profiles:  sets.New[string](),
-		reports:   make(chan *musterv1.UnreserveRequest, maxReports),
-		fetches:   make(chan struct{}, maxFetches),
-		bindings:  make(chan struct{}, maxBindings),
-		admission: newAdmission(maxInFlight),
-		telling:   newAdmission(maxTelling),
+		profiles:     sets.New[string](),
+		reports:      make(chan *musterv1.UnreserveRequest, maxReports),
+		fetches:      make(chan struct{}, maxFetches),
+		bindings:     make(chan struct{}, maxBindings),
+		admission:    newAdmission(maxInFlight),
+		refusedLimit: newAdmission(maxRefused),
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	c.inTree = intree.New(handle, client.ReportInTree)
 	return c, c.watchPods(handle.SharedInformerFactory())
 }
 
-// watchPods keeps the lister, and forgets deleted pods. With delayCacheUntilActive "synced" means
-// "leading": informers start when the lease is held (cmd/kube-scheduler/app/server.go, Run).
+// watchPods sets the pod lister and removes deleted pods from the store. With delayCacheUntilActive, the informers
+// start only when this process holds the lease. So "synced" means "leading" (cmd/kube-scheduler/app/server.go, Run).
 func (c *core) watchPods(factory informers.SharedInformerFactory) error {
 	pods := factory.Core().V1().Pods()
 	c.pods, c.synced = pods.Lister(), pods.Informer().HasSynced
@@ -96,7 +98,7 @@ func (c *core) watchPods(factory informers.SharedInformerFactory) error {
 	return err
 }
 
-// run serves the process until it ends.
+// run does the background work until the process ends.
 func (c *core) run(ctx context.Context) {
 	defer func() { _ = c.client.Close() }()
 	if !cache.WaitForCacheSync(ctx.Done(), c.synced) {
@@ -113,7 +115,7 @@ func (c *core) run(ctx context.Context) {
 	c.watch(ctx)
 }
 
-// pod is member i's as the informer knows it; nil where the name is not there or another pod's.
+// pod returns member i's pod from the informer, or nil if no pod has this name and UID.
 func (c *core) pod(g *gangs.Gang, i int) *v1.Pod {
 	pod, err := c.pods.Pods(g.Namespace).Get(g.Names[i])
 	if err != nil || pod.UID != g.UIDs[i] {
@@ -122,7 +124,7 @@ func (c *core) pod(g *gangs.Gang, i int) *v1.Pod {
 	return pod
 }
 
-// carryOut does what an event asks for, with no lock of the store held.
+// carryOut carries out instructions. The caller holds no lock of the store.
 func (c *core) carryOut(ctx context.Context, do gangs.Instructions) {
 	for _, g := range do.Closed {
 		metrics.Gang("closed")
@@ -139,11 +141,14 @@ func (c *core) carryOut(ctx context.Context, do gangs.Instructions) {
 	}
 }
 
-// release sends a gang's waiters back. Preempt, not Reject: an Error goes to the back-off queue, at
-// whose entrance PreEnqueue gates the pod, while a rejected pod is parked ungated and marked
-// Unschedulable (framework/runtime/waiting_pods_map.go). One that is between Permit and the waiting
-// map is not found yet: tried again until its Unreserve has come. The context is the process's, for
-// that of the cycle which closed the gang ends before.
+// release sends a gang's waiting members back to the queue.
+//
+// It uses Preempt instead of Reject. After Preempt the pod fails with an Error and goes to the back-off queue, where
+// PreEnqueue gates it. A rejected pod would be marked Unschedulable and wait in the queue ungated
+// (framework/runtime/waiting_pods_map.go).
+//
+// A pod between Permit and the waiting map is not found yet. So release tries again until its Unreserve has run. It
+// stops with the process and not with the context of the cycle, which ends earlier.
 func (c *core) release(g *gangs.Gang) {
 	if c.releaseNow(g) == 0 {
 		return

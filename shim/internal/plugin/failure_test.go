@@ -40,7 +40,7 @@ func TestLateAllowIsCaughtAtTheBarrier(t *testing.T) {
 	h.service.plan(spread(3, "n")...)
 	allow := h.service.permit
 	h.service.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
-		// Someone takes a waiter away while the service is thinking: its Allow will be dropped.
+		// A waiting member is removed during the service's Permit call. Its Allow will be dropped.
 		taken := false
 		h.plugin.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
 			if !taken {

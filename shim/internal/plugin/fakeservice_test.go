@@ -15,7 +15,7 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// fakeService speaks the contract over a Unix socket. What it answers is in its function fields.
+// fakeService serves the contract over a Unix socket. Its function fields determine the answers.
 type fakeService struct {
 	musterv1.UnimplementedGangServiceServer
 	t      *testing.T
@@ -165,7 +165,7 @@ func (s *fakeService) refuse(reason string) {
 	}
 }
 
-// plan answers Filter, Score and Permit for members that go to the nodes given, the first planned.
+// plan answers Filter, Score and Permit with these candidates for each member, the planned node first.
 func (s *fakeService) plan(candidates ...[]string) {
 	filter, score, permit := &musterv1.FilterResponse{Offsets: []uint32{0}}, &musterv1.ScoreResponse{},
 		&musterv1.PermitResponse{Allowed: true, AnnotationKeys: []string{"gpu.topology/allocation"}}
@@ -189,7 +189,7 @@ func (s *fakeService) plan(candidates ...[]string) {
 	s.permit = func(*musterv1.PermitRequest) (*musterv1.PermitResponse, error) { return permit, nil }
 }
 
-// gate is a call that stands, once it has come, until the gate is opened: at the end of the test at the latest.
+// gate blocks a call until the gate is opened, at the end of the test at the latest.
 type gate struct {
 	asked chan struct{}
 	stand <-chan struct{}
@@ -208,7 +208,7 @@ func (g *gate) pass() {
 	<-g.stand
 }
 
-// holdPermit has Permit stand at a gate, and then answer as before.
+// holdPermit makes Permit wait at a gate and then answer as before.
 func (s *fakeService) holdPermit() *gate {
 	g, allow := newGate(s.t), s.permit
 	s.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
@@ -218,7 +218,7 @@ func (s *fakeService) holdPermit() *gate {
 	return g
 }
 
-// holdReserve does so for Reserve.
+// holdReserve makes Reserve wait at a gate and then answer as before.
 func (s *fakeService) holdReserve() *gate {
 	g, claimed := newGate(s.t), s.reserve
 	s.reserve = func(ctx context.Context, r *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
@@ -228,7 +228,7 @@ func (s *fakeService) holdReserve() *gate {
 	return g
 }
 
-// next waits for one thing from a channel.
+// next waits for one value from a channel.
 func next[T any](t *testing.T, what string, from <-chan T) T {
 	t.Helper()
 	select {

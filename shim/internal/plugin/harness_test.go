@@ -32,29 +32,29 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// As on the command line: see testdata/scheduler-config.yaml.
+	// The same as on the command line, see testdata/scheduler-config.yaml.
 	if err := utilfeature.DefaultMutableFeatureGate.Set("NominatedNodeNameForExpectation=false"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
 }
 
-// harness is the real scheduler, with its queue and framework and the example's profile, over a fake
-// API and a fake service.
+// harness runs the real scheduler, with its queue and framework and the example's profile, on a fake API and a fake
+// service.
 type harness struct {
 	t       *testing.T
 	ctx     context.Context
 	client  kubernetes.Interface
-	fake    *fake.Clientset // the client's, where there is no real API server
+	fake    *fake.Clientset // the same as client, unless there is a real API server
 	service *fakeService
 	sched   *scheduler.Scheduler
 	plugin  *Plugin
 	bound   chan *v1.Binding
-	// bind answers a Binding of ours; nil writes it.
+	// bind answers a Binding of our plugin. If it is nil, the Binding is written.
 	bind func(*v1.Binding) error
-	// beside stands behind ours at Filter, Permit and PreBind.
-	beside *beside
-	// plain: no default topology spread, so that foreign pods are batched.
+	// later is a plugin that runs after ours at Filter, Permit and PreBind.
+	later *laterPlugin
+	// plain turns off default topology spread, so that foreign pods are batched.
 	plain bool
 }
 
@@ -71,7 +71,7 @@ func newHarness(t *testing.T, nodes ...*v1.Node) *harness {
 	return h
 }
 
-// run starts the scheduler. Timeouts are short, where a test waits for one.
+// run starts the scheduler. Tests that wait for a timeout set a short one.
 func (h *harness) run(args string) {
 	h.t.Helper()
 	cfg, err := options.LoadConfigFromFile(klog.FromContext(h.ctx), "../../testdata/scheduler-config.yaml")
@@ -85,11 +85,11 @@ func (h *harness) run(args string) {
 		}
 	}
 	registry := frameworkruntime.Registry{}
-	if h.beside != nil {
-		registry["Beside"] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return h.beside, nil }
-		p.Plugins.Filter.Enabled = append(p.Plugins.Filter.Enabled, config.Plugin{Name: "Beside"})
-		p.Plugins.Permit.Enabled = append(p.Plugins.Permit.Enabled, config.Plugin{Name: "Beside"})
-		p.Plugins.PreBind.Enabled = append(p.Plugins.PreBind.Enabled, config.Plugin{Name: "Beside"})
+	if h.later != nil {
+		registry["Later"] = func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return h.later, nil }
+		p.Plugins.Filter.Enabled = append(p.Plugins.Filter.Enabled, config.Plugin{Name: "Later"})
+		p.Plugins.Permit.Enabled = append(p.Plugins.Permit.Enabled, config.Plugin{Name: "Later"})
+		p.Plugins.PreBind.Enabled = append(p.Plugins.PreBind.Enabled, config.Plugin{Name: "Later"})
 	}
 	if h.plain {
 		for i := range p.PluginConfig {
@@ -155,14 +155,14 @@ func node(name string, cpu string) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1.NodeStatus{Capacity: resources, Allocatable: resources}}
 }
 
-// pods creates members of a gang: their UIDs are "uid-" and the name. For gpus: a number, "gang" for
-// a pod without that says it is in one, "" for a foreign pod.
+// pods creates members of a gang. Their UIDs are "uid-" and the name. gpus is a number, "gang" for a pod without GPUs
+// that names a gang, or "" for a foreign pod.
 func (h *harness) pods(gpus string, names ...string) {
 	h.t.Helper()
 	h.podsWith(func(*v1.Pod) {}, gpus, names...)
 }
 
-// podsWith is pods, with a change to each.
+// podsWith does the same as pods, with a change to each pod.
 func (h *harness) podsWith(change func(*v1.Pod), gpus string, names ...string) {
 	h.t.Helper()
 	for _, name := range names {
@@ -206,7 +206,7 @@ func members(n int) (names []string) {
 	return names
 }
 
-// until polls what the scheduler keeps to itself.
+// until polls until the condition is true, for state that the scheduler does not announce.
 func (h *harness) until(what string, is func() bool) {
 	h.t.Helper()
 	err := wait.PollUntilContextTimeout(h.ctx, 5*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) { return is(), nil })
@@ -221,7 +221,7 @@ func (h *harness) waiting() (count int) {
 	return count
 }
 
-// gated says whether all of these pods are held by PreEnqueue.
+// gated returns whether PreEnqueue holds all of these pods.
 func (h *harness) gated(names ...string) bool {
 	for _, name := range names {
 		info, found := h.sched.SchedulingQueue.GetPod(name, "ns", nil)
@@ -232,7 +232,7 @@ func (h *harness) gated(names ...string) bool {
 	return true
 }
 
-// condition is a pod's PodScheduled message.
+// condition returns the message of a pod's PodScheduled condition.
 func (h *harness) condition(name string) string {
 	pod, err := h.client.CoreV1().Pods("ns").Get(h.ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -278,7 +278,7 @@ func TestOrderOfPlugins(t *testing.T) {
 	}
 }
 
-// foreignBound says whether DefaultBinder has bound something: none of ours goes that way.
+// foreignBound returns whether DefaultBinder has bound a pod. It never binds pods of ours.
 func (h *harness) foreignBound() bool {
 	return slices.ContainsFunc(h.fake.Actions(), func(a clienttesting.Action) bool { return a.Matches("create", "pods/binding") })
 }

@@ -20,7 +20,7 @@ import (
 
 const zone = "topology.kubernetes.io/zone"
 
-// zoned are n0 … in zones z0 … of four nodes each.
+// zoned returns nodes n0 … in zones z0 … of four nodes each.
 func zoned(count int) (nodes []*v1.Node) {
 	for i := range count {
 		n := node(fmt.Sprintf("n%d", i), "16")
@@ -30,7 +30,7 @@ func zoned(count int) (nodes []*v1.Node) {
 	return nodes
 }
 
-// localVolume lies on one node; bound to the claim unless that is "".
+// localVolume returns a volume on one node. It is bound to the claim unless claim is "".
 func localVolume(name, class, on, claim string) *v1.PersistentVolume {
 	pv := &v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -50,7 +50,7 @@ func localVolume(name, class, on, claim string) *v1.PersistentVolume {
 	return pv
 }
 
-// claimOf asks for 1Gi; bound to the volume unless that is "".
+// claimOf returns a claim of 1Gi. It is bound to the volume unless volume is "".
 func claimOf(name, class, volume string) *v1.PersistentVolumeClaim {
 	claim := &v1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
@@ -75,7 +75,7 @@ func lateClass(name, provisioner string, zones ...string) *storagev1.StorageClas
 	return class
 }
 
-// claimants are GPU pods that each use a claim; a claim may be used twice.
+// claimants creates GPU pods that use one claim each. Two pods may use the same claim.
 func (h *harness) claimants(claims ...string) (names []string) {
 	h.t.Helper()
 	for i, claim := range claims {
@@ -112,7 +112,7 @@ func inTreeQuestion(number uint64, names ...string) *musterv1.InTreeQuestion {
 	return q
 }
 
-// said maps the nodes that an answer refuses to "plugin: reason", and room to its counts.
+// said returns which nodes an answer refuses, as "plugin: reason", and the room of nodes.
 func said(r *musterv1.ReportInTreeRequest, at int) (refused map[string]string, room map[string]uint32) {
 	refused, room = map[string]string{}, map[string]uint32{}
 	a := r.Answers[at]
@@ -168,7 +168,7 @@ func TestInTreeAnswersNameAMissingClaimUntilItIsThere(t *testing.T) {
 		t.Fatalf("report: %v", report)
 	}
 	if refused, _ := said(report, 1); !slices.Equal(open(8, refused), []string{"n2"}) {
-		t.Errorf("beside it: %v", report.Answers[1])
+		t.Errorf("behind it: %v", report.Answers[1])
 	}
 	if _, err := h.client.CoreV1().PersistentVolumeClaims("ns").Create(h.ctx, claimOf("data", "local", "pv"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestInTreeAnswersSayWhatRefusesAPodEverywhere(t *testing.T) {
 	}
 }
 
-// Each plugin looks at one pod alone: three claims fit wherever there is a volume for one of them.
+// Each plugin checks one pod alone. To it, three claims fit wherever there is a volume for one of them.
 func TestInTreeAnswersCountTheRoomForUnboundClaims(t *testing.T) {
 	h := newHarness(t, zoned(6)...)
 	h.add(lateClass("local", "kubernetes.io/no-provisioner"), lateClass("zonal", "example.com/disks", "z1"))
@@ -246,7 +246,7 @@ func TestInTreeAnswersCountAttachableVolumes(t *testing.T) {
 	if len(room) != 2 || room["n0"] != 2 || room["n2"] != 1 {
 		t.Errorf("room: %v", room)
 	}
-	// What runs on n0 ends.
+	// The pods on n0 finish.
 	if err := h.client.CoreV1().Pods("ns").Delete(h.ctx, "running", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestInTreeAnswersCountAttachableVolumes(t *testing.T) {
 	}
 }
 
-// By the weights of the profile: 3 for taints and 2 for node affinity.
+// The weights of the profile are 3 for taints and 2 for node affinity.
 func TestInTreeAnswersScoreNodesForAPodWithPreferences(t *testing.T) {
 	nodes := zoned(8)
 	for _, n := range nodes[6:] {
@@ -301,7 +301,7 @@ func TestInTreeQuestionsEndWithTheirPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.until("the informer knows", func() bool { _, err := h.plugin.pods.Pods("ns").Get("m0"); return err != nil })
-	h.add(lateClass("another", "example.com/disks")) // a cause that makes it look again
+	h.add(lateClass("another", "example.com/disks")) // a cause for another answer
 	h.until("no question is open", func() bool { return h.plugin.inTree.Open() == 0 })
 	if len(h.service.inTree) != 0 {
 		t.Errorf("report: %v", <-h.service.inTree)

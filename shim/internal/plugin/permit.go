@@ -17,16 +17,17 @@ import (
 	"muster.dev/shim/internal/service"
 )
 
-// permitBackstop is the framework's deadline for one waiting pod. It marks pods Unschedulable and
-// parks them ungated (framework/runtime/waiting_pods_map.go), so ours, args.permitTimeout, comes
-// first: it runs from the gang's last progress.
+// permitBackstop is the framework's deadline for one waiting pod. It marks the pod Unschedulable and leaves it in the
+// queue ungated (framework/runtime/waiting_pods_map.go). So our own deadline, args.permitTimeout, must come first. It
+// counts from the gang's last progress.
 const permitBackstop = 10 * time.Minute
 
-// allowInterval: the scheduling thread puts a pod into the waiting map right after its Permit.
+// allowInterval is the pause between two tries to allow a pod. The scheduling thread puts a pod into the waiting map
+// right after its Permit.
 const allowInterval = 5 * time.Millisecond
 
-// Permit holds the members until the service has let the gang go. It is asked when the last required one is
-// here, which waits like the others: the scheduling thread, and so every other pod, stands still for no call.
+// Permit holds the members until the service has allowed the gang. It calls the service when the last required member
+// has arrived. That member waits like the others, so that no call blocks the scheduling thread.
 func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.Status, time.Duration) {
 	c := cycleOf(state)
 	if c == nil {
@@ -49,7 +50,7 @@ func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	return fwk.NewStatus(fwk.Wait), permitBackstop
 }
 
-// permit asks the service for the gang, and lets its members go or sends them back.
+// permit calls the service's Permit for the gang, and releases its members or closes the gang.
 func (p *Plugin) permit(ctx context.Context, g *gangs.Gang) {
 	release, err := p.ask(ctx, g)
 	if err != nil {
@@ -90,8 +91,8 @@ func (p *Plugin) ask(ctx context.Context, g *gangs.Gang) (release []types.UID, e
 	return g.Allow(answer, versions, sendBy)
 }
 
-// sendBy is when the last Binding may be sent: within commitTimeout, and so early that the service
-// still keeps the GPUs when the answer comes.
+// sendBy returns the time after which no Binding may be sent. It is within commitTimeout. It also leaves enough time
+// for the answer before the service may give the GPUs to other pods.
 func (p *Plugin) sendBy(asked time.Time, answer *musterv1.PermitResponse) (time.Time, error) {
 	commit, bind := p.args.CommitTimeout.Duration, p.args.BindTimeout.Duration
 	within := time.Duration(answer.BindWithinMs) * time.Millisecond
@@ -104,8 +105,8 @@ func (p *Plugin) sendBy(asked time.Time, answer *musterv1.PermitResponse) (time.
 	return asked.Add(min(commit, within-bind)), nil
 }
 
-// allow lets members go. The last one may still be between Permit and the waiting map: it is tried again, until
-// the gang stands at Bind or is closed, as it is when a member was taken out of that map.
+// allow releases members. The last one may still be between Permit and the waiting map, so allow tries again. It
+// stops when the gang is committed or closed. The gang closes if a member was removed from the waiting map.
 func (p *Plugin) allow(g *gangs.Gang, uids []types.UID) {
 	tick := time.NewTicker(allowInterval)
 	defer tick.Stop()
@@ -132,7 +133,7 @@ func (p *Plugin) allow(g *gangs.Gang, uids []types.UID) {
 	}
 }
 
-// checkGang looks at what each Binding will write while the gang can still be stopped as a whole.
+// checkGang checks what each Binding will write, while the gang can still be stopped as a whole.
 func (p *Plugin) checkGang(g *gangs.Gang, answer *musterv1.PermitResponse) error {
 	keys := answer.AnnotationKeys
 	if len(answer.AnnotationValues) != len(keys)*len(g.UIDs) {
@@ -141,7 +142,7 @@ func (p *Plugin) checkGang(g *gangs.Gang, answer *musterv1.PermitResponse) error
 	for i := range g.UIDs {
 		pod := p.pod(g, i)
 		if pod == nil {
-			continue // its own cycle fails
+			continue // its own cycle will fail
 		}
 		annotations := make(map[string]string, len(keys))
 		for k, key := range keys {
@@ -154,7 +155,7 @@ func (p *Plugin) checkGang(g *gangs.Gang, answer *musterv1.PermitResponse) error
 	return nil
 }
 
-// version is the pod's resourceVersion as the informer knows it, fresher than the queue's copy.
+// version returns the pod's resourceVersion from the informer, which is newer than the queue's copy.
 func (p *Plugin) version(pod *v1.Pod) string {
 	if live, err := p.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && live.UID == pod.UID {
 		return live.ResourceVersion

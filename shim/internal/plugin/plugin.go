@@ -1,6 +1,6 @@
-// Package plugin is the one framework plugin of Muster's kube-scheduler. It decides nothing: it
-// holds pods until the service has a verdict for their gang, tells the framework what the verdict
-// says, and makes sure that all members bind or none.
+// Package plugin is the framework plugin of Muster's kube-scheduler. It makes no decisions. It holds pods until the
+// service has a verdict for their gang, and applies the verdict in the framework. It ensures that all members bind or
+// none.
 package plugin
 
 import (
@@ -17,10 +17,10 @@ import (
 	"muster.dev/shim/internal/gangs"
 )
 
-// Name of the plugin in profiles and pluginConfig.
+// Name is the plugin's name in profiles and in pluginConfig.
 const Name = "Muster"
 
-// Plugin is the face of the core in one profile.
+// Plugin is the instance in one profile. All instances share the core.
 type Plugin struct {
 	*core
 	handle fwk.Handle
@@ -42,8 +42,8 @@ var (
 )
 
 // NewFactory returns the plugin's constructor. kube-scheduler calls it once per profile
-// (framework/runtime/framework.go, NewFramework) while queue, nominator and waiting pods are the
-// same for all: so the core is made once, by the first call.
+// (framework/runtime/framework.go, NewFramework). The queue, the nominator and the waiting pods are the same for all
+// profiles. So only the first call creates the core.
 func NewFactory() frameworkruntime.PluginFactory { return newFactory(nil) }
 
 func newFactory(send sender) frameworkruntime.PluginFactory {
@@ -74,22 +74,22 @@ func newFactory(send sender) frameworkruntime.PluginFactory {
 // Name implements fwk.Plugin.
 func (p *Plugin) Name() string { return Name }
 
-// EventsToRegister returns none: no event of the cluster helps a pod that we refused, only Activate.
-// Not to implement it would mean every event (framework/runtime/framework.go, fillEnqueueExtensions).
+// EventsToRegister returns no events. No event of the cluster makes a pod schedulable that we refused; only Activate
+// does. Without this method, every event would count (framework/runtime/framework.go, fillEnqueueExtensions).
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return nil, nil
 }
 
-// cycle is what one scheduling cycle knows of its pod, from PreFilter to Bind or Unreserve. It holds
-// the gang itself, so that late hooks of an old cycle never touch a newer plan.
+// cycle is the state of a pod's scheduling cycle, from PreFilter to Bind or Unreserve. It holds the gang itself, so
+// that late hooks of an old cycle cannot change a newer plan.
 type cycle struct {
 	gangs.Admission
-	fate fate // written by Bind, read by Unreserve: same goroutine
+	fate fate // written by Bind and read by Unreserve, on the same goroutine
 }
 
 const cycleKey fwk.StateKey = "muster.dev/cycle"
 
-// Clone implements fwk.StateData. All clones of a cycle share it.
+// Clone implements fwk.StateData. It returns the same object, so that all clones share it.
 func (c *cycle) Clone() fwk.StateData { return c }
 
 func cycleOf(state fwk.CycleState) *cycle {
@@ -100,5 +100,6 @@ func cycleOf(state fwk.CycleState) *cycle {
 	return data.(*cycle)
 }
 
-// ours is concerns for pods in the queue: a bound pod may come by too (in-place resize).
+// ours returns whether this plugin schedules a pod in the queue. A bound pod may reach PreEnqueue too (in-place
+// resize); it is not ours.
 func (p *Plugin) ours(pod *v1.Pod) bool { return pod.Spec.NodeName == "" && p.args.concerns(pod) }

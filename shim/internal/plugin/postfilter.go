@@ -11,12 +11,14 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// PostFilter stands first in its chain and ends it for gang pods: DefaultPreemption would evict pods
-// for one member of a gang that may not fit as a whole. A member that its planned node refuses is sent
-// on to its other candidates; of one that none takes the service is told which plugin refused the planned
-// node. The result is not nil, which would keep a stale nomination
-// (schedule_one.go, handleSchedulingFailure), and the status has no reason: it would be appended to
-// the pod's condition. For other pods the chain goes on.
+// PostFilter must be first in its chain, and ends the chain for gang pods. Otherwise DefaultPreemption would evict
+// pods for one member of a gang that may not fit as a whole.
+//
+// If its planned node refuses a member, the member is scheduled again for its other candidates. If none accepts it,
+// PostFilter reports to the service which plugin refused the planned node.
+//
+// The result is not nil, because nil would keep a stale nomination (schedule_one.go, handleSchedulingFailure). The
+// status has no reason, because it would be appended to the pod's condition. For other pods the chain continues.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	if !p.ours(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
@@ -29,7 +31,8 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return framework.NewPostFilterResultWithNominatedNode(""), fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 }
 
-// admissionOf is the cycle's, or the store's where an in-tree PreFilter failed before ours was asked.
+// admissionOf returns the admission of the cycle. If an in-tree PreFilter failed before ours ran, it returns the
+// store's.
 func (p *Plugin) admissionOf(state fwk.CycleState, pod *v1.Pod) (gangs.Admission, bool) {
 	if c := cycleOf(state); c != nil {
 		return c.Admission, true
@@ -40,8 +43,8 @@ func (p *Plugin) admissionOf(state fwk.CycleState, pod *v1.Pod) (gangs.Admission
 	return p.store.Admit(pod.UID)
 }
 
-// refusal names the in-tree plugin that refused the planned node, and why. No plugin is named for a
-// node that has gone, nor for our own Filter.
+// refusal returns the in-tree plugin that refused the planned node, and its message. The plugin is empty if the node
+// no longer exists, or if our own Filter refused it.
 func refusal(statuses fwk.NodeToStatusReader, node string) (plugin, message string) {
 	status := statuses.Get(node)
 	if status == nil {

@@ -9,9 +9,9 @@ import (
 
 const reasonGated = "waiting for a verdict on the gang"
 
-// PreEnqueue holds a gang's pods until a verdict lets them through: from memory, never a call, since
-// it runs under the scheduling queue's lock (backend/queue/scheduling_queue.go, Add). A pod held
-// here has neither condition nor event.
+// PreEnqueue gates a gang's pods until a verdict lets them through. It reads memory only and makes no call, because
+// it runs under the lock of the scheduling queue (backend/queue/scheduling_queue.go, Add). A pod that it gates has
+// neither condition nor event.
 func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	if !p.ours(pod) || hasSchedulingGroup(pod) || p.store.Enter(pod.UID) {
 		return nil
@@ -19,6 +19,6 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonGated)
 }
 
-// hasSchedulingGroup: kube-scheduler would schedule such a pod by its own PodGroup cycle, beside
-// ours (GenericWorkload, off by default). PreFilter refuses it, so that its owner learns why.
+// hasSchedulingGroup returns whether kube-scheduler would schedule the pod with its own PodGroup cycle as well
+// (GenericWorkload, off by default). PreFilter refuses such a pod, so that its owner sees the reason.
 func hasSchedulingGroup(pod *v1.Pod) bool { return pod.Spec.SchedulingGroup != nil }

@@ -13,9 +13,8 @@ const (
 	reasonOtherNode       = "node is not a candidate of the gang's plan"
 )
 
-// PreFilter hands the framework the nodes that the plan gives this member. It asks for the verdict
-// again, by UID: PreEnqueue is skipped for pods popped out of the back-off queue
-// (backend/queue/scheduling_queue.go, moveToActiveQ).
+// PreFilter returns the nodes that the plan gives this member. It looks up the verdict again, by UID, because
+// PreEnqueue is skipped for pods popped out of the back-off queue (backend/queue/scheduling_queue.go, moveToActiveQ).
 func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if !p.ours(pod) {
 		return nil, fwk.NewStatus(fwk.Skip)
@@ -25,8 +24,8 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	}
 	admission, found := p.store.Admit(pod.UID)
 	if !found {
-		// An Error goes to the back-off queue, whose entrance is PreEnqueue, and the pod is gated
-		// again. Unschedulable would park it ungated and be bait for the autoscaler.
+		// After an Error the pod goes to the back-off queue, where PreEnqueue gates it again. Unschedulable would
+		// leave it ungated, and the cluster autoscaler could add nodes for it.
 		return nil, fwk.NewStatus(fwk.Error, reasonGated)
 	}
 	state.Write(cycleKey, &cycle{Admission: admission})
@@ -40,10 +39,11 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	return &fwk.PreFilterResult{NodeNames: nodes}, nil
 }
 
-// PreFilterExtensions implements fwk.PreFilterPlugin: pods added or removed change no plan.
+// PreFilterExtensions implements fwk.PreFilterPlugin. It is nil because pods that are added or removed do not change
+// a plan.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter repeats what PreFilter said: a nominated node is tried before NodeNames applies
+// Filter applies PreFilter's result again, because a nominated node is tried before NodeNames applies
 // (schedule_one.go, findNodesThatFitPod).
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	c := cycleOf(state)

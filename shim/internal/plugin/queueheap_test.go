@@ -19,7 +19,7 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// queueWorld is the scheduling queue's heap with the plugin's Less, while verdicts come and go.
+// queueWorld is the scheduling queue's heap with the plugin's Less, while verdicts change.
 type queueWorld struct {
 	t      *testing.T
 	random *rand.Rand
@@ -75,7 +75,8 @@ func (w *queueWorld) time() time.Time {
 	return w.began.Add(time.Duration(w.random.Intn(100)) * time.Second)
 }
 
-// enter is moveToActiveQ: PreEnqueue, then the heap; a pod that is in it already does not come again.
+// enter does what moveToActiveQ does: PreEnqueue, then the heap. A pod that is in the heap already does not enter
+// again.
 func (w *queueWorld) enter(info *framework.QueuedPodInfo) {
 	if w.queue.Has(info) {
 		return
@@ -123,8 +124,8 @@ func (w *queueWorld) change() {
 	}
 }
 
-// The heap pops its pods in Less's order however verdicts change while they are in it, and Less is a strict weak
-// order at any moment.
+// The heap pops its pods in Less's order although verdicts change meanwhile. At any moment Less is a strict weak
+// order.
 func TestTheQueueIsAHeapWhileVerdictsChange(t *testing.T) {
 	for seed := range int64(300) {
 		w := newQueueWorld(t, seed)
@@ -143,7 +144,7 @@ func TestTheQueueIsAHeapWhileVerdictsChange(t *testing.T) {
 		w.isStrictWeakOrder()
 		var last *framework.QueuedPodInfo
 		for w.queue.Len() > 0 {
-			w.change() // also while it is emptied
+			w.change() // also while the heap is emptied
 			next := w.pop()
 			if last != nil && w.p.Less(next, last) {
 				t.Fatalf("seed %d: %s came after %s, which stands behind it", seed, next.Pod.Name, last.Pod.Name)
@@ -153,7 +154,7 @@ func TestTheQueueIsAHeapWhileVerdictsChange(t *testing.T) {
 	}
 }
 
-// pop takes the first pod and checks that none in the heap stands before it.
+// pop removes the first pod and checks that no pod in the heap sorts before it.
 func (w *queueWorld) pop() *framework.QueuedPodInfo {
 	if w.queue.Len() == 0 {
 		return nil
@@ -194,7 +195,7 @@ func (w *queueWorld) isStrictWeakOrder() {
 	}
 }
 
-// PreEnqueue is what fixes a pod's place; a test of the queue's heap stands on that.
+// PreEnqueue must fix a pod's place, because the test of the queue's heap relies on it.
 func TestPreEnqueueFixesThePlace(t *testing.T) {
 	p := &Plugin{core: &core{store: gangs.NewStore(), args: Args{Resources: []string{"nvidia.com/gpu"}}}}
 	p.store.Begin(1)
@@ -209,8 +210,8 @@ func TestPreEnqueueFixesThePlace(t *testing.T) {
 	if status := p.PreEnqueue(context.Background(), pod); !status.IsSuccess() {
 		t.Fatal(status)
 	}
-	turn, _ := p.store.Turn("uid-b")
-	if want := (gangs.Turn{Since: since, Gang: "ns/g", Member: 1}); !p.ours(pod) || turn != want {
+	turn, _ := p.store.Place("uid-b")
+	if want := (gangs.Place{Since: since, Gang: "ns/g", Member: 1}); !p.ours(pod) || turn != want {
 		t.Errorf("place %+v, want %+v", turn, want)
 	}
 }

@@ -10,18 +10,18 @@ import (
 	"muster.dev/shim/internal/gangs"
 )
 
-// Less is PrioritySort's, priority and then age, but that the members of a planned gang stand together, where
-// its oldest one belongs, in the order of the verdict. Scattered over a backlog they would hold nodes for each
-// other until the last one's turn, in Permit and as nominations.
+// Less orders pods like PrioritySort, by priority and then age. But the members of a planned gang are next to each
+// other, at the place of the oldest, in the order of the verdict. Otherwise the first members would hold nodes, in
+// Permit and as nominations, until the last one is scheduled.
 //
-// The queues are heaps that call Less whenever a pod comes or goes, so a pod's key must not change while it is
-// in one. Priority and timestamp do not. The gang's part is fixed when the pod enters (gangs.Store.Enter),
-// whatever becomes of its verdict.
+// The queues are heaps that call Less whenever a pod is added or removed. So a pod's key must not change while the
+// pod is in one. Priority and timestamp do not change. The gang's part is fixed when the pod enters
+// (gangs.Store.Enter), whatever happens to its verdict.
 func (p *Plugin) Less(a, b fwk.QueuedEntityInfo) bool {
 	if one, other := a.GetPriority(), b.GetPriority(); one != other {
 		return one > other
 	}
-	one, other := p.turn(a), p.turn(b)
+	one, other := p.sortKey(a), p.sortKey(b)
 	return cmp.Or(
 		one.Since.Compare(other.Since),
 		cmp.Compare(one.Gang, other.Gang),
@@ -30,24 +30,24 @@ func (p *Plugin) Less(a, b fwk.QueuedEntityInfo) bool {
 	) < 0
 }
 
-// turn is when an entity of its priority is scheduled. Gangs of one second, which is all that a
-// creationTimestamp tells, go one after the other. All is by the wall clock, as that is.
-type turn struct {
-	gangs.Turn
+// sortKey orders entities of one priority. A creationTimestamp has a resolution of one second. So gangs of the same
+// second are ordered by name, one after the other. All times are wall-clock times, because creationTimestamp is.
+type sortKey struct {
+	gangs.Place
 	queued time.Time
 }
 
-func (p *Plugin) turn(entity fwk.QueuedEntityInfo) turn {
+func (p *Plugin) sortKey(entity fwk.QueuedEntityInfo) sortKey {
 	queued := entity.GetTimestamp().Round(0)
 	if pod, single := entity.(*framework.QueuedPodInfo); single {
-		if of, found := p.store.Turn(pod.Pod.UID); found {
-			return turn{of, queued}
+		if of, found := p.store.Place(pod.Pod.UID); found {
+			return sortKey{of, queued}
 		}
 	}
-	return turn{gangs.Turn{Since: queued}, queued}
+	return sortKey{gangs.Place{Since: queued}, queued}
 }
 
-// oldest is when the first of the gang's members was created; now, where none is known.
+// oldest returns when the first of the gang's members was created, or now if the informer has none.
 func (c *core) oldest(g *gangs.Gang) time.Time {
 	oldest := time.Now().Round(0)
 	for i := range g.UIDs {

@@ -16,8 +16,8 @@ import (
 	"muster.dev/shim/internal/gangs"
 )
 
-// The members of a gang stand where its oldest pod does, whenever each came to the queue; one that has no
-// open plan stands alone, as a foreign pod does.
+// The members of a gang sort at the place of its oldest pod, whenever each entered the queue. A pod without an open
+// plan sorts alone, as a foreign pod does.
 func TestMembersOfAGangStandTogether(t *testing.T) {
 	began := time.Now().Add(-time.Minute)
 	at := func(second int) time.Time { return began.Add(time.Duration(second) * time.Second) }
@@ -81,13 +81,13 @@ func TestMembersOfAGangStandTogether(t *testing.T) {
 	}
 }
 
-// In the real queue: pods that came between two members of a gang are scheduled after both.
+// In the real queue, pods that came between two members of a gang are scheduled after both.
 func TestAGangIsNotScatteredOverABacklog(t *testing.T) {
 	h := newHarness(t, node("n", "64"))
 	h.service.plan(spread(2, "n")...)
 	order, plug, plugged := make(chan string, 10), make(chan struct{}), make(chan struct{})
-	h.beside = &beside{permit: func(pod *v1.Pod) *fwk.Status {
-		if pod.Name == "plug" { // the scheduling thread stands here
+	h.later = &laterPlugin{permit: func(pod *v1.Pod) *fwk.Status {
+		if pod.Name == "plug" { // blocks the scheduling thread
 			close(plugged)
 			<-plug
 		}
@@ -113,12 +113,12 @@ func TestAGangIsNotScatteredOverABacklog(t *testing.T) {
 	}
 }
 
-// Refused gangs are told a few at a time: the cycle of each ends with a write on the one scheduling thread, and
-// what can be placed comes between them, however many there are.
+// Members of refused gangs are let through a few at a time. The cycle of each ends with a write on the one scheduling
+// thread. Pods that can be placed come between them, however many are refused.
 func TestAPlannedGangIsNotBehindAllThatAreRefused(t *testing.T) {
 	h := newHarness(t, node("n", "64"))
 	h.service.plan(spread(2, "n")...)
-	refused := make([]string, 4*maxTelling)
+	refused := make([]string, 4*maxRefused)
 	for i := range refused {
 		refused[i] = fmt.Sprintf("r%03d", i)
 	}
@@ -131,12 +131,12 @@ func TestAPlannedGangIsNotBehindAllThatAreRefused(t *testing.T) {
 		return count
 	}
 	plug, plugged, before := make(chan struct{}), make(chan struct{}), make(chan int, 2)
-	h.beside = &beside{permit: func(pod *v1.Pod) *fwk.Status {
+	h.later = &laterPlugin{permit: func(pod *v1.Pod) *fwk.Status {
 		if pod.Name != "plug" {
 			before <- told()
 			return nil
 		}
-		close(plugged) // the scheduling thread stands here
+		close(plugged) // blocks the scheduling thread
 		<-plug
 		return nil
 	}}
@@ -150,15 +150,15 @@ func TestAPlannedGangIsNotBehindAllThatAreRefused(t *testing.T) {
 		v.Gang = "ns/" + name
 		h.service.push(v)
 	}
-	h.until("the first are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == maxTelling })
+	h.until("the first are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == maxRefused })
 	h.pods("1", "m0", "m1")
 	h.until("the informer has the members", func() bool { return h.gated("m0", "m1") })
 	h.service.push(verdict(plannedOutcome, 1000, "m0", "m1"))
-	h.until("the members are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == maxTelling+2 })
+	h.until("the members are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == maxRefused+2 })
 	close(plug)
 	for range 2 {
-		if count := next(t, "a member's cycle", before); count > maxTelling {
-			t.Errorf("%d refused pods came before a member, at most %d may", count, maxTelling)
+		if count := next(t, "a member's cycle", before); count > maxRefused {
+			t.Errorf("%d refused pods came before a member, at most %d may", count, maxRefused)
 		}
 		next(t, "binding", h.bound)
 	}

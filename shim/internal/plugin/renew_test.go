@@ -12,7 +12,7 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// conflicting answers the first Binding of m1 with a conflict, after somebody has changed its pod.
+// conflicting answers the first Binding of m1 with a conflict, after another client has changed its pod.
 func conflicting(h *harness, change func(*v1.Pod)) {
 	first := true
 	h.bind = func(b *v1.Binding) error {

@@ -14,11 +14,11 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// reportTries is how long one report is tried while its session lasts. A report that is lost leaves
-// the plan's capacity reserved until the service's own deadline.
+// reportTries is how long one report is retried while its session lasts. If a report is lost, the plan's capacity
+// stays reserved until the service's own deadline.
 const reportTries = time.Minute
 
-// deliverReports sends Unreserve, one by one and off the scheduling thread.
+// deliverReports sends Unreserve requests one after the other, off the scheduling thread.
 func (c *core) deliverReports(ctx context.Context) {
 	for {
 		select {
@@ -30,9 +30,9 @@ func (c *core) deliverReports(ctx context.Context) {
 	}
 }
 
-// deliver tries while the session lasts. A lost session ends the plan on the service's side, and
-// Bindings of unknown fate are told in the next Watch. One past Permit may be answered in a later
-// session than its own: it goes under that one's epoch.
+// deliver retries one report while the session lasts. A lost session ends the plan in the service, and the next Watch
+// reports Bindings of unknown fate. A Binding may be answered in a later session than its own. So the report carries
+// the epoch of the current session.
 func (c *core) deliver(ctx context.Context, report *musterv1.UnreserveRequest) {
 	epoch := c.store.Epoch()
 	if epoch == 0 {
@@ -53,8 +53,8 @@ func (c *core) deliver(ctx context.Context, report *musterv1.UnreserveRequest) {
 	}
 }
 
-// clearNominations removes what an earlier scheduler left in the status of our unbound pods: it
-// outlives a crash and keeps GPUs from others. Ours are never written there.
+// clearNominations removes nominations that an earlier scheduler left in the status of our unbound pods. They survive
+// a crash and keep GPUs from other pods. This plugin never writes nominations to the API.
 func (c *core) clearNominations(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	pods, err := c.pods.List(labels.Everything())

@@ -12,16 +12,17 @@ import (
 	"muster.dev/shim/internal/service"
 )
 
-// fate is a Binding's, never sent unless Bind says otherwise.
+// fate is the fate of a Binding: never sent, unless Bind sets another one.
 type fate struct {
 	is      musterv1.BindingFate
 	message string
 }
 
-// Reserve claims the plan: one call for the gang, made by its first member, and one more for each
-// that lands elsewhere. The scheduling thread does not wait for the answer, Permit does. What fails here is
-// an Error, not Unschedulable: the pod goes to the back-off queue, whose entrance gates it again, and the
-// autoscaler takes no note.
+// Reserve calls the service's Reserve: once for the gang, for its first member, and once for each member that did not
+// get its planned node. The scheduling thread does not wait for the answer; Permit does.
+//
+// A failure is an Error instead of Unschedulable. Then the pod goes to the back-off queue, where PreEnqueue gates it
+// again, and the autoscaler ignores it.
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
@@ -37,7 +38,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	return nil
 }
 
-// claim asks the service for a member's node, and for Permit if that was all it took.
+// claim asks the service to reserve a member's node, and calls Permit if that was the last condition.
 func (p *Plugin) claim(ctx context.Context, c *cycle, node string) {
 	g := c.Gang
 	answer, err := p.client.Reserve(ctx, &musterv1.ReserveRequest{Plan: g.Plan, Member: uint32(c.Member), Node: node})
@@ -53,8 +54,8 @@ func (p *Plugin) claim(ctx context.Context, c *cycle, node string) {
 	}
 }
 
-// mustNotBeOurs: every cycle of a pod of ours begins with a verdict in PreFilter. Without one it may
-// not go on, least of all to DefaultBinder, which would bind it without GPUs.
+// mustNotBeOurs returns an error for a pod of ours. Every cycle of such a pod begins with a verdict in PreFilter.
+// Without one the cycle must not continue: DefaultBinder would bind the pod without GPUs.
 func (p *Plugin) mustNotBeOurs(pod *v1.Pod) *fwk.Status {
 	if p.args.concerns(pod) {
 		return fwk.NewStatus(fwk.Error, reasonGated)
@@ -62,8 +63,9 @@ func (p *Plugin) mustNotBeOurs(pod *v1.Pod) *fwk.Status {
 	return nil
 }
 
-// Unreserve runs in the reverse order of the plugins, for whatever failed, without a Reserve too,
-// and for a Binding that may have landed. Memory only: the report goes through a queue.
+// Unreserve records that a member will not get its node, and queues a report. It changes memory only. The framework
+// calls Unreserve in the reverse order of the plugins, after any failure. It also does so without a Reserve, and for
+// a Binding that may have been written.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
 	c := cycleOf(state)
 	if c == nil {

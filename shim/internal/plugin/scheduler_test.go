@@ -58,8 +58,8 @@ func TestGangOfEightTakesFourCalls(t *testing.T) {
 	h.until("nothing nominated or in flight", func() bool { return h.nominated("n") == 0 && len(h.plugin.store.InFlight()) == 0 })
 }
 
-// The members' nominations must not count for their own spread constraints: the first member would find its
-// siblings on its node, and no member anywhere else.
+// The members' nominations must not count for their own spread constraints. Otherwise the first member would find its
+// siblings on its node, and no member on other nodes.
 func TestMembersThatSpreadAreNoHindranceToEachOther(t *testing.T) {
 	a, b := node("a", "16"), node("b", "16")
 	for _, n := range []*v1.Node{a, b} {
@@ -125,7 +125,7 @@ func TestInTreeRefusalIsReportedAndEvictsNobody(t *testing.T) {
 	if len(h.bound) != 0 || h.nominated("big")+h.nominated("small") != 0 {
 		t.Error("bound or nominated still")
 	}
-	// The next plan takes them both out of whatever queue they are in.
+	// The next plan takes both members out of their queues.
 	h.service.plan([]string{"big"}, []string{"big"})
 	h.service.push(verdict(plannedOutcome, 2, "m0", "m1"))
 	next(t, "binding", h.bound)
@@ -134,21 +134,21 @@ func TestInTreeRefusalIsReportedAndEvictsNobody(t *testing.T) {
 
 func TestElsewhereIsReservedAgain(t *testing.T) {
 	h := newHarness(t, node("big", "16"))
-	// The second member's planned node has gone since.
+	// The second member's planned node no longer exists.
 	h.service.plan([]string{"big"}, []string{"missing", "big"})
 	h.run("")
 	h.pods("1", "m0", "m1")
 	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
 	next(t, "binding", h.bound)
 	next(t, "binding", h.bound)
-	// One more for the member elsewhere, unless it came first: then its call was the gang's.
+	// One more call for the member on another node, unless it came first. Then its call was the gang's.
 	if got := h.service.called(); got != "Filter 1 Score 1 Reserve 2 Permit 1" && got != "Filter 1 Score 1 Reserve 1 Permit 1" {
 		t.Errorf("calls: %s", got)
 	}
 }
 
-// The first member's node refuses it. Those behind it are enough for Permit, which waits all the same, for after
-// it the first could go nowhere else.
+// The first member's node refuses it. The members after it are enough for Permit. But Permit waits, because after it
+// the first member could use no other node.
 func TestElsewhereIsThereForAMemberThatIsNotRequired(t *testing.T) {
 	h := newHarness(t, node("small", "0"), node("big", "16"))
 	h.service.plan([]string{"small", "big"}, []string{"big"}, []string{"big"}, []string{"big"})

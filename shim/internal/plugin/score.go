@@ -15,8 +15,8 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ 
 	return nil
 }
 
-// Score is the service's, planned node first. The plugin's weight in the profile must exceed the sum
-// of the others', or a node that they like better would win over the planned one.
+// Score returns the service's score for a node; the planned node has the highest. The plugin's weight in the profile
+// must exceed the sum of the others' weights. Otherwise another node could win over the planned one.
 func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	c := cycleOf(state)
 	if c == nil {
@@ -25,5 +25,5 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node 
 	return c.Scores[node.Node().Name], nil
 }
 
-// ScoreExtensions implements fwk.ScorePlugin: the scores are in range as they come.
+// ScoreExtensions implements fwk.ScorePlugin. It is nil because the scores need no normalization.
 func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }

@@ -12,7 +12,7 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// watch keeps a session open, for ever. Without one nothing of ours is scheduled; other pods are.
+// watch keeps a session open until the process ends. Without a session no pod of ours is scheduled; other pods are.
 func (c *core) watch(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Waiting for the service: GPU pods are held until it opens a session", "address", c.args.ServiceAddress)
@@ -34,7 +34,7 @@ func (c *core) watch(ctx context.Context) {
 
 var errFirst = errors.New("the service's first response did not open a session")
 
-// session is one stream from connect to loss.
+// session runs one stream from its connection to its end.
 func (c *core) session(ctx context.Context) (opened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -44,7 +44,7 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	first, err := stream.Recv() // as long as the service needs to see the whole cluster
+	first, err := stream.Recv() // arrives when the service has a full view of the cluster
 	if err != nil {
 		return false, err
 	}
@@ -77,7 +77,7 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 	}
 }
 
-// take stores a verdict before anything is activated: so none is lost.
+// take stores a verdict before it activates any pod, so that no pod misses it.
 func (c *core) take(ctx context.Context, verdict *musterv1.Verdict) {
 	logger := klog.FromContext(ctx)
 	g, do, err := c.store.Apply(verdict)
@@ -101,7 +101,7 @@ func (c *core) take(ctx context.Context, verdict *musterv1.Verdict) {
 	go c.follow(ctx, g)
 }
 
-// inFlight lists the Bindings without an answer, less those that the cluster has answered.
+// inFlight returns the Bindings without an answer, except those whose result the cluster shows.
 func (c *core) inFlight() []*musterv1.InFlightBinding {
 	var bindings []*musterv1.InFlightBinding
 	for _, flight := range c.store.InFlight() {
@@ -117,8 +117,9 @@ func (c *core) inFlight() []*musterv1.InFlightBinding {
 	return bindings
 }
 
-// answered: a Binding of unknown fate can no longer land, or has. A pod that is unbound at another
-// resourceVersion than the Binding demands refuses it.
+// answered returns whether the cluster shows the result of a Binding of unknown fate. It does if the pod is gone,
+// replaced or bound. It also does if the unbound pod has another resourceVersion than the Binding, because then the
+// API server refuses a late Binding.
 func (c *core) answered(flight gangs.InFlight) bool {
 	if !flight.Unknown {
 		return false

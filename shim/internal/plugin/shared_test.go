@@ -70,7 +70,7 @@ func TestASharedClaimHasItsVolumeBeforeItsGangStarts(t *testing.T) {
 	if !h.gated(names...) || h.nominated("n0")+h.nominated("n1") > 0 {
 		t.Error("the gang holds something while its volume is being made")
 	}
-	// Whatever is planned meanwhile.
+	// A new plan changes nothing.
 	h.service.plan([]string{"n0"}, []string{"n1"})
 	h.service.push(verdict(musterv1.Outcome_OUTCOME_PLANNED, 2, names...))
 	if report := next(t, "second report", h.service.reports); report.Message != want || h.claim("data").Annotations[selectedNode] != "n1" {
@@ -92,12 +92,12 @@ func TestClaimsThatGoBeforeTheirGang(t *testing.T) {
 	chosen := claimOf("data", "shared", "")
 	chosen.Annotations = map[string]string{selectedNode: "gone"}
 	for name, test := range map[string]struct {
-		claims  []string // of the members, in order
+		claims  []string // claims of the members, in order
 		objects []runtime.Object
 		fails   bool
-		on      map[string]string // claim → node for which its volume is asked for
-		bound   string            // volume that is bound to the claim data
-		says    string            // "": the gang goes on
+		on      map[string]string // claim → node for which its volume is requested
+		bound   string            // volume that is bound to the claim "data"
+		says    string            // "": the gang continues
 	}{
 		"a volume that is there": {
 			claims:  []string{"data", "data"},

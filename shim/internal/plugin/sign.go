@@ -7,9 +7,9 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// SignPod lets pods that are not ours be scheduled in batches as they would be without us: one plugin that
-// can't sign ends that for its whole profile (framework/runtime/framework.go, computeBatchablePlugins). Ours are
-// never alike, each has its own node in the plan.
+// SignPod lets kube-scheduler schedule other pods in batches as it would without this plugin. One plugin that cannot
+// sign disables batches for its whole profile (framework/runtime/framework.go, computeBatchablePlugins). Our own pods
+// are never batched, because the plan gives each its own node.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	if p.args.concerns(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "placed by the plan of its gang")

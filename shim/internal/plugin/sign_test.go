@@ -8,7 +8,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// Foreign pods in one batch keep off a node that is nominated for a gang's member.
+// Foreign pods in one batch do not use the capacity of a node that is nominated for a gang's member.
 func TestABatchKeepsOffTheNominated(t *testing.T) {
 	h := newHarness(t, node("n0", "1"), node("n1", "1"), node("n2", "1"), node("n3", "1"))
 	h.service.plan([]string{"n1"})
@@ -20,7 +20,7 @@ func TestABatchKeepsOffTheNominated(t *testing.T) {
 	}
 	h.plugin.admission.add(maxInFlight) // full: the member stays nominated and waits
 	h.pods("1", "m0")
-	h.until("gated", func() bool { return h.gated("m0") }) // known to the informer, or it goes without nomination
+	h.until("gated", func() bool { return h.gated("m0") }) // the informer knows the pod; otherwise it would not be nominated
 	h.service.push(verdict(plannedOutcome, 1, "m0"))
 	h.until("nominated", func() bool { return h.nominated("n1") == 1 })
 	for i := range 4 {

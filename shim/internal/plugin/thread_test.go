@@ -13,50 +13,50 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// beside is a plugin of others behind ours: at Filter, at Permit, where ours has just said Wait, and at PreBind.
-type beside struct {
+// laterPlugin runs after ours at Filter, Permit and PreBind. At Permit, ours has just returned Wait.
+type laterPlugin struct {
 	filter  func(*v1.Pod) *fwk.Status
 	permit  func(*v1.Pod) *fwk.Status
 	preBind func(*v1.Pod) *fwk.Status
 }
 
-func (b *beside) Name() string { return "Beside" }
+func (l *laterPlugin) Name() string { return "Later" }
 
-func (b *beside) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
-	if b.filter == nil {
+func (l *laterPlugin) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
+	if l.filter == nil {
 		return nil
 	}
-	return b.filter(pod)
+	return l.filter(pod)
 }
 
-func (b *beside) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
-	if b.permit == nil {
+func (l *laterPlugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
+	if l.permit == nil {
 		return nil, 0
 	}
-	return b.permit(pod), 0
+	return l.permit(pod), 0
 }
 
-func (b *beside) PreBindPreFlight(
+func (l *laterPlugin) PreBindPreFlight(
 	context.Context, fwk.CycleState, *v1.Pod, string,
 ) (*fwk.PreBindPreFlightResult, *fwk.Status) {
 	return nil, nil
 }
 
-func (b *beside) PreBind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
-	if b.preBind == nil {
+func (l *laterPlugin) PreBind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
+	if l.preBind == nil {
 		return nil
 	}
-	return b.preBind(pod)
+	return l.preBind(pod)
 }
 
-// The last member is between Permit and the waiting map when the gang is allowed, then closed by a sibling:
-// it must not stay there for the framework's ten minutes.
+// The last member is between Permit and the waiting map when the gang is allowed, and then a sibling's failure closes
+// the gang. The member must not wait for the framework's ten minutes.
 func TestClosedWhileTheLastIsOnItsWayToTheWaitingMap(t *testing.T) {
 	h := newHarness(t, node("n", "16"))
 	h.service.plan(spread(2, "n")...)
 	var first atomic.Pointer[string]
 	failed := make(chan struct{})
-	h.beside = &beside{
+	h.later = &laterPlugin{
 		permit: func(pod *v1.Pod) *fwk.Status {
 			name := pod.Name
 			if first.CompareAndSwap(nil, &name) {
@@ -82,15 +82,15 @@ func TestClosedWhileTheLastIsOnItsWayToTheWaitingMap(t *testing.T) {
 	h.until("released and gated", func() bool { return h.waiting() == 0 && h.gated("m0", "m1") })
 }
 
-// The waiting map gets the last member long after Allow: it goes all the same.
+// The last member enters the waiting map long after Allow, and is released all the same.
 func TestAllowedBeforeItIsInTheWaitingMap(t *testing.T) {
 	h := newHarness(t, node("n", "16"))
 	h.service.plan(spread(2, "n")...)
 	var seen atomic.Int32
-	h.beside = &beside{permit: func(*v1.Pod) *fwk.Status {
+	h.later = &laterPlugin{permit: func(*v1.Pod) *fwk.Status {
 		if seen.Add(1) == 2 {
 			h.until("allowed", func() bool { return len(h.plugin.store.InFlight()) == 2 })
-			time.Sleep(10 * allowInterval) // tried in vain
+			time.Sleep(10 * allowInterval) // several tries fail
 		}
 		return nil
 	}}
@@ -101,7 +101,7 @@ func TestAllowedBeforeItIsInTheWaitingMap(t *testing.T) {
 	next(t, "binding", h.bound)
 }
 
-// withSurplusDuringPermit runs a gang of which two are required, and has the third come while Permit is asked.
+// withSurplusDuringPermit runs a gang with two required members. The third arrives during the Permit call.
 func (h *harness) withSurplusDuringPermit() *gate {
 	h.t.Helper()
 	question := h.service.holdPermit()
@@ -115,7 +115,7 @@ func (h *harness) withSurplusDuringPermit() *gate {
 	return question
 }
 
-// A member that is not required comes while Permit is asked and its node refuses it: the others go on.
+// A member that is not required arrives during the Permit call, and its node refuses it. The others continue.
 func TestSurplusThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
 	h := newHarness(t, node("n", "16"), node("small", "0"))
 	h.service.plan([]string{"n"}, []string{"n"}, []string{"small"})
@@ -131,7 +131,8 @@ func TestSurplusThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
 	}
 }
 
-// One that comes during the question, to its planned node, goes with the others; no more calls.
+// A member that arrives during the Permit call, on its planned node, is bound with the others. There are no more
+// calls.
 func TestSurplusThatComesDuringTheQuestionGoesWithTheOthers(t *testing.T) {
 	h := newHarness(t, node("n", "16"), node("spare", "16"))
 	h.service.plan([]string{"n"}, []string{"n"}, []string{"n", "spare"})
@@ -148,7 +149,7 @@ func TestSurplusThatComesDuringTheQuestionGoesWithTheOthers(t *testing.T) {
 	}
 }
 
-// A verdict is withdrawn, replaced or its session lost while the claim or Permit is under way.
+// A verdict is withdrawn or replaced, or its session is lost, during a Reserve or Permit call.
 func TestVoidedDuringACall(t *testing.T) {
 	for _, call := range []string{"Reserve", "Permit"} {
 		for how, end := range map[string]func(*harness){
@@ -174,7 +175,7 @@ func TestVoidedDuringACall(t *testing.T) {
 				h.until("released", func() bool { return h.waiting() == 0 })
 				question.open()
 				h.until("gated", func() bool { return h.gated("m1") })
-				time.Sleep(10 * allowInterval) // what must not come would be here
+				time.Sleep(10 * allowInterval) // a wrong Binding would have arrived by now
 				if len(h.bound) != 0 || len(h.plugin.store.InFlight()) != 0 || h.waiting() != 0 {
 					t.Errorf("bound %d, in flight %v", len(h.bound), h.plugin.store.InFlight())
 				}
@@ -188,12 +189,12 @@ func TestVoidedDuringACall(t *testing.T) {
 	}
 }
 
-// A member whose cycles all end in an error, of which no hook of ours hears, comes back and back: that is no
-// progress, and its gang is given up.
+// All cycles of a member end in an error that calls none of our hooks. Its repeated cycles are no progress, so the
+// gang is closed.
 func TestWatchdogEndsAGangWhoseMemberOnlyFails(t *testing.T) {
 	h := newHarness(t, node("n", "16"))
 	h.service.plan(spread(2, "n")...)
-	h.beside = &beside{filter: func(pod *v1.Pod) *fwk.Status {
+	h.later = &laterPlugin{filter: func(pod *v1.Pod) *fwk.Status {
 		if pod.Name == "m0" {
 			return fwk.AsStatus(errors.New("its claim can't be read"))
 		}

@@ -1,5 +1,5 @@
-// Package service is the shim's line to the brain: the connection and its deadlines. No call is made on the
-// scheduling thread.
+// Package service connects the shim to the Muster service and bounds each call with a deadline. No call is made on
+// the scheduling thread.
 package service
 
 import (
@@ -18,24 +18,25 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// maxMessage bounds one message either way: the candidates of a gang of thousands are some megabytes.
+// maxMessage bounds one message in either direction. The candidates of a gang with thousands of members take some
+// megabytes.
 const maxMessage = 16 << 20
 
-// Reconnect is how a lost socket is tried again: 0.1 s … 5 s with jitter, for ever.
+// reconnect makes gRPC reconnect after 0.1 s to 5 s, with jitter and without end.
 var reconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second},
 	MinConnectTimeout: time.Second,
 }
 
-// Client speaks to the service.
+// Client calls the service.
 type Client struct {
 	conn    *grpc.ClientConn
 	gangs   musterv1.GangServiceClient
 	timeout time.Duration
 }
 
-// Dial prepares the connection; it is made when first used. The timeout bounds each unary call. The transport is not encrypted, so only
-// a Unix socket is taken, which the file system's permissions guard.
+// Dial returns a client that connects on first use. The timeout bounds each unary call. Dial accepts only a Unix
+// socket: the connection is not encrypted, and the file system's permissions protect the socket.
 func Dial(address string, timeout time.Duration) (*Client, error) {
 	if !strings.HasPrefix(address, "unix:") {
 		return nil, fmt.Errorf("serviceAddress %q: only a Unix socket is supported (unix:///run/muster/muster.sock), since the connection is neither encrypted nor authenticated", address)
@@ -51,25 +52,25 @@ func Dial(address string, timeout time.Duration) (*Client, error) {
 	return &Client{conn: conn, gangs: musterv1.NewGangServiceClient(conn), timeout: timeout}, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Watch opens a session. It waits for the socket as long as it takes.
+// Watch opens a session. It waits for the socket without a deadline.
 func (c *Client) Watch(ctx context.Context, request *musterv1.WatchRequest) (musterv1.GangService_WatchClient, error) {
 	return c.gangs.Watch(ctx, request, grpc.WaitForReady(true))
 }
 
-// Filter says where a gang's members may go.
+// Filter returns the candidate nodes of a gang's members.
 func (c *Client) Filter(ctx context.Context, plan *musterv1.PlanRef) (*musterv1.FilterResponse, error) {
 	return call(ctx, c, "Filter", &musterv1.FilterRequest{Plan: plan}, c.gangs.Filter)
 }
 
-// Score ranks what Filter said.
+// Score returns the scores of the candidates that Filter returned.
 func (c *Client) Score(ctx context.Context, plan *musterv1.PlanRef) (*musterv1.ScoreResponse, error) {
 	return call(ctx, c, "Score", &musterv1.ScoreRequest{Plan: plan}, c.gangs.Score)
 }
 
-// Reserve claims a member's node.
+// Reserve asks the service to reserve a member's node.
 func (c *Client) Reserve(ctx context.Context, request *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
 	return call(ctx, c, "Reserve", request, c.gangs.Reserve)
 }
@@ -79,19 +80,19 @@ func (c *Client) Permit(ctx context.Context, request *musterv1.PermitRequest) (*
 	return call(ctx, c, "Permit", request, c.gangs.Permit)
 }
 
-// Unreserve reports what became of a member.
+// Unreserve reports that a member will not get its node.
 func (c *Client) Unreserve(ctx context.Context, request *musterv1.UnreserveRequest) error {
 	_, err := call(ctx, c, "Unreserve", request, c.gangs.Unreserve)
 	return err
 }
 
-// ReportInTree answers a question about in-tree plugins.
+// ReportInTree sends an answer, or a part of one, about in-tree plugins.
 func (c *Client) ReportInTree(ctx context.Context, request *musterv1.ReportInTreeRequest) error {
 	_, err := call(ctx, c, "ReportInTree", request, c.gangs.ReportInTree)
 	return err
 }
 
-// IsStale: the service has moved on to another epoch or generation.
+// IsStale returns whether the service no longer accepts the epoch or generation of the call.
 func IsStale(err error) bool { return status.Code(err) == codes.FailedPrecondition }
 
 type unary[Request, Response any] func(context.Context, Request, ...grpc.CallOption) (Response, error)

@@ -19,17 +19,17 @@ func open(t *testing.T, s *Store, generation uint64, since time.Time) *Gang {
 	return g
 }
 
-func enter(t *testing.T, s *Store, uid types.UID) Turn {
+func enter(t *testing.T, s *Store, uid types.UID) Place {
 	t.Helper()
 	if !s.Enter(uid) {
 		t.Fatalf("%s may not enter", uid)
 	}
-	turn, _ := s.Turn(uid)
-	return turn
+	place, _ := s.Place(uid)
+	return place
 }
 
-// A pod that stands in the queue keeps its place whatever becomes of its verdict, and has the new one's when it
-// comes again.
+// A queued pod keeps its place whatever happens to its verdict. When it enters the queue again, it gets the place of
+// the new verdict.
 func TestAPlaceIsFixedWhileAPodIsQueued(t *testing.T) {
 	early := time.Now().Add(-time.Hour)
 	for name, change := range map[string]func(*Store, *Gang){
@@ -47,19 +47,19 @@ func TestAPlaceIsFixedWhileAPodIsQueued(t *testing.T) {
 			s := NewStore()
 			s.Begin(7)
 			g := open(t, s, 1, early)
-			want := Turn{Since: early, Gang: "ns/g", Member: 1}
+			want := Place{Since: early, Gang: "ns/g", Member: 1}
 			if got := enter(t, s, "u1"); got != want {
 				t.Fatalf("place %+v, want %+v", got, want)
 			}
 			change(s, g)
-			if got, found := s.Turn("u1"); !found || got != want {
+			if got, found := s.Place("u1"); !found || got != want {
 				t.Errorf("the place became %+v (%v) while the pod was queued", got, found)
 			}
 		})
 	}
 }
 
-// The gang's age does not count for what only comes to be told: it stands behind all that wait by then.
+// The age of a refused gang does not count. Its members come after all pods that wait when they are let through.
 func TestARefusedPodStandsWhereItWasLetThrough(t *testing.T) {
 	s := NewStore()
 	s.Begin(7)
@@ -69,13 +69,13 @@ func TestARefusedPodStandsWhereItWasLetThrough(t *testing.T) {
 	g, _, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_REFUSED, 2, 2, 2))
 	g.Open(Refusal("no room"), early)
 	before := time.Now().Round(0)
-	turn := enter(t, s, "u0")
-	if turn.Since.Before(before) || turn.Since.After(time.Now()) {
-		t.Errorf("a refused pod of %v that was let through at %v stands at %v", early, before, turn.Since)
+	place := enter(t, s, "u0")
+	if place.Since.Before(before) || place.Since.After(time.Now()) {
+		t.Errorf("a refused pod of %v that was let through at %v stands at %v", early, before, place.Since)
 	}
 }
 
-// One that has had its turn and failed stands where a pod does that fails: behind those that came meanwhile.
+// A gang that was scheduled and failed comes after the pods that arrived meanwhile, like any pod that fails.
 func TestAGangThatFailsGivesWay(t *testing.T) {
 	early := time.Now().Add(-time.Hour)
 	for name, c := range map[string]struct {
@@ -86,8 +86,8 @@ func TestAGangThatFailsGivesWay(t *testing.T) {
 		"a member fails":                {func(_ *Store, g *Gang) { g.Fail(0, "n0", neverSent, "", "no") }, true, true},
 		"aborted":                       {func(_ *Store, g *Gang) { g.Abort("denied") }, true, true},
 		"stalled":                       {func(_ *Store, g *Gang) { g.Stall("too slow") }, true, true},
-		"withdrawn in its turn":         {withdraw, true, true},
-		"withdrawn before its turn":     {withdraw, false, false},
+		"withdrawn after it was seen":   {withdraw, true, true},
+		"withdrawn before it was seen":  {withdraw, false, false},
 		"the session is lost":           {func(s *Store, _ *Gang) { s.Lost(); s.Begin(8) }, true, false},
 		"the service has a better plan": {func(*Store, *Gang) {}, true, false},
 	} {
@@ -102,9 +102,9 @@ func TestAGangThatFailsGivesWay(t *testing.T) {
 			c.end(s, g)
 			open(t, s, 2, early)
 			for i, uid := range []types.UID{"u0", "u1"} {
-				turn := enter(t, s, uid)
-				if later := !turn.Since.Before(before); later != c.later || turn.Member != i {
-					t.Errorf("%s stands at %v, member %d; failed at %v", uid, turn.Since, turn.Member, before)
+				place := enter(t, s, uid)
+				if later := !place.Since.Before(before); later != c.later || place.Member != i {
+					t.Errorf("%s stands at %v, member %d; failed at %v", uid, place.Since, place.Member, before)
 				}
 			}
 		})
@@ -126,12 +126,12 @@ func TestPlacesAreForgottenSomeTimeAfterTheirPods(t *testing.T) {
 	s.Forget("u0")
 	s.Forget("u1")
 	now := time.Now()
-	s.turns.depart("other", now)
-	if len(s.turns.fixed) != 2 || len(s.turns.failed) != 2 {
-		t.Errorf("forgotten at once: %v %v", s.turns.fixed, s.turns.failed)
+	s.places.depart("other", now)
+	if len(s.places.fixed) != 2 || len(s.places.failed) != 2 {
+		t.Errorf("forgotten at once: %v %v", s.places.fixed, s.places.failed)
 	}
-	s.turns.depart("other", now.Add(turnsKept+time.Minute))
-	if left := len(s.turns.fixed) + len(s.turns.failed) + len(s.turns.departed); left != 0 {
+	s.places.depart("other", now.Add(placeKept+time.Minute))
+	if left := len(s.places.fixed) + len(s.places.failed) + len(s.places.departed); left != 0 {
 		t.Errorf("%d are kept for ever", left)
 	}
 }
@@ -142,7 +142,7 @@ func TestABoundPodHasNoPlace(t *testing.T) {
 	g := open(t, s, 1, time.Now())
 	enter(t, s, "u0")
 	g.Bound(0)
-	if turn, found := s.Turn("u0"); found {
-		t.Errorf("kept: %+v", turn)
+	if place, found := s.Place("u0"); found {
+		t.Errorf("kept: %+v", place)
 	}
 }
