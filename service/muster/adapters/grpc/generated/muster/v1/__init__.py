@@ -44,7 +44,7 @@ class BindingFate(betterproto2.Enum):
 
     NEVER_SENT = 1
     """
-    No Binding was sent: the capacity is free at once.
+    No Binding was sent. The capacity is free at once.
     """
 
     REFUSED = 2
@@ -54,7 +54,7 @@ class BindingFate(betterproto2.Enum):
 
     UNKNOWN = 3
     """
-    It may have landed: the capacity is kept until the cluster says which.
+    The Binding may have been written. The capacity stays reserved until the cluster shows the result.
     """
 
     @classmethod
@@ -81,18 +81,18 @@ class Outcome(betterproto2.Enum):
 
     PLANNED = 1
     """
-    A plan exists: ask Filter and Score, then activate the members.
+    A plan exists. The shim calls Filter and Score, then activates the members.
     """
 
     REFUSED = 2
     """
-    Nothing fits or the pods are ill-formed: let the members through once, to fail in PreFilter with
-    the reason that Filter gives.
+    The gang does not fit, or its pods are ill-formed. The shim lets the members through once. They fail in PreFilter
+    with the reason from Filter.
     """
 
     WITHDRAWN = 3
     """
-    The plan is void: gate the members again and release those that wait.
+    The plan is void. The shim gates the members again and releases those that wait.
     """
 
     @classmethod
@@ -126,20 +126,20 @@ default_message_pool.register_message("muster.v1", "FilterRequest", FilterReques
 class FilterResponse(betterproto2.Message):
     nodes: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
     """
-    Distinct node names; the indices below point here.
+    Distinct node names. The indices below refer to this list.
     """
 
     offsets: "list[int]" = betterproto2.field(2, betterproto2.TYPE_UINT32, repeated=True)
     """
-    Member i may go to nodes[candidates[offsets[i]]] … nodes[candidates[offsets[i + 1] - 1]], the
-    planned node first. offsets has one entry more than there are members.
+    Member i may use nodes[candidates[offsets[i]]] … nodes[candidates[offsets[i + 1] - 1]], with the planned node
+    first. offsets has one more entry than there are members.
     """
 
     candidates: "list[int]" = betterproto2.field(3, betterproto2.TYPE_UINT32, repeated=True)
 
     reason: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    For a refused gang: one sentence for the pods' condition, and no nodes.
+    For a refused gang: one sentence for the pods' condition. Then there are no nodes.
     """
 
 
@@ -169,7 +169,7 @@ default_message_pool.register_message("muster.v1", "InFlightBinding", InFlightBi
 @dataclass(eq=False, repr=False)
 class InTreeAnswer(betterproto2.Message):
     """
-    InTreeAnswer has columns of one byte for each of the part's nodes. An empty column is all 0.
+    InTreeAnswer has columns with one byte for each node of the part. An empty column is all 0.
     """
 
     pods: "list[int]" = betterproto2.field(1, betterproto2.TYPE_UINT32, repeated=True)
@@ -179,23 +179,23 @@ class InTreeAnswer(betterproto2.Message):
 
     refused: "bytes" = betterproto2.field(2, betterproto2.TYPE_BYTES)
     """
-    0: nobody refuses the node; r: refusals[r - 1] does.
+    0: no plugin refuses the node. r > 0: refusals[r - 1] does.
     """
 
     room: "bytes" = betterproto2.field(3, betterproto2.TYPE_BYTES)
     """
-    The node can hold so many of these pods together, and not more; 0: no such limit.
+    Greatest number of these pods that the node can hold together. 0: no such limit.
     """
 
     scores: "bytes" = betterproto2.field(4, betterproto2.TYPE_BYTES)
     """
-    1 to 100: what the in-tree Score plugins give the node for one of the pods, by their weights; else 0. Empty for
-    pods without preferences, and if all nodes score alike.
+    1 to 100: score of the node for one of the pods, from the in-tree Score plugins by their weights. Other nodes
+    have 0. The column is empty for pods without preferences, and if all nodes have the same score.
     """
 
     everywhere: "InTreeRefusal | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    Set if a plugin refuses the pods whatever the node.
+    Set if a plugin refuses the pods on all nodes.
     """
 
     missing_claims: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
@@ -210,24 +210,24 @@ default_message_pool.register_message("muster.v1", "InTreeAnswer", InTreeAnswer)
 @dataclass(eq=False, repr=False)
 class InTreeQuestion(betterproto2.Message):
     """
-    InTreeQuestion asks which nodes the in-tree plugins refuse to unbound pods of a gang, for plugins that the
-    service does not model (volumes, resource claims, declared features, extenders), and which nodes
-    kube-scheduler prefers for pods that have preferences. It stays open until the pods are bound or gone or the
-    session ends. A later question for the gang replaces it.
+    InTreeQuestion asks which nodes the in-tree plugins refuse to unbound pods of a gang. It covers plugins that the
+    service does not model (volumes, resource claims, declared features, extenders). For pods with preferences it also
+    asks which nodes kube-scheduler prefers. The question stays open until the pods are bound or gone, or the session
+    ends. A later question for the gang replaces it.
     """
 
     gang: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     question: "int" = betterproto2.field(2, betterproto2.TYPE_UINT64)
     """
-    Numbers rise within a session; a report carries the number that it answers.
+    Number that increases within a session. A report carries the number of its question.
     """
 
     namespace: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
 
     names: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
     """
-    Pod names and UIDs, in one order: an index into it means a pod below.
+    Pod names and UIDs, in the same order. A pod's index in InTreeAnswer refers to this order.
     """
 
     uids: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
@@ -240,7 +240,7 @@ default_message_pool.register_message("muster.v1", "InTreeQuestion", InTreeQuest
 class InTreeRefusal(betterproto2.Message):
     plugin: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Name of the plugin, or of the extender.
+    Name of the plugin or extender.
     """
 
     reason: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -263,23 +263,22 @@ class PermitResponse(betterproto2.Message):
 
     reason: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Why not, where it is denied.
+    Reason, if allowed is false.
     """
 
     annotation_keys: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
     """
-    The annotations of each member's Binding: the keys are the same for all; the values are laid out
-    member by member, so that member i has annotation_values[i * K + k] for key k of K. An empty
-    value means that the member does not carry the key.
-    A pod that carries one of the keys already is refused: only a Binding writes them.
+    Annotations of each member's Binding. All members have the same keys. The values are ordered by member: member i
+    has annotation_values[i * K + k] for key k of K. An empty value means that the member does not carry the key. The
+    shim refuses a pod that already carries one of the keys, because only a Binding writes them.
     """
 
     annotation_values: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
 
     bind_within_ms: "int" = betterproto2.field(5, betterproto2.TYPE_UINT32)
     """
-    Every Binding must have been answered or given up so many milliseconds after the question: later the
-    service may give the GPUs of a member that it has not seen bound to others. 0 sets no limit.
+    Milliseconds after the Permit call within which every Binding must have been answered or abandoned. After that,
+    other pods may get the GPUs of a member that the service has not seen bound. 0 means no limit.
     """
 
 
@@ -289,18 +288,18 @@ default_message_pool.register_message("muster.v1", "PermitResponse", PermitRespo
 @dataclass(eq=False, repr=False)
 class PlanRef(betterproto2.Message):
     """
-    PlanRef names one plan. Every unary call carries it; a call whose epoch or generation is not the
-    current one fails with FAILED_PRECONDITION and changes nothing.
+    PlanRef identifies one plan. Every unary call for a plan carries it. A call fails with FAILED_PRECONDITION and
+    changes nothing if its epoch or generation is not the current one.
     """
 
     epoch: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
     """
-    The session's number, from SessionOpened.
+    Number of the session, from SessionOpened.
     """
 
     gang: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    The gang's key, opaque to the shim.
+    Key of the gang, opaque to the shim.
     """
 
     generation: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
@@ -312,8 +311,8 @@ default_message_pool.register_message("muster.v1", "PlanRef", PlanRef)
 @dataclass(eq=False, repr=False)
 class ReportInTreeRequest(betterproto2.Message):
     """
-    ReportInTreeRequest is a report or a part of one. A long report comes in several parts, so that none takes long to
-    read. The service counts a report once all of its parts are there.
+    ReportInTreeRequest is a report or a part of one. A long report comes in several parts, so that each is quick to
+    read. The service uses a report once it has received all parts.
     """
 
     epoch: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
@@ -324,19 +323,19 @@ class ReportInTreeRequest(betterproto2.Message):
 
     nodes: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
     """
-    The nodes of this part, and distinct pairs of plugin and reason, 255 at most.
+    Nodes of this part, and distinct pairs of plugin and reason, 255 at most.
     """
 
     refusals: "list[InTreeRefusal]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
 
     answers: "list[InTreeAnswer]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    One for each kind of pods that get the same answer. A pod in none of them has no answer.
+    One answer for each kind of pods that get the same answer. A pod that is in none of them has no answer.
     """
 
     part: "int" = betterproto2.field(7, betterproto2.TYPE_UINT32)
     """
-    Parts are numbered from 0 and come in order; `more` is set in all but the last.
+    Parts are numbered from 0 and come in order. `more` is set in all parts except the last.
     """
 
     more: "bool" = betterproto2.field(8, betterproto2.TYPE_BOOL)
@@ -359,7 +358,7 @@ class ReserveRequest(betterproto2.Message):
 
     member: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
     """
-    The member that asks, and the node it landed on.
+    The member that reserves, and its node.
     """
 
     node: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
@@ -374,7 +373,7 @@ class ReserveResponse(betterproto2.Message):
 
     reason: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Why not, where it was not claimed.
+    Reason, if claimed is false.
     """
 
 
@@ -393,7 +392,7 @@ default_message_pool.register_message("muster.v1", "ScoreRequest", ScoreRequest)
 class ScoreResponse(betterproto2.Message):
     scores: "list[int]" = betterproto2.field(1, betterproto2.TYPE_UINT32, repeated=True)
     """
-    0 to 100, parallel to FilterResponse.candidates; 100 is the planned node.
+    0 to 100, parallel to FilterResponse.candidates. The planned node has 100.
     """
 
 
@@ -416,7 +415,7 @@ class UnreserveRequest(betterproto2.Message):
 
     node: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    The node it was refused by or assumed on.
+    Node that refused the member, or on which it was assumed.
     """
 
     fate: "BindingFate" = betterproto2.field(
@@ -425,16 +424,16 @@ class UnreserveRequest(betterproto2.Message):
 
     plugin: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    The in-tree plugin that refused the node, where one did: the node is excluded for this member's
-    role and the gang planned again.
+    In-tree plugin that refused the node, if one did. The service then excludes the node for this member's role and
+    plans the gang again.
     """
 
     message: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
 
     uid: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
-    The member's pod: all that a session says which has heard no verdict of the gang, since it began while
-    the Bindings of an earlier one were under way.
+    UID of the member's pod. It identifies the member when this session has received no verdict for its gang. That
+    happens if the session began while Bindings of an earlier session were in flight.
     """
 
 
@@ -452,8 +451,8 @@ default_message_pool.register_message("muster.v1", "UnreserveResponse", Unreserv
 @dataclass(eq=False, repr=False)
 class Verdict(betterproto2.Message):
     """
-    Verdict is the state of one gang; a later one replaces it. A refusal may come again in its generation, with
-    members that have joined the gang since: those alone are let through.
+    Verdict is the state of one gang. A later verdict replaces it. The service may repeat a refusal in the same
+    generation, with members that have joined the gang since. Then only those members are let through.
     """
 
     gang: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -466,19 +465,19 @@ class Verdict(betterproto2.Message):
 
     names: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
     """
-    Pod names and UIDs of the members, in one order: a member's index below means this order.
+    Pod names and UIDs of the members, in the same order. A member's index in other messages refers to this order.
     """
 
     uids: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
 
     required: "int" = betterproto2.field(7, betterproto2.TYPE_UINT32)
     """
-    How many members must have reserved before Permit is asked; at most the number of names.
+    Number of members that must have reserved before the shim calls Permit. It is at most the number of names.
     """
 
     reason: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
     """
-    Why, where the outcome is WITHDRAWN.
+    Reason, if the outcome is WITHDRAWN.
     """
 
 
@@ -489,18 +488,18 @@ default_message_pool.register_message("muster.v1", "Verdict", Verdict)
 class WatchRequest(betterproto2.Message):
     session: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    A fresh UUID for each time that the shim connects.
+    A new UUID for each connection of the shim.
     """
 
     in_flight: "list[InFlightBinding]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Members past Permit whose Bindings this shim has not seen answered: their GPUs are taken until
-    the cluster says otherwise.
+    Allowed members whose Bindings have no answer that the shim has seen. Their GPUs count as taken until the cluster
+    shows otherwise.
     """
 
     answers_in_tree: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
     """
-    The shim answers each InTreeQuestion. Where this is false the service asks none.
+    The shim answers each InTreeQuestion. If this is false, the service sends none.
     """
 
 
