@@ -31,7 +31,10 @@ BANNED = {
 PATTERN = re.compile("|".join(rf"\b({phrase})\b" for phrase in BANNED), re.IGNORECASE)
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|https?://\S+")
 """Code and quotations are not our prose."""
-COMMENT = {".proto": re.compile(r"//(.*)"), ".go": re.compile(r"//(.*)")}
+C_LIKE = {".go", ".proto"}
+COMMENT = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|`[^`]*`|//(?P<prose>[^\n]*)")
+"""Strings come before comments: a string may contain //, and in Go a raw string may contain newlines."""
+GENERATED = re.compile(r"^\W*(Code g|G)enerated .*DO NOT EDIT", re.MULTILINE)
 Line = tuple[int, str]
 
 
@@ -63,13 +66,12 @@ def _files(folders: list[str]) -> Iterator[Path]:
     for folder in folders:
         path = ROOT / folder
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        yield from (
-            file for file in files if file.suffix in {".py", ".md", *COMMENT} and not _generated(file)
-        )
+        yield from (file for file in files if file.suffix in {".py", ".md", *C_LIKE} and not _generated(file))
 
 
 def _generated(file: Path) -> bool:
-    return "DO NOT EDIT" in file.read_text()[:200]
+    """Return whether a generator wrote the file. In Go, comments of the source may come before its mark."""
+    return GENERATED.search(file.read_text()) is not None
 
 
 def _prose(text: str, suffix: str) -> Iterator[Line]:
@@ -78,8 +80,14 @@ def _prose(text: str, suffix: str) -> Iterator[Line]:
     elif suffix == ".md":
         yield from _page(text)
     else:
-        for number, line in enumerate(text.splitlines(), 1):
-            yield from ((number, found[1]) for found in COMMENT[suffix].finditer(line))
+        yield from _line_comments(text)
+
+
+def _line_comments(text: str) -> Iterator[Line]:
+    """Yield the // comments of Go or proto code."""
+    for found in COMMENT.finditer(text):
+        if found["prose"] is not None:
+            yield text.count("\n", 0, found.start()) + 1, found["prose"]
 
 
 def _page(text: str) -> Iterator[Line]:
