@@ -240,6 +240,30 @@ CASES = {
         (RoleScope("w", "rack", "r1", 2, 3, even_empty=True),),
         (WiderScope("rack", "", "", 4, "w"),),
     ),
+    "one GPU holds one member of a role": Case(
+        ": a[4 = 2+2]",
+        "2 x 1 GPU within gpu",
+        (RoleScope("w", "gpu", "a/0", 1, 2, even_empty=True),),
+        (WiderScope("gpu", "nvlink-domain", "", 2, "w"), FewerMembers(1, 2)),
+    ),
+    "one GPU holds no member of two GPUs": Case(
+        ": a[4 = 2+2]",
+        "1 x 2 GPU within gpu",
+        (RoleScope("w", "gpu", "", 0, 1, even_empty=True),),
+        (WiderScope("gpu", "nvlink-domain", "", 1, "w"),),
+    ),
+    "the GPU of a member that runs is taken": Case(
+        ": a[4 = 2+2, free 1110]",
+        "1 x 1 GPU within gpu, running w-9@a/3",
+        (RoleScope("w", "gpu", "a/3", 0, 1, even_empty=True), RunningElsewhere("gpu", "a/3", 1)),
+        (WiderScope("gpu", "nvlink-domain", "", 1, "w"),),
+    ),
+    "no GPU of unknown index is promised to a segment": Case(
+        ": a[4 = 2+2, unindexed 1]",
+        "1 x 1 GPU by 1 gpu",
+        (SegmentsTooLarge("w", ((1, "gpu"),), 0, 1),),
+        (SmallerSegments("w", ()),),
+    ),
     "segments that others leave too little for": Case(
         ": a[4, free 1110] b[4, free 1110] c[4, free 1100]",
         "8 x 1 GPU by 4 node",

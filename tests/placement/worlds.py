@@ -198,10 +198,10 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     if "ranks" in features:
         roles = tuple(replace(role, members=draw(_ranked(role.members))) for role in roles)
     if "role scope" in features:
-        some = st.sampled_from([None, *scopes, *scopes])
+        some = st.sampled_from([None, *scopes, *scopes, "gpu"])
         roles = tuple(replace(role, required_scope=draw(some)) for role in roles)
     if "segments" in features:
-        roles = tuple(replace(role, segments=draw(_segments(scopes))) for role in roles)
+        roles = tuple(replace(role, segments=draw(_segments([*scopes, "gpu"]))) for role in roles)
     least = min(request.min_member, request.size)
     request = replace(request, roles=roles, min_member=least)
     if "max per" in features:

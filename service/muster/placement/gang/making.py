@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
-from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.blocks import Blocks
 from muster.placement.model.problem import Problem, Rule
 
@@ -61,6 +61,10 @@ class Making:
         return any(role.slice and role.members for role in self.blocks.roles)
 
     def codes(self, scope: str) -> PartsByRow:
-        """Return the domain of each node, of those that its members can lie in as a whole."""
+        """Return the domain of each node, of those that its members can lie in as a whole; for GPUs, which
+        hold one member with GPUs at most, the node itself."""
         topology = self.view.topology
-        return topology.whole_nodes() if self.sliced and scope in INSIDE else topology.index(scope)
+        if scope == Scope.GPU:
+            return topology.index(Scope.NODE)
+        whole = self.sliced and scope == Scope.NVLINK_DOMAIN
+        return topology.whole_nodes() if whole else topology.index(scope)

@@ -11,7 +11,7 @@ import numpy as np
 
 from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
-from muster.placement.cluster.topology import INSIDE, own
+from muster.placement.cluster.topology import own
 from muster.placement.gang.blocks import Blocks, Together
 from muster.placement.gang.constraints import add_constraints
 from muster.placement.gang.existing import ExistingMembers, common_parts
@@ -72,13 +72,12 @@ def _segments(making: Making, block: int) -> None:
     nested = np.zeros(len(view.names), np.int64)
     for segment in making.blocks.roles[block].segments:
         size, scope = segment.size, segment.scope
-        if scope == Scope.NODE:
-            making.unit[block] = size
+        if scope == Scope.GPU:
+            making.refused[block] |= _outside_gpus(making, block, several=size > 1)
+        if scope in (Scope.NODE, Scope.GPU):
+            making.unit[block] = max(making.unit[block], size)
             continue
         codes = making.codes(scope)
-        if scope == Scope.GPU:
-            making.refused[block] |= size > 1
-            continue
         if scope == Scope.NVLINK_DOMAIN and not making.sliced:
             making.domain_unit[block] = size
             making.refused[block] |= (codes < 0) & ~view.promised
@@ -96,6 +95,16 @@ def _segments(making: Making, block: int) -> None:
     making.order.append(tuple(order))
 
 
+def _outside_gpus(making: Making, block: int, *, several: bool) -> Bools:
+    """Return the nodes, by row, where no GPU can hold one member of the block, or `several`. A GPU holds any
+    number of members without GPUs; where indices are unknown, it holds none."""
+    view, gpus = making.view, making.blocks.roles[block].gpus
+    if gpus > 1 or (gpus and several):
+        return np.ones(len(view.names), bool)
+    promised = [shape.topology.gpu_count > 0 and not shape.hidden for shape in view.shapes]
+    return ~np.array(promised, bool)[view.shape]
+
+
 def _segments_rule(name: str, block: int, size: int) -> Callable[[Problem], Rule]:
     return lambda problem: Segments(problem.parts[name], block, size)
 
@@ -106,7 +115,7 @@ def _together(making: Making, together: Together, existing: ExistingMembers) -> 
     staying = [stay for stay in existing.members if stay.running in together.running]
     pinned = common_parts(view, scope, staying)
     codes = making.codes(scope)
-    inner = scope in INSIDE and not making.sliced
+    inner = scope == Scope.NVLINK_DOMAIN and not making.sliced
     if inner:
         small = codes < 0  # not in a wide domain: its parts lie inside the node
         refused = small & ~view.promised
@@ -125,6 +134,11 @@ def _together(making: Making, together: Together, existing: ExistingMembers) -> 
         refused = refused | ~allowed if pinned else np.ones(len(codes), bool)
     for block in blocks:
         making.refused[block] |= refused
+    if scope == Scope.GPU:
+        for block in blocks:
+            making.refused[block] |= _outside_gpus(making, block, several=bool(staying))
+        taking = tuple(block for block in blocks if making.blocks.roles[block].gpus)
+        making.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
     members = sum(len(making.blocks.roles[block].members) for block in blocks)
     if pinned is None and members > 1:
         name = f"together {blocks} {scope}"

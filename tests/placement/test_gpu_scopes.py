@@ -1,0 +1,32 @@
+"""Roles and segments that must lie in one GPU: one member with GPUs, or any number without."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.placement.cases import Fits
+
+PAIRS = ": a[4 = 2+2]"
+
+FITS = {
+    "a role of one member": Fits(PAIRS, "1 x 1 GPU within gpu + 1 x 1 GPU", "w-0@a/0 x-0@a/1"),
+    "as many of a role as one GPU holds": Fits(PAIRS, "3 x 1 GPU within gpu, min 1", "w-0@a/0"),
+    "two roles, each in a GPU of its own": Fits(
+        PAIRS, "1 x 1 GPU within gpu + 1 x 1 GPU within gpu", "w-0@a/0 x-0@a/1"
+    ),
+    "members without GPUs, where indices are known": Fits(
+        ": a[4 = 2+2, unindexed 1] b[1]", "2 x 0 GPU within gpu", "w-0@b w-1@b"
+    ),
+    "a segment without GPUs": Fits(
+        ": a[4 = 2+2, cpu 1] b[1, cpu 2]", "2 x 0 GPU 1 cpu by 2 gpu", "w-0@b w-1@b"
+    ),
+    "a segment of part of the role": Fits(PAIRS, "2 x 1 GPU by 2 gpu, min 1", "w-0@a/0"),
+    "a wide domain is as many GPUs": Fits(
+        ": a[2, clique k] b[2, clique k]", "2 x 1 GPU within gpu, min 1", "w-0@a/0"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_members_in_one_gpu(name: str) -> None:
+    FITS[name].check()
