@@ -183,7 +183,8 @@ def place(
     and age; each takes its GPUs before the next.
 
     Exit code: 0 all placed, 3 a gang waits, does not fit or is ill-formed,
-    4 no gang is pending, 2 bad input.
+    4 no gang is pending, 2 bad input, 5 the planner has a defect: a gang is
+    not decided, the others are.
 
     [bold]Examples[/bold]
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import yaml
 
+from muster.domain.decision import Placed
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.placement import place as planner
+from muster.placement.place import PlacementDefect
+from muster.placement.verify import verify
 from tests.files.manifests import (
     DEMO,
     EXAMPLES,
@@ -283,3 +290,29 @@ def test_how_each_level_was_decided_is_told_when_asked(tmp_path: Path) -> None:
     assert found["late"] is None
     assert found["g"][0] == {"level": "members", "method": "all-members", "declined": []}
     assert {step["method"] for step in found["g"][1:]} == {"single-node"}
+
+
+@pytest.mark.parametrize(
+    ("defect", "error"),
+    [
+        (PlacementDefect(("GPU 4 of node a is not free",)), "PlacementDefect: GPU 4 of node a is not free"),
+        (LookupError("no method decides rack"), "LookupError: no method decides rack"),
+    ],
+)
+def test_a_defect_of_the_planner_is_a_cause_of_its_gang_alone(
+    defect: Exception, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, ...]:
+        if request.gang.name == "broken":
+            raise defect
+        return verify(snapshot, request, placed)
+
+    monkeypatch.setattr(planner, "verify", judge)
+    file = write(tmp_path, node("a"), *gang("broken", 2), *gang("g", 2))
+    result = place(file, "-o", "json")
+    assert result.exit_code == 5, result.output
+    broken, other = json.loads(result.stdout)["gangs"]
+    assert broken["status"] == "unplaceable"
+    assert broken["causes"] == [{"type": "planner-defect", "error": error}]
+    assert "please report it" in broken["message"]
+    assert spots(other) == {"g-0": "a:0", "g-1": "a:1"}

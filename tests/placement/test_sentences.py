@@ -29,6 +29,7 @@ from muster.domain.reasons import (
     NotDecided,
     NotEnoughFree,
     NotSupported,
+    PlannerDefect,
     RoleScope,
     RoomTooSmall,
     RunningElsewhere,
@@ -240,6 +241,11 @@ GOLDEN: list[tuple[Cause, str]] = [
     (
         NotDecided(truncated=True),
         "The search was ended by wall clock before it found a plan or a proof that there is none",
+    ),
+    (
+        PlannerDefect("GPU 4 of node a is not free"),
+        "Not decided: the planner has a defect; please report it with the input (`muster capture` writes it "
+        "from a cluster): GPU 4 of node a is not free",
     ),
     (TookTooLong(10.0), "Not decided: the planner was ended after 10.0 s, the limit for one gang"),
     (

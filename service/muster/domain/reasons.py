@@ -336,6 +336,13 @@ class NotDecided:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannerDefect:
+    """The planner failed on this gang, as `error` says: nothing is known."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TookTooLong:
     """The planner was ended after `seconds` of wall clock: nothing is known. `others_wait`: because other
     gangs waited for it, and not because that is the limit."""
@@ -391,7 +398,7 @@ Cause = (
     | NodesExcluded
     | NotSupported
     | NotDecided
-    | TookTooLong
-    | TookTooMuchMemory
+    | PlannerDefect
+    | Ended
     | TooManyRoles
 )

@@ -33,6 +33,7 @@ from muster.domain.reasons import (
     NotDecided,
     NotEnoughFree,
     NotSupported,
+    PlannerDefect,
     PodGroupMissing,
     RefusedEverywhere,
     RoleScope,
@@ -158,6 +159,9 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause
             return f"the search was ended by {by} before it found a plan or a proof that there is none"
         case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge() | RoomTooSmall():
             return _constrained(cause)
+        case PlannerDefect(error):
+            report = "please report it with the input (`muster capture` writes it from a cluster)"
+            return f"not decided: the planner has a defect; {report}: {error}"
         case TookTooLong() | TookTooMuchMemory() | TooManyRoles():
             return _too_much(cause)
     return _out_of_place(cause)

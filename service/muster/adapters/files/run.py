@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -17,13 +18,14 @@ from muster.adapters.files.decide import Decided, decide
 from muster.adapters.files.notes import nothing_pending
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import Settings
-from muster.domain.decision import Decision
+from muster.domain.decision import Decision, Unplaceable
 from muster.domain.printable import printable
+from muster.domain.reasons import PlannerDefect
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Limits, Timings
 
-ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING = 0, 3, 2, 4
+ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING, DEFECT = 0, 3, 2, 4, 5
 NOTES_SHOWN = 20
 PIPED_WIDTH = 100
 """Columns where there is no terminal: what the drawings need."""
@@ -69,24 +71,29 @@ def place_files(
         stderr.write(f"note: and {len(notes) - NOTES_SHOWN} notes more; -o json has all\n")
     if not decided.outcomes:
         return NOTHING_PENDING
+    if any(isinstance(cause, PlannerDefect) for outcome in decided.outcomes for cause in outcome.causes):
+        return DEFECT
     return ALL_PLACED if decided.all_placed else NOT_ALL_PLACED
 
 
 def planner(
     time_limit_s: float | None, deterministic_time: float = Limits().deterministic_time
 ) -> Callable[[Snapshot, Request, Timings], Decision]:
-    """`place` with a wall-clock guard for each gang, where one is given.
+    """`place` with a wall-clock guard for each gang, where one is given; a defect is a cause of its gang.
 
     The solver is imported here, 1.5 s, so that neither bad input nor a capture waits for it.
     """
-    from muster.placement.place import place
+    from muster.placement.place import PlacementDefect, place
 
     def plan(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
-        if time_limit_s is None:
-            return place(snapshot, request, Limits(deterministic_time, timings=timings))
-        until = time.monotonic() + time_limit_s
-        limits = Limits(deterministic_time, lambda: until - time.monotonic(), timings=timings)
-        return place(snapshot, request, limits)
+        limits = Limits(deterministic_time, timings=timings)
+        if time_limit_s is not None:
+            until = time.monotonic() + time_limit_s
+            limits = replace(limits, seconds_left=lambda: until - time.monotonic())
+        try:
+            return place(snapshot, request, limits)
+        except (PlacementDefect, LookupError) as defect:  # one gang's defect must not stop the others
+            return Unplaceable(request.gang, (PlannerDefect(f"{type(defect).__name__}: {defect}"),))
 
     return plan
 
