@@ -94,6 +94,7 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "four levels": (said(segment_size="8,4,2,1", segment_scope="zone,rack,node,x"), "segment-size"),
     "fewer scopes than sizes": (said(segment_size="8,4", segment_scope="rack"), "segment-scope"),
     "more scopes than sizes": (said(segment_size="8", segment_scope="rack,node"), "segment-scope"),
+    "one scope for two sizes": (said(segment_size="4,2", segment_scope="node,node"), "segment-scope"),
     "several members on one GPU": (said(segment_size="4", segment_scope="gpu"), "segment-scope"),
     "no number": (said(max_per="rack"), "max-per"),
     "none at all": (said(max_per="rack=0"), "max-per"),

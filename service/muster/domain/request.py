@@ -136,7 +136,10 @@ class Role:
     `gpus` whole GPUs a member, of the extended resource `gpu_resource` ("" and 0 for cpu-only members), or a
     `slice` of shared ones: never both.
     `required_scope`: all members of this role in one part of it; other roles may be in other parts.
-    `segments` are nested, widest first: each size is a multiple of the next.
+    `segments` are nested, widest first: each size is a multiple of the next, and each scope comes once.
+
+    Raises:
+        ValueError: two segments have one scope.
     """
 
     name: str
@@ -154,6 +157,12 @@ class Role:
     scores: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Node → how much kube-scheduler's preferences favour it for a member (0 to 100, node affinity, pod
     affinity, images …); 0 for nodes that are not in it. The last level of the objective sums it up."""
+
+    def __post_init__(self) -> None:
+        scopes = [segment.scope for segment in self.segments]
+        twice = next((scope for scope in scopes if scopes.count(scope) > 1), None)
+        if twice is not None:
+            raise ValueError(f"role {self.name!r} has two segments by {twice}: each scope may come once")
 
 
 @dataclass(frozen=True, slots=True)

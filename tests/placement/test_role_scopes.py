@@ -1,10 +1,12 @@
-"""Roles and segments that must lie in one GPU: one member with GPUs, or any number without."""
+"""Scopes of roles and segments: by GPU, where one holds one member with GPUs, or any number without; and
+levels of segments that exclude each other."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.placement.cases import Fits
+from tests.placement.drawings import gang
 
 PAIRS = ": a[4 = 2+2]"
 
@@ -30,3 +32,9 @@ FITS = {
 @pytest.mark.parametrize("name", FITS)
 def test_members_in_one_gpu(name: str) -> None:
     FITS[name].check()
+
+
+@pytest.mark.parametrize("by", ["by 4 node by 2 node", "by 8 rack by 4 node by 2 rack"])
+def test_segments_have_one_level_a_scope(by: str) -> None:
+    with pytest.raises(ValueError, match=r"role 'w' has two segments by (node|rack)"):
+        gang(f"8 x 1 GPU {by}")
