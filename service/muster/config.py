@@ -163,14 +163,14 @@ class Gangs(_Section):
         default=10.0,
         description="The same for a Binding of unknown fate, or one that a new session's shim does not know.",
     )
-    partial_s: Seconds = Field(default=30.0, description="How long a gang may be bound in part, at most.")
+    partial_s: Seconds = Field(default=30.0, description="How long a gang may be partially bound, at most.")
     partial: Literal["evict", "keep"] = Field(
         default="evict", description="What is done then with its bound members; `keep`: the rest waits."
     )
     member_s: float = Field(
         default=0.02,
         ge=0,
-        description="plan_s and bind_s are at least so long for each member, partial_s as much longer.",
+        description="plan_s and bind_s are at least this long for each member; partial_s grows as bind_s does.",
     )
     settle_s: float = Field(
         default=0.5,
@@ -220,15 +220,16 @@ class Gangs(_Section):
         description="How long one decision may last while other gangs wait for the planner.",
     )
     pause_max_s: Seconds = Field(
-        default=600.0, description="Longest pause of a gang about which the planner was ended."
+        default=600.0,
+        description="Longest pause of a gang after the planner was stopped while it decided about it.",
     )
     ahead: int = Field(
         default=768,
         ge=1,
-        description="Members planned and not yet permitted, with which only half gangs are still planned.",
+        description="With this many members planned and not permitted, only partially bound gangs are planned.",
     )
     alternates: int = Field(
-        default=8, ge=0, description="Nodes of which each member is told beside its planned one."
+        default=8, ge=0, description="Nodes that each member may use instead of its planned one."
     )
 
 

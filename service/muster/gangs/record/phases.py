@@ -49,7 +49,7 @@ class Trigger(StrEnum):
     TOO_LATE = "its deadline passed"
     SESSION_OVER = "the session ended"
     IN_MOTION = "all that it needs are there, and others have come or gone just now"
-    PARTIAL_TOO_LONG = "it was bound in part for too long, and its bound members are evicted"
+    PARTIAL_TOO_LONG = "it was partially bound for too long, and its bound members are evicted"
 
 
 _P, _T = Phase, Trigger
