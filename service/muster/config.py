@@ -170,7 +170,7 @@ class Gangs(_Section):
     member_s: float = Field(
         default=0.02,
         ge=0,
-        description="plan_s and bind_s are at least this long for each member; partial_s grows as bind_s does.",
+        description="plan_s and bind_s are at least this long for each member; partial_s grows like bind_s.",
     )
     settle_s: float = Field(
         default=0.5,
@@ -226,7 +226,7 @@ class Gangs(_Section):
     ahead: int = Field(
         default=768,
         ge=1,
-        description="With this many members planned and not permitted, only partially bound gangs are planned.",
+        description="With this many members planned, not permitted, only partially bound gangs are planned.",
     )
     alternates: int = Field(
         default=8, ge=0, description="Nodes that each member may use instead of its planned one."
