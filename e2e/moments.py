@@ -73,11 +73,17 @@ def caught(arena: Arena, scene: Scene, phase: str, size: int) -> Iterator[Caught
 
 
 def noticed(arena: Arena, scene: Scene, gang: Caught) -> None:
-    """Wait until the service knows that the plan is void. Bindings may overtake what it does not know yet."""
+    """Wait until the service knows that the plan is void. Bindings may overtake what it does not know yet.
+
+    A Permit that was on its way when the scheduler was stopped may overtake it as well. Then the scheduler's
+    Bindings end the plan, once it goes on.
+    """
     assert arena.stack is not None
     never, deadline = threading.Event(), time.monotonic() + NOTICED_WITHIN_S
     while (now := look(arena.stack, scene.name, gang.sight.gang)) is not None:
         if now.generation != gang.sight.generation or now.phase not in BETWEEN:
+            return
+        if now.phase == PERMITTED != gang.sight.phase:
             return
         assert time.monotonic() < deadline, f"the service holds fast to the plan of {gang.sight.gang}"
         never.wait(LOOKS_EVERY_S)

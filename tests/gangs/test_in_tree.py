@@ -393,3 +393,17 @@ def test_a_role_with_a_scope_of_its_own_stays_in_one_part_of_it(volumes: tuple[s
         uids = [uid for _, uid in world.verdict().members]
         world.unreserve(uids.index(f"w{wrong[0]}"), BindingFate.NEVER_SENT, PLUGIN, WHY)
     assert world.planned() == (volumes[0] == volumes[1])
+
+
+def test_an_answer_that_comes_after_a_plan_without_it_was_refused_still_counts() -> None:
+    """Plugins may always take longer than `answers_s`: nodes would be tried one by one for ever."""
+    world = cluster()
+    world.see(claiming("x", gang="", gpus=8))
+    world.wait(world.coordinator.state.settings.answers_s + 0.1)
+    assert world.planned("x")  # without answers
+    world.unreserve(0, BindingFate.NEVER_SENT, PLUGIN, WHY, "x")
+    world.report(but("n37"), question=world.questions[0])
+    world.unreserve(0, BindingFate.NEVER_SENT, PLUGIN, WHY, "x")
+    world.wait(world.coordinator.state.settings.answers_s + 0.1)
+    assert world.planned("x")
+    assert world.home(0, "x") == "n37"

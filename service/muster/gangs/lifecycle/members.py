@@ -151,7 +151,7 @@ def recount_soon(state: State, gang: Gang, now: float) -> None:
 
 def recount(state: State, gang: Gang, now: float) -> None:
     """Count the gang: the pods that came or went one after another have done so."""
-    if gang.phase in _COUNTED_LATER:
+    if gang.phase in _COUNTED_LATER or (gang.phase is Phase.PLANNING and not gang.group.unbound):
         reconciliation.reconcile(state, gang, now)
 
 

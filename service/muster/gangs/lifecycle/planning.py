@@ -121,7 +121,12 @@ def _ask_planner(state: State) -> None:
         return
     for _ in range(_AT_ONCE):
         gang = _next_gang(state)
-        if gang is None or (not _ask_in_tree(state, gang) and _solve(state, gang)):
+        if gang is None:
+            return
+        if not state.fresh(gang).unbound:  # its waiting pods form another gang by now: group all of its name
+            gang.stale = True
+            state.timers.set(gang, state.now, Timer.RECOUNT)
+        elif not _ask_in_tree(state, gang) and _solve(state, gang):
             return
     state.queue.update_at = state.now  # a Tick goes on: one event must not take long
 
@@ -144,7 +149,6 @@ def _next_gang(state: State) -> Gang | None:
 
 def _ask_in_tree(state: State, gang: Gang) -> bool:
     """Ask in-tree plugins about the gang if it needs that; return whether it must wait for their answers."""
-    state.fresh(gang)
     question = state.in_tree.ask(gang, state.now + state.settings.answers_s)
     if question is not None:
         state.publisher.instruct(question)
@@ -160,7 +164,7 @@ def _solve(state: State, gang: Gang) -> bool:
 
     Return False if the gang was refused without asking, because of what in-tree plugins answered.
     """
-    request = requests.request(state.fresh(gang), state.ledger, state.roster.policies)
+    request = requests.request(gang.group, state.ledger, state.roster.policies)
     snapshot = state.open_to(gang)
     causes = state.in_tree.causes(gang, request)
     request = state.in_tree.refine(gang.key, request)

@@ -107,11 +107,12 @@ class InTree:
     def refused(self, gang: Gang, plugin: str) -> None:
         """Note that a plugin has refused a planned node.
 
-        The shim is asked about all pods of the gang before its next plan, whatever they request.
+        The shim is asked about all pods of the gang before its next plan, whatever they request. A question
+        without an answer stays open. If each refusal asked anew, a slow answer would never count.
         """
         if plugin and plugin not in MODELLED:
             self._suspects.add(gang.key)
-            if (record := self._records.get(gang.key)) is not None:
+            if (record := self._records.get(gang.key)) is not None and record.answered:
                 record.number, record.uids = 0, ()
 
     def take(self, report: InTreeReport) -> bool:
