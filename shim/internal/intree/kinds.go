@@ -48,6 +48,7 @@ type sorter struct {
 // kinds groups the pods into kinds. It leaves out nil pods and pods with too many volumes. single returns whether a
 // claim is unlike all others. Of the kinds that have all their claims, it returns the first kindsAtMost.
 func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool) []*kind {
+	users := users(pods)
 	byKey := map[string]*kind{}
 	var found []*kind
 	inspected := 0
@@ -55,7 +56,7 @@ func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool) []*kind {
 		if pod == nil || len(pod.Spec.Volumes) > volumesAtMost {
 			continue
 		}
-		key, missing := s.key(pod, single)
+		key, missing := s.key(pod, users, single)
 		if byKey[key] == nil {
 			if len(missing) == 0 {
 				if inspected++; inspected > kindsAtMost {
@@ -85,9 +86,10 @@ func (s *sorter) reserved() sets.Set[string] {
 	return found
 }
 
-// key returns a string that is equal for pods that get the same answer, and the names of missing claims. single
+// key returns a string that is equal for pods that get the same answer, and the names of missing claims. users
+// contains how many pods of the question name each claim. A node has room for more pods if they share claims. single
 // returns whether a claim is unlike all others.
-func (s *sorter) key(pod *v1.Pod, single func(claim string) bool) (key string, missing []string) {
+func (s *sorter) key(pod *v1.Pod, users map[string]int, single func(claim string) bool) (key string, missing []string) {
 	parts := []any{s.shape(pod)}
 	for i := range pod.Spec.Volumes {
 		each := &pod.Spec.Volumes[i]
@@ -98,7 +100,8 @@ func (s *sorter) key(pod *v1.Pod, single func(claim string) bool) (key string, m
 				continue
 			}
 			readOnly := each.PersistentVolumeClaim != nil && each.PersistentVolumeClaim.ReadOnly
-			parts = append(parts, each.Ephemeral != nil, readOnly, s.claim(claim, single(pod.Namespace+"/"+name)))
+			shared := min(users[name], roomAtMost)
+			parts = append(parts, each.Ephemeral != nil, readOnly, shared, s.claim(claim, single(pod.Namespace+"/"+name)))
 		} else if disk(each) {
 			parts = append(parts, each.VolumeSource)
 		}

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 )
@@ -86,5 +88,61 @@ func TestEqualKindsOfSeveralGangsAreInspectedOnce(t *testing.T) {
 	run(t, a, time.Now().Add(time.Hour))
 	if extender.calls != 2 {
 		t.Errorf("%d inspections after a cause, want 2", extender.calls)
+	}
+}
+
+// The node n0 has attachments for two volumes. Pods 0 to 3 share a claim, and pods 11 to 14 have one each.
+func roomAsker(t *testing.T) *Asker {
+	t.Helper()
+	objects := nodesOf(1)
+	for i := range 5 {
+		pv := volumeOf(i, "n0")
+		pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: fmt.Sprint(i)}}
+		objects = append(objects, claim(i, "by-hand", fmt.Sprintf("pv%d", i)), pv)
+		objects = append(objects, userOf(i, "c0", ""), userOf(10+i, fmt.Sprintf("c%d", i), ""))
+	}
+	limit := int32(2)
+	return askerOf(t.Context(), t, volumePlugins, nil, append(objects, &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: "n0"},
+		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
+			Name: "d", NodeID: "n0", Allocatable: &storagev1.VolumeNodeResources{Count: &limit},
+		}}},
+	})...)
+}
+
+func TestGangsThatShareAClaimGetRoomOfTheirOwn(t *testing.T) {
+	gangs := map[string][]int{"shared": {0, 1, 2, 3}, "own": {11, 12, 13, 14}}
+	rooms := func(order ...string) (found []string) {
+		a := roomAsker(t)
+		heard := listen(a, fine)
+		for _, gang := range order {
+			a.Ask(questionOf(gang, gangs[gang]...))
+			run(t, a, time.Now())
+		}
+		for _, report := range *heard {
+			found = append(found, fmt.Sprint(report.Answers[0].Room))
+		}
+		return found
+	}
+	shared, own := rooms("shared")[0], rooms("own")[0]
+	if shared == own {
+		t.Fatalf("both have room %s", own)
+	}
+	if got := rooms("own", "shared")[1]; got != shared {
+		t.Errorf("after the other gang: room %s, want %v", got, shared)
+	}
+	if got := rooms("shared", "own")[1]; got != own {
+		t.Errorf("after the other gang: room %s, want %v", got, own)
+	}
+}
+
+func TestPodsOfOneQuestionThatShareAClaimAreAKind(t *testing.T) {
+	a := roomAsker(t)
+	var pods []*v1.Pod
+	for _, i := range []int{0, 1, 2, 3, 11, 12, 13, 14} {
+		pods = append(pods, userOf(i, map[bool]string{true: "c0", false: fmt.Sprintf("c%d", i-10)}[i < 4], ""))
+	}
+	if kinds := a.sorter.kinds(pods, a.single); len(kinds) != 2 {
+		t.Errorf("%d kinds, want 2", len(kinds))
 	}
 }

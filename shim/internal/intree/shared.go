@@ -126,18 +126,10 @@ func (s *shared) unprovisioned(pods []*v1.Pod) map[string]string {
 	if s == nil {
 		return nil
 	}
-	users, namespace := map[string]int{}, ""
+	users, namespace := users(pods), ""
 	for _, pod := range pods {
-		if pod == nil {
-			continue
-		}
-		namespace = pod.Namespace
-		once := map[string]bool{}
-		for i := range pod.Spec.Volumes {
-			if name := claimName(pod, &pod.Spec.Volumes[i]); name != "" && !once[name] {
-				once[name] = true
-				users[name]++
-			}
+		if pod != nil {
+			namespace = pod.Namespace
 		}
 	}
 	found := map[string]string{}
@@ -151,6 +143,24 @@ func (s *shared) unprovisioned(pods []*v1.Pod) map[string]string {
 		}
 		if waits, err := volume.IsDelayBindingMode(claim, s.classes); err == nil && waits {
 			found[name] = claim.Annotations[volume.AnnSelectedNode]
+		}
+	}
+	return found
+}
+
+// users returns how many of the pods name each claim. Pods may be nil.
+func users(pods []*v1.Pod) map[string]int {
+	found := map[string]int{}
+	for _, pod := range pods {
+		if pod == nil {
+			continue
+		}
+		once := map[string]bool{}
+		for i := range pod.Spec.Volumes {
+			if name := claimName(pod, &pod.Spec.Volumes[i]); name != "" && !once[name] {
+				once[name] = true
+				found[name]++
+			}
 		}
 	}
 	return found
