@@ -100,7 +100,11 @@ func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 		return
 	}
 	pods, left := a.waiting(q)
-	kinds := a.sorter.kinds(pods, a.single)
+	kept := a.round.kept // not that of a later round: keys tell how claims are now
+	kinds, ok := a.sorter.kinds(pods, a.single, pause)
+	if !ok {
+		return
+	}
 	if a.incomplete(q, pods, kinds) {
 		return
 	}
@@ -108,7 +112,7 @@ func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 		a.drop(q)
 		return
 	}
-	if report := a.inspect(ctx, pods, kinds, pause); report != nil {
+	if report := a.inspect(ctx, pods, kinds, kept, pause); report != nil {
 		a.send(ctx, q, report)
 		if slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod != nil && prefers(pod) }) {
 			a.setDue(q, scoresAfter)
@@ -116,8 +120,8 @@ func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 	}
 }
 
-// inspect returns the report for all kinds of pods, or nil if pause returned false.
-func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, pause func() bool) []*musterv1.ReportInTreeRequest {
+// inspect returns the report for all kinds of pods, or nil if pause returned false. It uses kept answers and adds to them.
+func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, kept map[string]*packed, pause func() bool) []*musterv1.ReportInTreeRequest {
 	r := &reporter{}
 	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
 	without := a.shared.unprovisioned(pods)
@@ -135,9 +139,9 @@ func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, paus
 			continue
 		}
 		key := keyOf(k, alike[0])
-		found := a.round.kept[key]
+		found := kept[key]
 		if found == nil {
-			kept, names := a.round.kept, a.inspector.snapshot.names
+			names := a.inspector.snapshot.names
 			fresh := a.inspector.inspect(ctx, alike, pause)
 			if fresh.everywhere == nil {
 				fresh.scores = rated.of(ctx, alike[0], fresh.refused)

@@ -43,8 +43,8 @@ func BenchmarkAnswer(b *testing.B) {
 			b.Run("answer", func(b *testing.B) {
 				for b.Loop() {
 					clear(a.round.kept)
-					kinds := a.sorter.kinds(pods, a.single)
-					if report := a.inspect(ctx, pods, kinds, always); len(report) == 0 {
+					kinds, _ := a.sorter.kinds(pods, a.single, always)
+					if report := a.inspect(ctx, pods, kinds, a.round.kept, always); len(report) == 0 {
 						b.Fatal("no answer")
 					}
 				}

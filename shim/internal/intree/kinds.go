@@ -1,6 +1,7 @@
 package intree
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -46,9 +47,10 @@ type sorter struct {
 }
 
 // kinds groups the pods into kinds. It leaves out nil pods and pods with too many volumes. single returns whether a
-// claim is unlike all others. Of the kinds that have all their claims, it returns the first kindsAtMost.
-func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool) []*kind {
-	users := users(pods)
+// claim is unlike all others. Of the kinds that have all their claims, it returns the first kindsAtMost. It calls pause
+// after each pod, and returns false if pause does: a question may have hundreds of pods with hundreds of claims each.
+func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool, pause func() bool) ([]*kind, bool) {
+	users, digests := users(pods), map[string][]byte{}
 	byKey := map[string]*kind{}
 	var found []*kind
 	inspected := 0
@@ -56,7 +58,10 @@ func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool) []*kind {
 		if pod == nil || len(pod.Spec.Volumes) > volumesAtMost {
 			continue
 		}
-		key, missing := s.key(pod, users, single)
+		if !pause() {
+			return nil, false
+		}
+		key, missing := s.key(pod, users, digests, single)
 		if byKey[key] == nil {
 			if len(missing) == 0 {
 				if inspected++; inspected > kindsAtMost {
@@ -68,7 +73,7 @@ func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool) []*kind {
 		}
 		byKey[key].pods = append(byKey[key].pods, i)
 	}
-	return found
+	return found, true
 }
 
 // reserved returns the claims for which a volume is reserved. Such a claim is unlike all others.
@@ -87,21 +92,27 @@ func (s *sorter) reserved() sets.Set[string] {
 }
 
 // key returns a string that is equal for pods that get the same answer, and the names of missing claims. users
-// contains how many pods of the question name each claim. A node has room for more pods if they share claims. single
-// returns whether a claim is unlike all others.
-func (s *sorter) key(pod *v1.Pod, users map[string]int, single func(claim string) bool) (key string, missing []string) {
+// contains how many pods of the question name each claim. A node has room for more pods if they share claims. digests
+// keeps what was computed for claims of earlier pods. single returns whether a claim is unlike all others.
+func (s *sorter) key(pod *v1.Pod, users map[string]int, digests map[string][]byte, single func(claim string) bool) (key string, missing []string) {
 	parts := []any{s.shape(pod)}
 	for i := range pod.Spec.Volumes {
 		each := &pod.Spec.Volumes[i]
 		if name := claimName(pod, each); name != "" {
-			claim, err := s.claims.PersistentVolumeClaims(pod.Namespace).Get(name)
-			if err != nil {
+			digest, known := digests[name]
+			if !known {
+				if claim, err := s.claims.PersistentVolumeClaims(pod.Namespace).Get(name); err == nil {
+					digest = digestOf(s.claim(claim, single(pod.Namespace+"/"+name)))
+				}
+				digests[name] = digest
+			}
+			if digest == nil {
 				missing = append(missing, name)
 				continue
 			}
 			readOnly := each.PersistentVolumeClaim != nil && each.PersistentVolumeClaim.ReadOnly
 			shared := min(users[name], roomAtMost)
-			parts = append(parts, each.Ephemeral != nil, readOnly, shared, s.claim(claim, single(pod.Namespace+"/"+name)))
+			parts = append(parts, each.Ephemeral != nil, readOnly, shared, digest)
 		} else if disk(each) {
 			parts = append(parts, each.VolumeSource)
 		}
@@ -118,6 +129,16 @@ func (s *sorter) key(pod *v1.Pod, users map[string]int, single func(claim string
 		return string(pod.UID), nil
 	}
 	return string(text), nil
+}
+
+// digestOf returns a short text in place of the value, which may be large and is needed for each pod.
+func digestOf(value any) []byte {
+	text, err := json.Marshal(value)
+	if err != nil {
+		text = []byte(err.Error())
+	}
+	sum := sha256.Sum256(text)
+	return sum[:]
 }
 
 // shape returns what plugins read of a pod apart from its claims. Of resources, the asked filter plugins read only

@@ -25,13 +25,13 @@ func TestPodsThatDifferInWhatThePlannerCountsAreOneKind(t *testing.T) {
 		container.Name, container.WorkingDir = fmt.Sprint("c", i), fmt.Sprint("/", i)
 		pods = append(pods, pod)
 	}
-	if kinds := a.sorter.kinds(pods, a.single); len(kinds) != 1 || len(kinds[0].pods) != 256 {
+	if kinds, _ := a.sorter.kinds(pods, a.single, always); len(kinds) != 1 || len(kinds[0].pods) != 256 {
 		t.Errorf("%d kinds", len(kinds))
 	}
 	pods[7].Spec.Affinity = &v1.Affinity{}
 	likes(1, "disk", "ssd")(pods[7])
 	pods[8].Spec.HostNetwork, pods[8].Spec.HostUsers = true, new(bool)
-	if kinds := a.sorter.kinds(pods, a.single); len(kinds) != 3 {
+	if kinds, _ := a.sorter.kinds(pods, a.single, always); len(kinds) != 3 {
 		t.Errorf("%d kinds, want 3: preferences and declared features tell kinds apart", len(kinds))
 	}
 }
@@ -49,9 +49,26 @@ func TestKindsOfAQuestionAreBounded(t *testing.T) {
 		crowded.Spec.Volumes = append(crowded.Spec.Volumes, crowded.Spec.Volumes[0])
 	}
 	a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
-	kinds := a.sorter.kinds(append(pods, lacking, crowded), a.single)
+	kinds, _ := a.sorter.kinds(append(pods, lacking, crowded), a.single, always)
 	if len(kinds) != kindsAtMost+1 || len(kinds[kindsAtMost].missing) != 1 {
 		t.Errorf("%d kinds, want %d and one of pods whose claim is missing", len(kinds), kindsAtMost)
+	}
+}
+
+func TestSortingPausesAfterEachPodAndReadsEachClaimOnce(t *testing.T) {
+	a := askerOf(t.Context(), t, volumePlugins, nil, claim(0, "by-hand", "pv0"), volumeOf(0, "n0"))
+	var pods []*v1.Pod
+	for i := range 9 {
+		pods = append(pods, userOf(i, "c0", ""))
+	}
+	read, paused := 0, 0
+	single := func(string) bool { read++; return false }
+	pause := func() bool { paused++; return paused != 12 }
+	if kinds, ok := a.sorter.kinds(pods, single, pause); !ok || len(kinds) != 1 || read != 1 || paused != 9 {
+		t.Errorf("%d kinds, %d reads of the claim, %d pauses", len(kinds), read, paused)
+	}
+	if _, ok := a.sorter.kinds(pods, single, pause); ok || paused != 12 {
+		t.Errorf("went on after pause returned false: %d pauses", paused)
 	}
 }
 
@@ -142,7 +159,7 @@ func TestPodsOfOneQuestionThatShareAClaimAreAKind(t *testing.T) {
 	for _, i := range []int{0, 1, 2, 3, 11, 12, 13, 14} {
 		pods = append(pods, userOf(i, map[bool]string{true: "c0", false: fmt.Sprintf("c%d", i-10)}[i < 4], ""))
 	}
-	if kinds := a.sorter.kinds(pods, a.single); len(kinds) != 2 {
+	if kinds, _ := a.sorter.kinds(pods, a.single, always); len(kinds) != 2 {
 		t.Errorf("%d kinds, want 2", len(kinds))
 	}
 }

@@ -76,7 +76,8 @@ func TestAReportNamesSomeOfManyMissingClaims(t *testing.T) {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, userOf(0, fmt.Sprintf("c%d", i), "").Spec.Volumes...)
 	}
 	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(1), pod)...)
-	report := a.inspect(t.Context(), []*v1.Pod{pod}, a.sorter.kinds([]*v1.Pod{pod}, a.single), always)
+	kinds, _ := a.sorter.kinds([]*v1.Pod{pod}, a.single, always)
+	report := a.inspect(t.Context(), []*v1.Pod{pod}, kinds, a.round.kept, always)
 	if len(report) != 1 || len(report[0].Answers[0].MissingClaims) != missingAtMost {
 		t.Errorf("report: %v", report)
 	}

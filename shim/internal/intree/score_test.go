@@ -162,7 +162,8 @@ func TestScores(t *testing.T) {
 // scoresOf returns the scores of each answer, by the names of nodes.
 func scoresOf(t testing.TB, a *Asker, pods ...*v1.Pod) (found []map[string]uint32) {
 	t.Helper()
-	report := a.inspect(t.Context(), pods, a.sorter.kinds(pods, a.single), always)[0]
+	kinds, _ := a.sorter.kinds(pods, a.single, always)
+	report := a.inspect(t.Context(), pods, kinds, a.round.kept, always)[0]
 	for _, answer := range report.Answers {
 		scores := map[string]uint32{}
 		for i, score := range answer.Scores {
