@@ -18,9 +18,9 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks import fills, report
+from benchmarks import fills, options, report
 from benchmarks.clusters import Boards
-from benchmarks.gangs import CASES, Case
+from benchmarks.gangs import CASES
 from benchmarks.suite import Run, Site, standard_sites
 from benchmarks.summary import Summary, summary
 from benchmarks.watch_events import event_cost
@@ -66,7 +66,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     started = time.monotonic()
     console = Console() if sys.stdout.isatty() else Console(width=220)
     status = Console(stderr=True)
-    chosen = _chosen(cells)
+    chosen = [CASES[name] for name in options.chosen(cells, CASES, "--cells")]
     sites = _sites(instances, nodes, loads, boards, racks_per_zone)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core: what targets are set for
@@ -103,14 +103,6 @@ def _end(console: Console, rows: list[Summary], run: Run, out: Path, started: fl
     for failure in failures:
         console.print(f"[red]wrong[/] {failure}", highlight=False)
     raise typer.Exit(1 if failures else 0)
-
-
-def _chosen(cells: str) -> list[Case]:
-    names = _words(cells) or list(CASES)
-    unknown = [name for name in names if name not in CASES]
-    if unknown:
-        raise typer.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(CASES)}", param_hint="--cells")
-    return [CASES[name] for name in names]
 
 
 def _sites(

@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from benchmarks import options
 from benchmarks.headofline import pods, report, stats
 from benchmarks.headofline.cases import NeverRefused, Sizes, cases
 from benchmarks.headofline.neighbour import Neighbour
@@ -60,14 +59,14 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     Each trial with a case has one without, before or after it in turn; ratios are of such pairs.
     """
     began = time.monotonic()
-    chosen = _chosen(only)
+    chosen = options.chosen(only, CASES, "--cases")
     sizes = Sizes(max(1, round(never * scale)), max(1, round(unlike * scale)), flood)
     console = Console() if sys.stdout.isatty() else Console(width=120)
     out.parent.mkdir(parents=True, exist_ok=True)
     trials: list[stats.Trial] = []
     failures: list[str] = []
     with (
-        _folder(folder) as place,
+        options.folder(folder, "muster-headofline-") as place,
         LocalCluster(place / "cluster") as cluster,
         Stack(cluster, place / "stack", quick_lease=False) as stack,
         out.open("w") as lines,
@@ -119,26 +118,9 @@ def _fill(site: Site, measured: Neighbour, count: int) -> None:
         binds.wait(count, FILLED_WITHIN_S)
 
 
-def _chosen(only: str) -> list[str]:
-    names = [word.strip() for word in only.split(",") if word.strip()] or list(CASES)
-    if unknown := [name for name in names if name not in CASES]:
-        raise typer.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(CASES)}", param_hint="--cases")
-    return names
-
-
 def _private(folder: Path) -> Path:
     folder.mkdir(mode=0o700)
     return folder
-
-
-@contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="muster-headofline-") as made:
-        yield Path(made)
 
 
 if __name__ == "__main__":

@@ -5,19 +5,18 @@ Ends with 1 where something was not measured. Slow is not wrong: ratios are repo
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
 
+from benchmarks import options
 from benchmarks.report import write
 from benchmarks.throughput import flood, questions, report
 from benchmarks.throughput.questions import Answer, Question
@@ -62,14 +61,18 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     A first impression: --parts gangs --rounds 1 --nodes 60 --gangs 40
     """
     began = time.monotonic()
-    chosen = _chosen(parts)
+    chosen = options.chosen(parts, PARTS, "--parts")
     for option, needed in (("--gangs", gangs), ("--members", -(-members // (GPUS // 2)))):
         if needed > nodes:
             raise typer.BadParameter(f"that takes {needed} nodes, --nodes says {nodes}", param_hint=option)
     console = Console() if sys.stdout.isatty() else Console(width=200)
     answers: list[Answer] = []
     out.parent.mkdir(parents=True, exist_ok=True)
-    with _folder(folder) as place, LocalCluster(place / "cluster") as cluster, out.open("w") as lines:
+    with (
+        options.folder(folder, "muster-throughput-") as place,
+        LocalCluster(place / "cluster") as cluster,
+        out.open("w") as lines,
+    ):
         write(lines, "run", _run(rounds, nodes))
         site = Site(cluster, place)
         muster, stock = Muster(cluster, place / "muster"), Stock(cluster, place / "stock")
@@ -110,23 +113,6 @@ def _ask(question: Question, rounds: int, console: Console, lines: TextIO) -> An
         write(lines, "ratio", record)
     report.show(console, answer)
     return answer
-
-
-def _chosen(parts: str) -> list[str]:
-    names = [word.strip() for word in parts.split(",") if word.strip()] or list(PARTS)
-    if unknown := [name for name in names if name not in PARTS]:
-        raise typer.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(PARTS)}", param_hint="--parts")
-    return names
-
-
-@contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="muster-throughput-") as made:
-        yield Path(made)
 
 
 def _run(rounds: int, nodes: int) -> dict[str, object]:

@@ -1,0 +1,33 @@
+"""Options that several benchmarks take."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import typer
+
+
+def chosen(text: str, known: Collection[str], option: str) -> list[str]:
+    """Return the comma-separated names of an option; all known names if it is empty.
+
+    Raises:
+        typer.BadParameter: a name is not known.
+    """
+    names = [word.strip() for word in text.split(",") if word.strip()] or list(known)
+    if unknown := [name for name in names if name not in known]:
+        raise typer.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(known)}", param_hint=option)
+    return names
+
+
+@contextlib.contextmanager
+def folder(given: Path | None, prefix: str) -> Iterator[Path]:
+    """Yield the given folder, which is made if needed; without one, a folder that is deleted afterwards."""
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix=prefix) as made:
+        yield Path(made)
