@@ -435,3 +435,27 @@ def test_a_gang_that_was_complete_is_not_partially_bound_when_one_of_its_owners_
     assert world.coordinator.summary()[0].bound == 2
     world.wait(200)
     assert world.evictions == []
+
+
+def test_a_member_that_was_never_bound_counts_as_missed_after_each_change_of_owners() -> None:
+    """The first member is terminating while the others are on their way, and its replacement joins them."""
+    world = World().start(node("a"))
+    first = pod("m0", of=3, owner="m")
+    world.see(first, *(pod(f"w{i}", of=3, owner="w") for i in (0, 1)))
+    assert world.reserve().claimed
+    answer, order = world.permit(), [uid for _, uid in world.verdict().members]
+    homes = [world.home(member) for member in range(3)]
+    landed = {
+        uid: bound(world.pods[uid], homes[at], answer.annotations[at])
+        for at, uid in enumerate(order)
+        if uid != "m0"
+    }
+    world.see(replace(first, terminating=True))
+    world.see(landed["w0"])
+    world.gone("m0")
+    world.see(
+        pod("m1", of=3, owner="m", gpus=9, created=1.0), pod("m2", of=3, owner="m", gpus=9, created=1.0)
+    )
+    world.see(landed["w1"])
+    world.wait(100)
+    assert world.evictions

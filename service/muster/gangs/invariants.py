@@ -82,8 +82,7 @@ def _goes_on(gang: Gang, state: State) -> list[str]:
     asked = out is not None and (out.gang, out.generation) == (gang.key, gang.generation)
     if waits and gang.phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
         broken.append(f"{gang.key} is {gang.phase} and waits for the planner")
-    timed = gang.timers.keys() & {Timer.IN_TREE, Timer.RECOUNT}
-    if gang.phase is Phase.PLANNING and not (waits or asked or timed):
+    if gang.phase is Phase.PLANNING and not (waits or asked or Timer.IN_TREE in gang.timers):
         broken.append(f"{gang.key} is {gang.phase}, and is not queued for the planner")
     pauses = gang.ended and Timer.PHASE in gang.timers
     if gang.phase is Phase.UNPLACEABLE and not (waits or pauses):

@@ -47,13 +47,13 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
 def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
     """Return what else than free capacity may help the gang if nothing fits; None if nothing."""
     with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
-        return Peers((*group.bound, *group.unbound), ledger.existing_pods, ledger.nodes).interest
+        return Peers(group.members, ledger.existing_pods, ledger.nodes).interest
 
 
 def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     wishes = _wishes(group.unbound[0])
-    peers = Peers((*group.bound, *group.unbound), ledger.existing_pods, ledger.nodes)
-    roles = _by_role((*group.bound, *group.unbound), peers)
+    peers = Peers(group.members, ledger.existing_pods, ledger.nodes)
+    roles = _by_role(group.members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     # The planner does not choose which roles come first: until each has its minimum, all must fit.
     all_must_fit = any(group.roles_short(group.bound))

@@ -89,18 +89,15 @@ def gang_appeared(state: State, gang: Gang, now: float, others: Iterable[Gang]) 
     state.gangs[gang.key] = gang
     begun = {pod.uid for pod in gang.group.bound}
     begun |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
-    forerunners = [
-        before
-        for before in others
-        if begun & {pod.uid for pod in (*before.group.bound, *before.group.unbound)}
-    ]
+    forerunners = [before for before in others if begun & before.group.uids]
     _inherit(state, gang, forerunners)
     reconciliation.note_arrival(state, gang, now)
     reconciliation.reconcile(state, gang, now)
     if forerunners:
-        theirs = {uid for before in forerunners for uid in before.awaited}
-        gang.elsewhere = frozenset(theirs - {pod.uid for pod in (*gang.group.bound, *gang.group.unbound)})
-        gone = any(uid not in state.roster.pods for uid in gang.elsewhere)
+        theirs = {uid for before in forerunners for uid in (*before.awaited, *before.elsewhere)}
+        gang.elsewhere = frozenset(theirs - gang.group.uids)
+        pods = (state.roster.pods.get(uid) for uid in gang.elsewhere)
+        gone = any(pod is None or not (pod.present or pod.node) for pod in pods)
         gang.missed &= gone or any(before.missed or before.late for before in forerunners)
 
 
@@ -110,11 +107,8 @@ def gang_joined(state: State, gang: Gang, group: Group, others: Iterable[Gang]) 
     If one of these was complete, no member of this gang is evicted, even if this gang was given up.
     """
     bound = {pod.uid for pod in group.bound}
-    forerunners = [
-        before
-        for before in others  # members bound just now may not be counted yet in a permitted gang
-        if not bound.isdisjoint(pod.uid for pod in (*before.group.bound, *before.group.unbound))
-    ]
+    # Members bound just now may not be counted yet in a permitted gang: waiting ones count too.
+    forerunners = [before for before in others if bound & before.group.uids]
     if not gang.group.bound:
         _inherit(state, gang, forerunners)
     if any(before.was_complete for before in forerunners):
@@ -151,7 +145,7 @@ def recount_soon(state: State, gang: Gang, now: float) -> None:
 
 def recount(state: State, gang: Gang, now: float) -> None:
     """Count the gang: the pods that came or went one after another have done so."""
-    if gang.phase in _COUNTED_LATER or (gang.phase is Phase.PLANNING and not gang.group.unbound):
+    if gang.phase in _COUNTED_LATER:
         reconciliation.reconcile(state, gang, now)
 
 

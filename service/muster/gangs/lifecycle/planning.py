@@ -123,10 +123,8 @@ def _ask_planner(state: State) -> None:
         gang = _next_gang(state)
         if gang is None:
             return
-        if not state.fresh(gang).unbound:  # its waiting pods form another gang by now: group all of its name
-            gang.stale = True
-            state.timers.set(gang, state.now, Timer.RECOUNT)
-        elif not _ask_in_tree(state, gang) and _solve(state, gang):
+        state.fresh(gang)
+        if not _ask_in_tree(state, gang) and _solve(state, gang):
             return
     state.queue.update_at = state.now  # a Tick goes on: one event must not take long
 

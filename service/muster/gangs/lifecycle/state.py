@@ -73,7 +73,7 @@ class State:
     def fresh(self, gang: Gang) -> Group:
         """Return the gang's group, counted again if it is stale.
 
-        If the gang's owners belong to another gang by now, return the old group. The timer that is set then
+        If some of its pods belong to another gang by now, return the old group. The timer that is set then
         has all gangs of the name looked at.
         """
         group = self.counted(gang)
@@ -82,13 +82,19 @@ class State:
         return group or gang.group
 
     def counted(self, gang: Gang) -> Group | None:
-        """Return the gang's group, counted again if it is stale; None if its owners belong to another gang by
-        now."""
+        """Return the gang's group, counted again if it is stale.
+
+        Return None if some of its pods belong to another gang by now. The gang stays stale then: to count it
+        alone would leave these pods without a gang.
+        """
         if gang.stale:
             # The key is not enough: it does not show that some pods have no owner.
             groups = {(group.gang.key, group.owners): group for group in self.roster.groups(gang.name)}
             same = groups.get((gang.key, gang.group.owners))
-            if same is None:
+            if same is None or any(
+                (pod := self.roster.pods.get(uid)) is not None and pod.present
+                for uid in gang.group.uids - same.uids
+            ):
                 return None
             gang.group, gang.stale, gang.landed = same, False, 0
         return gang.group

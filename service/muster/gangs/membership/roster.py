@@ -64,6 +64,16 @@ class Group:
         return len(self.bound) + len(self.unbound)
 
     @property
+    def members(self) -> tuple[Pod, ...]:
+        """Return all present pods, bound ones first."""
+        return (*self.bound, *self.unbound)
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """Return the UIDs of all present pods."""
+        return frozenset(pod.uid for pod in self.members)
+
+    @property
     def elastic(self) -> bool:
         """Return whether more members than it needs may come."""
         return all(claim.replicas is None for claim in self.claims)
@@ -76,7 +86,7 @@ class Group:
                 return PodGroupMissing(f"{self.gang.namespace}/{claim.name}")
         if self.present < self.needed:
             return MembersMissing(self.present, self.needed)
-        return next(iter(self.roles_short((*self.bound, *self.unbound))), None)
+        return next(iter(self.roles_short(self.members)), None)
 
     @property
     def least(self) -> int:
