@@ -14,6 +14,9 @@ from local_cluster.api import CONNECTIONS, Object
 
 CLEAR_DEADLINE_S = 300.0
 POLL_EVERY_S = 0.2
+PAGE = 500
+"""Objects deleted one by one between two lists: to delete thousands in one call takes longer than a client
+waits."""
 BEAT_S = 0.1
 
 
@@ -30,10 +33,10 @@ class Neighbour:
             for _ in workers.map(lambda pod: self.client.post(f"{self.path}/pods", pod), pods):
                 pass
 
-    def delete(self, names: Sequence[str]) -> None:
-        """Delete pods by name; those that are gone already are left out."""
+    def delete(self, names: Sequence[str], kind: str = "pods") -> None:
+        """Delete objects by name; those that are gone already are left out."""
         with ThreadPoolExecutor(max_workers=CONNECTIONS) as workers:
-            for _ in workers.map(self._delete, names):
+            for _ in workers.map(self._delete, (f"{self.path}/{kind}/{name}" for name in names)):
                 pass
 
     def clear(self) -> None:
@@ -44,14 +47,14 @@ class Neighbour:
         """
         until = time.monotonic() + CLEAR_DEADLINE_S
         for kind in ("pods", "persistentvolumeclaims"):
-            self.client.call("DELETE", f"{self.path}/{kind}?gracePeriodSeconds=0")
-            while self.client.get(f"{self.path}/{kind}?limit=1")["items"]:
+            while left := self.client.get(f"{self.path}/{kind}?limit={PAGE}")["items"]:
                 if time.monotonic() > until:
                     raise TimeoutError(f"{kind} are left {CLEAR_DEADLINE_S:g} s after they were deleted")
+                self.delete([each["metadata"]["name"] for each in left], kind)
                 time.sleep(POLL_EVERY_S)
 
-    def _delete(self, name: str) -> None:
-        self.client.send("DELETE", f"{self.path}/pods/{name}?gracePeriodSeconds=0")
+    def _delete(self, path: str) -> None:
+        self.client.send("DELETE", f"{path}?gracePeriodSeconds=0")
 
 
 class Loop:

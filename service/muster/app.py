@@ -12,7 +12,8 @@ import gc
 import signal
 import socket as sockets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
@@ -39,9 +40,12 @@ from muster.adapters.web import Web
 from muster.config import Config
 from muster.dialects.settings import Settings as DialectSettings
 from muster.gangs.messages.events import Event, Synced, WatchInterrupted, WatchResumed
+from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings as GangSettings
 
 EVENTS_DRAIN_S = 2.0
+BACKGROUND_NICENESS = 10
+"""Of the process that decides about slow gangs: where cores are few, it leaves them to the rest."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +57,7 @@ class _Part(Protocol):
 class App:
     """One service. `run` returns after `stop` was set and everything has ended."""
 
-    def __init__(self, config: Config, gangs: Gangs, place: Place) -> None:
+    def __init__(self, config: Config, gangs: Gangs, places: Mapping[Lane, Place]) -> None:
         self._config = config
         self.metrics = Metrics()
         self._tracing = Tracing()
@@ -61,15 +65,19 @@ class App:
         events = EventSettings(**config.events.model_dump())
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
         self._evictor = Evictor(self._client, self.metrics, gangs.evicts)
-        self._planner = Planner(place, self._put, self.metrics, self._tracing, config.planner.time_limit_s)
+        limits_s = {Lane.FOREGROUND: config.planner.slice_s, Lane.BACKGROUND: config.planner.time_limit_s}
+        self._planners = {
+            lane: Planner(place, self._put, self.metrics, self._tracing, limits_s[lane])
+            for lane, place in places.items()
+        }
         self._left_out = LeftOut(self.metrics, self._events.emit)
         self._intake = Intake(dialect_settings(config), self._put, self._events.emit, self._left_out)
         self._statuses = StatusWriter(self._client, self.metrics)
         self.owner = Owner(
             gangs,
             self.metrics,
-            solve=self._planner.submit,
-            end_solve=self._planner.end,
+            solve=lambda solve: self._planners[solve.lane].submit(solve),
+            end_solve=self._planners[Lane.BACKGROUND].end,
             emit=self._events.emit,
             evict=self._evictor.evict,
             write_status=self._statuses.write,
@@ -144,11 +152,11 @@ class App:
                 await self.web.start(self._config.http.host, self._config.http.port)
             await self._client.connect()
             log.info("serving", api=self._client.host)
-            works: list[_Part] = [*self._watchers.values(), self.owner, self._planner]
+            works: list[_Part] = [*self._watchers.values(), self.owner, *self._planners.values()]
             for work in [*works, self._events, self._evictor, self._statuses, Pulse(self._client)]:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
             # while the first lists are read
-            warm = asyncio.create_task(self._planner.warm(), name="load solver")
+            warm = asyncio.create_task(self._planners[Lane.FOREGROUND].warm(), name="load solver")
             tasks.append(warm)
             tasks.append(asyncio.create_task(self._announce_sync(warm), name="sync"))
             stopping = asyncio.create_task(stop.wait())
@@ -173,7 +181,8 @@ class App:
         await _within(share, "socket", self._server.stop())
         if tasks:
             await _within(min(share, EVENTS_DRAIN_S), "events", self._events.drained())
-        await _within(share, "planner", self._planner.stop(share))
+        for lane, planner in self._planners.items():
+            await _within(share / 2, f"{lane} planner", planner.stop(share / 2))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # failures were raised from run already
@@ -204,7 +213,13 @@ class App:
         def queues() -> Iterable[tuple[str, float]]:
             return [(queue, float(count)) for queue, count in self.owner.counts()[1].items()]
 
+        def waiting() -> Iterable[tuple[str, float]]:
+            return [(lane, float(count)) for lane, count in self.owner.waiting().items()]
+
         self.metrics.read_at_scrape("muster_gangs", "Gangs by phase.", "phase", phases)
+        self.metrics.read_at_scrape(
+            "muster_planner_queue_gangs", "Gangs waiting for a planner.", "lane", waiting
+        )
         self.metrics.read_at_scrape(
             "muster_queue_gangs", "Gangs by the queue of their PodGroup.", "queue", queues
         )
@@ -279,10 +294,15 @@ async def _serve(app: App) -> None:
     await app.run(stop)
 
 
-def planning(config: Config) -> Place:
-    """`place` with this service's limits, in a process of its own."""
+def planning(config: Config) -> dict[Lane, Place]:
+    """`place` with this service's limits, in a process for each lane.
+
+    The background's process starts with its first gang: most clusters never have one that is so slow.
+    """
     from muster.adapters.solver.inside import Outside
     from muster.adapters.solver.process import Bounds
 
     settings = config.planner
-    return Outside(Bounds(settings.deterministic_time, settings.memory_mib, settings.most_roles))
+    bounds = Bounds(settings.deterministic_time, settings.memory_mib, settings.most_roles)
+    background = replace(bounds, niceness=BACKGROUND_NICENESS)
+    return {Lane.FOREGROUND: Outside(bounds), Lane.BACKGROUND: Outside(background)}

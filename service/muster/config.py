@@ -134,13 +134,19 @@ class Events(_Section):
 class Planner(_Section):
     """How long one decision may take."""
 
+    slice_s: Seconds = Field(
+        default=0.3,
+        description="Wall clock for the first try at a gang. What is not decided by then is decided by a "
+        "second planner in the background, while others go on.",
+    )
     deterministic_time: Seconds = Field(
         default=0.5,
         description="CP-SAT's work on one decision, in its own deterministic measure (about a second each).",
     )
     time_limit_s: Seconds = Field(
         default=10.0,
-        description="Wall clock for one decision; cut short it says `truncated`; 0.3 s later it is ended.",
+        description="Wall clock for one decision in the background; cut short it says `truncated`; 0.3 s "
+        "later it is ended.",
     )
     memory_mib: Positive = Field(
         default=1024, description="MiB that one decision may use; the planner's process is ended beyond."

@@ -89,6 +89,9 @@ class Recorded:
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         return Counter(), Counter()
 
+    def waiting(self) -> Counter[str]:
+        return Counter()
+
     def summary(self, keys: Iterable[str]) -> tuple[object, ...]:
         self.shown.append(len(list(keys)))
         return tuple(keys)

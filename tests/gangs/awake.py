@@ -7,6 +7,7 @@ for a bounded time that docs/gang-life.md states.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from muster.domain.decision import Unplaceable
@@ -15,6 +16,7 @@ from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.roster import Group
+from muster.gangs.messages.instructions import Lane
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Phase
 from muster.gangs.reservations.backfill import hidden_by
@@ -60,9 +62,8 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
     state = world.coordinator.state
     if not state.active or state.interrupted:
         return
-    queue = state.queue._queue._entries
-    if queue and state.solving is None and sum(state.ahead.values()) < state.settings.ahead:
-        yield f"nobody is asked about, and {sorted(queue)} wait"
+    if sum(state.ahead.values()) < state.settings.ahead:
+        yield from _idle(state)
     for name in sorted(state.roster.names):
         gangs = {key: gang for key, gang in state.gangs.items() if gang.name == name}
         soon = state.settings.settle_most_s + CATCHES_UP_S
@@ -82,10 +83,23 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
                 yield f"{gang.key} is {gang.phase}, and nobody counts it though it is complete"
 
 
+def _idle(state: State) -> Iterator[str]:
+    """Say which planner is idle although gangs wait for it."""
+    background = state.solving.get(Lane.BACKGROUND)
+    floor = -math.inf if background is None or background.floor is None else background.floor
+    for lane in Lane:
+        waiting = list(state.queue._queues[lane]._entries)
+        if lane is Lane.FOREGROUND:
+            waiting = [key for key in waiting if requests.priority(state.gangs[key].group) >= floor]
+        if waiting and lane not in state.solving:
+            yield f"the {lane} planner is asked about nothing, and {sorted(waiting)} wait"
+
+
 def _pauses(world: World, gang: Gang) -> bool:
     """Whether it is asked about within the pause after a failed answer, or one that the cluster overtook."""
     settings = world.settings
     most = settings.backoff_max_s if "not decided" in gang.kinds else settings.recheck_s
+    most = settings.pause_max_s if gang.ended else most
     return _within(world, gang, Timer.PHASE, most + CATCHES_UP_S)
 
 

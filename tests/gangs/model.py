@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from muster.domain import allocation
+from muster.domain.decision import Unplaceable
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
+from muster.domain.reasons import TookTooLong
 from muster.gangs.messages import events
 from muster.gangs.messages.calls import (
     BindingFate,
@@ -76,11 +78,18 @@ class Cluster(Users):
 
     def solve(self, choose: Chooser) -> None:
         if self.world.solves:
-            self.world.solve()
+            self.world.solve(at=choose.of(range(len(self.world.solves))))
+
+    def runs_out_of_time(self, choose: Chooser) -> None:
+        """The foreground planner passes the gang on; the background planner is ended."""
+        if self.world.solves:
+            at = choose.of(range(len(self.world.solves)))
+            gang = self.world.solves[at].request.gang
+            self.world.solve(Unplaceable(gang, (TookTooLong(0.3),)), at)
 
     def planner_fails(self, choose: Chooser) -> None:
         if self.world.solves:
-            asked = self.world.solves.pop(0)
+            asked = self.world.solves.pop(choose.of(range(len(self.world.solves))))
             self.world.send(events.SolveFailed(self.world.now, asked.gang, asked.generation, "defect"))
 
     def wait(self, choose: Chooser) -> None:

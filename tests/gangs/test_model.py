@@ -109,7 +109,7 @@ def test_the_model_sees_that_the_planner_idles(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("muster.gangs.pending.scheduling_queue.SchedulingQueue.next", lambda *_, **__: None)
     cluster = Cluster()
     cluster.world.see(pod("p0", gang=""))
-    with pytest.raises(Broken, match="nobody is asked about"):
+    with pytest.raises(Broken, match="the foreground planner is asked about nothing"):
         cluster.check()
 
 

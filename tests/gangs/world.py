@@ -177,9 +177,9 @@ class World:
         if self.auto and self.solves:
             self.solve()
 
-    def solve(self, decision: Decision | None = None) -> None:
-        """Answer the Solve that is out."""
-        asked = self.solves.pop(0)
+    def solve(self, decision: Decision | None = None, at: int = 0) -> None:
+        """Answer one of the Solves that are out."""
+        asked = self.solves.pop(at)
         if decision is None:
             decision = place(asked.snapshot, asked.request, Limits(excluded=asked.excluded))
         self.send(events.Decided(self.now, asked.gang, asked.generation, decision, TRACE_ID))

@@ -91,6 +91,9 @@ class Gangs(Protocol):
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         """Return how many gangs there are by phase, and by the queue of their PodGroup."""
 
+    def waiting(self) -> Counter[str]:
+        """Return how many gangs wait for each planner."""
+
     def summary(self, keys: Iterable[str]) -> tuple[Any, ...]:
         """Return the state of these gangs, for `muster status`."""
 
@@ -175,6 +178,10 @@ class Owner:
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         """How many gangs there are by phase, and by queue."""
         return self._gangs.counts()
+
+    def waiting(self) -> Counter[str]:
+        """Return how many gangs wait for each planner."""
+        return self._gangs.waiting()
 
     def shut_down(self) -> None:
         """End the session."""

@@ -1,4 +1,4 @@
-"""Run the planner next to the event loop: one thread turns `Solve` into `Decided`.
+"""Run a planner next to the event loop: one thread turns `Solve` into `Decided`. There is one for each lane.
 
 The thread waits for a process of its own (`adapters/solver`), which decides and can be ended. It encodes what
 it sends, and decides itself where no process can be started. For both, the interpreter's switch interval is
@@ -82,7 +82,6 @@ class Planner:
     def submit(self, solve: Solve) -> None:
         """Queue it, at the end."""
         self._waiting.append(solve)
-        self._metrics.planner_queue.set(len(self._waiting))
         self._arrived.set()
 
     def end(self, instruction: EndSolve) -> None:
@@ -102,7 +101,6 @@ class Planner:
             await self._arrived.wait()
             while self._waiting:
                 solve = self._waiting.popleft()
-                self._metrics.planner_queue.set(len(self._waiting))
                 self._deciding = (solve.gang, solve.generation)
                 answer = await loop.run_in_executor(self._thread, self._decide, solve)
                 self._deciding = None

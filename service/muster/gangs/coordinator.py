@@ -1,7 +1,7 @@
 """The one object that adapters talk to: events and the shim's calls in, instructions and answers out.
 
-It is synchronous and not thread-safe: one task owns it. It asks for one Solve at a time, and each must be
-answered with `Decided` or `SolveFailed`.
+It is synchronous and not thread-safe: one task owns it. It asks each planner for one Solve at a time. Each
+Solve must be answered with `Decided` or `SolveFailed`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.gangs.lifecycle.pod_changes import Pods
 from muster.gangs.lifecycle.sessions import Sessions
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import calls, events
-from muster.gangs.messages.instructions import Instruction
+from muster.gangs.messages.instructions import Instruction, Lane
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import GangView, view
 from muster.gangs.record.phases import Phase
@@ -117,6 +117,10 @@ class Coordinator:
             if gang.group.pod_group is not None and gang.group.pod_group.queue:
                 queues[gang.group.pod_group.queue] += 1
         return phases, queues
+
+    def waiting(self) -> Counter[str]:
+        """Count the gangs that wait for each planner."""
+        return Counter({lane.value: self.state.queue.waiting(lane) for lane in Lane})
 
     def summary(self, keys: Iterable[str] | None = None) -> tuple[GangView, ...]:
         """Return views of the gangs with these keys; of all gangs, sorted by key, if `keys` is None.

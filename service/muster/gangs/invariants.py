@@ -78,8 +78,8 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
 def _goes_on(gang: Gang, state: State) -> list[str]:
     """Return sentences about phases that the gang can't leave: no event, timer or answer would move it on."""
     broken = []
-    waits, out = state.queue.has(gang), state.solving
-    asked = out is not None and (out.gang, out.generation) == (gang.key, gang.generation)
+    waits = state.queue.has(gang)
+    asked = (gang.key, gang.generation) in ((out.gang, out.generation) for out in state.solving.values())
     if waits and gang.phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
         broken.append(f"{gang.key} is {gang.phase} and waits for the planner")
     if gang.phase is Phase.PLANNING and not (waits or asked or Timer.IN_TREE in gang.timers):

@@ -70,17 +70,18 @@ class Closed(Exception):
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """`deterministic_time` and `most_roles` as in `placement.limits.Limits`; `memory_mib` is what
-    one decision may use beyond what the process holds before it."""
+    one decision may use beyond what the process holds before it. `niceness`: of the process, as nice(2)."""
 
     deterministic_time: float = 0.5
     memory_mib: int = 1024
     most_roles: int = MOST_ROLES
+    niceness: int = 0
 
 
 class _Child:
     """One process, from its start to its end."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, niceness: int) -> None:
         ours, theirs = socket.socketpair()
         try:
             command = [sys.executable, "-P", "-m", "muster.adapters.solver.child"]
@@ -89,6 +90,8 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )
+            if niceness:
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, niceness)
         except BaseException:
             ours.close()
             raise
@@ -285,7 +288,7 @@ class PlannerProcess:
     def _new(self) -> _Child:
         self.started += 1
         try:
-            return _Child(self._place)
+            return _Child(self._place, self._bounds.niceness)
         except OSError as problem:
             raise CantStart(f"the planner's process can't be started: {problem}") from problem
 

@@ -66,7 +66,6 @@ class Metrics:
             **made,
         )
         self.inbox = Gauge("muster_inbox_events", "Events waiting for the coordinator.", **made)
-        self.planner_queue = Gauge("muster_planner_queue_gangs", "Gangs waiting for the planner.", **made)
         self.planner_failures = Counter("muster_planner_failures", "Defects: place() raised.", **made)
 
     def watch_restarted(self, resource: str, reason: str) -> None:

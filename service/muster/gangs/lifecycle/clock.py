@@ -68,7 +68,7 @@ class Clock:
         found = (
             state.timers.next(),
             state.queue.update_at,
-            state.planner_share.ends_at if state.queue.waiting else None,
+            state.background_ends_at,
             state.backfill.next_at(),
             state.now if state.to_wake else None,
             *state.orphans.values(),

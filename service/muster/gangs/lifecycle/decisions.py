@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import Ended, NotDecided
+from muster.domain.decision import Decision, Placed, Unplaceable
+from muster.domain.reasons import Ended, NotDecided, TookTooLong
 from muster.domain.sentences import sentence
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import planning, reconciliation, refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import events
+from muster.gangs.messages.instructions import Lane
 from muster.gangs.record.gang import Gang, Solving, usages
 from muster.gangs.record.phases import Phase, Trigger
 
@@ -20,25 +21,11 @@ def decided(state: State, event: events.Decided) -> None:
         return
     gang, solving, took_s = found
     decision = event.decision
-    if isinstance(decision, Unplaceable):
-        overtaken = state.queue.overtaken(gang) or state.in_tree.outdated(gang.key)
-        if gang.arrived is not None:  # pods came that were not in the request
-            reconciliation.reconcile(state, gang, event.now)
-            return
-        if any(isinstance(cause, Ended) for cause in decision.causes):
-            refusals.planner_was_ended(state, gang, sentence(decision), event.now, took_s)
-            return
-        gang.ended, gang.pause_s = 0, 0.0
-        if overtaken and not gang.overtaken:
-            planning.replan(state, gang, Trigger.OUTDATED)
-            return
-        if any(isinstance(cause, NotDecided) for cause in decision.causes):
-            refusals.refuse_undecided(state, gang, sentence(decision), event.now)
-            return
-        refusals.refuse(state, gang, decision.causes, sentence(decision), event.now)
-        if overtaken:
-            # If capacity comes free or plugins answer all the time, other gangs come first.
-            state.timers.set(gang, event.now + state.settings.recheck_s)
+    if solving.lane is Lane.FOREGROUND and _cut_short(decision):
+        gang.slow = True
+        planning.enqueue_again(state, gang)
+    elif isinstance(decision, Unplaceable):
+        _refused(state, gang, solving, decision, event.now, took_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"
         refusals.refuse_undecided(state, gang, text, event.now)
@@ -49,6 +36,30 @@ def decided(state: State, event: events.Decided) -> None:
             planning.replan(state, gang, Trigger.OUTDATED)
     else:
         planning.accept_plan(state, gang, solving, decision, event)
+
+
+def _refused(
+    state: State, gang: Gang, solving: Solving, decision: Unplaceable, now: float, took_s: float
+) -> None:
+    """Handle causes why nothing fits."""
+    overtaken = state.queue.overtaken(gang, solving.since) or state.in_tree.outdated(gang.key)
+    if gang.arrived is not None:  # pods came that were not in the request
+        reconciliation.reconcile(state, gang, now)
+        return
+    if any(isinstance(cause, Ended) for cause in decision.causes):
+        refusals.planner_was_ended(state, gang, sentence(decision), now, took_s)
+        return
+    gang.ended, gang.pause_s = 0, 0.0
+    if overtaken and not gang.overtaken:
+        planning.replan(state, gang, Trigger.OUTDATED)
+        return
+    if any(isinstance(cause, NotDecided) for cause in decision.causes):
+        refusals.refuse_undecided(state, gang, sentence(decision), now)
+        return
+    refusals.refuse(state, gang, decision.causes, sentence(decision), now)
+    if overtaken:
+        # If capacity comes free or plugins answer all the time, other gangs come first.
+        state.timers.set(gang, now + state.settings.recheck_s)
 
 
 def solve_failed(state: State, event: events.SolveFailed) -> None:
@@ -65,17 +76,28 @@ def _asked(state: State, answer: events.Decided | events.SolveFailed) -> tuple[G
     None if the answer is void.
     """
     gang, generation = answer.gang, answer.generation
-    solving = state.solving
-    if solving is None or (solving.gang, solving.generation) != (gang, generation):
+    out = state.solving.values()
+    solving = next((each for each in out if (each.gang, each.generation) == (gang, generation)), None)
+    if solving is None:
         return None
-    state.solving = None
-    took_s = state.planner_share.over(
+    del state.solving[solving.lane]
+    took_s = state.shares[solving.lane].over(
         answer.now, answer.waited_s if isinstance(answer, events.Decided) else 0.0
     )
     record = state.gangs.get(gang)
     if record is None or record.generation != generation or record.phase is not Phase.PLANNING:
         return None
     return record, solving, took_s
+
+
+def _cut_short(decision: Decision) -> bool:
+    """Return whether the planner ran out of time before it had the best plan, or a proof that none exists."""
+    if isinstance(decision, Unplaceable):
+        return any(
+            isinstance(cause, TookTooLong) or (isinstance(cause, NotDecided) and cause.truncated)
+            for cause in decision.causes
+        )
+    return decision.truncated
 
 
 def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> bool:

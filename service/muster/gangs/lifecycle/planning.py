@@ -1,4 +1,4 @@
-"""Queue gangs for the planner, ask it about one gang at a time, and take its plans.
+"""Queue gangs for the planners, ask each about one gang at a time, and take their plans.
 
 Reservations begin in three places only: in `accept_plan`, with the Bindings that a new session reports, and
 where a member moves to another node. They end when the reservation is released, when an orphaned Binding is
@@ -25,7 +25,7 @@ from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.lifecycle import refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.events import Decided
-from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Outcome, Solve
+from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
 from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import MODELLED
 from muster.gangs.record.gang import Gang, Plan, Solving, Timer, usages
@@ -53,8 +53,12 @@ def enqueue(state: State, gang: Gang) -> None:
 
 def enqueue_again(state: State, gang: Gang) -> None:
     """Give the gang a place in the queue, with the generation that it has."""
+    _queue(state, gang, Lane.BACKGROUND if gang.slow else Lane.FOREGROUND)
+
+
+def _queue(state: State, gang: Gang, lane: Lane) -> None:
     partial = is_partially_bound(gang)
-    state.queue.wait(gang, partial, first=partial and state.retained.covers(gang))
+    state.queue.wait(gang, lane, partial, first=partial and state.retained.covers(gang))
 
 
 def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
@@ -86,8 +90,10 @@ def capacity_freed(state: State, anywhere: bool = False) -> None:
     `anywhere`: any node may have gained.
     """
     update_at = state.now + state.settings.numbers_s
-    changes = state.ledger.existing_pods.take_changes()
-    woken = state.queue.freed(state.ledger.take_gained(), changes, anywhere, update_at)
+    gained, peers = state.ledger.take_gained(), state.ledger.existing_pods.take_changes()
+    for solving in state.solving.values():
+        solving.since.add(gained, peers, anywhere)
+    woken = state.queue.freed(gained, peers, anywhere, update_at)
     state.to_wake |= dict.fromkeys(woken)
 
 
@@ -107,42 +113,63 @@ def _requeue_woken(state: State) -> None:
             replan(state, gang, Trigger.FREED)
 
 
-def _ask_planner(state: State) -> None:
-    """Ask the planner about the next gang, if it is idle.
+def _ask_planners(state: State) -> None:
+    """Ask each idle planner about its next gang, and end a background decision that others wait for.
 
-    There is one question at a time, because the next snapshot must hold what the plan before it reserved.
+    A plan counts only if what it uses is still free when it comes: the other planner may have taken it.
     """
     _requeue_woken(state)
-    if state.solving is not None:
-        if state.queue.waiting and state.planner_share.late(state.now):
-            state.publisher.instruct(EndSolve(state.solving.gang, state.solving.generation))
-        return
-    if state.to_wake or not state.active or state.interrupted:
-        return
+    if not state.to_wake and state.active and not state.interrupted:
+        # A slow gang comes first, because of its priority. Last come those that the foreground passes on.
+        for lane in (Lane.BACKGROUND, Lane.FOREGROUND, Lane.BACKGROUND):
+            if lane not in state.solving:
+                _ask(state, lane)
+    if state.background_ends_at is not None and state.shares[Lane.BACKGROUND].late(state.now):
+        solving = state.solving[Lane.BACKGROUND]
+        state.publisher.instruct(EndSolve(solving.gang, solving.generation))
+
+
+def _ask(state: State, lane: Lane) -> None:
+    """Ask this planner about the next gang, if one waits for it."""
     for _ in range(_AT_ONCE):
-        gang = _next_gang(state)
+        gang = _next_gang(state, lane)
         if gang is None:
             return
+        if lane is Lane.FOREGROUND and namespace_of(gang.key) in state.shares[lane].resting(state.now):
+            _queue(state, gang, Lane.BACKGROUND)
+            continue
         state.fresh(gang)
-        if not _ask_in_tree(state, gang) and _solve(state, gang):
+        if not _ask_in_tree(state, gang) and _solve(state, gang, lane):
             return
     state.queue.update_at = state.now  # a Tick goes on: one event must not take long
 
 
-def _next_gang(state: State) -> Gang | None:
-    """Return the gang to plan now, or None.
+def _next_gang(state: State, lane: Lane) -> Gang | None:
+    """Return the gang that this planner decides about now, or None.
 
     While many planned members still wait for the shim, only partially bound gangs are planned. A plan made
     too early stands on old facts and its deadline runs; but the grace of a partially bound gang runs too.
     """
     far_ahead = sum(state.ahead.values()) >= state.settings.ahead
-    key = state.queue.next(far_ahead, state.planner_share.resting(state.now))
-    while key is None and not far_ahead and (old := state.queue.next_to_update()) is not None:
+    if lane is Lane.BACKGROUND:
+        key = state.queue.next(lane, far_ahead, resting=state.shares[lane].resting(state.now))
+    else:
+        background = state.solving.get(Lane.BACKGROUND)
+        key = state.queue.next(lane, far_ahead, floor=background.floor if background is not None else None)
+    if lane is Lane.FOREGROUND and not far_ahead and not state.queue.waiting(lane):
+        key = key or _next_to_update(state)
+    return state.gangs[key] if key is not None else None
+
+
+def _next_to_update(state: State) -> str | None:
+    """Return a refused gang that is planned again only for its numbers, or None."""
+    while (old := state.queue.next_to_update()) is not None:
         gang = state.gangs.get(old)
         if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
             replan(state, gang, Trigger.FREED)
-            key = state.queue.next()
-    return state.gangs[key] if key is not None else None
+            if (key := state.queue.next(Lane.FOREGROUND)) is not None:
+                return key
+    return None
 
 
 def _ask_in_tree(state: State, gang: Gang) -> bool:
@@ -157,8 +184,8 @@ def _ask_in_tree(state: State, gang: Gang) -> bool:
     return True
 
 
-def _solve(state: State, gang: Gang) -> bool:
-    """Ask the planner about the gang.
+def _solve(state: State, gang: Gang, lane: Lane) -> bool:
+    """Ask this planner about the gang.
 
     Return False if the gang was refused without asking, because of what in-tree plugins answered.
     """
@@ -174,21 +201,24 @@ def _solve(state: State, gang: Gang) -> bool:
         refusals.refuse(state, gang, causes, sentence(causes), state.now)
         return False
     excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in gang.group.unbound})
-    state.solving = Solving(gang.key, gang.generation, request, snapshot)
-    state.queue.asked()
-    state.planner_share.began(namespace_of(gang.key), state.now, state.settings.patience_s, gang.ended)
-    state.publisher.instruct(Solve(gang.key, gang.generation, request, snapshot, excluded))
+    floor, namespace, share = None, namespace_of(gang.key), state.shares[lane]
+    if lane is Lane.BACKGROUND and namespace not in share.resting(state.now):
+        # What overtook its last plan could overtake each one: its equals wait this time.
+        floor = requests.priority(gang.group) + gang.overtaken
+    state.solving[lane] = Solving(gang.key, gang.generation, request, snapshot, lane, floor)
+    share.began(namespace, state.now, state.settings.patience_s, gang.ended)
+    state.publisher.instruct(Solve(gang.key, gang.generation, request, snapshot, excluded, lane))
     return True
 
 
 def take_instructions(state: State) -> list[Instruction]:
-    """Return the instructions so far, with the next Solve if the planner is idle.
+    """Return the instructions so far, with the next Solve for each idle planner.
 
     Capacity that came free since the last call is looked at here, whatever freed it.
     """
     if state.ledger.gained or state.ledger.existing_pods.changes:
         capacity_freed(state)
-    _ask_planner(state)
+    _ask_planners(state)
     return state.publisher.take()
 
 
@@ -199,7 +229,7 @@ def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, even
     order = scheduling_order(solving.request, placed, solving.snapshot)
     batch = _batch(state, gang, len(order), solving.request.min_member)
     gang.plan = Plan(gang.generation, solving.request, placed, pods, order, batch, event.trace_id)
-    gang.reason, gang.ended, gang.pause_s = "", 0, 0.0
+    gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(usages(placed, pods))
     state.go(gang, Trigger.PLACED)
     gang.retained -= pods.keys()

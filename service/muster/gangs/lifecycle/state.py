@@ -10,7 +10,9 @@ from muster.domain.request import Role
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.roster import Group, Roster
+from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings
+from muster.gangs.pending import planner_share
 from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.scheduling_queue import SchedulingQueue
@@ -42,7 +44,8 @@ class State:
         self.epoch: int | None = None
         self.synced = False
         self.interrupted = False
-        self.solving: Solving | None = None
+        self.solving: dict[Lane, Solving] = {}
+        """What each planner decides now."""
         self.numbers = itertools.count(1)
         """Generations: numbers of plans and refusals, over all gangs."""
         self.timers = Timers(self.gangs, lambda: self.now)
@@ -51,7 +54,10 @@ class State:
         self.to_wake: dict[str, None] = {}
         """Keys of refused gangs that a change may help and that are not queued again yet, in order."""
         self.retained = Retained(self.gangs, self.ledger)
-        self.planner_share = PlannerShare()
+        self.shares = {
+            Lane.FOREGROUND: PlannerShare(planner_share.FOREGROUND),
+            Lane.BACKGROUND: PlannerShare(planner_share.BACKGROUND),
+        }
         self.backfill = Backfill(settings, self.ledger)
         self.in_tree = InTree()
         self.ahead: dict[str, int] = {}
@@ -64,6 +70,18 @@ class State:
     def active(self) -> bool:
         """Return whether instructions are sent: the cluster is known and a shim is connected."""
         return self.synced and self.epoch is not None
+
+    @property
+    def background_ends_at(self) -> float | None:
+        """Return when the background decision is to be ended because others wait; None if it is not.
+
+        Others wait for the background planner, or for the foreground planner, which plans no gang of a lower
+        priority meanwhile.
+        """
+        held = self.queue.waiting(Lane.FOREGROUND) and Lane.FOREGROUND not in self.solving
+        if held or self.queue.waiting(Lane.BACKGROUND):
+            return self.shares[Lane.BACKGROUND].ends_at
+        return None
 
     @property
     def backfill_reservation(self) -> BackfillReservation | None:

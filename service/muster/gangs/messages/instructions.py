@@ -11,11 +11,21 @@ from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 
 
+class Lane(StrEnum):
+    """The two planners: each decides about one gang at a time."""
+
+    FOREGROUND = "foreground"
+    """Has a short time for each gang. What it can't decide in that time goes to the other one."""
+    BACKGROUND = "background"
+    """Has the full time limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Solve:
     """Place `request` on `snapshot`. Answer with `events.Decided` of this generation, or with `SolveFailed`.
 
     `excluded`: (role, node) → the in-tree plugin that refused the pair, for `placement.limits.Limits`.
+    `lane`: which planner decides.
     """
 
     gang: str
@@ -23,12 +33,13 @@ class Solve:
     request: Request
     snapshot: Snapshot
     excluded: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    lane: Lane = Lane.FOREGROUND
 
 
 @dataclass(frozen=True, slots=True)
 class EndSolve:
-    """End the decision about this gang if it is still being made, because others wait. It is answered as
-    usual."""
+    """End the background decision about this gang if it is still being made, because others wait. It is
+    answered as usual."""
 
     gang: str
     generation: int

@@ -26,6 +26,10 @@ is not partially bound. Then: when it was created, its key, number of the entry.
 """
 
 
+def _below(entry: _Entry, floor: int | None) -> bool:
+    return floor is not None and entry[0] and -entry[2] < floor
+
+
 def namespace_of(key: str) -> str:
     """Return the namespace of a gang's key."""
     return key.partition("/")[0]
@@ -116,20 +120,24 @@ class Queue:
         self.drop(key)
         self._last_turn.pop(key, None)
 
-    def pop(self, only_partial: bool = False, resting: Collection[str] = ()) -> str | None:
+    def pop(
+        self, only_partial: bool = False, resting: Collection[str] = (), floor: int | None = None
+    ) -> str | None:
         """Remove the next gang and return its key; None if none waits.
 
         `only_partial`: None too unless the first by priority is partially bound. Gangs of `resting`
-        namespaces come after those of others, except for those that are `first`.
+        namespaces come after those of others, except for those that are `first`. `floor`: only a gang of at
+        least this priority, or one that is `first`.
         """
         entry = self._by_priority.first(resting)
         if only_partial and (entry is None or entry[3]):
             return None
         self._turn += 1
-        if entry is None:
+        if entry is None or _below(entry, floor):
             return None
         if self._turn % FAIR_TURN == 0 and not only_partial:
-            entry = self._by_last_turn.first(resting) or entry
+            fair = self._by_last_turn.first(resting)
+            entry = entry if fair is None or _below(fair, floor) else fair
         key = entry[5]
         del self._entries[key]
         self._last_turn[key] = self._turn

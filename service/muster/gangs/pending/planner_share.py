@@ -1,20 +1,37 @@
-"""How long gangs may have the planner, which decides about one at a time, while others wait for it.
+"""How long gangs may have a planner, which decides about one at a time, while others wait for it.
 
-A long decision is ended after `patience_s` if another gang waits. A gang whose decision was ended has twice
-as long each time, so that a slow decision gets its time in the end. But a namespace has such long turns
-seldom: 1/`LONG_TURNS` of the time. A namespace whose gangs took long comes after the others until its share
-of the planner's time is met: `SHARE`. If no other gang waits, a decision goes on.
+The foreground planner has a short time for each gang. A namespace that takes much of it has its gangs decided
+by the background planner, until its share is met.
+
+The background planner has longer. A long decision is ended after `patience_s` if another gang waits. A gang
+whose decision was ended has twice as long each time, so that a slow decision gets its time in the end. But a
+namespace has such long turns seldom: 1/`LONG_TURNS` of the time. A namespace whose gangs took long comes
+after the others until its share of the planner's time is met. If no other gang waits, a decision goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-SHARE = 0.25
-"""Part of the planner's time for one namespace, while gangs of others wait."""
 
-FREE_S = 0.5
-"""Decisions shorter than this, in seconds, are not counted: all but crafted gangs are decided in less."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How the time of a planner is shared.
+
+    `share`: part of its time for one namespace. `free_s`: decisions shorter than this, in seconds, are not
+    counted. `burst_s`: a namespace rests once it is so many seconds of rest over its share.
+    """
+
+    share: float
+    free_s: float
+    burst_s: float = 0.0
+
+
+FOREGROUND = Terms(share=0.1, free_s=0.1, burst_s=3.0)
+"""One slow gang does no harm to the others of its namespace; a second one within three seconds does."""
+
+BACKGROUND = Terms(share=0.25, free_s=0.5)
 
 MOST_S = 10.0
 """Most seconds that count for one turn: the planner has a limit of its own."""
@@ -24,18 +41,19 @@ LONG_TURNS = 30
 
 
 class PlannerShare:
-    """Track which namespace has the planner, since when, and which ones have had it for too long.
+    """Track which namespace has a planner, since when, and which ones have had it for too long.
 
     `now` is in seconds of the events' clock in all methods.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
         self.ends_at: float | None = None
         """When the current decision is to be ended if others wait; None if it is not."""
         self._namespace = ""
         self._since = 0.0
         self._rest: dict[str, float] = {}
-        """Namespace → until when its gangs come after the others."""
+        """Namespace → until when its share is met again."""
         self._no_long_turn: dict[str, float] = {}
         """Namespace → until when it gets no long turn."""
 
@@ -55,9 +73,9 @@ class PlannerShare:
         `waited_s` is left out: the seconds until it began, which are not due to the gang.
         """
         took, self.ends_at = max(0.0, now - self._since - waited_s), None
-        if took > FREE_S:
+        if took > self._terms.free_s:
             begins = max(now, self._rest.get(self._namespace, now))
-            self._rest[self._namespace] = begins + took * (1 / SHARE - 1)
+            self._rest[self._namespace] = begins + took * (1 / self._terms.share - 1)
         return took
 
     def late(self, now: float) -> bool:
@@ -68,10 +86,10 @@ class PlannerShare:
         return True
 
     def resting(self, now: float) -> frozenset[str]:
-        """Return the namespaces whose gangs come after those of all others."""
+        """Return the namespaces that are over their share."""
         self._rest = _after(self._rest, now)
         self._no_long_turn = _after(self._no_long_turn, now)
-        return frozenset(self._rest)
+        return frozenset(_after(self._rest, now + self._terms.burst_s))
 
 
 def _after(until: Mapping[str, float], now: float) -> dict[str, float]:

@@ -12,10 +12,11 @@ from muster.gangs.capacity import requests
 from muster.gangs.capacity.hint_table import HintTable
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
+from muster.gangs.messages.instructions import Lane
 from muster.gangs.peers.peer_changes import PeerChanges
 from muster.gangs.pending.active_queue import Queue
 from muster.gangs.pending.watchers import Watchers
-from muster.gangs.record.gang import Gang
+from muster.gangs.record.gang import Gang, Since
 
 _LOOKS = 1024
 """Nodes that one event looks at for refused gangs that hold places (about 20 ms).
@@ -35,7 +36,7 @@ class SchedulingQueue:
     def __init__(self, ledger: Ledger) -> None:
         self.update_at: float | None = None
         self._ledger = ledger
-        self._queue = Queue()
+        self._queues = {lane: Queue() for lane in Lane}
         self._refused: dict[QueueingHint, set[str]] = {}
         self._holding: dict[str, Gang] = {}
         """Refused gangs that held places when they were refused: each is looked at alone."""
@@ -46,15 +47,12 @@ class SchedulingQueue:
         self._number = 0
         self._passed_over = -1
         """Hints with at most this number were passed over, except for some that may have been asked about."""
-        self._gained: set[str] = set()
-        self._changes = PeerChanges()
-        self._anywhere = False
         self._to_update: list[str] = []
 
-    def wait(self, gang: Gang, partial: bool, first: bool) -> None:
-        """Queue the gang for the planner; `partial` and `first` as in `Queue.put`."""
+    def wait(self, gang: Gang, lane: Lane, partial: bool, first: bool) -> None:
+        """Queue the gang for a planner; `partial` and `first` as in `Queue.put`."""
         group = gang.group
-        self._queue.put(gang.key, requests.priority(group), requests.created(group), partial, first)
+        self._queues[lane].put(gang.key, requests.priority(group), requests.created(group), partial, first)
 
     def refused(self, gang: Gang) -> None:
         """Note that the gang does not fit now."""
@@ -72,11 +70,12 @@ class SchedulingQueue:
     def has(self, gang: Gang) -> bool:
         """Return whether the gang waits or is refused."""
         refused = self._refused.get(gang.hint, ()) if gang.hint is not None else ()
-        return gang.key in self._queue or gang.key in refused
+        return gang.key in refused or any(gang.key in queue for queue in self._queues.values())
 
     def leave(self, gang: Gang) -> None:
         """Note that the gang neither waits nor is refused any more."""
-        self._queue.drop(gang.key)
+        for queue in self._queues.values():
+            queue.drop(gang.key)
         self._holding.pop(gang.key, None)
         if gang.hint in self._refused:
             self._refused[gang.hint].discard(gang.key)
@@ -88,16 +87,22 @@ class SchedulingQueue:
     def forget(self, gang: Gang) -> None:
         """Forget a gang that is gone."""
         self.leave(gang)
-        self._queue.forget(gang.key)
+        for queue in self._queues.values():
+            queue.forget(gang.key)
 
-    @property
-    def waiting(self) -> int:
-        """Return how many gangs wait for the planner."""
-        return len(self._queue)
+    def waiting(self, lane: Lane) -> int:
+        """Return how many gangs wait for this planner."""
+        return len(self._queues[lane])
 
-    def next(self, only_partial: bool = False, resting: Collection[str] = ()) -> str | None:
-        """Remove and return the gang to be planned now; `only_partial` and `resting` as in `Queue.pop`."""
-        return self._queue.pop(only_partial, resting)
+    def next(
+        self,
+        lane: Lane,
+        only_partial: bool = False,
+        resting: Collection[str] = (),
+        floor: int | None = None,
+    ) -> str | None:
+        """Remove and return the gang to be planned now; the arguments are those of `Queue.pop`."""
+        return self._queues[lane].pop(only_partial, resting, floor)
 
     def next_to_update(self) -> str | None:
         """Return a gang to be asked about only for its numbers; None if there is none. It may have been
@@ -112,9 +117,6 @@ class SchedulingQueue:
         `gained`: nodes with more free capacity; `anywhere`: any node may have. `changes`: other pods that
         changed. `update_at`: when the numbers of the other gangs are updated.
         """
-        self._gained.update(gained)
-        self._changes.add(changes)
-        self._anywhere |= anywhere
         if anywhere:
             return self._woken(self._refused.keys(), update_at)
         touched = self._touched(self._watchers, changes)
@@ -139,19 +141,14 @@ class SchedulingQueue:
                 self.update_at = update_at
         return sorted(itertools.chain.from_iterable(self._refused[hint] for hint in helped))
 
-    def asked(self) -> None:
-        """Note that the planner is asked about the cluster as it is now."""
-        self._gained, self._anywhere = set(), False
-        self._changes.clear()
-
-    def overtaken(self, gang: Gang) -> bool:
-        """Return whether what came free since the planner was asked may help a gang that did not fit then."""
+    def overtaken(self, gang: Gang, since: Since) -> bool:
+        """Return whether what changed since the planner was asked may help a gang that did not fit."""
         assert gang.hint is not None
-        if self._anywhere:
+        if since.anywhere:
             return True
         alone = Watchers()
         alone.add(gang.hint)
-        return self._may_fit(gang, self._gained, bool(self._touched(alone, self._changes)))
+        return self._may_fit(gang, since.gained, bool(self._touched(alone, since.peers)))
 
     def _touched(self, watchers: Watchers, changes: PeerChanges) -> set[QueueingHint]:
         return watchers.touched(changes, self._ledger.existing_pods.labels_of) if changes else set()

@@ -16,7 +16,8 @@ from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.capacity.requests import Asks, asks
 from muster.gangs.membership.roster import Group, NameKey
 from muster.gangs.messages.calls import FilterAnswer, PermitAnswer
-from muster.gangs.messages.instructions import EventReason, PushVerdict
+from muster.gangs.messages.instructions import EventReason, Lane, PushVerdict
+from muster.gangs.peers.peer_changes import PeerChanges
 from muster.gangs.record.phases import HOLDING, Phase
 
 
@@ -70,14 +71,38 @@ class Exclusion:
     until: float = math.inf
 
 
+@dataclass(slots=True)
+class Since:
+    """What changed since a planner was asked.
+
+    `gained`: nodes with more free capacity; `anywhere`: any node may have. `peers`: other pods.
+    """
+
+    gained: set[str] = field(default_factory=set)
+    anywhere: bool = False
+    peers: PeerChanges = field(default_factory=PeerChanges)
+
+    def add(self, gained: Iterable[str], peers: PeerChanges, anywhere: bool) -> None:
+        """Add a change."""
+        self.gained.update(gained)
+        self.peers.add(peers)
+        self.anywhere |= anywhere
+
+
 @dataclass(frozen=True, slots=True)
 class Solving:
-    """The Solve that the planner has not answered yet."""
+    """A Solve that is not answered yet.
+
+    `floor`: meanwhile no gang of a lower priority is planned; None if any gang is.
+    """
 
     gang: str
     generation: int
     request: Request
     snapshot: Snapshot
+    lane: Lane
+    floor: int | None = None
+    since: Since = field(default_factory=Since)
 
 
 class Timer(StrEnum):
@@ -147,6 +172,8 @@ class Gang:
     """How often in a row a decision about this gang was ended."""
     pause_s: float = 0.0
     """Seconds that the gang had to wait after the last of these."""
+    slow: bool = False
+    """Whether the foreground planner ran out of time for it: the background planner decides then."""
     overtaken: bool = False
     """Whether the previous answer was dropped because the cluster had changed meanwhile."""
     stale: bool = False
