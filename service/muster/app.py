@@ -65,7 +65,7 @@ class App:
         events = EventSettings(**config.events.model_dump())
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
         self._evictor = Evictor(self._client, self.metrics, gangs.evicts)
-        limits_s = {Lane.FOREGROUND: config.planner.slice_s, Lane.BACKGROUND: config.planner.time_limit_s}
+        limits_s = {Lane.FOREGROUND: config.gangs.patience_s, Lane.BACKGROUND: config.planner.time_limit_s}
         self._planners = {
             lane: Planner(place, self._put, self.metrics, self._tracing, limits_s[lane])
             for lane, place in places.items()
@@ -304,5 +304,6 @@ def planning(config: Config) -> dict[Lane, Place]:
 
     settings = config.planner
     bounds = Bounds(settings.deterministic_time, settings.memory_mib, settings.most_roles)
+    foreground = replace(bounds, slice_s=settings.slice_s)
     background = replace(bounds, niceness=BACKGROUND_NICENESS)
-    return {Lane.FOREGROUND: Outside(bounds), Lane.BACKGROUND: Outside(background)}
+    return {Lane.FOREGROUND: Outside(foreground), Lane.BACKGROUND: Outside(background)}

@@ -136,7 +136,7 @@ class Planner(_Section):
 
     slice_s: Seconds = Field(
         default=0.3,
-        description="Wall clock for the first try at a gang. What is not decided by then is decided by a "
+        description="Processor time for the first try at a gang. What is not decided by then is decided by a "
         "second planner in the background, while others go on.",
     )
     deterministic_time: Seconds = Field(

@@ -260,3 +260,27 @@ def test_what_decides_inside_is_told_when_the_service_ends() -> None:
     inside.close()
     thread.join(30)
     assert answers
+
+
+@pytest.mark.parametrize("place", [PlannerProcess, Inside])
+def test_a_slice_of_processor_time_ends_a_decision_and_not_its_process(
+    place: type[PlannerProcess] | type[Inside],
+) -> None:
+    planner = place(Bounds(slice_s=0.05), HOGS)
+    try:
+        planner.load()
+        decision = planner(asked("minds its time"), within(3600.0))
+        assert decision == Unplaceable(asked("minds its time").request.gang, (NotDecided(truncated=True),))
+        assert not isinstance(planner, PlannerProcess) or planner.started == 1
+    finally:
+        planner.close()
+
+
+def test_a_background_process_leaves_the_processor_to_others() -> None:
+    planner = PlannerProcess(Bounds(niceness=7), HOGS)
+    try:
+        planner.load()
+        assert planner.pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, planner.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 7
+    finally:
+        planner.close()

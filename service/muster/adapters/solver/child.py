@@ -102,7 +102,7 @@ _OUT_OF_MEMORY = wire.encoded(OutOfMemory())
 
 
 def _answer(snapshot: Snapshot, ask: Ask, place: Place) -> Answer | Failed:
-    left = _seconds_until(ask.until)
+    left = _seconds_left(ask.until, time.process_time() + ask.slice_s)
     limits = Limits(ask.deterministic_time, left, ask.excluded, most_roles=ask.most_roles)
     try:
         return Answer(place(snapshot, ask.request, limits))
@@ -112,8 +112,8 @@ def _answer(snapshot: Snapshot, ask: Ask, place: Place) -> Answer | Failed:
         return Failed(f"{type(defect).__name__}: {defect}", traceback.format_exc())
 
 
-def _seconds_until(until: float) -> Callable[[], float]:
-    return lambda: until - time.monotonic()
+def _seconds_left(until: float, processor_until: float) -> Callable[[], float]:
+    return lambda: min(until - time.monotonic(), processor_until - time.process_time())
 
 
 def data_bytes() -> int:

@@ -38,10 +38,14 @@ class Inside:
         """Decide one gang."""
         self._interrupted = False
 
-        def left() -> float:
-            return 0.0 if self._closed or self._interrupted else seconds_left()
-
         bounds = self._bounds
+        processor_until = time.thread_time() + bounds.slice_s
+
+        def left() -> float:
+            if self._closed or self._interrupted:
+                return 0.0
+            return min(seconds_left(), processor_until - time.thread_time())
+
         limits = Limits(bounds.deterministic_time, left, solve.excluded, most_roles=bounds.most_roles)
         decision: Decision = self._function()(solve.snapshot, solve.request, limits)
         return decision

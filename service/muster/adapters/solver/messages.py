@@ -18,7 +18,8 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Decide about one gang. `until`: when its wall clock is spent, on the monotonic clock, which is the same
-    in all processes. `memory_bytes`: how much more memory the process may use meanwhile."""
+    in all processes. `memory_bytes`: how much more memory the process may use meanwhile. `slice_s`: when its
+    processor time is spent, from the beginning of the decision."""
 
     difference: Difference
     request: Request
@@ -27,6 +28,7 @@ class Ask:
     until: float
     memory_bytes: int
     most_roles: int
+    slice_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ the process together with the thread that started it. `close` alone may be calle
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import select
@@ -70,12 +71,14 @@ class Closed(Exception):
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """`deterministic_time` and `most_roles` as in `placement.limits.Limits`; `memory_mib` is what
-    one decision may use beyond what the process holds before it. `niceness`: of the process, as nice(2)."""
+    one decision may use beyond what the process holds before it. `niceness`: of the process, as nice(2).
+    `slice_s`: seconds of processor time for one decision, which a busy machine does not shorten."""
 
     deterministic_time: float = 0.5
     memory_mib: int = 1024
     most_roles: int = MOST_ROLES
     niceness: int = 0
+    slice_s: float = math.inf
 
 
 class _Child:
@@ -214,6 +217,7 @@ class PlannerProcess:
                 until,
                 self._bounds.memory_mib << 20,
                 self._bounds.most_roles,
+                self._bounds.slice_s,
             )
             wire.send(child.channel, wire.encoded(ask), until + MARGIN_S)
             while not child.answers(WATCH_S) and time.monotonic() < until + MARGIN_S:
