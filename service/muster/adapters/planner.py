@@ -145,6 +145,7 @@ class Planner:
             gang=str(solve.request.gang),
             generation=solve.generation,
             outcome=outcome,
+            lane=solve.lane.value,
             took_ms=round(took * 1000, 1),
             trace_id=trace,
         )

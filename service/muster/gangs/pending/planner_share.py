@@ -20,7 +20,7 @@ class Terms:
     """How the time of a planner is shared.
 
     `share`: part of its time for one namespace. `free_s`: decisions shorter than this, in seconds, are not
-    counted. `burst_s`: a namespace rests once it is so many seconds of rest over its share.
+    counted. `burst_s`: a namespace rests once it owes more than these seconds of rest.
     """
 
     share: float
