@@ -29,6 +29,10 @@ const (
 	// write to the API server, which takes some 10 ms on the one scheduling thread. Thousands at once would block
 	// that thread for minutes.
 	maxRefused = 16
+	// refusedPerSecond and refusedBurst bound them over time: the writes are the API server's work as well. A user
+	// who creates thousands of pods that cannot fit waits longer to read why, and others are not slowed down.
+	refusedPerSecond = 20
+	refusedBurst     = 100
 )
 
 // follow handles one verdict from its arrival until no deadline has to watch it. It runs off the scheduling thread.
@@ -58,6 +62,9 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		}
 		leave = sync.OnceFunc(leave)
 		defer leave()
+		if c.refusedRate.WaitN(ctx, min(len(g.UIDs), refusedBurst)) != nil {
+			return
+		}
 	} else {
 		if why := c.volumesFirst(ctx, g, answer); why != "" {
 			c.carryOut(ctx, g.Stall(why))
