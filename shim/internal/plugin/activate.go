@@ -31,8 +31,10 @@ const (
 	maxRefused = 16
 	// refusedPerSecond and refusedBurst bound them over time: the writes are the API server's work as well. A user
 	// who creates thousands of pods that cannot fit waits longer to read why, and others are not slowed down.
-	refusedPerSecond = 20
+	refusedPerSecond = 10
 	refusedBurst     = 100
+	// refusedYields is how long they wait for planned gangs to be bound before they are let through.
+	refusedYields = time.Second
 )
 
 // follow handles one verdict from its arrival until no deadline has to watch it. It runs off the scheduling thread.
@@ -65,6 +67,7 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		if c.refusedRate.WaitN(ctx, min(len(g.UIDs), refusedBurst)) != nil {
 			return
 		}
+		c.admission.idle(ctx, refusedYields)
 	} else {
 		if why := c.volumesFirst(ctx, g, answer); why != "" {
 			c.carryOut(ctx, g.Stall(why))

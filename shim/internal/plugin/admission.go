@@ -4,7 +4,12 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
+
+const pollInterval = 20 * time.Millisecond
 
 // admission limits how many members are in flight: between PreEnqueue and the API server's answer to their Binding.
 //
@@ -51,6 +56,17 @@ func (r *admission) take(ctx context.Context, members int) (leave func(), ok boo
 		leave() // admitted at the same moment
 	}
 	return nil, false
+}
+
+// idle returns when no member is in flight, and at the latest after this time.
+func (r *admission) idle(ctx context.Context, atMost time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.left == r.size && len(r.queue) == 0, nil
+	})
 }
 
 // add counts members as in flight without waiting. A negative number removes members.

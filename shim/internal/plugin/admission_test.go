@@ -126,3 +126,22 @@ func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
 	}
 	h.until("nothing is under way", func() bool { return len(h.plugin.store.InFlight()) == 0 })
 }
+
+// Refused gangs wait until the members in flight have left, but not for ever.
+func TestIdleReturnsWhenTheLastMemberHasLeft(t *testing.T) {
+	r := newAdmission(10)
+	leave := next(t, "two of ten", enter(t, t.Context(), r, 2))
+	idle := make(chan int, 1)
+	go func() {
+		r.idle(t.Context(), time.Hour)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		idle <- r.left
+	}()
+	leave()
+	if left := next(t, "it is idle", idle); left != 10 {
+		t.Errorf("idle with %d of 10 left", left)
+	}
+	next(t, "one of ten", enter(t, t.Context(), r, 1))
+	r.idle(t.Context(), time.Millisecond) // returns although one has not left
+}
