@@ -90,7 +90,9 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
             except (NotBoundInTime, NeverRefused) as problem:
                 failures.append(f"{case}, pair {pair}, {kind}: {problem}")
                 continue
-            trial = stats.Trial(case, kind, pair, seen.seconds, seen.unbound, seen.processors, seen.decisions)
+            trial = stats.Trial(
+                case, kind, pair, seen.seconds, seen.unbound, seen.processors, seen.decisions, seen.ready
+            )
             trials.append(trial)
             record = report.trial_record(trial)
             write(lines, "trial", record)

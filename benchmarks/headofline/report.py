@@ -25,12 +25,12 @@ def row_record(row: Row) -> dict[str, Any]:
 def table(rows: Sequence[Row]) -> Table:
     """Times in ms, and what they are of those of the baseline."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for at, column in enumerate(
-        ("beside", "pairs", "alone p50", "p90", "beside p50", "p90", "ratio p50", "p90", "not bound")
-    ):
+    columns = ("case", "pairs", "alone p50", "p90", "with it p50", "p90", "ratio p50", "p90", "not bound")
+    for at, column in enumerate((*columns, "readyz p99 alone", "with it")):
         made.add_column(column, justify="left" if at == 0 else "right", no_wrap=True)
     for row in rows:
         times = [f"{1e3 * value:.0f}" for value in (*row.alone, *row.beside)]
         ratios = [f"{value:.2f}" for value in row.ratios]
-        made.add_row(row.case, str(row.pairs), *times, *ratios, str(row.unbound))
+        ready = [f"{1e3 * value:.0f}" for value in row.ready]
+        made.add_row(row.case, str(row.pairs), *times, *ratios, str(row.unbound), *ready)
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -24,7 +25,8 @@ class Gang:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The ordinary gangs of one trial: from creation to the last binding, s. A gang that was not bound is
-    in `unbound`, and in `seconds` with the time that it was waited for. `processors` in use, by process."""
+    in `unbound`, and in `seconds` with the time that it was waited for. `processors` in use, by process.
+    `ready`: what each answer of /readyz took, s."""
 
     case: str
     kind: str
@@ -33,12 +35,14 @@ class Trial:
     unbound: int = 0
     processors: Mapping[str, float] = field(default_factory=dict)
     decisions: Mapping[str, float] = field(default_factory=dict)
+    ready: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """Median and 90th percentile of a case and of its baseline, s, over all pairs; ratios are the medians of
-    the ratios of the pairs."""
+    the ratios of the pairs. `ready`: the 99th percentile of the answers of /readyz, alone and with the case,
+    s; NaN if there are none."""
 
     case: str
     pairs: int
@@ -46,6 +50,7 @@ class Row:
     beside: tuple[float, float]
     ratios: tuple[float, float]
     unbound: int
+    ready: tuple[float, float] = (math.nan, math.nan)
 
 
 def waited(gangs: Iterable[Gang], at: Mapping[str, float], until: float) -> tuple[list[float], int]:
@@ -68,9 +73,18 @@ def p90(values: Sequence[float]) -> float:
     Raises:
         ValueError: no values.
     """
+    return percentile(values, 90)
+
+
+def percentile(values: Sequence[float], rank: int) -> float:
+    """Return a percentile, by nearest rank.
+
+    Raises:
+        ValueError: no values.
+    """
     if not values:
         raise ValueError("no values have no percentile")
-    return sorted(values)[-(-90 * len(values) // 100) - 1]
+    return sorted(values)[-(-rank * len(values) // 100) - 1]
 
 
 def order(cases: Sequence[str], pairs: int) -> list[tuple[str, int, str]]:
@@ -99,6 +113,7 @@ def rows(trials: Iterable[Trial]) -> list[Row]:
 def _row(case: str, pairs: Sequence[tuple[Trial, Trial]]) -> Row:
     alone = [value for trial, _ in pairs for value in trial.seconds]
     beside = [value for _, trial in pairs for value in trial.seconds]
+    ready = [[value for trial in side for value in trial.ready] for side in zip(*pairs, strict=True)]
     return Row(
         case,
         len(pairs),
@@ -109,4 +124,9 @@ def _row(case: str, pairs: Sequence[tuple[Trial, Trial]]) -> Row:
             median(p90(b.seconds) / p90(a.seconds) for a, b in pairs),
         ),
         sum(trial.unbound for _, trial in pairs),
+        (_p99(ready[0]), _p99(ready[1])),
     )
+
+
+def _p99(values: Sequence[float]) -> float:
+    return percentile(values, 99) if values else math.nan

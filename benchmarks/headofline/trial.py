@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.headofline import pods
-from benchmarks.headofline.neighbour import Neighbour
+from benchmarks.headofline.neighbour import Loop, Neighbour
 from benchmarks.headofline.stats import Gang
 from benchmarks.headofline.stats import waited as waited_for
 from benchmarks.throughput import prometheus
@@ -18,19 +18,22 @@ from local_cluster.stack import Stack
 EVERY_S = 0.5
 ENDS_AFTER = 10
 """A bound gang is deleted once this many more have been created: ordinary gangs end and free their GPUs."""
+LOOKS_PER_S = 20.0
+"""So often the service is asked whether it is ready."""
 PATIENCE_S = 60.0
 """So long after the last gang was created a gang that is not bound counts as that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Seconds from creation to bound of each gang, gangs that were not bound, processors in use, and the
-    planner's decisions by outcome."""
+    """Seconds from creation to bound of each gang, gangs that were not bound, processors in use, decisions by
+    outcome, and the seconds that each answer of /readyz took."""
 
     seconds: Sequence[float]
     unbound: int
     processors: Mapping[str, float]
     decisions: Mapping[str, float]
+    ready: Sequence[float]
 
 
 def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: int) -> Seen:
@@ -49,8 +52,15 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
                 namespace.delete(gang.members)
                 ended.add(gang)
 
+    ready: list[float] = []
+
+    def look(_: int) -> None:
+        began = time.monotonic()
+        stack.service_get("/readyz")
+        ready.append(time.monotonic() - began)
+
     before, had, began = site.cpu_s(side), _decisions(stack), time.monotonic()
-    with site.watch() as binds:
+    with site.watch() as binds, Loop(look, LOOKS_PER_S):
         for index in range(count):
             time.sleep(max(0.0, began + index * EVERY_S - time.monotonic()))
             step(index)
@@ -68,6 +78,7 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
         unbound,
         {process: (after[process] - used) / (until - began) for process, used in before.items()},
         {outcome: number - had.get(outcome, 0.0) for outcome, number in has.items()},
+        ready,
     )
 
 

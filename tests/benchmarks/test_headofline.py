@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -68,10 +69,11 @@ def test_a_trial_without_its_baseline_is_left_out() -> None:
 
 
 def test_a_row_says_times_in_ms_and_ratios() -> None:
-    (row,) = stats.rows([trial(ALONE, 0, 0.1), trial("slow", 0, 0.25)])
+    beside = replace(trial("slow", 0, 0.25), ready=[0.001, 0.04])
+    (row,) = stats.rows([replace(trial(ALONE, 0, 0.1), ready=[0.001]), beside])
     table = report.table([row])
     cells = [next(iter(column.cells)) for column in table.columns]
-    assert cells == ["slow", "1", "100", "100", "250", "250", "2.50", "2.50", "0"]
+    assert cells == ["slow", "1", "100", "100", "250", "250", "2.50", "2.50", "0", "1", "40"]
 
 
 def test_pods_that_cannot_fit_ask_for_more_than_a_node_has_left() -> None:
