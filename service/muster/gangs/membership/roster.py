@@ -220,8 +220,9 @@ class Roster:
 
     def _swept(self, names: set[NameKey]) -> set[NameKey]:
         """Forget the owners of names that no pod has any more. Return the names."""
-        for name in names - self._named.keys():
-            self._owners.pop(name, None)
+        for name in names:
+            if name not in self._named:
+                self._owners.pop(name, None)
         return names
 
     def _drop(self, uid: str) -> set[NameKey]:
