@@ -155,7 +155,7 @@ class Cluster(Users):
             for verdict in self.last.values()
             if verdict.outcome is Outcome.PLANNED
             and verdict.gang in state.gangs
-            and state.gangs[verdict.gang].holds
+            and state.gangs[verdict.gang].phase in (Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED)
         ]
 
     def _ref(self, verdict: PushVerdict) -> PlanRef:

@@ -14,14 +14,14 @@ from muster.domain.request import Slice
 from muster.domain.sentences import MAX_CHARACTERS
 from muster.gangs.lifecycle import planning
 from muster.gangs.messages import events
-from muster.gangs.messages.calls import BindingFate
+from muster.gangs.messages.calls import BindingFate, FilterAnswer, PermitAnswer
 from muster.gangs.messages.events import NodeSeen
 from muster.gangs.messages.instructions import EventReason, Outcome
 from muster.gangs.messages.settings import Settings
 from muster.placement import order
 from muster.placement.limits import Limits
 from muster.placement.place import place
-from tests.gangs.world import World, foreign, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, stand, wishing
 
 PAIR = (pod("p0"), pod("p1"))
 
@@ -198,6 +198,15 @@ def test_an_ill_formed_pod_says_why() -> None:
     world.see(pod("p0", causes=(cause,), created=9.0))
     assert world.outcomes() == outcomes
     assert world.reasons() == ["Invalid"]
+
+
+def test_the_shim_gets_the_reason_and_not_the_old_plan_of_a_gang_that_ran() -> None:
+    world = stand("running")
+    world.see(pod("p2", causes=(BadValue("pod/ns/p2", "gpu-topology-replica", "two", "a number"),)))
+    assert world.phase() == "invalid"
+    reason = 'pod/ns/p2: gpu-topology-replica is "two", expected a number'
+    assert world.coordinator.filter(world.ref()) == FilterAnswer(reason=reason)
+    assert world.permit() == PermitAnswer(allowed=False, reason=reason)
 
 
 def test_what_a_node_says_that_cannot_be_read_is_said_on_it_once() -> None:

@@ -210,8 +210,8 @@ def test_gangs_that_hold_places_are_looked_at_a_few_times(monkeypatch: pytest.Mo
     monkeypatch.setattr(queue, "may_fit_now", never)
     for number in range(2000):
         group: Any = None  # it is not looked at
-        held = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, hint=hint(0), retained={"u"})
-        waiting.refused(held)
+        held = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, retained={"u"})
+        waiting.refused(held, hint(0))
     woken = waiting.freed({"a"}, PeerChanges(), anywhere=False, update_at=0.0)
     assert len(looks) <= 1024
     assert len(woken) == 2000 - len(looks)

@@ -20,7 +20,7 @@ from muster.gangs.messages import calls, events
 from muster.gangs.messages.instructions import Instruction, Lane
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import GangView, view
-from muster.gangs.record.phases import Phase
+from muster.gangs.record.phases import GivenUp
 from muster.gangs.reporting.podgroup_status import PodGroupStatuses
 
 _DEFAULTS = Settings()
@@ -146,8 +146,10 @@ class Coordinator:
 
         A gang that was given up may be completed after all, by another service or in a new session.
         """
-        given_up = (gang for gang in self.state.gangs.values() if gang.phase is Phase.GIVEN_UP)
-        return self.state.active and any(uid in gang.evicting for gang in given_up)
+        phases = (gang.in_phase for gang in self.state.gangs.values())
+        return self.state.active and any(
+            isinstance(phase, GivenUp) and uid in phase.evicting for phase in phases
+        )
 
     # --- the shim's calls ---------------------------------------------------------------------------
 

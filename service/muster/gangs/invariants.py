@@ -14,9 +14,8 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.instructions import Outcome
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import is_partially_bound
-from muster.gangs.record.phases import Phase
+from muster.gangs.record.phases import Permitted, Phase, Planned, Reserving
 
-_AHEAD = (Phase.PLANNED, Phase.RESERVING)
 _TIMED = (Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED, Phase.WITHDRAWN, Phase.GIVEN_UP)
 """Phases that end by themselves if nothing happens."""
 
@@ -36,13 +35,15 @@ def check(coordinator: Coordinator) -> list[str]:
     strays = state.ledger.held.keys() - owners.keys() - coordinator.orphans
     broken += [f"{uid} is held for no plan" for uid in sorted(strays)]
     ahead = {
-        gang.key: len(gang.plan.order) for gang in state.gangs.values() if gang.phase in _AHEAD and gang.plan
+        gang.key: len(gang.in_phase.plan.order)
+        for gang in state.gangs.values()
+        if isinstance(gang.in_phase, Planned | Reserving)
     }
     if state.ahead != ahead:
         broken.append(f"{state.ahead} are counted as planned, and {ahead} are")
     if state.backfill_reservation is not None and state.backfill_reservation.gang not in state.gangs:
         broken.append(f"the backfill reservation of {state.backfill_reservation.gang} has outlived it")
-    movable = {uid for gang in state.gangs.values() if gang.phase in _AHEAD for uid in gang.reserved}
+    movable = {uid for key in ahead for uid in state.gangs[key].reserved}
     usages = {**state.ledger.held, **state.ledger.bound}
     if state.ledger.existing_pods.placed != {uid: usage.node for uid, usage in usages.items()}:
         broken.append("pods are counted on other nodes than those where the ledger has them")
@@ -54,10 +55,10 @@ def check(coordinator: Coordinator) -> list[str]:
 def _gang(gang: Gang, ledger: Ledger) -> list[str]:
     broken = []
     unbound = {pod.uid for pod in gang.group.unbound}
-    if gang.phase in (Phase.PLANNED, Phase.RESERVING):
-        plan, verdict = gang.plan, gang.verdict
-        if plan is None or verdict is None or verdict.outcome is not Outcome.PLANNED:
-            return [f"{gang.key} is {gang.phase} without plan and verdict"]
+    if isinstance(gang.in_phase, Planned | Reserving):
+        plan, verdict = gang.in_phase.plan, gang.verdict
+        if verdict is None or verdict.outcome is not Outcome.PLANNED:
+            return [f"{gang.key} is {gang.phase} without a verdict"]
         if gang.group.causes or gang.group.present < gang.group.needed:
             broken.append(f"{gang.key} is planned, but not complete or ill-formed")
         if not set(plan.order) <= unbound:
@@ -66,10 +67,8 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
             broken.append(f"{gang.key} is planned without all its reservations")
         if len(plan.order) < plan.request.min_member:
             broken.append(f"{gang.key} is planned with {len(plan.order)} of {plan.request.min_member}")
-    if gang.phase is Phase.PERMITTED and not gang.awaited:
+    if isinstance(gang.in_phase, Permitted) and not gang.in_phase.awaited:
         broken.append(f"{gang.key} is permitted and waits for no Binding")
-    if gang.phase is not Phase.PERMITTED and gang.awaited:
-        broken.append(f"{gang.key} is {gang.phase} and waits for Bindings")
     if gang.verdict is not None and gang.verdict.generation > gang.generation:
         broken.append(f"{gang.key}: its verdict is newer than its generation")
     return broken

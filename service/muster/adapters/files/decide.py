@@ -23,7 +23,7 @@ from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.roster import Group, NameKey, Roster
-from muster.gangs.record.gang import usages
+from muster.gangs.record.plan import usages
 from muster.placement.limits import Timings
 
 Place = Callable[[Snapshot, Request, Timings], Decision]

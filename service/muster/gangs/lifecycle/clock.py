@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.gangs.lifecycle import inflight, planning, timeouts
 from muster.gangs.lifecycle.pod_changes import Pods
 from muster.gangs.lifecycle.state import State
+from muster.gangs.record.phases import Permitted
 
 _STOOD_STILL_S = 2.0
 """If a Tick comes this many seconds late, the process stood still and has not seen yet what happened."""
@@ -82,7 +83,7 @@ def _postpone(state: State, seconds: float) -> None:
     state.backfill.postpone(seconds)
     state.orphans = {uid: until + seconds for uid, until in state.orphans.items()}
     for gang in state.gangs.values():
-        if gang.awaited:
-            gang.awaited = {uid: until + seconds for uid, until in gang.awaited.items()}
+        if isinstance(permitted := gang.in_phase, Permitted):
+            permitted.awaited = {uid: until + seconds for uid, until in permitted.awaited.items()}
             # A timer that was set again meanwhile has the old time, which would look like a standstill.
-            state.timers.set(gang, min(gang.awaited.values()))
+            state.timers.set(gang, min(permitted.awaited.values()))

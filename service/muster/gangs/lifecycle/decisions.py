@@ -10,8 +10,9 @@ from muster.gangs.lifecycle import planning, reconciliation, refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import events
 from muster.gangs.messages.instructions import Lane
-from muster.gangs.record.gang import Gang, Solving, usages
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.gang import Gang, Solving
+from muster.gangs.record.phases import Planning, Trigger
+from muster.gangs.record.plan import usages
 
 
 def decided(state: State, event: events.Decided) -> None:
@@ -19,18 +20,18 @@ def decided(state: State, event: events.Decided) -> None:
     found = _asked(state, event)
     if found is None:
         return
-    gang, solving, took_s = found
+    gang, phase, solving, took_s = found
     decision = event.decision
     if solving.lane is Lane.FOREGROUND and _cut_short(decision):
         gang.slow = True
         planning.enqueue_again(state, gang)
     elif isinstance(decision, Unplaceable):
-        _refused(state, gang, solving, decision, event.now, took_s)
+        _refused(state, gang, phase, solving, decision, event.now, took_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"
-        refusals.refuse_undecided(state, gang, text, event.now)
+        refusals.refuse_undecided(state, gang, solving.hint, text, event.now)
     elif not state.active or _outdated(state, gang, solving, decision):
-        if gang.overtaken:
+        if phase.overtaken:
             planning.pause_planning(state, gang, event.now)
         else:
             planning.replan(state, gang, Trigger.OUTDATED)
@@ -39,24 +40,30 @@ def decided(state: State, event: events.Decided) -> None:
 
 
 def _refused(
-    state: State, gang: Gang, solving: Solving, decision: Unplaceable, now: float, took_s: float
+    state: State,
+    gang: Gang,
+    phase: Planning,
+    solving: Solving,
+    decision: Unplaceable,
+    now: float,
+    took_s: float,
 ) -> None:
     """Handle causes why nothing fits."""
-    overtaken = state.queue.overtaken(gang, solving.since) or state.in_tree.outdated(gang.key)
+    overtaken = state.queue.overtaken(gang, solving) or state.in_tree.outdated(gang.key)
     if gang.arrived is not None:  # pods came that were not in the request
         reconciliation.reconcile(state, gang, now)
         return
     if any(isinstance(cause, Ended) for cause in decision.causes):
-        refusals.planner_was_ended(state, gang, sentence(decision), now, took_s)
+        refusals.planner_was_ended(state, gang, solving.hint, sentence(decision), now, took_s)
         return
     gang.ended, gang.pause_s = 0, 0.0
-    if overtaken and not gang.overtaken:
+    if overtaken and not phase.overtaken:
         planning.replan(state, gang, Trigger.OUTDATED)
         return
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
-        refusals.refuse_undecided(state, gang, sentence(decision), now)
+        refusals.refuse_undecided(state, gang, solving.hint, sentence(decision), now)
         return
-    refusals.refuse(state, gang, decision.causes, sentence(decision), now)
+    refusals.refuse(state, gang, solving.hint, decision.causes, sentence(decision), now)
     if overtaken:
         # If capacity comes free or plugins answer all the time, other gangs come first.
         state.timers.set(gang, now + state.settings.recheck_s)
@@ -66,12 +73,15 @@ def solve_failed(state: State, event: events.SolveFailed) -> None:
     """Handle a defect of the planner: refuse the gang, and ask about it again later."""
     found = _asked(state, event)
     if found is not None:
+        gang, _, solving, _ = found
         text = f"the planner failed, which is a defect: {event.error}"
-        refusals.refuse_undecided(state, found[0], text, event.now)
+        refusals.refuse_undecided(state, gang, solving.hint, text, event.now)
 
 
-def _asked(state: State, answer: events.Decided | events.SolveFailed) -> tuple[Gang, Solving, float] | None:
-    """Return the gang that waits for this answer, the question, and how many seconds the answer took.
+def _asked(
+    state: State, answer: events.Decided | events.SolveFailed
+) -> tuple[Gang, Planning, Solving, float] | None:
+    """Return the gang that waits for this answer, its phase, the question, and the seconds that it took.
 
     None if the answer is void.
     """
@@ -85,9 +95,9 @@ def _asked(state: State, answer: events.Decided | events.SolveFailed) -> tuple[G
         answer.now, answer.waited_s if isinstance(answer, events.Decided) else 0.0
     )
     record = state.gangs.get(gang)
-    if record is None or record.generation != generation or record.phase is not Phase.PLANNING:
+    if record is None or record.generation != generation or not isinstance(record.in_phase, Planning):
         return None
-    return record, solving, took_s
+    return record, record.in_phase, solving, took_s
 
 
 def _cut_short(decision: Decision) -> bool:

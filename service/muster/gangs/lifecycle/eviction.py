@@ -7,7 +7,7 @@ from muster.gangs.messages.instructions import EventReason, Evict
 from muster.gangs.messages.settings import Partial
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import is_partially_bound, was_fully_bound
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.phases import GivenUp, Phase, Trigger
 from muster.gangs.reporting.publisher import short
 
 
@@ -54,22 +54,23 @@ def partial_grace_over(state: State, gang: Gang, now: float) -> None:
         why = f"only {fit} members of role {short_of.role} could be bound"
     held = (gang.reserved | gang.retained) - gang.awaited.keys()
     state.orphans |= gang.awaited
-    state.void(gang, Trigger.PARTIAL_TOO_LONG, short(why))
+    given_up = GivenUp()
+    state.void(gang, Trigger.PARTIAL_TOO_LONG, given_up, short(why))
     both = (*((pod.name, pod.uid) for pod in group.bound), *gang.waiting())
     state.publisher.emit(gang, EventReason.WITHDRAWN, f"gang given up: {why}; what is bound is evicted", both)
     state.retained.release(gang, held)
-    evict(state, gang, now, again=True)
+    evict(state, gang, given_up, now)
 
 
-def evict(state: State, gang: Gang, now: float, again: bool = False) -> None:
+def evict(state: State, gang: Gang, given_up: GivenUp, now: float, again: bool = False) -> None:
     """Ask for the eviction of the gang's bound members that were not asked for yet.
 
     `again`: ask for all of them, which is repeated until they are gone.
     """
-    asked = frozenset() if again else gang.evicting
+    asked = frozenset() if again else given_up.evicting
     pods = tuple((pod.name, pod.uid) for pod in gang.group.bound if pod.uid not in asked)
     if pods and state.active:
-        gang.evicting = asked.union(uid for _, uid in pods)
+        given_up.evicting = asked.union(uid for _, uid in pods)
         state.publisher.instruct(Evict(gang.group.gang.namespace, pods, gang.reason))
     if Timer.PHASE not in gang.timers:
         state.timers.set(gang, now + state.settings.partial_s)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from muster.gangs.lifecycle.state import State
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.phases import Permitted, Trigger
 
 
 def add_binding_in_flight(state: State, gang: Gang, uid: str, until: float) -> None:
     """Wait until `until` for this member's Binding, which is not part of the gang's current plan."""
-    if gang.phase is not Phase.PERMITTED:
-        state.go(gang, Trigger.IN_FLIGHT)
-        gang.plan, gang.lost, gang.late = None, "", set()
+    permitted = gang.in_phase
+    if not isinstance(permitted, Permitted):
+        permitted = Permitted()
+        state.go(gang, Trigger.IN_FLIGHT, permitted)
+        gang.late = set()
         gang.was_complete &= bool(gang.group.bound)
-    gang.missed |= uid not in gang.awaited
+    gang.missed |= uid not in permitted.awaited
     gang.retained.discard(uid)
-    gang.awaited[uid] = until
-    state.timers.set(gang, min(gang.awaited.values()))
+    permitted.awaited[uid] = until
+    state.timers.set(gang, min(permitted.awaited.values()))
 
 
 def all_bindings_known(state: State, gang: Gang) -> None:

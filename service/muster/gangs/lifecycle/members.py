@@ -11,7 +11,17 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.roster import Group, planning_facts
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import was_split_by_crash
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.phases import (
+    Collecting,
+    Finished,
+    GivenUp,
+    Permitted,
+    Phase,
+    Planned,
+    Reserving,
+    Trigger,
+)
+from muster.gangs.record.plan import Plan
 
 _COUNTED_LATER = (
     Phase.COLLECTING,
@@ -35,17 +45,17 @@ def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
     _forget_late_bound(state, gang)
     eviction.note_partially_bound(state, gang, now)
     _release_retained(state, gang)
-    if gang.phase is Phase.PERMITTED:
-        bindings.settle_bindings(state, gang, now)
-    elif same:
-        return
-    elif gang.phase in (Phase.PLANNED, Phase.RESERVING):
-        void = _why_void(state, gang)
-        if void:
-            plans.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void, now)
-    else:
-        gang.attempts = 0
-        reconciliation.reconcile(state, gang, now)
+    match gang.in_phase:
+        case Permitted() as permitted:
+            bindings.settle_bindings(state, gang, permitted, now)
+        case _ if same:
+            return
+        case Planned(plan) | Reserving(plan):
+            if void := _why_void(state, gang, plan):
+                plans.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void, now)
+        case _:
+            gang.attempts = 0
+            reconciliation.reconcile(state, gang, now)
 
 
 def _forget_late_bound(state: State, gang: Gang) -> None:
@@ -62,10 +72,9 @@ def _release_retained(state: State, gang: Gang) -> None:
     state.retained.release(gang, others)
 
 
-def _why_void(state: State, gang: Gang) -> str:
+def _why_void(state: State, gang: Gang, plan: Plan) -> str:
     """Return why the plan no longer matches the members; "" if it does."""
-    plan, group = gang.plan, gang.group
-    assert plan is not None
+    group = gang.group
     if group.causes:
         return sentence(group.causes)
     there = {pod.uid: pod for pod in group.unbound}
@@ -112,7 +121,9 @@ def gang_joined(state: State, gang: Gang, group: Group, others: Iterable[Gang]) 
     if not gang.group.bound:
         _inherit(state, gang, forerunners)
     if any(before.was_complete for before in forerunners):
-        gang.was_complete, gang.evicting = True, frozenset()
+        gang.was_complete = True
+        if isinstance(gang.in_phase, GivenUp):
+            gang.in_phase.evicting = frozenset()
 
 
 def _inherit(state: State, gang: Gang, forerunners: Collection[Gang]) -> None:
@@ -129,7 +140,7 @@ def members_moving(state: State, gang: Gang, change: Change, now: float) -> None
     gang.stale = True
     reconciliation.note_arrival(state, gang, now)
     if gang.phase is Phase.PLANNING and change.leaves():
-        state.go(gang, Trigger.IN_MOTION)
+        state.go(gang, Trigger.IN_MOTION, Collecting())
     if gang.phase in _COUNTED_LATER:
         if gang.arrived is None or Timer.RECOUNT not in gang.timers:
             gang.arrived = (now, now)  # earlier pods have been counted
@@ -151,10 +162,13 @@ def recount(state: State, gang: Gang, now: float) -> None:
 
 def take_over_bindings(state: State, gang: Gang, now: float) -> None:
     """Wait for Bindings that may be under way of pods that are members of this gang now."""
-    if gang.phase in (Phase.PLANNED, Phase.RESERVING):
-        plans.withdraw(state, gang, Trigger.MEMBERS_CHANGED, _why_void(state, gang), now)
-    elif gang.phase not in (Phase.PERMITTED, Phase.GIVEN_UP):
-        reconciliation.reconcile(state, gang, now)
+    match gang.in_phase:
+        case Planned(plan) | Reserving(plan):
+            plans.withdraw(state, gang, Trigger.MEMBERS_CHANGED, _why_void(state, gang, plan), now)
+        case Permitted() | GivenUp():
+            pass
+        case _:
+            reconciliation.reconcile(state, gang, now)
 
 
 def gang_gone(state: State, gang: Gang) -> None:
@@ -169,11 +183,9 @@ def gang_gone(state: State, gang: Gang) -> None:
             state.orphans[uid] = until
         else:
             held.add(uid)
-    awaited = gang.awaited
     gang.reason = "its pods are gone"
     state.publisher.withdraw_verdict(gang)
-    state.go(gang, Trigger.ALL_GONE)
-    gang.awaited = awaited  # for the gangs that have its pods now
+    state.go(gang, Trigger.ALL_GONE, Finished(gang.awaited))
     state.retained.release(gang, held)
     del state.gangs[gang.key]
     state.queue.forget(gang)

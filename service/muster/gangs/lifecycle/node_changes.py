@@ -11,7 +11,7 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import events
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.phases import Planned, Reserving, Trigger
 
 
 class Nodes:
@@ -72,9 +72,10 @@ class Nodes:
         for name in nodes:
             self._state.retained.release_taken(name)
             for gang in self._planned_on(name):
-                if gang.holds and not plans.plan_still_fits(self._state, gang):
-                    why = f"others took what it was to have on node {name}"
-                    plans.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
+                match gang.in_phase:
+                    case Planned(plan) | Reserving(plan) if not plans.plan_still_fits(self._state, plan):
+                        why = f"others took what it was to have on node {name}"
+                        plans.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
 
     def _planned_on(self, node: str) -> list[Gang]:
         """Return the gangs with a plan on the node that is not permitted yet."""
@@ -82,7 +83,7 @@ class Nodes:
             self._gang_of(uid) for uid in self._state.ledger.on_node(node) if uid in self._state.ledger.held
         }
         gangs = (self._state.gangs[key] for key in sorted(keys) if key)
-        return [gang for gang in gangs if gang.phase in (Phase.PLANNED, Phase.RESERVING)]
+        return [gang for gang in gangs if isinstance(gang.in_phase, Planned | Reserving)]
 
 
 def _moved(before: Node | None, after: Node | None) -> bool:

@@ -28,9 +28,10 @@ from muster.gangs.messages.events import Decided
 from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
 from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import MODELLED
-from muster.gangs.record.gang import Gang, Plan, Solving, Timer, usages
+from muster.gangs.record.gang import Gang, Solving, Timer
 from muster.gangs.record.partial import is_partially_bound
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Withdrawn
+from muster.gangs.record.plan import Plan, usages
 from muster.placement.order import scheduling_order
 
 _WOKEN_AT_ONCE = 250
@@ -47,7 +48,6 @@ _NEVER = {
 def enqueue(state: State, gang: Gang) -> None:
     """Queue the gang for the planner, with a new generation."""
     gang.generation = next(state.numbers)
-    gang.plan, gang.lost = None, ""
     enqueue_again(state, gang)
 
 
@@ -73,14 +73,13 @@ def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
 
 def replan(state: State, gang: Gang, trigger: Trigger) -> None:
     """Queue an unplaceable gang again, or one whose answer came too late."""
-    gang.overtaken = trigger is Trigger.OUTDATED
-    state.go(gang, trigger)
+    state.go(gang, trigger, Planning(overtaken=trigger is Trigger.OUTDATED))
     enqueue(state, gang)
 
 
 def pause_planning(state: State, gang: Gang, now: float) -> None:
     """Let other gangs have the planner: the cluster changed under this gang's answers twice in a row."""
-    state.go(gang, Trigger.OVERTAKEN)
+    state.go(gang, Trigger.OVERTAKEN, Withdrawn())
     state.timers.set(gang, now + state.settings.recheck_s)
 
 
@@ -195,17 +194,18 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     request = state.in_tree.refine(gang.key, request)
     gang.arrived = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
-    gang.hint = QueueingHint.of(request, interest)
+    hint = QueueingHint.of(request, interest)
     state.in_tree.used(gang.key)
     if causes:
-        refusals.refuse(state, gang, causes, sentence(causes), state.now)
+        refusals.refuse(state, gang, hint, causes, sentence(causes), state.now)
         return False
     excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in gang.group.unbound})
     floor, namespace, share = None, namespace_of(gang.key), state.shares[lane]
     if lane is Lane.BACKGROUND and namespace not in share.resting(state.now):
         # What overtook its last plan could overtake each one: its equals wait this time.
-        floor = requests.priority(gang.group) + gang.overtaken
-    state.solving[lane] = Solving(gang.key, gang.generation, request, snapshot, lane, floor)
+        overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
+        floor = requests.priority(gang.group) + overtaken
+    state.solving[lane] = Solving(gang.key, gang.generation, request, snapshot, hint, lane, floor)
     share.began(namespace, state.now, state.settings.patience_s, gang.ended)
     state.publisher.instruct(Solve(gang.key, gang.generation, request, snapshot, excluded, lane))
     return True
@@ -228,15 +228,15 @@ def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, even
     pods = {member.uid: there[member.uid] for member in placed.members}
     order = scheduling_order(solving.request, placed, solving.snapshot)
     batch = _batch(state, gang, len(order), solving.request.min_member)
-    gang.plan = Plan(gang.generation, solving.request, placed, pods, order, batch, event.trace_id)
+    plan = Plan(gang.generation, solving.request, placed, pods, order, batch, event.trace_id)
     gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(usages(placed, pods))
-    state.go(gang, Trigger.PLACED)
+    state.go(gang, Trigger.PLACED, Planned(plan))
     gang.retained -= pods.keys()
     state.retained.release(gang, gang.retained)
     state.timers.set(gang, event.now + state.settings.plan_for(len(order)))
     required = min(solving.request.min_member, len(order))
-    state.publisher.push(gang, gang.generation, Outcome.PLANNED, gang.plan.members, required=required)
+    state.publisher.push(gang, gang.generation, Outcome.PLANNED, plan.members, required=required)
 
 
 def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:

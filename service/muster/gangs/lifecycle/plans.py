@@ -6,9 +6,10 @@ from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.instructions import EventReason
-from muster.gangs.record.gang import Gang, usages
+from muster.gangs.record.gang import Gang
 from muster.gangs.record.partial import is_partially_bound
-from muster.gangs.record.phases import Trigger, after
+from muster.gangs.record.phases import Reserving, Trigger, Withdrawn
+from muster.gangs.record.plan import Plan, usages
 from muster.gangs.reporting.publisher import short
 
 
@@ -29,7 +30,7 @@ def withdraw(
     """
     why, silent = short(why), trigger is Trigger.SESSION_OVER
     held = gang.reserved
-    state.void(gang, trigger, why, silent)
+    state.void(gang, trigger, Withdrawn(), why, silent)
     if not silent:
         gang.attempts += not learnt
         state.publisher.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
@@ -48,12 +49,11 @@ def withdraw(
         reconciliation.reconcile(state, gang, now)
 
 
-def member_reserved(state: State, gang: Gang) -> None:
+def member_reserved(gang: Gang, plan: Plan) -> None:
     """Move a planned gang on: its first member reserves. The plan's deadline stays."""
-    gang.phase = after(gang.phase, Trigger.RESERVED)
+    gang.enter(Trigger.RESERVED, Reserving(plan))
 
 
-def plan_still_fits(state: State, gang: Gang) -> bool:
+def plan_still_fits(state: State, plan: Plan) -> bool:
     """Return whether everything that the plan takes is still free for it."""
-    plan = gang.plan
-    return plan is not None and fits(state.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))
+    return fits(state.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))

@@ -10,7 +10,7 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.roster import NameKey
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.partial import givers, was_split_by_crash
-from muster.gangs.record.phases import Phase
+from muster.gangs.record.phases import Permitted, Phase
 
 
 class Pods:
@@ -136,8 +136,13 @@ class Pods:
         if change.is_one_of_many(gang):
             members.members_moving(self._state, gang, change, now)
             return True
-        if pod is not None and pod.node and pod.uid in gang.awaited and len(gang.awaited) > 1:
-            bindings.member_bound(self._state, gang, pod.uid, now)
+        permitted = gang.in_phase
+        if (
+            isinstance(permitted, Permitted)
+            and (pod is not None and pod.node and pod.uid in permitted.awaited)
+            and len(permitted.awaited) > 1
+        ):
+            bindings.member_bound(self._state, gang, permitted, pod.uid, now)
             return True
         unaffected = change.leaves_in_place(gang)
         gang.stale |= unaffected

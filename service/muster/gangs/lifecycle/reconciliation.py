@@ -11,17 +11,26 @@ from muster.gangs.membership.roster import Group
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import is_partially_bound
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.phases import (
+    Collecting,
+    GivenUp,
+    Invalid,
+    Phase,
+    Planning,
+    Running,
+    Trigger,
+)
 
 
 def reconcile(state: State, gang: Gang, now: float) -> None:
     """Move the gang to the phase that its members call for, once none of its Bindings is under way."""
     group = state.fresh(gang)
     eviction.note_partially_bound(state, gang, now)
-    if gang.phase is Phase.GIVEN_UP and group.bound and gang.evicting:
-        eviction.evict(state, gang, now)
-    else:
-        reconcile_members(state, gang, group, now)
+    match gang.in_phase:
+        case GivenUp(evicting=evicting) as given_up if group.bound and evicting:
+            eviction.evict(state, gang, given_up, now)
+        case _:
+            reconcile_members(state, gang, group, now)
     state.fresh(gang)  # stale members are looked at again, whatever the phase is now
 
 
@@ -38,28 +47,27 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
         inflight.all_bindings_known(state, gang)
         return
     if not group.unbound:
-        state.go(gang, Trigger.ALL_BOUND)
+        state.go(gang, Trigger.ALL_BOUND, Running(gang.plan))
         gang.attempts, gang.reason, gang.announced, gang.arrived = 0, "", None, None
         state.publisher.forget(gang)
         gang.refusals, gang.exclusions = {}, {}
         if is_partially_bound(gang) and group.waits_for is not None:
             gang.reason = sentence((group.waits_for,))
     elif group.causes:
-        state.go(gang, Trigger.ILL_FORMED)
+        state.go(gang, Trigger.ILL_FORMED, Invalid())
         kinds = tuple(map(refusals.kind, group.causes))
         state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes), now)
     elif group.waits_for is not None:
-        state.go(gang, Trigger.MEMBERS_MISSING)
+        state.go(gang, Trigger.MEMBERS_MISSING, Collecting())
         gang.reason, gang.arrived = sentence((group.waits_for,)), None
         state.publisher.withdraw_verdict(gang)
         state.timers.set(gang, now + state.settings.waiting_s)
     elif (until := _expect_more_until(state, gang)) > now:
-        state.go(gang, Trigger.IN_MOTION)
+        state.go(gang, Trigger.IN_MOTION, Collecting())
         gang.reason = ""
         state.timers.set(gang, until, Timer.RECOUNT)
     else:
-        state.go(gang, Trigger.COMPLETE)
-        gang.overtaken = False
+        state.go(gang, Trigger.COMPLETE, Planning())
         gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.until > now}
         planning.enqueue(state, gang)
 

@@ -13,11 +13,12 @@ from muster.domain.reasons import (
     MembersDisagree,
 )
 from muster.gangs.capacity import requests
+from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.calls import GivenBack
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Exclusion, Gang
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.phases import Phase, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Kinds
 
 _PROMPT = 16
@@ -25,15 +26,21 @@ _PROMPT = 16
 
 
 def _refuse_as_unplaceable(
-    state: State, gang: Gang, kinds: Kinds, text: str, now: float, again_at: float = math.inf
+    state: State,
+    gang: Gang,
+    hint: QueueingHint,
+    kinds: Kinds,
+    text: str,
+    now: float,
+    again_at: float = math.inf,
 ) -> None:
     """Refuse the gang. Its pods pass PreEnqueue once, so that kube-scheduler shows the reason on each of
     them.
 
     `again_at`: when the gang is planned again although nothing changes.
     """
-    state.go(gang, Trigger.NOTHING_FITS)
-    state.queue.refused(gang)
+    state.go(gang, Trigger.NOTHING_FITS, Unplaceable())
+    state.queue.refused(gang, hint)
     if gang.exclusions:
         text, kinds = f"{text}. {_left_out(gang)}", (*kinds, "left out")
         # All other nodes have been tried by now.
@@ -52,12 +59,16 @@ def _refuse_as_unplaceable(
     state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
 
 
-def refuse(state: State, gang: Gang, causes: Iterable[Cause], text: str, now: float) -> None:
+def refuse(
+    state: State, gang: Gang, hint: QueueingHint, causes: Iterable[Cause], text: str, now: float
+) -> None:
     """Refuse the gang with the planner's causes."""
-    _refuse_as_unplaceable(state, gang, tuple(map(kind, causes)), text, now)
+    _refuse_as_unplaceable(state, gang, hint, tuple(map(kind, causes)), text, now)
 
 
-def planner_was_ended(state: State, gang: Gang, text: str, now: float, took_s: float) -> None:
+def planner_was_ended(
+    state: State, gang: Gang, hint: QueueingHint, text: str, now: float, took_s: float
+) -> None:
     """Refuse a gang whose planning was stopped by a limit.
 
     It is planned again after a pause that grows each time. Capacity that comes free does not end the pause:
@@ -65,15 +76,15 @@ def planner_was_ended(state: State, gang: Gang, text: str, now: float, took_s: f
     """
     gang.ended += 1
     gang.pause_s = state.settings.pause(gang.pause_s, took_s)
-    _refuse_as_unplaceable(state, gang, ("not decided",), text, now, now + gang.pause_s)
+    _refuse_as_unplaceable(state, gang, hint, ("not decided",), text, now, now + gang.pause_s)
     state.queue.leave(gang)
 
 
-def refuse_undecided(state: State, gang: Gang, text: str, now: float) -> None:
+def refuse_undecided(state: State, gang: Gang, hint: QueueingHint, text: str, now: float) -> None:
     """Refuse a gang that the planner could not decide; plan it again after a pause that grows each time."""
     gang.attempts += 1
     again_at = now + state.settings.backoff(gang.attempts)
-    _refuse_as_unplaceable(state, gang, ("not decided",), text, now, again_at)
+    _refuse_as_unplaceable(state, gang, hint, ("not decided",), text, now, again_at)
 
 
 def exclude_node(state: State, gang: Gang, pod: Pod, back: GivenBack, now: float) -> bool:

@@ -10,7 +10,7 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import events
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Gang, Timer
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.phases import Permitted, Phase, Trigger
 
 
 class Sessions:
@@ -52,10 +52,10 @@ class Sessions:
         under_way = self._take_in_flight(now)
         for key in sorted(state.gangs):
             gang = state.gangs[key]
-            if gang.phase is Phase.PERMITTED:
-                for uid in gang.awaited.keys() - under_way:
-                    gang.awaited[uid] = now + state.settings.session_s
-                state.timers.set(gang, min(gang.awaited.values(), default=now))
+            if isinstance(permitted := gang.in_phase, Permitted):
+                for uid in permitted.awaited.keys() - under_way:
+                    permitted.awaited[uid] = now + state.settings.session_s
+                state.timers.set(gang, min(permitted.awaited.values(), default=now))
             _begin_session(state, gang, now)
 
     def _take_in_flight(self, now: float) -> frozenset[str]:

@@ -24,8 +24,9 @@ from muster.gangs.messages.calls import (
     StaleError,
 )
 from muster.gangs.messages.instructions import EventReason, Outcome
-from muster.gangs.record.gang import Gang, Plan, usages
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.gang import Gang
+from muster.gangs.record.phases import Permitted, Phase, Planned, Reserving, Trigger
+from muster.gangs.record.plan import Plan, usages
 from muster.placement import moves
 from muster.placement.cluster.candidates import profile_refusal
 
@@ -69,7 +70,7 @@ def reserve(state: State, now: float, ref: PlanRef, member: int, node: str) -> R
         name = plan.pods[uid].name
         return ReserveAnswer(False, f"node {node} would not keep the gang's plan whole for pod {name}")
     if gang.phase is Phase.PLANNED:
-        plans.member_reserved(state, gang)
+        plans.member_reserved(gang, plan)
     if not at_home:
         plan.placed, plan.annotations = moved, None
         state.ledger.hold(usages(moved, plan.pods))
@@ -83,29 +84,34 @@ def permit(state: State, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer
     are checked once more: after Permit nothing takes a pod back from a node that is gone.
     """
     gang = _current(state, ref)
-    plan = gang.plan
-    if plan is None:
-        return PermitAnswer(False, gang.reason)
-    if plan.permit_answer is not None:
-        left = min(gang.awaited.values(), default=now) - now
-        return replace(plan.permit_answer, bind_within_s=max(0.0, left))
-    if gang.phase is not Phase.RESERVING:
-        return PermitAnswer(False, f"no member has reserved: the gang is {gang.phase}")
+    match gang.in_phase:
+        case Permitted(answer=PermitAnswer() as answer, awaited=awaited):
+            left = min(awaited.values(), default=now) - now
+            return replace(answer, bind_within_s=max(0.0, left))
+        case Reserving(plan):
+            return _permit(state, gang, plan, now, wall_ns)
+        case Planned():
+            return PermitAnswer(False, "no member has reserved yet")
+        case _:
+            return PermitAnswer(False, gang.reason)
+
+
+def _permit(state: State, gang: Gang, plan: Plan, now: float, wall_ns: int) -> PermitAnswer:
     why = _refusing_node(state, plan)
-    if why or not plans.plan_still_fits(state, gang):
+    if why or not plans.plan_still_fits(state, plan):
         why = why or "others took what it was to have"
         plans.withdraw(state, gang, Trigger.NODE_CHANGED, why, now)
         return PermitAnswer(False, why)
     written = plan.annotations or _annotations(state, plan)
-    plan.permit_answer = PermitAnswer(
+    answer = PermitAnswer(
         True,
         bind_within_s=state.settings.bind_for(len(plan.order)),
         annotations=tuple(allocation.timed(values, wall_ns) for values in written),
     )
-    bindings.gang_permitted(state, gang, now)
+    bindings.gang_permitted(state, gang, plan, answer, now)
     # Other members of an elastic gang may be left, which are not placed.
     state.publisher.emit(gang, EventReason.PLACED, placed_sentence(plan.placed, plan.request), plan.members)
-    return plan.permit_answer
+    return answer
 
 
 def unreserve(state: State, now: float, ref: PlanRef, back: GivenBack) -> None:
@@ -127,16 +133,17 @@ def unreserve(state: State, now: float, ref: PlanRef, back: GivenBack) -> None:
         why = f"node {back.node} was refused to pod {name} by {back.plugin}"
     if back.message:
         why = f"{why}: {back.message}"
-    if gang.phase in (Phase.PLANNED, Phase.RESERVING):
-        trigger = Trigger.NODE_REFUSED if back.plugin else Trigger.GIVEN_BACK
-        pause_s = refusals.pause_between_nodes(state, gang) if learnt else 0.0
-        plans.withdraw(state, gang, trigger, why, now, pause=not back.plugin, learnt=learnt, pause_s=pause_s)
-    elif gang.phase is Phase.PERMITTED and uid in gang.awaited:
-        if back.fate is BindingFate.UNKNOWN:
-            gang.awaited[uid] = now + state.settings.session_s
-            state.timers.set(gang, min(gang.awaited.values()))
-            return
-        bindings.member_given_back(state, gang, uid, why, now)
+    match gang.in_phase:
+        case Planned() | Reserving():
+            trigger = Trigger.NODE_REFUSED if back.plugin else Trigger.GIVEN_BACK
+            pause_s = refusals.pause_between_nodes(state, gang) if learnt else 0.0
+            pause = not back.plugin
+            plans.withdraw(state, gang, trigger, why, now, pause=pause, learnt=learnt, pause_s=pause_s)
+        case Permitted(awaited=awaited) if uid in awaited and back.fate is BindingFate.UNKNOWN:
+            awaited[uid] = now + state.settings.session_s
+            state.timers.set(gang, min(awaited.values()))
+        case Permitted(awaited=awaited) as permitted if uid in awaited:
+            bindings.member_given_back(state, gang, permitted, uid, why, now)
 
 
 def in_tree(state: State, report: InTreeReport) -> None:

@@ -17,7 +17,7 @@ from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.scheduling_queue import SchedulingQueue
 from muster.gangs.record.gang import Gang, Solving, Timer
-from muster.gangs.record.phases import Phase, Trigger, after
+from muster.gangs.record.phases import InPhase, Phase, Planned, Trigger
 from muster.gangs.record.timers import Timers
 from muster.gangs.reporting.publisher import Publisher
 from muster.gangs.reservations.backfill import Backfill, BackfillReservation, hidden_by
@@ -117,32 +117,30 @@ class State:
             gang.group, gang.stale, gang.landed = same, False, 0
         return gang.group
 
-    def go(self, gang: Gang, trigger: Trigger) -> None:
+    def go(self, gang: Gang, trigger: Trigger, to: InPhase) -> None:
         """Move the gang to its next phase, and drop the timers of the phase before.
 
         Raises:
-            ImpossibleTransitionError: the trigger cannot come in the gang's phase.
+            ImpossibleTransitionError: the trigger does not lead there from the gang's phase.
         """
-        gang.phase = after(gang.phase, trigger)
+        gang.enter(trigger, to)
         self.roster.touched.add(gang.name[:3])
         gang.timers.pop(Timer.PHASE, None)
         if not gang.stale:  # else what has changed would not be counted
             gang.timers.pop(Timer.RECOUNT, None)
         gang.timers.pop(Timer.IN_TREE, None)
-        if gang.phase is not Phase.PERMITTED:
-            gang.awaited = {}
-        if gang.phase is Phase.PLANNED and gang.plan is not None:
-            self.ahead[gang.key] = len(gang.plan.order)
+        if isinstance(to, Planned):
+            self.ahead[gang.key] = len(to.plan.order)
         else:
             self.ahead.pop(gang.key, None)
         self.queue.leave(gang)
         if gang.phase not in _WAITING:
             self.backfill.leaves(gang, self.now)
 
-    def void(self, gang: Gang, trigger: Trigger, why: str, silent: bool = False) -> None:
+    def void(self, gang: Gang, trigger: Trigger, to: InPhase, why: str, silent: bool = False) -> None:
         """Drop the gang's plan. Unless `silent`, the shim gets a verdict to hold the pods again."""
-        self.go(gang, trigger)
-        gang.plan, gang.reason, gang.lost = None, why, ""
+        self.go(gang, trigger, to)
+        gang.reason = why
         if not silent:
             self.publisher.withdraw_verdict(gang)
 

@@ -6,7 +6,16 @@ from muster.gangs.lifecycle import bindings, eviction, members, planning, plans,
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Gang, Timer
-from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.phases import (
+    Collecting,
+    GivenUp,
+    Permitted,
+    Planned,
+    Reserving,
+    Trigger,
+    Unplaceable,
+    Withdrawn,
+)
 
 
 def due(state: State, gang: Gang, timer: Timer, now: float, same: bool) -> None:
@@ -28,20 +37,20 @@ def due(state: State, gang: Gang, timer: Timer, now: float, same: bool) -> None:
 
 def _phase_due(state: State, gang: Gang, now: float) -> None:
     """Handle the expired timer of the gang's phase."""
-    match gang.phase:
-        case Phase.COLLECTING:
+    match gang.in_phase:
+        case Collecting():
             state.publisher.emit(gang, EventReason.WAITING, gang.reason)
-        case Phase.PLANNED | Phase.RESERVING:
+        case Planned() | Reserving():
             plans.withdraw(
                 state, gang, Trigger.TOO_LATE, "its pods were not ready to bind in time", now, pause=True
             )
-        case Phase.PERMITTED:
-            bindings.settle_bindings(state, gang, now, late=True)
-        case Phase.GIVEN_UP:
-            eviction.evict(state, gang, now, again=True)
-        case Phase.WITHDRAWN:
+        case Permitted() as permitted:
+            bindings.settle_bindings(state, gang, permitted, now, late=True)
+        case GivenUp() as given_up:
+            eviction.evict(state, gang, given_up, now, again=True)
+        case Withdrawn():
             reconciliation.reconcile(state, gang, now)
-        case Phase.UNPLACEABLE:
+        case Unplaceable():
             gang.exclusions = {key: out for key, out in gang.exclusions.items() if out.until > now}
             planning.replan(state, gang, Trigger.FREED)
         case _:

@@ -16,7 +16,7 @@ from muster.gangs.messages.instructions import Lane
 from muster.gangs.peers.peer_changes import PeerChanges
 from muster.gangs.pending.active_queue import Queue
 from muster.gangs.pending.watchers import Watchers
-from muster.gangs.record.gang import Gang, Since
+from muster.gangs.record.gang import Gang, Solving
 
 _LOOKS = 1024
 """Nodes that one event looks at for refused gangs that hold places (about 20 ms).
@@ -38,7 +38,9 @@ class SchedulingQueue:
         self._ledger = ledger
         self._queues = {lane: Queue() for lane in Lane}
         self._refused: dict[QueueingHint, set[str]] = {}
-        self._holding: dict[str, Gang] = {}
+        self._hint_of: dict[str, QueueingHint] = {}
+        """Refused gang → what it must have to fit."""
+        self._holding: dict[str, tuple[Gang, QueueingHint]] = {}
         """Refused gangs that held places when they were refused: each is looked at alone."""
         self._hints = HintTable()
         self._watchers = Watchers()
@@ -54,35 +56,35 @@ class SchedulingQueue:
         group = gang.group
         self._queues[lane].put(gang.key, requests.priority(group), requests.created(group), partial, first)
 
-    def refused(self, gang: Gang) -> None:
-        """Note that the gang does not fit now."""
-        assert gang.hint is not None
-        if gang.hint not in self._refused:
-            self._refused[gang.hint] = set()
-            self._hints.add(gang.hint)
-            self._watchers.add(gang.hint)
+    def refused(self, gang: Gang, hint: QueueingHint) -> None:
+        """Note that the gang does not fit now; `hint` is what it must have to fit."""
+        if hint not in self._refused:
+            self._refused[hint] = set()
+            self._hints.add(hint)
+            self._watchers.add(hint)
             self._number += 1
-            self._numbers[gang.hint] = self._number
-        self._refused[gang.hint].add(gang.key)
+            self._numbers[hint] = self._number
+        self._refused[hint].add(gang.key)
+        self._hint_of[gang.key] = hint
         if gang.retained:
-            self._holding[gang.key] = gang
+            self._holding[gang.key] = (gang, hint)
 
     def has(self, gang: Gang) -> bool:
         """Return whether the gang waits or is refused."""
-        refused = self._refused.get(gang.hint, ()) if gang.hint is not None else ()
-        return gang.key in refused or any(gang.key in queue for queue in self._queues.values())
+        return gang.key in self._hint_of or any(gang.key in queue for queue in self._queues.values())
 
     def leave(self, gang: Gang) -> None:
         """Note that the gang neither waits nor is refused any more."""
         for queue in self._queues.values():
             queue.drop(gang.key)
         self._holding.pop(gang.key, None)
-        if gang.hint in self._refused:
-            self._refused[gang.hint].discard(gang.key)
-            if not self._refused[gang.hint]:
-                del self._refused[gang.hint], self._numbers[gang.hint]
-                self._hints.discard(gang.hint)
-                self._watchers.discard(gang.hint)
+        hint = self._hint_of.pop(gang.key, None)
+        if hint is not None:
+            self._refused[hint].discard(gang.key)
+            if not self._refused[hint]:
+                del self._refused[hint], self._numbers[hint]
+                self._hints.discard(hint)
+                self._watchers.discard(hint)
 
     def forget(self, gang: Gang) -> None:
         """Forget a gang that is gone."""
@@ -127,9 +129,9 @@ class SchedulingQueue:
         looks = _LOOKS // (1 + len(gained))
         holding = (
             key
-            for number, (key, gang) in enumerate(self._holding.items())
-            if (gained or gang.hint in touched)
-            and (number >= looks or self._may_fit(gang, gained, gang.hint in touched))
+            for number, (key, (gang, hint)) in enumerate(self._holding.items())
+            if (gained or hint in touched)
+            and (number >= looks or self._may_fit(gang, hint, gained, hint in touched))
         )
         return sorted({*keys, *holding})
 
@@ -141,21 +143,20 @@ class SchedulingQueue:
                 self.update_at = update_at
         return sorted(itertools.chain.from_iterable(self._refused[hint] for hint in helped))
 
-    def overtaken(self, gang: Gang, since: Since) -> bool:
+    def overtaken(self, gang: Gang, solving: Solving) -> bool:
         """Return whether what changed since the planner was asked may help a gang that did not fit."""
-        assert gang.hint is not None
+        since = solving.since
         if since.anywhere:
             return True
         alone = Watchers()
-        alone.add(gang.hint)
-        return self._may_fit(gang, since.gained, bool(self._touched(alone, since.peers)))
+        alone.add(solving.hint)
+        return self._may_fit(gang, solving.hint, since.gained, bool(self._touched(alone, since.peers)))
 
     def _touched(self, watchers: Watchers, changes: PeerChanges) -> set[QueueingHint]:
         return watchers.touched(changes, self._ledger.existing_pods.labels_of) if changes else set()
 
-    def _may_fit(self, gang: Gang, gained: Collection[str], touched: bool) -> bool:
-        assert gang.hint is not None
-        return may_fit_now(gang.hint, self._ledger, gained, touched, gang.retained)
+    def _may_fit(self, gang: Gang, hint: QueueingHint, gained: Collection[str], touched: bool) -> bool:
+        return may_fit_now(hint, self._ledger, gained, touched, gang.retained)
 
     def update(self) -> None:
         """Have the gangs asked about that were passed over."""

@@ -1,4 +1,4 @@
-"""The record of one gang: its phase, its plan and what it waits for. Only `lifecycle/` writes it."""
+"""The record of one gang. Only `lifecycle/` writes it."""
 
 from __future__ import annotations
 
@@ -7,55 +7,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from muster.domain.decision import MemberPlacement, Placed
-from muster.domain.node import Usage
-from muster.domain.pod import Batch, Pod
+from muster.domain.decision import Placed
+from muster.domain.pod import Pod
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.capacity.requests import Asks, asks
 from muster.gangs.membership.roster import Group, NameKey
-from muster.gangs.messages.calls import FilterAnswer, PermitAnswer
 from muster.gangs.messages.instructions import EventReason, Lane, PushVerdict
 from muster.gangs.peers.peer_changes import PeerChanges
-from muster.gangs.record.phases import HOLDING, Phase
-
-
-@dataclass(slots=True)
-class Plan:
-    """A decision that holds capacity.
-
-    Answers to the shim are stored, so that the same question gets the same answer.
-    """
-
-    generation: int
-    request: Request
-    placed: Placed
-    pods: dict[str, Pod]
-    order: tuple[str, ...]
-    """UIDs of the members, in the order of the verdict."""
-    batch: Batch
-    trace_id: str = ""
-    annotations: tuple[dict[str, str], ...] | None = None
-    """Annotations of each member's Binding in that order, without their time; None if a member has moved
-    since."""
-    filter_answer: FilterAnswer | None = None
-    permit_answer: PermitAnswer | None = None
-
-    @property
-    def places(self) -> dict[str, MemberPlacement]:
-        """Return UID → place of each member."""
-        return {member.uid: member for member in self.placed.members}
-
-    @property
-    def members(self) -> tuple[tuple[str, str], ...]:
-        """Return (name, UID) of the members, in the order of the verdict."""
-        return tuple((self.pods[uid].name, uid) for uid in self.order)
-
-    @property
-    def nodes(self) -> frozenset[str]:
-        """Return the names of the nodes that the plan uses."""
-        return frozenset(member.node for member in self.placed.members)
+from muster.gangs.record.phases import (
+    Collecting,
+    Finished,
+    ImpossibleTransitionError,
+    InPhase,
+    Permitted,
+    Phase,
+    Planned,
+    Reserving,
+    Running,
+    Trigger,
+    after,
+)
+from muster.gangs.record.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +74,8 @@ class Solving:
     generation: int
     request: Request
     snapshot: Snapshot
+    hint: QueueingHint
+    """What the gang must have to fit, by this request."""
     lane: Lane
     floor: int | None = None
     since: Since = field(default_factory=Since)
@@ -128,15 +104,23 @@ class Timer(StrEnum):
 
 @dataclass(slots=True)
 class Gang:
-    """One gang, from its first pod to its last. Times are in seconds of the events' clock."""
+    """One gang, from its first pod to its last. Times are in seconds of the events' clock.
+
+    What is true in one phase alone is in `in_phase`. The other fields outlive phases:
+
+    - Verdict, event and refusal were published, and are not published twice whatever happened in between.
+    - A member of the last Permit may be bound, or turn out to be lost, after other phases have followed.
+    - A gang stays partially bound, and retains capacity for that, from one plan to the next.
+    - Failed attempts count as a row although planning, plan and withdrawal lie between them.
+    - Pods come, and the counts of `group` become old, in any phase.
+    """
 
     key: str
     name: NameKey
     group: Group
-    phase: Phase = Phase.COLLECTING
+    in_phase: InPhase = field(default_factory=Collecting)
     generation: int = 0
     """Number of the attempt to plan it. It never falls."""
-    plan: Plan | None = None
     verdict: PushVerdict | None = None
     announced: tuple[EventReason, str] | None = None
     """The last event posted about it, so that no event is posted twice."""
@@ -147,12 +131,10 @@ class Gang:
     """When its last refusal was published."""
     timers: dict[Timer, float] = field(default_factory=dict)
     """Timer → when it expires."""
-    awaited: dict[str, float] = field(default_factory=dict)
-    """UID of each member whose Binding may be under way → when to give it up. Only while permitted."""
     missed: bool = True
-    """Whether not all awaited members were bound."""
+    """Whether not all members of the last Permit were bound."""
     late: set[str] = field(default_factory=set)
-    """UIDs of awaited members that were given up. They may still be bound."""
+    """UIDs of the members of the last Permit that were given up. They may still be bound."""
     elsewhere: frozenset[str] = frozenset()
     """UIDs of pods that were permitted together with members of this gang and belong to another gang now."""
     retained: set[str] = field(default_factory=set)
@@ -162,10 +144,6 @@ class Gang:
 
     Lost members are replaced from then on, and no member is evicted because of them.
     """
-    evicting: frozenset[str] = frozenset()
-    """UIDs of the members that it asked to evict. Empty once it is part of a gang that was complete."""
-    lost: str = ""
-    """Why a permitted member was given back; "" if none was."""
     attempts: int = 0
     """Withdrawals in a row."""
     ended: int = 0
@@ -174,8 +152,6 @@ class Gang:
     """Seconds that the gang had to wait after the last of these."""
     slow: bool = False
     """Whether the foreground planner ran out of time for it: the background planner decides then."""
-    overtaken: bool = False
-    """Whether the previous answer was dropped because the cluster had changed meanwhile."""
     stale: bool = False
     """Whether pods of `group` have changed since it was counted, without effect on the phase.
 
@@ -185,8 +161,6 @@ class Gang:
     """Members that were seen bound since `group` was counted."""
     arrived: tuple[float, float] | None = None
     """When the first and the last pod came that no plan was requested for; None if there are none."""
-    hint: QueueingHint | None = None
-    """What the gang must have to fit, from its last Solve. None if it was never asked about."""
     exclusions: dict[tuple[Asks, str], Exclusion] = field(default_factory=dict)
     """(requests of the refused pod, node) → exclusion. Role names may change as other pods come and go."""
     refusals: dict[tuple[Asks, str], int] = field(default_factory=dict)
@@ -213,19 +187,42 @@ class Gang:
         }
 
     @property
-    def holds(self) -> bool:
-        """Return whether the gang may have reservations."""
-        return self.phase in HOLDING
+    def phase(self) -> Phase:
+        """Return the name of its phase."""
+        return self.in_phase.phase
+
+    @property
+    def plan(self) -> Plan | None:
+        """Return the plan in whose course it is, or by which it runs; None if there is none."""
+        match self.in_phase:
+            case Planned(plan) | Reserving(plan) | Permitted(plan) | Running(plan):
+                return plan
+            case _:
+                return None
+
+    @property
+    def awaited(self) -> Mapping[str, float]:
+        """Return the Bindings that may be under way: UID → when to give it up."""
+        return self.in_phase.awaited if isinstance(self.in_phase, Permitted | Finished) else {}
 
     @property
     def reserved(self) -> set[str]:
-        """Return the UIDs of the members whose places the plan holds.
+        """Return the UIDs of the members whose places are reserved for the current plan."""
+        match self.in_phase:
+            case Planned(plan) | Reserving(plan):
+                return set(plan.order)
+            case _:
+                return set(self.awaited)
 
-        For a permitted gang these are the members still awaited.
+    def enter(self, trigger: Trigger, to: InPhase) -> None:
+        """Move to another phase.
+
+        Raises:
+            ImpossibleTransitionError: the table of transitions has another phase there, or none.
         """
-        if self.phase is Phase.PERMITTED:
-            return set(self.awaited)
-        return set(self.plan.order) if self.plan is not None and self.holds else set()
+        if after(self.phase, trigger) is not to.phase:
+            raise ImpossibleTransitionError(f"a {self.phase} gang: {trigger}, to {to.phase}")
+        self.in_phase = to
 
     def waiting(self) -> tuple[tuple[str, str], ...]:
         """Return (name, UID) of the members that are not bound, sorted."""
@@ -251,17 +248,6 @@ class GangView:
     plan: Placed | None
     queue: str = ""
     """Queue of its PodGroup; "" if it has none."""
-
-
-def usages(placed: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
-    """Return what a plan takes, member by member."""
-    taken = []
-    for member in placed.members:
-        mask = sum(1 << gpu for gpu in set(member.gpus))
-        taken.append(
-            Usage(member.uid, member.node, pods[member.uid].resources, gpus=mask, units=member.units)
-        )
-    return tuple(taken)
 
 
 def view(gang: Gang, priority: int, created: float) -> GangView:

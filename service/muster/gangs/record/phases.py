@@ -1,4 +1,4 @@
-"""The phases of a gang's life and the triggers that move it from one to the next, as data.
+"""The phases of a gang's life, what holds in each, and the triggers that move it from one to the next.
 
 docs/gang-life.md shows this table, which `python -m muster.gangs.record.phases` prints. A test compares them.
 """
@@ -6,12 +6,17 @@ docs/gang-life.md shows this table, which `python -m muster.gangs.record.phases`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import ClassVar
+
+from muster.gangs.messages.calls import PermitAnswer
+from muster.gangs.record.plan import Plan
 
 
 class Phase(StrEnum):
-    """The phase of a gang. Only planned, reserving and permitted gangs hold capacity."""
+    """The name of a phase, as users see it."""
 
     COLLECTING = "collecting"
     INVALID = "invalid"
@@ -24,6 +29,111 @@ class Phase(StrEnum):
     RUNNING = "running"
     GIVEN_UP = "given up"
     FINISHED = "finished"
+
+
+class InPhase:
+    """What is true of a gang in its phase alone.
+
+    A transition replaces the object. So nothing of a phase can be read after it.
+    """
+
+    __slots__ = ()
+    phase: ClassVar[Phase]
+
+
+@dataclass(frozen=True, slots=True)
+class Collecting(InPhase):
+    """Members are missing, or more may come."""
+
+    phase = Phase.COLLECTING
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid(InPhase):
+    """The pods contradict themselves or each other."""
+
+    phase = Phase.INVALID
+
+
+@dataclass(frozen=True, slots=True)
+class Planning(InPhase):
+    """The gang waits for the planner or its answer."""
+
+    phase = Phase.PLANNING
+    overtaken: bool = False
+    """Whether the previous answer was dropped because the cluster had changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaceable(InPhase):
+    """The gang was refused, and waits for a change that may help."""
+
+    phase = Phase.UNPLACEABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(InPhase):
+    """The shim has the plan, and no member has reserved yet."""
+
+    phase = Phase.PLANNED
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Reserving(InPhase):
+    """Members reserve, and wait in Permit for the last of them."""
+
+    phase = Phase.RESERVING
+    plan: Plan
+
+
+@dataclass(slots=True)
+class Permitted(InPhase):
+    """Bindings may be under way."""
+
+    phase = Phase.PERMITTED
+    plan: Plan | None = None
+    """None if the Bindings are of an earlier session, or of pods that were members of another gang."""
+    answer: PermitAnswer | None = None
+    """What the shim was told, so that it is told the same again; None if `plan` is."""
+    awaited: dict[str, float] = field(default_factory=dict)
+    """UID of each member whose Binding may be under way → when to give it up."""
+    lost: str = ""
+    """Why a member was given back; "" if none was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn(InPhase):
+    """The plan is void, and the gang is planned again after a pause."""
+
+    phase = Phase.WITHDRAWN
+
+
+@dataclass(frozen=True, slots=True)
+class Running(InPhase):
+    """All members that are there are bound."""
+
+    phase = Phase.RUNNING
+    plan: Plan | None = None
+    """The plan by which the last of them were bound, if this service made it."""
+
+
+@dataclass(slots=True)
+class GivenUp(InPhase):
+    """The gang was partially bound for too long."""
+
+    phase = Phase.GIVEN_UP
+    evicting: frozenset[str] = frozenset()
+    """UIDs of the members that it asked to evict. Empty once it is part of a gang that was complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(InPhase):
+    """No member is left."""
+
+    phase = Phase.FINISHED
+    awaited: Mapping[str, float]
+    """What the gang awaited at its end, for the gangs that have its pods now."""
 
 
 class Trigger(StrEnum):
@@ -53,9 +163,6 @@ class Trigger(StrEnum):
 
 
 _P, _T = Phase, Trigger
-
-HOLDING = (_P.PLANNED, _P.RESERVING, _P.PERMITTED)
-"""The phases in which reservations exist."""
 
 _OPEN = (
     _P.COLLECTING,
