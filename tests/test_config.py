@@ -60,6 +60,10 @@ BAD_FILES = {
         "http: {prt: 1}",
         "there is no setting 'http.prt'; known here: host, port",
     ),
+    "an old name": (
+        "gangs: {earmark_after_s: 5}",
+        "gangs.earmark_after_s has a new name: gangs.backfill_after_s",
+    ),
     "a text where a number belongs": ("inbox: many", "inbox: input should be a valid integer"),
     "a number out of range": (
         "http: {port: 70000}",

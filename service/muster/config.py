@@ -17,6 +17,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 PREFIX = "MUSTER__"
+_RENAMED = ("gangs.earmark_", "gangs.backfill_")
+"""How the names of some settings began, and how they begin now."""
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(gt=0)]
@@ -188,12 +190,12 @@ class Gangs(_Section):
         default=60.0,
         description="How soon pods are told again why nothing fits, where only the numbers in it changed.",
     )
-    earmark_after_s: Seconds = Field(
+    backfill_after_s: Seconds = Field(
         default=600.0,
-        description="After how long what comes free in the best domain is kept for the oldest waiting gang.",
+        description="After how long what comes free in the best domain is reserved for the oldest gang.",
     )
-    earmark_s: Seconds = Field(default=600.0, description="How long it is kept, at most.")
-    earmark_share: float = Field(
+    backfill_s: Seconds = Field(default=600.0, description="How long it is reserved, at most.")
+    backfill_share: float = Field(
         default=0.75, gt=0, le=1, description="Share of the cluster's GPUs that it covers, at most."
     )
     answers_s: Seconds = Field(
@@ -320,13 +322,8 @@ def _reference(section: type[BaseModel], indent: str) -> list[str]:
         if isinstance(default, BaseModel):
             lines += [f"{indent}{name}:", *_reference(type(default), indent + "  ")]
             continue
-        plain = (
-            list(default)
-            if isinstance(default, tuple)
-            else str(default)
-            if isinstance(default, Path)
-            else default
-        )
+        plain = list(default) if isinstance(default, tuple) else default
+        plain = str(plain) if isinstance(plain, Path) else plain
         shown = yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n").strip()
         lines += [f"{indent}# {field.description}", f"{indent}{name}: {shown}"]
     return lines
@@ -397,6 +394,9 @@ def _line(
     )
     dotted = ".".join(path)
     if kind == "extra_forbidden":
+        renamed = dotted.replace(*_RENAMED)
+        if renamed != dotted:
+            return f"{source}: {dotted} has a new name: {renamed}"
         section: Any = Config
         for part in path[:-1]:
             section = section.model_fields[part].annotation

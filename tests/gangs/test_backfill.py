@@ -26,7 +26,7 @@ def waiting() -> World:
 
 def test_the_best_domain_is_reserved_for_the_oldest_waiting_gang_and_its_reason_says_so() -> None:
     world = waiting()
-    assert world.verdict().reason.endswith("What comes free on a, b is kept for it for a while")
+    assert world.verdict().reason.endswith("What comes free on a, b is reserved for it for a while")
     world.see(pod("q", gang="", gpus=2), pod("r", gang="", gpus=1))
     assert world.phase("q") == "unplaceable"
     assert world.home(0, "r") == "c"
@@ -46,7 +46,7 @@ def test_others_have_the_reserved_domain_when_the_reservation_ends() -> None:
     assert world.phase("q") == "unplaceable"
     world.wait(1)
     assert world.planned("q")
-    assert "is kept for it" not in world.verdict().reason
+    assert "is reserved for it" not in world.verdict().reason
     world.wait(599)
     assert world.coordinator.state.backfill_reservation is None
 
@@ -55,10 +55,10 @@ def test_it_ends_with_its_gang_and_goes_to_the_next() -> None:
     world = waiting()
     world.see(*(pod(f"h{i}", "h", gpus=4) for i in range(2)))
     world.wait(599)
-    assert "is kept for it" not in world.verdict("h").reason
+    assert "is reserved for it" not in world.verdict("h").reason
     world.gone("p0", "p1")
     world.wait(1)
-    assert "is kept for it" in world.verdict("h").reason
+    assert "is reserved for it" in world.verdict("h").reason
 
 
 def test_a_partially_bound_gang_may_use_nodes_reserved_for_another() -> None:
@@ -234,7 +234,7 @@ def test_nodes_that_came_free_in_a_term_are_reserved_again() -> None:
     [(0.75, 3, {"a", "b", "c"}), (0.74, 3, set()), (0.1, 1, {"a"}), (1.0, 4, {"a", "b", "c", "d"})],
 )
 def test_it_covers_a_share_of_the_cluster_or_one_node(share: float, members: int, nodes: set[str]) -> None:
-    world = World(Settings(settle_s=0, earmark_share=share)).start(*(node(name) for name in "abcd"))
+    world = World(Settings(settle_s=0, backfill_share=share)).start(*(node(name) for name in "abcd"))
     world.see(*(foreign(f"f{name}", name, 1) for name in "abcd"))
     world.see(*(pod(f"p{i}", of=members, gpus=4) for i in range(members)))
     world.wait(600)

@@ -179,7 +179,7 @@ def test_no_domain_is_reserved_for_a_gang_that_no_free_gpu_would_help(answer: In
     world = cluster(["n1"])
     world.see(claiming("x", gang="", gpus=8))
     world.report(answer)
-    world.wait(world.settings.earmark_after_s + 1)
+    world.wait(world.settings.backfill_after_s + 1)
     assert world.phase("x") == "unplaceable"
     assert world.coordinator.state.backfill_reservation is None
 

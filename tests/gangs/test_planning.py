@@ -352,7 +352,7 @@ def test_a_gang_larger_than_the_shims_door_is_planned_alone() -> None:
     assert world.phase() == "running"
 
 
-def test_planning_ahead_leaves_earmark_and_back_fill_as_they_are() -> None:
+def test_planning_ahead_leaves_the_backfill_reservation_as_it_is() -> None:
     world = World(Settings(settle_s=0, ahead=1)).start(node("a"), node("b"), node("c"))
     world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 2))
     world.see(pod("p0", gpus=4), pod("p1", gpus=4))

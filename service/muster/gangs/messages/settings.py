@@ -57,11 +57,11 @@ class Settings:
     """The same after its first pod, at the latest."""
     numbers_s: float = 60.0
     """How soon a refusal is published again if only its numbers have changed."""
-    earmark_after_s: float = 600.0
+    backfill_after_s: float = 600.0
     """How long the oldest waiting gang waits before its best domain is reserved for it."""
-    earmark_s: float = 600.0
+    backfill_s: float = 600.0
     """How long that reservation lasts at most."""
-    earmark_share: float = 0.75
+    backfill_share: float = 0.75
     """Largest part of all GPUs that the reserved nodes may have (or one node)."""
     status_s: float = 1.0
     """From a change to the status of its PodGroup, and between two writes of it."""

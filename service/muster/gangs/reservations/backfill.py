@@ -62,14 +62,14 @@ class BackfillReservation:
     def __str__(self) -> str:
         names = sorted(self.wants)
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return f"What comes free on {', '.join(names[:_NAMED])}{more} is kept for it for a while"
+        return f"What comes free on {', '.join(names[:_NAMED])}{more} is reserved for it for a while"
 
 
 def hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
     """Return the cluster as other gangs see it: free GPUs of the reserved nodes look taken."""
     states = (snapshot.nodes[name] for name in sorted(reservation.wants) if name in snapshot.nodes)
     return snapshot.taking(
-        Usage(f"kept for {reservation.gang}", state.node.name, _NOTHING, gpus=state.free_gpus)
+        Usage(f"reserved for {reservation.gang}", state.node.name, _NOTHING, gpus=state.free_gpus)
         for state in states
         if state.free_gpus
     )
@@ -90,7 +90,7 @@ class _Waiting:
 class Backfill:
     """Decide which gang has the reservation, and which is next.
 
-    Of the gangs that have waited `earmark_after_s`, those of the highest priority come first. Among them the
+    Of the gangs that have waited `backfill_after_s`, those of the highest priority come first. Among them the
     namespaces take turns, and within a namespace the longest wait comes first. Each look does a bounded
     amount of work.
     """
@@ -149,7 +149,7 @@ class Backfill:
         oldest = next(iter(self._young), None)
         if oldest is None:
             return None
-        return self._waiting[oldest].since + self._settings.earmark_after_s + self._unseen
+        return self._waiting[oldest].since + self._settings.backfill_after_s + self._unseen
 
     def look(self, now: float, request_of: Callable[[str], Request | None]) -> tuple[str, str]:
         """End the term that is over, and begin the next one as far as one look goes.
@@ -188,7 +188,7 @@ class Backfill:
             if not wants:
                 self._put(key, self._waiting.pop(key), now)
                 return ""
-            until = now + self._settings.earmark_s - self._unseen
+            until = now + self._settings.backfill_s - self._unseen
             self.current = BackfillReservation(key, wants, until, self._waiting[key].priority)
             return key
         return ""
@@ -200,7 +200,7 @@ class Backfill:
             self._ledger.snapshot(),
             self._ledger.staying(),
             [usage for each in request.running if (usage := self._ledger.usage(each.member.uid))],
-            share=self._settings.earmark_share,
+            share=self._settings.backfill_share,
             avoid=avoid,
         )
         if avoid and not wants:
@@ -237,7 +237,7 @@ class Backfill:
             if key is None:
                 return False
             waiting = self._waiting[key]
-            if waiting.since + self._settings.earmark_after_s + self._unseen > now:
+            if waiting.since + self._settings.backfill_after_s + self._unseen > now:
                 return False
             del self._young[key]
             self._due_of(waiting.priority, waiting.namespace)[key] = None
