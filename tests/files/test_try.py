@@ -6,7 +6,8 @@ import re
 import shlex
 from xml.etree import ElementTree
 
-from tests.files.manifests import REPOSITORY, decisions, place
+from muster.cli import app
+from tests.files.manifests import EXAMPLES, REPOSITORY, decisions, place, runner
 
 
 def arguments() -> list[str]:
@@ -29,3 +30,16 @@ def test_it_draws_in_the_terminal_and_as_svg() -> None:
     assert "║ NV2" in picture
     assert picture in readme, "README shows another picture than `make try`"
     ElementTree.fromstring(place(*arguments(), "-o", "svg").stdout)
+
+
+def test_the_readme_begins_with_a_job_and_its_answer() -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    lines = (EXAMPLES / "features/one-rack.yaml").read_text().splitlines()
+    job = "\n".join(line for line in lines if not line.startswith("#"))
+    (command, table), *_ = re.findall(r"(?ms)^\$ muster (place .*?)\n(.*?)```", readme)
+    assert f"```yaml\n{job}\n```" in readme[: readme.index(command)]
+    words = [str(REPOSITORY / word) if "/" in word else word for word in shlex.split(command)]
+    answer = runner.invoke(app, words, env={"COLUMNS": "80"})
+    assert answer.exit_code == 0
+    shown = "\n".join(line.rstrip() for line in answer.stdout.splitlines())
+    assert shown.startswith(table)
