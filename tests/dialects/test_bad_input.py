@@ -10,8 +10,9 @@ import pytest
 
 from muster.dialects import configmaps, nodes, podgroups, pods, policies
 from muster.dialects.configmaps import NodeFact, PolicyText
+from muster.domain.cause_sentences import cause_sentence
 from muster.domain.reasons import BadValue, Cause, DialectsDisagree, ForgedAllocation
-from muster.domain.sentences import MAX_CHARACTERS, cause_sentence, sentence
+from muster.domain.sentences import MAX_CHARACTERS, sentence
 from tests.dialects.objects import as_json, config_map, custom_object, full_matrix, node_object, pod_object
 
 GPU = {"aliyun.com/gpu": 1}

@@ -22,8 +22,8 @@ from muster.dialects.objects import (
     VolumeClaim,
 )
 from muster.dialects.settings import DEFAULTS
+from muster.domain.cause_sentences import cause_sentence
 from muster.domain.peers import NO_PEER_RULES
-from muster.domain.sentences import cause_sentence
 
 
 def test_a_long_text_is_no_quantity_and_not_remembered() -> None:

@@ -1,6 +1,6 @@
 """Why a gang waits, does not fit or is ill-formed: typed causes with numbers in them.
 
-Sentences are made from these in one place, `muster.domain.sentences`.
+`muster.domain.cause_sentences` makes sentences from these.
 """
 
 from __future__ import annotations
@@ -108,8 +108,7 @@ class RefusedEverywhere:
 
 @dataclass(frozen=True, slots=True)
 class MemberTooLarge:
-    """One member asks for more than any node that admits it has, even empty. `largest_node` has most of what
-    is short."""
+    """One member asks for more than any node that admits it has. `largest_node` has most of what is short."""
 
     role: str
     resource: str
@@ -142,8 +141,7 @@ class ClusterTooSmall:
 
 @dataclass(frozen=True, slots=True)
 class NotEnoughFree:
-    """The nodes that admit the role can't host its members now, taken together: less is free of a resource
-    than they need. `members_fit` of `members_needed` fit."""
+    """Less of a resource is free on the nodes that admit the role than its members need."""
 
     role: str
     resource: str
@@ -252,8 +250,7 @@ class TooFewParts:
 
 @dataclass(frozen=True, slots=True)
 class AntiAffinityLimits:
-    """A constraint, as its user named it, keeps pods out of one domain of `topology_key`. So `members_fit`
-    fit."""
+    """A constraint, as its user named it, keeps pods out of one domain of `topology_key`."""
 
     constraint: str
     topology_key: str
@@ -264,8 +261,7 @@ class AntiAffinityLimits:
 
 @dataclass(frozen=True, slots=True)
 class AffinityUnsatisfied:
-    """A constraint lets members lie only in domains of `topology_key` with a matching pod. So `members_fit`
-    fit."""
+    """A constraint lets members lie only in domains of `topology_key` with a matching pod."""
 
     constraint: str
     topology_key: str
@@ -369,6 +365,11 @@ class TooManyRoles:
 Ended = TookTooLong | TookTooMuchMemory
 """Causes that say nothing about the cluster: the planner was ended."""
 
+ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart
+"""There is too little, or it is not where it helps."""
+Constrained = AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge | RoomTooSmall
+"""Constraints between pods, and limits of nodes."""
+
 Cause = (
     BadValue
     | MembersDisagree
@@ -380,20 +381,14 @@ Cause = (
     | ClaimsMissing
     | RefusedEverywhere
     | MemberTooLarge
-    | ClusterTooSmall
-    | NotEnoughFree
-    | FreeInPieces
-    | FreeApart
+    | ShortOf
     | DomainTooSmall
     | NoSuchDomain
     | IndicesUnknown
     | RoleScope
     | SegmentsTooLarge
     | TooFewParts
-    | AntiAffinityLimits
-    | AffinityUnsatisfied
-    | SkewTooLarge
-    | RoomTooSmall
+    | Constrained
     | RunningElsewhere
     | NodesExcluded
     | NotSupported

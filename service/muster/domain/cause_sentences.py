@@ -1,0 +1,276 @@
+"""A clause for each cause: no capital, no full stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from muster.domain.reasons import (
+    GPU_MEMORY,
+    AffinityUnsatisfied,
+    AntiAffinityLimits,
+    BadValue,
+    Cause,
+    ClaimsMissing,
+    ClusterTooSmall,
+    Constrained,
+    DialectsDisagree,
+    DomainTooSmall,
+    ForgedAllocation,
+    FreeApart,
+    FreeInPieces,
+    IndicesUnknown,
+    MembersDisagree,
+    MembersMissing,
+    MemberTooLarge,
+    NodesExcluded,
+    NoSuchDomain,
+    NotDecided,
+    NotEnoughFree,
+    NotSupported,
+    PlannerDefect,
+    PodGroupMissing,
+    RefusedEverywhere,
+    RoleScope,
+    RoomTooSmall,
+    RunningElsewhere,
+    SegmentsTooLarge,
+    ShortOf,
+    SkewTooLarge,
+    TooFewParts,
+    TookTooLong,
+    TookTooMuchMemory,
+    TooManyMembers,
+    TooManyRoles,
+)
+from muster.domain.request import Scope
+from muster.domain.words import (
+    LISTED,
+    amount,
+    and_more,
+    counted,
+    number,
+    of_role,
+    plural,
+    plural_verb,
+    quoted,
+    the_role,
+)
+
+
+def clauses(causes: tuple[Cause, ...]) -> Iterator[str]:
+    """Yield a clause for each cause; one for two causes if the second says what the first is about."""
+    left = list(causes)
+    while left:
+        cause, *left = left
+        both = _both(cause, left[0]) if left else None
+        if both is not None:
+            left = left[1:]
+        yield both or cause_sentence(cause)
+
+
+def _both(cause: Cause, then: Cause) -> str | None:
+    match cause, then:
+        case (
+            DomainTooSmall(scope, best, fit, needed, even_empty=even_empty, role=role)
+            | RoleScope(role, scope, best, fit, needed, even_empty),
+            RunningElsewhere(_, part, running),
+        ) if then.scope == scope and part == best and (fit is None or fit < needed):
+            if not part:
+                return f"{cause_sentence(replace(cause, even_empty=False))}; {cause_sentence(then)}"
+            runs = f"{counted('member', running)} {plural_verb('run', running)}"
+            room = _fit(fit, needed) if fit and not even_empty else ""
+            return f"{scope} {part}, where {runs}, has no room for {needed} more{of_role(role)}{room}"
+        case SegmentsTooLarge(), RunningElsewhere(scope, part, running) if part:
+            run = plural_verb("run", running)
+            runs = f"{counted('member', running)} of one segment {run} {_in(scope, part)}"
+            it = "it" if running == 1 else "them"
+            return f"{cause_sentence(cause)}; {runs}, and the rest must join {it}"
+        case TooFewParts(scope), NoSuchDomain(other) if scope == other:
+            return f"{cause_sentence(cause)}; no node lies in any {scope}, so each counts as one"
+    return None
+
+
+def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause, one sentence
+    """One cause as a clause: no capital, no full stop."""
+    match cause:
+        case BadValue(where, field, value, expected):
+            return f"{where}: {field} is {quoted(value)}, expected {expected}"
+        case MembersDisagree(field, values):
+            said = ", ".join(f"{quoted(value)} (pod {pod})" for value, pod in values[:LISTED])
+            return f"pods of one gang disagree on {field}: {said}{and_more(len(values))}"
+        case TooManyMembers(live, replicas):
+            return f"the gang has {live} live pods, more than its {replicas} replicas"
+        case ForgedAllocation(pod, key):
+            return f"pod {pod} came with the annotation {key}, which only the scheduler may write"
+        case DialectsDisagree(pod, first, second):
+            return f"pod {pod} names two different gangs or counts: {first} and {second}"
+        case MembersMissing(present, needed, role):
+            missing = max(0, needed - present)
+            members = f"{plural('member', missing)}{f' of role {role}' if role else ''}"
+            return f"waiting for {missing} more {members}: {present} of {needed} are here"
+        case PodGroupMissing(name):
+            return f"PodGroup {name} does not exist yet; its pods wait for it"
+        case ClaimsMissing(claims):
+            listed = ", ".join(claims[:LISTED])
+            more = f" and {len(claims) - LISTED} more" if len(claims) > LISTED else ""
+            verb = "does" if len(claims) == 1 else "do"
+            return f"{plural('PersistentVolumeClaim', len(claims))} {listed}{more} {verb} not exist"
+        case RefusedEverywhere(role, by):
+            return f"no node admits {the_role(role)}: {by}"
+        case MemberTooLarge(role, resource, needed, node, largest, anywhere):
+            which = f"the largest node{'' if anywhere else ' that admits it'}, {node},"
+            asks = f"a member{of_role(role)} asks for {amount(resource, needed)}"
+            on_one = " on one GPU" if resource == GPU_MEMORY else ""
+            return f"{asks}{on_one}, and {which} has {amount(resource, largest)}"
+        case ClusterTooSmall() | NotEnoughFree() | FreeInPieces() | FreeApart():
+            return _short_of(cause)
+        case NodesExcluded(role, by, nodes):
+            verb = "does" if nodes == 1 else "do"
+            return f"{counted('node', nodes)} {verb} not admit {the_role(role)}: {by}"
+        case NotSupported(rule, scope):
+            return f"{rule} {scope} is not supported where members share GPUs"
+        case NotDecided(truncated):
+            by = "wall clock" if truncated else "its budget"
+            return f"the search was ended by {by} before it found a plan or a proof that there is none"
+        case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge() | RoomTooSmall():
+            return _constrained(cause)
+        case PlannerDefect(error):
+            report = "please report it with the input (`muster capture` writes it from a cluster)"
+            return f"not decided: the planner has a defect; {report}: {error}"
+        case TookTooLong() | TookTooMuchMemory() | TooManyRoles():
+            return _too_much(cause)
+    return _out_of_place(cause)
+
+
+def _constrained(cause: Constrained) -> str:
+    """Return the clause of a constraint between pods, or of the room of nodes."""
+    so = f"{_fit(cause.members_fit, cause.members_needed)}{_empty(cause.even_empty)}"
+    match cause:
+        case AntiAffinityLimits(name, key):
+            return f"by {name}, no member may share one {key} with a pod that it keeps apart{so}"
+        case AffinityUnsatisfied(name, key):
+            return f"by {name}, members may lie only in one {key} with a pod that it names{so}"
+        case SkewTooLarge(name, key, skew):
+            return f"by {name}, one {key} may have {skew} more {plural('pod', skew)} than another at most{so}"
+        case RoomTooSmall(role, room, members):
+            of = f"{members}{of_role(role)}" if role else f"{members}"
+            return f"nodes can attach the volumes of {counted('member', room)}, of {of}, at most{so}"
+
+
+def _too_much(cause: TookTooLong | TookTooMuchMemory | TooManyRoles) -> str:
+    """Return the clause of a gang that asks more of the planner than one gang may have."""
+    match cause:
+        case TookTooLong(seconds, others_wait):
+            why = "because other gangs waited" if others_wait else "the limit for one gang"
+            return f"not decided: the planner was ended after {seconds:.1f} s, {why}"
+        case TookTooMuchMemory(limit_mib):
+            limit = f"{limit_mib} MiB of memory, the limit for one gang"
+            return f"not decided: the planner was ended because it needed more than {limit}"
+        case TooManyRoles(roles, most):
+            way_out = "give pods that do the same work equal requests, node selectors and tolerations"
+            return f"its pods are of {roles} different roles, and a gang may have {most}: {way_out}"
+
+
+def _short_of(cause: ShortOf) -> str:
+    """There is not enough, or it is not where it would be of use."""
+    several = ", " in cause.role
+    role, verb = the_role(cause.role), "need" if several else "needs"
+    members, fit = counted("member", cause.members_needed), _fit(cause.members_fit, cause.members_needed)
+    if isinstance(cause, FreeApart):
+        amounts = " and ".join(amount(*each) for each in cause.resources)
+        there = "there" if cause.even_empty else "free"
+        names = {resource for resource, _ in cause.resources}
+        same = "at once" if GPU_MEMORY in names and len(names) > 1 else "on the same nodes"
+        apart = f"{role} {verb} room for {members}; {amounts} are {there}, but not {same}"
+        return f"{apart}{fit}{_empty(cause.even_empty and bool(fit))}"
+    asked = f"{role} {verb} {amount(cause.resource, cause.needed)} for {members}"
+    match cause:
+        case NotEnoughFree(_, what, free):
+            return f"{asked}, and {_are_free(what, free)}{fit}"
+        case FreeInPieces(_, what, free):
+            return f"{asked}; {_are_free(what, free)}, but {_pieces(cause)}{fit}"
+        case ClusterTooSmall(_, what, total):
+            nodes = "all nodes" if cause.anywhere else f"the nodes that admit {'them' if several else 'it'}"
+            have = f"{nodes} have {amount(what, total)} in all"
+            if not cause.largest_node:
+                return f"{asked}, and there are no nodes"
+            fit += _empty(bool(fit))
+            if total < cause.needed:
+                return f"{asked}, and {have}{fit}"
+            return f"{asked}; {have}, but {_pieces(cause)}{fit}"
+
+
+def _pieces(cause: ClusterTooSmall | FreeInPieces) -> str:
+    largest = number(cause.resource, cause.largest)
+    piece = "GPU" if cause.resource == GPU_MEMORY else "node"
+    return f"in pieces too small, at most {largest} on one {piece} ({cause.largest_node})"
+
+
+def _out_of_place(  # noqa: PLR0911 — one cause, one sentence
+    cause: DomainTooSmall
+    | NoSuchDomain
+    | IndicesUnknown
+    | RoleScope
+    | SegmentsTooLarge
+    | TooFewParts
+    | RunningElsewhere,
+) -> str:
+    """There may be enough, but not where members may lie."""
+    match cause:
+        case DomainTooSmall(scope, best, fit, needed, has_nvlink, even_empty, role):
+            why = "" if has_nvlink else "; its node has no NVLink"
+            who = f"{_all(needed)}{of_role(role)}"
+            return f"no one {scope} holds {who}{_empty(even_empty)}{_best(best, fit)}{why}"
+        case NoSuchDomain(scope, role):
+            return f"{the_role(role)} must lie in one {scope}, and no node that admits it lies in any"
+        case IndicesUnknown(scope, nodes):
+            where = counted("node", nodes)
+            return f"no one {scope} can be promised: on {where}, pods have GPUs and do not say which"
+        case RoleScope(role, scope, best, fit, needed, even_empty):
+            if fit is None or fit < needed:
+                who = f"{_all(needed)}{of_role(role)}"
+                return f"no one {scope} holds {who}{_empty(even_empty)}{_best(best, fit)}"
+            must = f"{_all(needed)}{of_role(role)} must lie in one {scope}"
+            return f"{must}, and no one holds them beside the other roles"
+        case SegmentsTooLarge(role, segments, fit, needed, even_empty):
+            by = ", each of ".join(f"{size} in one {scope}" for size, scope in segments)
+            must = f"members of {the_role(role)} must lie by segments of {by}"
+            return f"{must}{_fit(fit, needed)}{_empty(even_empty)}"
+        case TooFewParts(scope, each, fit, needed, even_empty, running):
+            also = f", {running} that {plural_verb('run', running)} already counted" if running else ""
+            must = f"at most {counted('member', each)} may lie in one {scope}{also}"
+            return f"{must}{_fit(fit, needed)}{_empty(even_empty)}"
+        case RunningElsewhere(scope, part, running):
+            runs = f"{counted('member', running)} {plural_verb('run', running)} already"
+            it, one = ("it", "any") if running == 1 else ("them", "one")
+            if part:
+                return f"{runs} {_in(scope, part)}, and the others must join {it}"
+            if scope in (Scope.GPU, Scope.NVLINK_DOMAIN):
+                return f"{runs}, nobody knows in which one {scope}, and the others must join {it}"
+            return f"{runs}, and not in {one} {scope}, where the others must join {it}"
+
+
+def _empty(even_empty: bool) -> str:
+    return ", even if nothing else ran" if even_empty else ""
+
+
+def _fit(fit: int | None, needed: int) -> str:
+    """Return a clause that follows what they need; "" if it is not known."""
+    return "" if fit is None else f": {fit or 'none'} of {needed} {'fit' if fit > 1 else 'fits'}"
+
+
+def _best(best: str, fit: int | None) -> str:
+    return "" if fit is None or not best else f": the best, {best}, holds {fit}"
+
+
+def _in(scope: str, part: str) -> str:
+    return f"{'on' if scope in (Scope.NODE, Scope.GPU) else 'in'} {scope} {part}"
+
+
+def _are_free(resource: str, free: int) -> str:
+    return f"{amount(resource, free)} {'is' if free == 1 else 'are'} free"
+
+
+def _all(count: int) -> str:
+    return f"all {count} members" if count > 1 else "the one member"

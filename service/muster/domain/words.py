@@ -1,0 +1,69 @@
+"""Words that sentences share: amounts with units, plurals, members and roles."""
+
+from __future__ import annotations
+
+from muster.domain.reasons import GPU_MEMORY, in_bytes
+
+LISTED = 4
+"""Things that one sentence lists; it counts the others."""
+
+
+def the_role(role: str) -> str:
+    """Return "role r", or "the gang" for an unnamed role: then the gang has one role."""
+    return f"{'roles' if ', ' in role else 'role'} {role}" if role else "the gang"
+
+
+def of_role(role: str) -> str:
+    """Return " of role r"; "" for an unnamed role."""
+    return f" of role {role}" if role else ""
+
+
+def for_role(role: str) -> str:
+    """Return " for role r"; "" for an unnamed role."""
+    return f" for role {role}" if role else ""
+
+
+def counted(word: str, count: int) -> str:
+    """Return "1 node", "2 nodes"."""
+    return f"{count} {plural(word, count)}"
+
+
+def plural(word: str, count: int) -> str:
+    """Return the noun as it follows this count."""
+    return word if count == 1 else f"{word}s"
+
+
+def plural_verb(verb: str, count: int) -> str:
+    """Return the verb as it follows this many subjects."""
+    return f"{verb}s" if count == 1 else verb
+
+
+def amount(resource: str, amount: int) -> str:
+    """Return an amount with its unit."""
+    of = "of " if resource == GPU_MEMORY or in_bytes(resource) else ""
+    name = resource.replace("GPUs of", "GPU of", 1) if amount == 1 else resource
+    return f"{number(resource, amount)} {of}{name}"
+
+
+def number(resource: str, amount: int) -> str:
+    """Return the number of an amount in its unit.
+
+    `amount`: cpu in thousandths of a core, memory in bytes.
+    """
+    if resource == "cpu":
+        return f"{amount / 1000:g}"
+    if in_bytes(resource):
+        return f"{amount / 2**30:.4g} GiB"
+    if resource == GPU_MEMORY:
+        return f"{amount} GiB"
+    return str(amount)
+
+
+def quoted(value: str) -> str:
+    """Return a user's text in quotation marks, cut if it is long."""
+    return f'"{value[:60]}…"' if len(value) > 60 else f'"{value}"'
+
+
+def and_more(count: int) -> str:
+    """Return how many of `count` things a list of `LISTED` leaves out; "" if none."""
+    return f" and {count - LISTED} more" if count > LISTED else ""
