@@ -198,7 +198,7 @@ class App:
         return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
 
     async def _shown(self) -> dict[str, object]:
-        """What /gangs says."""
+        """Return what /gangs says."""
         return {"ready": self.owner.is_synced, "gangs": await self.owner.summary()}
 
     def _show_at_scrape(self) -> None:

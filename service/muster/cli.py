@@ -290,7 +290,7 @@ def config_reference() -> None:
     options_metavar="",
 )
 def cluster(context: typer.Context) -> None:
-    """A real control plane on this machine, with fake GPU nodes: up, down, status.
+    """Run a real control plane on this machine, with fake GPU nodes: up, down, status.
 
     [bold]Example[/bold]
 
@@ -319,7 +319,7 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> Config:
 
 
 def _address(config: Path | None, socket: Path | None) -> str:
-    """The HTTP address that the service wrote next to its socket."""
+    """Return the HTTP address that the service wrote next to its socket."""
     path = _settings(config, {"socket": socket}).socket
     file = path.with_name(path.name + ".http")
     try:

@@ -346,7 +346,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _scalar(text: str) -> Any:
-    """What YAML makes of it: numbers, null and [a, b] work in the environment too."""
+    """Return what YAML makes of it: numbers, null and [a, b] work in the environment too."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:

@@ -25,7 +25,7 @@ _COUNT_EXPECTED = 'the number of all replicas, masters and workers together: "1"
 
 
 def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
-    """The gang that a pod's labels name. `where` is the pod, as kind/namespace/name."""
+    """Return the gang that a pod's labels name. `where` is the pod, as kind/namespace/name."""
     labels = meta.labels or {}
     name, replicas = labels.get(settings.ack_name), labels.get(settings.ack_replicas)
     if name is None and replicas is None:

@@ -132,8 +132,10 @@ class _Unreadable(ValueError):
 
 
 def _devices(data: Mapping[str, str], problem: Callable[[str], None]) -> int:
-    """The bit mask of the GPUs that are not healthy. What is no state of a GPU leaves the others as they are:
-    one that is said to be broken is not planned on."""
+    """Return the bit mask of the GPUs that are not healthy.
+
+    What is no state of a GPU leaves the others as they are: one that is said to be broken is not planned on.
+    """
     if DEVICES not in data:
         return 0
     states = _json(data[DEVICES])
@@ -176,8 +178,8 @@ def _link(kind: object, i: int, j: int) -> Link:
 
 
 def _measured(topology: GpuTopology, data: Mapping[str, str]) -> GpuTopology:
-    """The links with bandwidths that were measured: the slower of both ways, in whole GB/s, so that the noise
-    of a measurement does not make every node a kind of its own."""
+    """Return the links with bandwidths that were measured: the slower of both ways, in whole GB/s, so that
+    the noise of a measurement does not make every node a kind of its own."""
     rows = _square(data[BANDWIDTH])
     if len(rows) != topology.gpu_count:
         raise _Unreadable(f"it is of {len(rows)} GPUs, and {LINKS} of {topology.gpu_count}")
@@ -202,7 +204,7 @@ def _speed(value: object, i: int, j: int) -> float:
 
 
 def _square(text: str) -> list[list[object]]:
-    """A square matrix in JSON; nothing is said of what stands in it."""
+    """Return a square matrix from JSON, whatever its elements are."""
     rows = _json(text)
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise _Unreadable("expected a JSON list of lists")

@@ -21,7 +21,7 @@ GANG_KEYS = (GROUP, OLD_GROUP)
 
 
 def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
-    """The PodGroup that the pod `where` (kind/namespace/name) names."""
+    """Return the PodGroup that the pod `where` (kind/namespace/name) names."""
     labels = meta.labels or {}
     return agreed(meta.name, (_named(where, key, labels[key]) for key in GANG_KEYS if key in labels))
 

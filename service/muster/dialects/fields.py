@@ -30,7 +30,8 @@ class Fields:
 
     @classmethod
     def of(cls, where: str, path: str, value: object) -> Fields:
-        """The object `value`, which is at `path` of `where` (kind/namespace/name); None is an empty one."""
+        """Return the object `value`, which is at `path` of `where` (kind/namespace/name); None is an empty
+        one."""
         fields = cls(where, "", {} if value is None else {path: value}, [])
         return fields.part(path)
 
@@ -50,13 +51,13 @@ class Fields:
             self.bad(unknown[0][:_SHOWN], "", f"none of this name: known are {', '.join(fields)}")
 
     def misspelt(self, *fields: str) -> None:
-        """A field whose name is nearly one of these is a slip; any other may be another scheduler's."""
+        """Note a field whose name is nearly one of these: a slip. Any other may be another scheduler's."""
         for name in sorted(str(field)[:_SHOWN] for field in set(self._value) - set(fields))[:MAX_UNKNOWN]:
             for meant in get_close_matches(name, fields, 1, NEARLY):
                 self.bad(name, "", f"none of this name: {meant} is nearly the same")
 
     def part(self, field: str) -> Fields:
-        """The object in a field, an empty one where there is none."""
+        """Return the object in a field, an empty one where there is none."""
         value = self._value.get(field)
         if value is not None and not isinstance(value, dict):
             self.bad(field, value, "an object")
@@ -64,7 +65,7 @@ class Fields:
         return Fields(self._where, f"{self._path}{field}.", value or {}, self.causes)
 
     def listed(self, field: str, at_most: int) -> tuple[Fields, ...]:
-        """The objects in a list; () where it is none."""
+        """Return the objects in a list; () where it is none."""
         value = self._list(field, at_most)
         parts = []
         for number, item in enumerate(value or ()):

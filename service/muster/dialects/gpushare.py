@@ -36,8 +36,10 @@ class Shared:
 
 
 def of_pod(where: str, labels: Mapping[str, str], asked: Asked, settings: Settings) -> Shared:
-    """The slice that a pod asks for. Where it can't be told evenly it is rounded up: such a pod is never
-    planned, but it may be bound already, and then counts.
+    """Return the slice that a pod asks for.
+
+    Where it can't be told evenly it is rounded up: such a pod is never planned, but it may be bound already,
+    and then counts.
 
     A pod of whole GPUs has none: it takes them whole, whatever else it says.
     """
@@ -139,7 +141,7 @@ class _Causes:
 
 
 def _listed(text: str) -> tuple[int, ...]:
-    """The numbers in a list; () if one of them is none."""
+    """Return the numbers in a list; () if one of them is none."""
     if len(text) > MAX_GPUS * 12:
         return ()
     numbers = tuple(natural(part.strip()) for part in text.split(","))

@@ -43,7 +43,8 @@ class _Unreadable(ValueError):
 
 
 def matrix(text: str, gpu_count: int, key: str = "GPU_TOPOLOGY") -> tuple[GpuTopology, tuple[str, ...]]:
-    """The topology of a node with `gpu_count` GPUs; unknown, with a sentence that says why, if unreadable."""
+    """Return the topology of a node with `gpu_count` GPUs; unknown, with a sentence that says why, if
+    unreadable."""
     try:
         links = _links(text, gpu_count)
     except _Unreadable as error:
@@ -56,7 +57,7 @@ def matrix(text: str, gpu_count: int, key: str = "GPU_TOPOLOGY") -> tuple[GpuTop
 
 
 def link_of(text: str) -> Link | None:
-    """The link that an abbreviation ("NV2") or its words ("Two NVLinks") stand for; None for others."""
+    """Return the link that an abbreviation ("NV2") or its words ("Two NVLinks") stand for, or None."""
     try:
         return Link.of_kind(_WORDS.get(" ".join(text.lower().split()), text))
     except ValueError:
@@ -64,7 +65,7 @@ def link_of(text: str) -> Link | None:
 
 
 def lone(name: str) -> GangClaim:
-    """The claim of a pod that names no gang: a gang of one."""
+    """Return the claim of a pod that names no gang: a gang of one."""
     return GangClaim(NAME, name, min_member=1, replicas=1, lone=True)
 
 
@@ -92,7 +93,7 @@ def _links(text: str, gpu_count: int) -> dict[tuple[int, int], Link]:
 
 
 def _pairs(text: str) -> list[tuple[str, object]]:
-    """The object's members, in order and with double keys, which a dict would hide."""
+    """Return the object's members, in order and with double keys, which a dict would hide."""
     if len(text) > MAX_BYTES:
         raise _Unreadable(f"it has {len(text)} characters, more than an annotation can have")
     try:

@@ -47,7 +47,8 @@ or xGMI, or nothing but PCIe."""
 def of_labels(
     labels: Mapping[str, str], gpu_count: int, amd: bool, settings: Settings
 ) -> tuple[GpuTopology, tuple[str, ...]]:
-    """The topology that the labels tell of, unknown where they tell nothing, and what is wrong in them."""
+    """Return the topology that the labels tell of, unknown where they tell nothing, and what is wrong in
+    them."""
     joined_by, problems = _interconnect(labels, settings)
     size, switched, more = _islands(labels, gpu_count, joined_by, settings)
     problems += more
@@ -70,7 +71,7 @@ def of_labels(
 
 
 def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings) -> tuple[str, ...]:
-    """What the labels say against a matrix that was read."""
+    """Return what the labels say against a matrix that was read."""
     if not topology.known:
         return ()
     islands = [island.bit_count() for island in topology.islands]
@@ -130,7 +131,7 @@ def _islands(
 
 
 def _version(labels: Mapping[str, str], settings: Settings) -> tuple[str | None, tuple[str, ...]]:
-    """The NVLink generation: by its own label, else by the product's name."""
+    """Return the NVLink generation: by its own label, else by the product's name."""
     said = labels.get(settings.nvlink_version)
     product = labels.get(settings.gpu_product, "")
     known = next((version for part, version in VERSION_OF_PRODUCT if part in product.upper()), None)
@@ -151,8 +152,8 @@ def _version(labels: Mapping[str, str], settings: Settings) -> tuple[str | None,
 
 
 def _kind(version: str | None, size: int, switched: bool) -> str:
-    """The link inside an island: behind a switch all links of the GPU reach every other; else its peers
-    share them (HGX boards of four: A100 NV4, H100 NV6; a bridged pair of A100: NV12)."""
+    """Return the link inside an island: behind a switch all links of the GPU reach every other; else its
+    peers share them (HGX boards of four: A100 NV4, H100 NV6; a bridged pair of A100: NV12)."""
     if version is None:
         return f"NV{FEWEST_BEHIND_A_SWITCH if switched else 1}"
     links = LINKS_OF_VERSION[version]

@@ -49,7 +49,7 @@ class Said:
 
 
 def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
-    """The PodGroup that the pod `where` (kind/namespace/name) names."""
+    """Return the PodGroup that the pod `where` (kind/namespace/name) names."""
     annotations = meta.annotations or {}
     return agreed(
         meta.name, (_named(where, key, annotations[key]) for key in GANG_KEYS if key in annotations)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def read(obj: NodeObject, settings: Settings = DEFAULTS, more: Iterable[NodeFact] = ()) -> Node:
-    """The facts of one node. `more` is what ConfigMaps say of it, in any order."""
+    """Return the facts of one node. `more` is what ConfigMaps say of it, in any order."""
     reader = _Reader(obj, settings, more)
     memory = reader.whole(settings.gpu_memory)
     installed = reader.installed(settings.gpu_memory) if memory else 0
@@ -83,7 +83,7 @@ class _Reader:
         return said if said and NAME_PATTERN.fullmatch(said) else ""
 
     def said(self, found: tuple[T, tuple[str, ...]]) -> T:
-        """What was found, its problems gathered."""
+        """Return what was found, its problems gathered."""
         value, problems = found
         self.problems.extend(problems)
         return value
@@ -96,7 +96,7 @@ class _Reader:
         return {name: count for name, count in found.items() if count > 0}
 
     def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
-        """The node's GPUs; by label where its allocatable has `memory` of them alone."""
+        """Return the node's GPUs; by label where its allocatable has `memory` of them alone."""
         said = self.labels.get(self._settings.gpu_count)
         count = max(counts.values(), default=(positive(said) or 0) if memory else 0)
         if len(set(counts.values())) > 1:
@@ -143,7 +143,7 @@ class _Reader:
         return GpuTopology.unknown(gpu_count)
 
     def unhealthy(self, gpu_count: int) -> int:
-        """The bit mask of GPUs on which nothing may be planned."""
+        """Return the bit mask of GPUs on which nothing may be planned."""
         mask, known = 0, (1 << gpu_count) - 1
         for fact in self._facts if gpu_count else ():
             self.problems.extend(fact.problems)
@@ -163,7 +163,7 @@ class _Reader:
         return tuple((name, amount) for name in names if (amount := self.whole(name)))
 
     def installed(self, resource: str) -> int:
-        """The same with what is broken: a GPU that fails is taken out of allocatable, not out of capacity."""
+        """Return the same with broken ones: a failed GPU is taken out of allocatable, not out of capacity."""
         value = quantities.parse(self._capacity.get(resource, 0))
         return max(self.whole(resource), min(quantities.MOST, int(value)) if value else 0)
 

@@ -75,7 +75,7 @@ class Said:
 
 
 def read(where: str, meta: Metadata, settings: Settings = DEFAULTS) -> Said:
-    """What the pod `where` (kind/namespace/name) says."""
+    """Return what the pod `where` (kind/namespace/name) says."""
     said, labels = meta.annotations or {}, meta.labels or {}
     gang, wishes = _Reader(where, said), _Reader(where, said)
     group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
@@ -87,8 +87,8 @@ def read(where: str, meta: Metadata, settings: Settings = DEFAULTS) -> Said:
 
 
 def claim(where: str, said: Said, other: GangClaim | None) -> Reading:
-    """The gang that the annotations name; `other` is what the pod claims in another dialect, to which a
-    min-member alone belongs."""
+    """Return the gang that the annotations name; `other` is what the pod claims in another dialect, to which
+    a min-member alone belongs."""
     if said.group is not None:
         return Reading(GangClaim(NAME, said.group, said.min_member), said.gang_causes)
     if said.min_member is None or said.gang_causes:

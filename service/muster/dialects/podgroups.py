@@ -50,15 +50,18 @@ _VALUES_OF = {
 def read(
     obj: CustomObject, levels: tuple[Level, ...] = DEFAULT_LEVELS, topologies: Topologies | None = None
 ) -> PodGroup:
-    """The facts of one PodGroup, of any of the three APIs. `levels` say which words the labels of KAI's
-    topology levels have here; `topologies` are KAI's Topology objects, None if KAI is not installed."""
+    """Return the facts of one PodGroup, of any of the three APIs.
+
+    `levels` say which words the labels of KAI's topology levels have here; `topologies` are KAI's Topology
+    objects, None if KAI is not installed.
+    """
     if obj.api_version == COSCHEDULING_API:
         return _coscheduling(obj)
     return _kai(obj, levels, topologies)
 
 
 def read_topology(obj: CustomObject) -> tuple[str, ...]:
-    """The node labels of a Topology's levels, widest first. What is no label is left out."""
+    """Return the node labels of a Topology's levels, widest first. What is no label is left out."""
     levels = Fields.of(f"topology/{obj.metadata.name}", "spec", obj.spec).listed("levels", MAX_TERMS)
     labels = (level.matching("nodeLabel", LABEL_KEY, "a label key of nodes") for level in levels)
     return tuple(label for label in labels if label is not None)
@@ -117,7 +120,7 @@ def _coscheduling(obj: CustomObject) -> PodGroup:
 
 
 def _policy(spec: Fields) -> tuple[str | None, tuple[SelectorTerm, ...]]:
-    """The required scope and the node terms of `topologyPolicy`, which is ours alone: an unknown
+    """Return the required scope and the node terms of `topologyPolicy`, which is ours alone: an unknown
     field in it would have no effect, so it is a cause."""
     policy = spec.part("topologyPolicy")
     policy.known("scope", "affinity")

@@ -24,7 +24,10 @@ PodGroup come first: it is asked for by the dialect of the first. `own` comes on
 
 
 def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
-    """The facts of one pod. Of those of other schedulers only the usage counts: no claim, no causes."""
+    """Return the facts of one pod.
+
+    Of those of other schedulers only the usage counts: no claim, no causes.
+    """
     meta, spec = obj.metadata, obj.spec
     where = f"pod/{meta.namespace}/{meta.name}"
     asked = requests.read(where, spec, settings, obj.status if spec.node_name else None)
@@ -86,7 +89,7 @@ def _owner(meta: Metadata) -> str:
 
 
 def _controller(meta: Metadata) -> Controller | None:
-    """The controller itself; for a Deployment's pod its ReplicaSet."""
+    """Return the controller itself; for a Deployment's pod its ReplicaSet."""
     for owner in meta.owner_references or ():
         if owner.controller:
             return Controller(owner.api_version, owner.kind, owner.name, owner.uid)
@@ -94,8 +97,11 @@ def _controller(meta: Metadata) -> Controller | None:
 
 
 def deployment_of(meta: Metadata) -> str:
-    """The name of the Deployment that made a pod's ReplicaSet, "" if none did. The ReplicaSet's name is that
-    and the hash of the template (kubernetes pkg/controller/deployment/sync.go, getNewReplicaSet)."""
+    """Return the name of the Deployment that made a pod's ReplicaSet, "" if none did.
+
+    The ReplicaSet's name is that and the hash of the template (kubernetes pkg/controller/deployment/sync.go,
+    getNewReplicaSet).
+    """
     template = (meta.labels or {}).get(TEMPLATE_HASH)
     for owner in meta.owner_references or ():
         if owner.controller and owner.kind == "ReplicaSet" and template:
@@ -107,7 +113,7 @@ def deployment_of(meta: Metadata) -> str:
 def _claim(
     where: str, obj: PodObject, asked: Asked, shared: Shared, said: own.Said, settings: Settings
 ) -> tuple[GangClaim | None, tuple[Cause, ...]]:
-    """The gang of a pod that is ours, and what is ill-formed in it.
+    """Return the gang of a pod that is ours, and what is ill-formed in it.
 
     A pod that the shim does not hold, with neither gang nor GPUs of ours, has no claim: the in-tree plugins
     place it. One that it holds is a gang of one at least, so that a slip in the gang's key is said. A bound
@@ -142,7 +148,7 @@ def _speaks(meta: Metadata, settings: Settings) -> bool:
 
 
 def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[Cause, ...]]:
-    """The pod's constraints from all dialects together, and what is ill-formed in them."""
+    """Return the pod's constraints from all dialects together, and what is ill-formed in them."""
     other = kai.read(where, meta)
     causes: list[Cause] = [*said.causes, *other.causes, *coscheduling.unheard(where, meta)]
     mine = said.wishes.role

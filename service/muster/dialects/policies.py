@@ -94,8 +94,8 @@ _A_LABEL = "a label key of nodes"
 
 
 def read(text: str) -> tuple[Policies | None, tuple[str, ...]]:
-    """The policies; or None, with a sentence for each thing that is not well-formed: then the last good ones
-    stay."""
+    """Return the policies; or None, with a sentence for each thing that is not well-formed: then the last
+    good ones stay."""
     reader = _Reader()
     policies = reader.policies(text)
     return (None, tuple(reader.problems)) if reader.problems else (policies, ())
@@ -158,7 +158,7 @@ class _Reader:
         return tuple(found.values())
 
     def _levels(self, value: object, preset: object) -> tuple[Level, ...]:
-        """The preset's levels (the defaults without one), replaced and extended by those listed."""
+        """Return the preset's levels (the defaults without one), replaced and extended by those listed."""
         base = PRESETS.get(preset) if isinstance(preset, str) else None
         if base is None and preset != "":
             self._bad(f"{SECTION}.preset", preset, f"one of {', '.join(PRESETS)}")
@@ -236,7 +236,7 @@ class _Reader:
                 return
 
     def _items(self, field: str, value: object, most: int) -> list[tuple[str, object]]:
-        """The items of a list, each with the field that it is."""
+        """Return the items of a list, each with the field that it is."""
         if value == "":
             return []
         if not isinstance(value, list):
@@ -248,7 +248,7 @@ class _Reader:
         return [(f"{field}[{number}]", item) for number, item in enumerate(value)]
 
     def _mapping(self, field: str, value: object, known: tuple[str, ...] | None = None) -> dict[str, Any]:
-        """The mapping; of any keys where none are `known`."""
+        """Return the mapping; of any keys where none are `known`."""
         if value == "":
             return {}
         if not isinstance(value, dict):

@@ -33,7 +33,7 @@ _SCALES = {
 
 
 def parse(value: Quantity) -> Fraction | None:
-    """The exact value, capped at an int64's range; None for what is no quantity."""
+    """Return the exact value, capped at an int64's range; None for what is no quantity."""
     if isinstance(value, str) and len(value) > _MAX_LENGTH:
         return None  # nor is it remembered: users could fill the memory with such texts
     return _parse(value)

@@ -33,8 +33,9 @@ GROUP = 10**9
 
 
 def read(meta: Metadata) -> int | None:
-    """What the pod's controller numbered it, else the number at the end of its name, unless the name ends at
-    random; None for neither. The first that can be read counts."""
+    """Return what the pod's controller numbered it, else the number at the end of its name, unless the name
+    ends at random; None for neither. The first that can be read counts.
+    """
     labels, annotations = meta.labels or {}, meta.annotations or {}
     if not (_KNOWN.isdisjoint(labels) and _KNOWN.isdisjoint(annotations)):
         said = {**annotations, **labels}

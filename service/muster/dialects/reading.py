@@ -51,14 +51,14 @@ def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
 
 
 def natural(text: str | None) -> int | None:
-    """The integer from 0 that `text` is; None for anything else."""
+    """Return the integer from 0 that `text` is; None for anything else."""
     if text is None or len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
 
 
 def positive(text: str | None) -> int | None:
-    """The positive integer that `text` is; None for anything else."""
+    """Return the positive integer that `text` is; None for anything else."""
     return natural(text) or None
 
 

@@ -135,7 +135,7 @@ class _Reader:
         return self.amounts(container.name, {**(wanted.limits or {}), **(wanted.requests or {})})
 
     def amounts(self, part: str, quantity_of: Mapping[str, Quantity]) -> Amounts:
-        """The amounts of the resources that matter here; `part` names them in causes."""
+        """Return the amounts of the resources that matter here; `part` names them in causes."""
         amounts: Amounts = {}
         for resource, text in quantity_of.items():
             whole = self._whole(resource)
@@ -150,7 +150,7 @@ class _Reader:
         return amounts
 
     def _whole(self, resource: str) -> str:
-        """What is expected of a resource that comes in whole numbers, "" for others."""
+        """Return what is expected of a resource that comes in whole numbers, "" for others."""
         settings = self._settings
         if resource == settings.gpu_memory:
             return 'a whole number of GiB without a unit, as in "3"'

@@ -39,7 +39,7 @@ class Constraint:
 
     @classmethod
     def read(cls, owner: Fields, levels: tuple[Level, ...], topologies: Topologies | None) -> Constraint:
-        """The constraint of a PodGroup's spec or of a subgroup."""
+        """Return the constraint of a PodGroup's spec or of a subgroup."""
         fields = owner.part("topologyConstraint")
         fields.misspelt("topology", "requiredTopologyLevel", "preferredTopologyLevel")
         name = fields.matching("topology", OBJECT_NAME, "the name of a Topology")
@@ -84,7 +84,7 @@ class Nesting:
 
     @classmethod
     def of(cls, levels: tuple[Level, ...], topologies: Topologies | None) -> Nesting:
-        """The levels of the cluster, and those of each of KAI's Topologies."""
+        """Return the levels of the cluster, and those of each of KAI's Topologies."""
         named = (
             tuple(_scope(label, levels) for label in labels if not _is_another(label, levels))
             for labels in (topologies or {}).values()
@@ -105,8 +105,8 @@ class Nesting:
         return bool(both) and all(order.index(wide) < order.index(narrow) for order in both)
 
     def narrowest(self, said: Iterable[tuple[Fields, str | None]]) -> str | None:
-        """The scope that keeps all of these, each with the fields that say it; one that is neither inside nor
-        around those before it is refused."""
+        """Return the scope that keeps all of these, each with the fields that say it; one that is neither
+        inside nor around those before it is refused."""
         found: str | None = None
         for fields, scope in said:
             if scope is None:
@@ -135,7 +135,7 @@ class _Subgroup:
 
 
 def read(spec: Fields, levels: tuple[Level, ...], topologies: Topologies | None) -> Tree:
-    """The topology constraint and the subgroups of a PodGroup's spec."""
+    """Return the topology constraint and the subgroups of a PodGroup's spec."""
     groups: dict[str, _Subgroup] = {}
     root = Constraint.read(spec, levels, topologies)
     for item in spec.listed("subGroups", MAX_SUBGROUPS):
@@ -181,7 +181,7 @@ class _Reader:
         )
 
     def _scope_of(self, leaf: str) -> str | None:
-        """What the leaf requires, and those that have no other leaf."""
+        """Return what the leaf requires, and those that have no other leaf."""
         alone = [group for name, group in self.groups.items() if self.leaves[name] == {leaf}]
         return self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
 
@@ -190,7 +190,7 @@ class _Reader:
         return 1 if least is None else least
 
     def _refuse_shared(self, every: frozenset[str], required: str | None) -> None:
-        """A level for some leaves together is more than the planner can be asked for."""
+        """Note a level for some leaves together: the planner can't be asked for it."""
         for name, group in self.groups.items():
             scope = group.constraint.required
             if scope is None or not 1 < len(self.leaves[name]) < len(every):
@@ -224,7 +224,7 @@ def _is_tree(groups: Mapping[str, _Subgroup]) -> bool:
 
 
 def _ancestry(name: str, groups: Mapping[str, _Subgroup]) -> list[str]:
-    """The subgroup, its parent, that one's parent …; longer than `groups` where they go round."""
+    """Return the subgroup, its parent, that one's parent …; longer than `groups` where they go round."""
     line = [name]
     while (parent := groups[line[-1]].parent) in groups and len(line) <= len(groups):
         assert parent is not None
@@ -233,7 +233,7 @@ def _ancestry(name: str, groups: Mapping[str, _Subgroup]) -> list[str]:
 
 
 def _leaves(groups: Mapping[str, _Subgroup]) -> dict[str, frozenset[str]]:
-    """The leaves at or below each subgroup."""
+    """Return the leaves at or below each subgroup."""
     found: dict[str, set[str]] = {name: set() for name in groups}
     parents = {group.parent for group in groups.values()}
     for leaf in groups.keys() - parents:
@@ -255,7 +255,7 @@ def _all_needed(spec: Fields, groups: Mapping[str, _Subgroup]) -> None:
 
 
 def _scope(label: str, levels: tuple[Level, ...]) -> str:
-    """The word for the scope that this label alone gives, else the label itself."""
+    """Return the word for the scope that this label alone gives, else the label itself."""
     if label == _HOSTNAME:
         return Scope.NODE.value
     return next((level.scope for level in levels if level.labels == (label,)), label)

@@ -73,7 +73,9 @@ annotations, and a pod with over 256 KiB of them can't be updated any more: ours
 def write(
     pod: Pod, place: MemberPlacement, generation: int, decision: str, gpu_memory: tuple[int, ...] = ()
 ) -> dict[str, str]:
-    """The annotations of one member's Binding, all but their time. One without GPUs carries no allocation.
+    """Return the annotations of one member's Binding, all but their time.
+
+    One without GPUs carries no allocation.
 
     `generation` and `decision` (`write_decision`) are the plan's; `gpu_memory`: what each GPU of its node
     offers in slices, in GiB (`Node.gpu_memory`).
@@ -93,7 +95,10 @@ def write(
 
 
 def write_decision(plan: Placed, batch: Batch, trace_id: str = "") -> str:
-    """What the plan's members carry alike. `trace_id`: of the trace that shows the decision, "" for none."""
+    """Return what the plan's members carry alike.
+
+    `trace_id`: of the trace that shows the decision, "" for none.
+    """
     return _json(
         {
             "scope": plan.scope_reached,
@@ -109,7 +114,7 @@ def write_decision(plan: Placed, batch: Batch, trace_id: str = "") -> str:
 
 
 def timed(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
-    """A Binding's annotations with their time, in ns since the epoch: both device plugins want it."""
+    """Return a Binding's annotations with their time, in ns since the epoch: both device plugins want it."""
     times = ((ASSIGNED, ASSUME_TIME), (MEM_ASSIGNED, MEM_ASSUME_TIME))
     return {**values, **{time: str(wall_ns) for assigned, time in times if assigned in values}}
 
@@ -128,9 +133,10 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
-    """The bit mask of a bound pod's GPUs, shared ones too; None when its annotations don't say, or can't be
-    true: they must name as many as the pod asks for, and as much memory of each. Ours first, then those of
-    the aliyun schedulers."""
+    """Return the bit mask of a bound pod's GPUs, shared ones too; None when its annotations don't say, or
+    can't be true: they must name as many as the pod asks for, and as much memory of each. Ours first, then
+    those of the aliyun schedulers.
+    """
     count = pod.slice.gpus if pod.slice is not None else pod.gpus
     # Shares that are there outdo the older index, which does not say how much of each GPU it is.
     by_others = _shares if SHARES in annotations else _index
@@ -143,7 +149,10 @@ def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
 
 
 def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:
-    """The pod's GPUs dealt to its containers, in their order. Shared ones each container uses in part."""
+    """Return the pod's GPUs dealt to its containers, in their order.
+
+    Shared ones each container uses in part.
+    """
     if pod.slice is not None:
         return {name: list(gpus) for name, units in pod.container_gpus if units}
     left, parts = list(gpus), {}
@@ -171,7 +180,7 @@ def _allocation(pod: Pod, place: MemberPlacement, generation: int, followed: boo
 
 
 def _shared(pod: Pod, place: MemberPlacement, gpu_memory: tuple[int, ...]) -> dict[str, str]:
-    """What the gpushare device plugin and its tools read. The GPUs of one pod may differ in size. The
+    """Return what the gpushare device plugin and its tools read. The GPUs of one pod may differ in size. The
     smallest size is written, so that a part never counts as more of a GPU than it is."""
     sizes = [gpu_memory[gpu] for gpu in place.gpus if gpu < len(gpu_memory)]
     return {
@@ -196,7 +205,7 @@ def _by_container(pod: Pod, place: MemberPlacement) -> str:
 
 
 def _ours(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
-    """The GPUs that our own annotation names."""
+    """Return the GPUs that our own annotation names."""
     value = _object(annotations.get(ALLOCATION))
     by_gpu = value.get("gpu_mem", {})
     units = [pod.slice.units] * pod.slice.gpus if pod.slice is not None else []
@@ -238,7 +247,7 @@ def _indices(text: str | None) -> list[int] | None:
 
 
 def _object(text: str | None) -> dict[str, Any]:
-    """A JSON object; an empty one for anything else."""
+    """Return a JSON object; an empty one for anything else."""
     if text is None or len(text) > MAX_BYTES:
         return {}
     try:

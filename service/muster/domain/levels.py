@@ -25,7 +25,8 @@ DEFAULT_LEVELS = (
 
 
 def part_of(node: Node, scope: str, levels: tuple[Level, ...]) -> str:
-    """The part of a scope that is given by labels in which the node lies; "" where it carries none of them.
+    """Return the part of a scope that is given by labels in which the node lies; "" where it carries none of
+    them.
 
     A scope that is no level is a label key of its own.
     """

@@ -47,8 +47,8 @@ class Policies:
     typical: tuple[TypicalRequest, ...] = ()
 
     def terms(self, names: tuple[str, ...]) -> tuple[Term, ...]:
-        """The terms of the policies of these names, the heaviest first, each once; of names that are not
-        there none."""
+        """Return the terms of the policies of these names, the heaviest first, each once; of names that are
+        not there none."""
         named = [policy for policy in self.policies if self.enabled and policy.name in names]
         return tuple(dict.fromkeys(p.term for p in sorted(named, key=lambda p: (-p.weight, p.name))))
 

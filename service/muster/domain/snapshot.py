@@ -29,7 +29,7 @@ class NodeState:
 
     @classmethod
     def of(cls, node: Node, usages: Iterable[Usage]) -> NodeState:
-        """The state of `node` under these usages, all of them on it."""
+        """Return the state of `node` under these usages, all of them on it."""
         healthy = ((1 << node.topology.gpu_count) - 1) & ~node.unhealthy
         memory = tuple(units if healthy >> gpu & 1 else 0 for gpu, units in enumerate(node.gpu_memory))
         free, mask, unindexed = node.allocatable, healthy, 0
@@ -54,7 +54,7 @@ class NodeState:
         return max(0, self.free_gpus.bit_count() - self.unindexed_gpus)
 
     def taking(self, usage: Usage) -> NodeState:
-        """The state after one more usage."""
+        """Return the state after one more usage."""
         return replace(
             self,
             free=self.free - usage.resources,
@@ -65,7 +65,7 @@ class NodeState:
 
 
 def _left(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
-    """What the usage leaves of each GPU's memory. A slice on an unknown GPU counts on each."""
+    """Return what the usage leaves of each GPU's memory. A slice on an unknown GPU counts on each."""
     if not memory or not (usage.gpus or usage.units):
         return memory
     return tuple(
@@ -96,7 +96,7 @@ class Snapshot:
         levels: tuple[Level, ...] = DEFAULT_LEVELS,
         typical: tuple[TypicalRequest, ...] = (),
     ) -> Snapshot:
-        """The snapshot of `nodes` under `usages`; usages of nodes that are not there are left out."""
+        """Return the snapshot of `nodes` under `usages`; usages of nodes that are not there are left out."""
         by_node: dict[str, list[Usage]] = {}
         for usage in usages:
             by_node.setdefault(usage.node, []).append(usage)
@@ -105,7 +105,7 @@ class Snapshot:
         return cls(states, levels, typical)
 
     def taking(self, usages: Iterable[Usage]) -> Snapshot:
-        """The snapshot after these usages as well."""
+        """Return the snapshot after these usages as well."""
         nodes = dict(self.nodes)
         for usage in usages:
             if usage.node in nodes:

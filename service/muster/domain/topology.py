@@ -29,7 +29,7 @@ class Link:
 
     @classmethod
     def of_kind(cls, kind: str) -> Link:
-        """The link that an abbreviation stands for ("NV2", "PIX", "XGMI" …).
+        """Return the link that an abbreviation stands for ("NV2", "PIX", "XGMI" …).
 
         Raises:
             ValueError: the abbreviation is unknown.
@@ -91,7 +91,7 @@ class GpuTopology:
         return self._hash
 
     def link(self, a: int, b: int) -> Link | None:
-        """The link between GPUs `a` and `b`; None when it is not known."""
+        """Return the link between GPUs `a` and `b`; None when it is not known."""
         return self.links[a][b]
 
     @cached_property
@@ -119,7 +119,7 @@ class GpuTopology:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The indices of the bits set in `mask`, rising."""
+    """Yield the indices of the bits set in `mask`, rising."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -127,7 +127,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def mask_of(indices: tuple[int, ...] | list[int] | range) -> int:
-    """The bit mask with exactly these bits."""
+    """Return the bit mask with exactly these bits."""
     mask = 0
     for index in indices:
         mask |= 1 << index

@@ -70,8 +70,10 @@ class Endpoint:
         self._lock = None
 
     def next_epoch(self) -> int:
-        """A number above every one that was given on this path before. Milliseconds of the wall clock, so
-        that it also rises where the folder was wiped."""
+        """Return a number above every one that was given on this path before.
+
+        It is in milliseconds of the wall clock, so that it also rises after the folder was wiped.
+        """
         if self._lock is None:
             raise SocketError(f"{self.path} is not claimed")
         self._epoch = max(self._epoch + 1, time.time_ns() // 1_000_000)

@@ -33,7 +33,7 @@ FATES = {
 
 
 def plan_ref(plan: PlanRef | None) -> calls.PlanRef:
-    """The plan that a call names.
+    """Return the plan that a call names.
 
     Raises:
         ValueError: it names none.
@@ -44,7 +44,7 @@ def plan_ref(plan: PlanRef | None) -> calls.PlanRef:
 
 
 def fate(value: BindingFate) -> calls.BindingFate:
-    """What is known of a Binding; a fate that we do not know is the careful one: it may have landed."""
+    """Return what is known of a Binding. If its fate is unknown to us, it may have landed."""
     return FATES.get(value, calls.BindingFate.UNKNOWN)
 
 
@@ -63,7 +63,7 @@ def verdict(push: instructions.PushVerdict) -> Verdict:
 
 
 def in_tree_question(ask: instructions.AskInTree) -> InTreeQuestion:
-    """The question, as the shim is asked."""
+    """Return the question, as the shim is asked."""
     return InTreeQuestion(
         gang=ask.gang,
         question=ask.question,
@@ -74,7 +74,7 @@ def in_tree_question(ask: instructions.AskInTree) -> InTreeQuestion:
 
 
 def in_tree_report(report: Any) -> calls.InTreeReport:
-    """What the shim reports: `report` is a ReportInTreeRequest of `reflection.message`.
+    """Return what the shim reports: `report` is a ReportInTreeRequest of `reflection.message`.
 
     Raises:
         IndexError: an index points at nothing.

@@ -64,10 +64,10 @@ class GangCalls(Protocol):
         """Note which nodes the in-tree plugins refuse."""
 
     async def synced(self) -> None:
-        """Returns once the cluster has been seen in full."""
+        """Return once the cluster has been seen in full."""
 
     async def opened(self, session: Session, in_flight: Sequence[v1.InFlightBinding]) -> None:
-        """A session is to begin: returns when it is the current one, and the one before it has ended."""
+        """Begin a session. Return when it is the current one, and the one before it has ended."""
 
     async def closed(self, session: Session) -> None:
         """End the session, unless another has begun since."""

@@ -57,7 +57,7 @@ class Session:
             self._arrived.set()
 
     async def next(self) -> WatchResponse | None:
-        """The next response; None when the session has ended."""
+        """Return the next response; None when the session has ended."""
         while not self._queue and self.cause is None:
             self._arrived.clear()
             await self._arrived.wait()

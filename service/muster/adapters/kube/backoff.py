@@ -19,7 +19,7 @@ class Backoff:
     _next: float = field(default=0.0, init=False)
 
     def delay(self) -> float:
-        """The next delay."""
+        """Return the next delay."""
         base = self._next or self.first
         self._next = min(base * 2, self.limit)
         return random.uniform(base / 2, base)

@@ -133,7 +133,7 @@ class KubeClient:
     async def get(
         self, what: str, path: str, query: dict[str, str] | None = None, limit: int | None = None
     ) -> bytes:
-        """The body of a GET. `what` names the object for errors ("pods", "node a").
+        """Return the body of a GET. `what` names the object for errors ("pods", "node a").
 
         Raises:
             ApiError: refused.
@@ -151,12 +151,15 @@ class KubeClient:
             return bytes(body)
 
     async def post(self, what: str, path: str, body: object) -> bytes:
-        """The body of the answer to a POST of `body`; raises like `get`."""
+        """Return the body of the answer to a POST of `body`. Raises like `get`."""
         async with self._request("POST", what, path, body=body) as response:
             return await response.read()
 
     async def merge_patch(self, what: str, path: str, body: object) -> bytes:
-        """The body of the answer to a PATCH by `body`; null in it takes a field away. Raises like `get`."""
+        """Return the body of the answer to a PATCH by `body`; null in it takes a field away.
+
+        Raises like `get`.
+        """
         async with self._request("PATCH", what, path, body=body) as response:
             return await response.read()
 
@@ -164,7 +167,7 @@ class KubeClient:
     async def watch(
         self, what: str, path: str, query: dict[str, str], read_deadline_s: float
     ) -> AsyncIterator[AsyncIterator[list[bytes]]]:
-        """A stream of batches of lines; it ends when the server ends it.
+        """Yield batches of lines, until the server ends the stream.
 
         Raises:
             ApiError: refused (410 among them).
@@ -297,7 +300,7 @@ class KubeClient:
             raise ConfigError(f"can't use the credentials of {where}: {problem}") from problem
 
     def _kubeconfig_path(self) -> str | None:
-        """The kubeconfig, None for the pod's account.
+        """Return the kubeconfig; None for the pod's account.
 
         Raises:
             ConfigError: no file of the name that was given. The library would complain about its content.
@@ -311,7 +314,7 @@ class KubeClient:
 
 
 def _connection(base: Any, configuration: Any) -> Any:
-    """The client library's connection, with sockets that notice a dead peer."""
+    """Return the client library's connection, with sockets that notice a dead peer."""
     import aiohttp
 
     class Connection(base):  # type: ignore[misc]
@@ -341,7 +344,10 @@ def _import_kubernetes() -> None:
 
 
 def environments_proxy(url: str) -> str | None:
-    """What HTTPS_PROXY and its like name for this URL. aiohttp would look at each request, and for a password
-    in ~/.netrc: that was a third of a small request's time."""
+    """Return the proxy that HTTPS_PROXY and its like name for this URL.
+
+    aiohttp would look at each request, and for a password in ~/.netrc: that was a third of a small request's
+    time.
+    """
     to = urlsplit(url)
     return None if proxy_bypass(to.netloc) else getproxies().get(to.scheme)

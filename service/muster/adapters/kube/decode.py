@@ -258,7 +258,7 @@ class Resource(Generic[T]):
             return pod  # type: ignore[return-value] # T is PodObject
 
     def _free(self, text: bytes | msgspec.Raw) -> T:
-        """An object in which anything may be: never as deep as to trouble who reads it, never large."""
+        """Return an object in which anything may be, but neither deep nor large."""
         item = self._decoder.decode(bounded(bytes(text)))
         if len(text) > MAX_FREE_BYTES:
             kept = _encoder.encode((item.spec, item.status))  # type: ignore[attr-defined]
@@ -322,7 +322,7 @@ def csi_drivers() -> Resource[CsiDriver]:
 
 
 def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
-    """The ConfigMaps of a namespace, or the one of this name, whether or not it is there."""
+    """Return the ConfigMaps of a namespace, or the one of this name, whether or not it is there."""
     select = {"fieldSelector": f"metadata.name={name}"} if name else {}
     plural = f"configmaps {namespace}/{name}".rstrip("/")
     path = f"/api/v1/namespaces/{namespace}/configmaps"

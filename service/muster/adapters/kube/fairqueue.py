@@ -103,7 +103,7 @@ class FairQueue(Generic[T]):
         return item
 
     def done(self, key: Hashable, now: float) -> None:
-        """An item of this key that was taken is done with."""
+        """Note that an item of this key, which was taken, is done with."""
         line = self._lines[key]
         line.under_way -= 1
         self._stand(key, line, now)

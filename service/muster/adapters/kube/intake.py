@@ -110,8 +110,10 @@ class Intake:
             await self._put(PodSeen(time.monotonic(), pod))
 
     def _read_pod(self, obj: PodObject) -> Pod:
-        """The pod's facts. Of a bound pod with something in it that no dialect can read, the usage alone: its
-        GPUs are taken all the same."""
+        """Return the pod's facts.
+
+        If no dialect can read a bound pod, return its usage alone: its GPUs are taken all the same.
+        """
         try:
             return pods.read(obj, self._settings)
         except Exception:
@@ -160,7 +162,7 @@ class Intake:
         return sum(1 for node in self._nodes.values() if node.problems)
 
     def in_flight(self, bindings: Iterable[tuple[str, str, dict[str, str]]]) -> tuple[Usage, ...]:
-        """What Bindings take whose fate the shim does not know: (pod UID, node, annotations) of each.
+        """Return what Bindings of unknown fate take: (pod UID, node, annotations) of each.
 
         A pod that is gone can't be bound any more, and one that is bound or finished speaks for itself.
         """
@@ -195,7 +197,7 @@ class Intake:
                 await self._fact_is(config_map_key(meta), None)
 
     async def _fact_is(self, key: str, fact: NodeFact | None) -> None:
-        """What this ConfigMap says of a node from now on."""
+        """Take in what this ConfigMap says of a node from now on."""
         before = self._facts.pop(key, None)
         if before is not None:
             del self._facts_of[before.node][key]
@@ -288,7 +290,7 @@ def _digest(pod: PodObject) -> bytes:
 
 
 def _usage_alone(obj: PodObject) -> PodObject:
-    """The pod as one of no scheduler, with the annotations that name its GPUs."""
+    """Return the pod as one of no scheduler, with the annotations that name its GPUs."""
     said = obj.metadata.annotations or {}
     kept = {key: said[key] for key in allocation.RESERVED_KEYS if key in said}
     metadata = Metadata(obj.metadata.name, "", obj.metadata.namespace, obj.metadata.uid, annotations=kept)
@@ -299,7 +301,7 @@ def _usage_alone(obj: PodObject) -> PodObject:
 
 
 def _without_labels(obj: CustomObject) -> CustomObject:
-    """What is read of a PodGroup or Topology: it may have 1.5 MB of labels."""
+    """Return what is read of a PodGroup or Topology: it may have 1.5 MB of labels."""
     meta = obj.metadata
     named_alone = Metadata(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
     return msgspec.structs.replace(obj, metadata=named_alone)

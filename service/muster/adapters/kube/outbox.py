@@ -72,7 +72,7 @@ class Outbox(ABC, Generic[T]):
 
     @abstractmethod
     def _ended(self, item: T, refusal: KubeError | None) -> None:
-        """The item was sent, or is given up for this reason: log and count it."""
+        """Log and count that the item was sent, or is given up for this reason."""
 
     def _heard_at(self) -> float:
         """Return when the server last answered anything at all, in monotonic seconds."""
@@ -103,7 +103,7 @@ class Outbox(ABC, Generic[T]):
                 group.create_task(self._work(lane))
 
     async def drained(self) -> None:
-        """Returns when nothing waits any more: for a clean shutdown (give it a deadline) and tests."""
+        """Return when nothing waits any more: for a clean shutdown (give it a deadline) and tests."""
         await self._idle.wait()
 
     async def _work(self, lane: asyncio.Queue[Hashable]) -> None:

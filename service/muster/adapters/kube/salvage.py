@@ -39,7 +39,7 @@ def _struct(shape: type[S], text: bytes | msgspec.Raw, path: str, lost: list[str
 
 
 def _value(kind: Any, text: msgspec.Raw, path: str, lost: list[str]) -> Any:
-    """The value of this type; UNSET if there is nothing of it in `text`."""
+    """Return the value of this type; UNSET if there is nothing of it in `text`."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -64,7 +64,7 @@ def _options(kind: Any) -> tuple[Any, ...]:
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes | msgspec.Raw) -> Any:
-    """What the decoder reads, None if it can't."""
+    """Return what the decoder reads; None if it can't."""
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError):

@@ -62,7 +62,7 @@ class StatusWriter(Outbox[WriteStatus]):
         self._metrics.status("written" if refusal is None else "failed")
 
     def _body(self, instruction: WriteStatus) -> dict[str, object]:
-        """What is empty is taken away."""
+        """Return the status as a patch, in which null takes away what is empty."""
         status = instruction.status
         return {
             "status": {

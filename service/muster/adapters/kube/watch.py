@@ -190,7 +190,7 @@ class Watcher(Generic[T]):
             self._silent = silent
 
     async def _calm(self) -> None:
-        """A watch that goes on is served what was missed at once: where nothing has come, nothing was."""
+        """Note that the watch works again: what was missed comes at once, and nothing did."""
         await asyncio.sleep(CALM_S)
         await self._is_silent(False)
         self._backoff.reset()
@@ -241,7 +241,7 @@ class Watcher(Generic[T]):
         return Page(items, raw.version, raw.token, tuple(unreadable))
 
     async def _raw_page(self, token: str) -> RawPage:
-        """The next page, of fewer objects if they are large."""
+        """Return the next page, of fewer objects if they are large."""
         while True:
             query = {**self._resource.select, "limit": str(self._page_size)}
             query |= {"continue": token} if token else {}
@@ -356,7 +356,7 @@ class Watcher(Generic[T]):
         self._left_out.add(self._resource.plural, problem.key, str(problem), on)
 
     def _object(self, metadata: Metadata) -> On:
-        """The object, to post an event on."""
+        """Return the object, to post an event on."""
         _, root, *version = self._path.split("/")
         api_version = version[0] if root == "api" else "/".join(version[:2])
         return On(self._resource.kind, api_version, metadata.namespace, metadata.name, metadata.uid)

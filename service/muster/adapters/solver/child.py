@@ -151,7 +151,7 @@ def _trim() -> None:
 
 
 def _settle_in(parent: int) -> None:
-    """The service alone ends this process, and it does not outlive the service."""
+    """Let the service alone end this process, and let it not outlive the service."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

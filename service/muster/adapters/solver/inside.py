@@ -51,11 +51,11 @@ class Inside:
         return decision
 
     def interrupt(self) -> None:
-        """The decision in progress is told that its time is up."""
+        """Tell the decision in progress that its time is up."""
         self._interrupted = True
 
     def close(self) -> None:
-        """The decision in progress is told that its time is up, and so is each later one."""
+        """Tell the decision in progress, and each later one, that its time is up."""
         self._closed = True
 
     def _function(self) -> Any:

@@ -264,7 +264,7 @@ class PlannerProcess:
             child.reap()
 
     def _ready(self) -> _Child:
-        """The process, once it has loaded the planner."""
+        """Return the process, once it has loaded the planner."""
         child = self._child or self._start()
         if child.is_ready:
             return child
@@ -324,7 +324,7 @@ class PlannerProcess:
         return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
 
     def _died(self, solve: Solve, limit_s: float, end: Exception) -> Decision:
-        """It is gone with no answer: memory was refused to the solver, the kernel ended it, or a defect."""
+        """Return why there is no answer: too little memory, an end by the kernel, or a defect."""
         if self._closed:
             raise Closed from end
         child = self._child

@@ -69,7 +69,7 @@ class Sent:
         self._topologies: dict[GpuTopology, int] = {}
 
     def difference(self, snapshot: Snapshot) -> Difference:
-        """What the process has to be sent for this snapshot; it counts as sent from now on."""
+        """Return what the process has to be sent for this snapshot. It counts as sent from now on."""
         names, states = list(snapshot.nodes), list(snapshot.nodes.values())
         facts = (snapshot.levels, snapshot.typical)
         new_facts = None if facts == self._facts else facts
@@ -112,7 +112,7 @@ class Replica:
         self._topologies: list[GpuTopology] = []
 
     def apply(self, difference: Difference) -> Snapshot:
-        """The snapshot that the difference leads to: the same object as before where nothing changed."""
+        """Return the snapshot that the difference leads to: the same object as before if nothing changed."""
         self._topologies += difference.topologies
         if difference.is_empty:
             return self.snapshot
@@ -135,7 +135,7 @@ class Replica:
 
 
 def _differ(before: Sequence[NodeState], now: Sequence[NodeState]) -> list[int]:
-    """The positions of unequal states. Lists compare by identity first: only a chunk that differs costs."""
+    """Return positions of unequal states. Lists compare by identity first: only unequal chunks cost time."""
     found: list[int] = []
     for start in range(0, len(now), CHUNK):
         old, new = before[start : start + CHUNK], now[start : start + CHUNK]

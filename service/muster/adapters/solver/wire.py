@@ -50,7 +50,7 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def encoded(message: object) -> bytes:
-    """The message as bytes."""
+    """Return the message as bytes."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, protocol=5)
     pickler.dispatch_table = _REDUCERS
@@ -59,7 +59,7 @@ def encoded(message: object) -> bytes:
 
 
 def decoded(body: bytes | bytearray) -> Any:
-    """The message that `encoded` was given."""
+    """Return the message that `encoded` was given."""
     return pickle.loads(body)
 
 

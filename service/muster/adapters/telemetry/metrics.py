@@ -102,11 +102,11 @@ class Metrics:
     def read_at_scrape(
         self, name: str, text: str, label: str, read: Callable[[], Iterable[tuple[str, float]]]
     ) -> None:
-        """A gauge whose values are read when somebody looks: (label value, value)."""
+        """Add a gauge whose values are read when somebody looks: (label value, value)."""
         self.registry.register(_AtScrape(name, text, label, read))
 
     def value(self, name: str, **labels: str) -> float:
-        """The value of one sample, 0 where there is none: for tests and /readyz."""
+        """Return the value of one sample, 0 if there is none: for tests and /readyz."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
     def text(self) -> bytes:

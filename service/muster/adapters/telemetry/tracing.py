@@ -42,7 +42,7 @@ class Tracing:
 
     @contextmanager
     def decision(self, request: Request, generation: int) -> Iterator[Span]:
-        """The span of one decision; `describe` adds what came out."""
+        """Open the span of one decision; `describe` adds what came out."""
         with self._tracer.start_as_current_span("decision") as span:
             span.set_attributes(
                 {
@@ -61,7 +61,7 @@ class Tracing:
 
     @contextmanager
     def call(self, method: str, gang: str, epoch: int, generation: int) -> Iterator[trace.Span]:
-        """The span of one unary call of the shim."""
+        """Open the span of one unary call of the shim."""
         with self._tracer.start_as_current_span(f"muster.v1.GangService/{method}") as span:
             span.set_attributes({"muster.gang": gang, "muster.epoch": epoch, "muster.generation": generation})
             yield span
@@ -73,7 +73,7 @@ class Tracing:
 
 
 def describe(span: Span, decision: Decision) -> None:
-    """What a decision says, as attributes."""
+    """Return what a decision says, as attributes."""
     if isinstance(decision, Placed):
         objective = decision.objective
         span.set_attributes(
