@@ -1,14 +1,16 @@
-"""Find phrases that are not plain English in pages, docstrings and comments.
+"""Find what is not plain English in pages, docstrings and comments: phrases, and long sentences.
 
     python -m checks.prose               the folders of [tool.prose] in pyproject.toml
     python -m checks.prose docs e2e      these
 
 A line is wrong or it is not: there is no way to excuse one. A folder is checked once it is clean.
+Sentences are counted in docstrings, in the folders of `short_sentences`.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import sys
@@ -31,6 +33,8 @@ BANNED = {
 PATTERN = re.compile("|".join(rf"\b({phrase})\b" for phrase in BANNED), re.IGNORECASE)
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|https?://\S+")
 """Code and quotations are not our prose."""
+MAX_WORDS = 25
+"""Of one sentence, or of a part of it that ends with a colon or semicolon. Quoted code is one word."""
 C_LIKE = {".go", ".proto"}
 COMMENT = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|`[^`]*`|//(?P<prose>[^\n]*)")
 """Strings come before comments: a string may contain //, and in Go a raw string may contain newlines."""
@@ -46,6 +50,10 @@ def main(arguments: list[str]) -> int:
         for number, problem in problems(path.read_text(), path.suffix):
             print(f"{path.relative_to(ROOT)}:{number}: {problem}")
             found += 1
+    for path in _files([] if arguments else settings.get("short_sentences", [])):
+        for number, words in long_sentences(path.read_text()):
+            print(f"{path.relative_to(ROOT)}:{number}: a sentence of {words} words; {MAX_WORDS} are enough")
+            found += 1
     return min(found, 1)
 
 
@@ -55,6 +63,18 @@ def problems(text: str, suffix: str) -> Iterator[tuple[int, str]]:
         for match in PATTERN.finditer(QUOTED.sub("", line)):
             advice = list(BANNED.values())[_group(match)]
             yield number, f'"{match[0]}": {advice}'
+
+
+def long_sentences(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the first line of each docstring of Python code with a long sentence, and its number of words."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(string))):
+                paragraphs = re.split(r"\n\s*\n", QUOTED.sub("x", inspect.cleandoc(string)))
+                prose = (each for each in paragraphs if not each.startswith("    "))
+                for sentence in (s for each in prose for s in re.split(r"[.!?:;]\s", each)):
+                    if (words := len(sentence.split())) > MAX_WORDS:
+                        yield node.lineno, words
 
 
 def _group(match: re.Match[str]) -> int:

@@ -57,6 +57,21 @@ def test_code_and_quotations_are_left_alone(text: str, suffix: str) -> None:
     assert list(prose.problems(text, suffix)) == []
 
 
+@pytest.mark.parametrize(
+    ("docstring", "found"),
+    [
+        ("one " * 25 + "ends.", [(1, 26)]),
+        ("one " * 24 + "ends.", []),
+        ("one " * 20 + "ends. " + "two " * 20 + "ends.", []),
+        ("one " * 20 + "ends: " + "two " * 20 + "ends.", []),
+        ("one " * 20 + "`some code with many more words than five`.", []),
+        ("A drawing:\n\n    " + "x " * 30 + "\n\nEnds.", []),
+    ],
+)
+def test_long_sentences_of_docstrings_are_found(docstring: str, found: list[tuple[int, int]]) -> None:
+    assert list(prose.long_sentences(f'"""{docstring}"""\n')) == found
+
+
 def test_every_folder_that_is_checked_is_there() -> None:
     settings = tomllib.loads((prose.ROOT / "pyproject.toml").read_text())["tool"]["prose"]
     assert settings["folders"] == sorted(settings["folders"])

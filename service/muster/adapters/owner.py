@@ -1,8 +1,8 @@
 """The one owner of the Coordinator: events in, in order; instructions out; the shim's calls in between.
 
 Changes reach the Coordinator through one bounded inbox. The calls of the shim do not queue behind them: they
-are answered between two events, on the same thread, so that the Coordinator never sees two things at once and
-a burst of ten thousand pod changes does not cost a call its deadline. Sessions do go through the inbox: the
+are answered between two events, on the same thread. So the Coordinator never sees two things at once, and a
+burst of ten thousand pod changes does not cost a call its deadline. Sessions do go through the inbox: the
 verdicts that an older event still causes must not reach a newer session.
 """
 

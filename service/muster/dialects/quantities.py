@@ -1,8 +1,8 @@
 """Kubernetes quantities, read exactly: `500m`, `1.5Gi`, `2e3`, `4`.
 
-The grammar is that of k8s.io/apimachinery/pkg/api/resource: a signed decimal number, then a binary suffix
-(Ki … Ei), a decimal one (n, u, m, k, M, G, T, P, E) or an exponent. As there, what is larger than an int64
-holds is capped, and what must be whole is rounded up.
+The grammar is that of k8s.io/apimachinery/pkg/api/resource: a signed decimal number, then a suffix or an
+exponent. Suffixes are binary (Ki … Ei) or decimal (n, u, m, k, M, G, T, P, E). As there, what is larger than
+an int64 holds is capped, and what must be whole is rounded up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pod's place among its like, by which controllers number their pods: only the order is meant.
 
-Where a controller makes groups of pods (LeaderWorkerSet, JobSet, replica types of a PyTorchJob), one group
-comes after another, so that a segment holds members of one group as far as it can.
+If a controller makes groups of pods (LeaderWorkerSet, JobSet, replica types of a PyTorchJob), one group comes
+after another. So a segment holds members of one group as far as it can.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """KAI's subgroups: roles of a PodGroup with counts and topology constraints of their own, in a tree.
 
 Pods name a leaf, by the label kai.scheduler/subgroup-name. What a subgroup requires holds for all its leaves
-together, so it is what the planner can be asked for where it has one leaf (then it is that role's scope) or
-all of them (then the gang's), and where the whole gang requires a level inside it. Of several levels for the
-same leaves the narrowest counts. Anything else is refused. A preferred level counts if it is for all
-leaves, or if a required level keeps it. Otherwise it is reported as a problem.
+together. The planner can be asked for it if the subgroup has one leaf: then it is that role's scope. It can
+also be asked if the subgroup has all leaves, or if the whole gang requires a level inside it. Of several
+levels for the same leaves the narrowest counts. Anything else is refused. A preferred level counts if it is
+for all leaves, or if a required level keeps it. Otherwise it is reported as a problem.
 
 The fields are those of NVIDIA/KAI-Scheduler, pkg/apis/scheduling/v2alpha2/podgroup_types.go, and what
 they mean is in its docs/developer/designs/hierarchical-podgroup.

@@ -37,8 +37,8 @@ class Affinity:
     """Place members of `roles` only in domains that hold a matching pod.
 
     A matching pod is a running one, on the nodes `existing`, or a member of `others`. Nodes without the label
-    are refused. Where no matching pod runs anywhere (`existing` is empty) and a role is in both sets, its
-    first member may open one domain, and only one, as in kube-scheduler (interpodaffinity/filtering.go,
+    are refused. If `existing` is empty and a role is in both sets, its first member may open one domain, and
+    only one. So does kube-scheduler (interpodaffinity/filtering.go,
     satisfyPodAffinity). Members of `others` that are not in `roles` open any domain that they are placed in.
     """
 
@@ -55,10 +55,10 @@ class Spread:
 
     The skew of a domain is its number of matching pods less the smallest number in any eligible domain.
     Matching pods are members of `counted`, and running ones: `existing` counts them by node. A domain is
-    eligible if it has an eligible node. A node is eligible if it carries all `required_keys` and, with
-    `honor_affinity`, satisfies the role's node selector and affinity, and, with `honor_taints`, has no taint
-    that the role does not tolerate. With fewer eligible domains than `min_domains` the smallest number is 0.
-    Nodes without the label `topology_key` are refused. Source: podtopologyspread/filtering.go.
+    eligible if it has an eligible node. A node is eligible if it carries all `required_keys`. With
+    `honor_affinity` it must also satisfy the role's node selector and affinity. With `honor_taints` it must
+    have no taint that the role does not tolerate. With fewer eligible domains than `min_domains` the smallest
+    number is 0. Nodes without the label `topology_key` are refused. Source: podtopologyspread/filtering.go.
 
     All members of the gang count, in whatever order they are placed. So the rule holds for the finished gang.
     """

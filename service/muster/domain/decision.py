@@ -59,8 +59,8 @@ class Placed:
     """A plan. `domain` is the narrowest part of the fabric that holds all members: "node dgx-07",
     "nvlink-domain dgx-07/0", "rack r1"; empty when none does.
 
-    `optimal` says that every level is proven best; otherwise `gap` bounds `unproven`, the first level that is
-    not (its value over its bound, as a share), and `truncated` that wall clock cut the search short.
+    `optimal` says that every level is proven best. Otherwise `unproven` is the first level that is not, and
+    `gap` bounds it (its value over its bound, as a share). `truncated`: wall clock cut the search short.
 
     `steps` say which method decided which level, in the order of the levels."""
 

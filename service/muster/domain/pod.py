@@ -47,13 +47,14 @@ class GangClaim:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is known of the members that were let go together, written on each: how many of the gang had to be
-    bound with them for it not to be half (0 where it ran whole before), how many that waited were left out,
-    and when the newest member was created that was there then."""
+    """What is known of the members that were let go together, written on each."""
 
     needed: int
+    """How many members had to be bound for it not to be partially bound; 0 if it was complete before."""
     left_out: int
+    """Waiting members that were left out."""
     newest: float
+    """When the newest member that was there then was created."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Text of users, as it is shown: in sentences, conditions, events, logs, tables and drawings.
 
-A terminal obeys control characters, a line break begins a line that seems to be ours, and a mark for the
+A terminal obeys control characters. A line break begins a line that seems to be ours. A mark for the
 direction of writing turns the rest of the line round. So each of these is shown as its escape, as in `\\x1b`.
 """
 

@@ -152,8 +152,11 @@ class Role:
     segments: tuple[Segment, ...] = ()
     slice: Slice | None = None
     room: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Node → how many members of the role it can hold at most, for a reason that the planner does not model
-    (volumes that a node can attach). Nodes that are not in it have no such limit."""
+    """Node → how many members of the role it can hold at most.
+
+    The planner does not model the reason: volumes that a node can attach. Nodes that are not in it have no
+    such limit.
+    """
     scores: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Node → how much kube-scheduler's preferences favour it for a member (0 to 100, node affinity, pod
     affinity, images …); 0 for nodes that are not in it. The last level of the objective sums it up."""

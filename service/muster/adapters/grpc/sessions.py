@@ -1,8 +1,8 @@
 """One session of a shim: a bounded queue of what it is to be told, and why it ended.
 
-The queue is what makes a shim that does not read harmless: planning never waits for it. Of each gang only the
-last verdict stands in it, for a later one replaces the one before, so that its length is the number of gangs;
-when even that is too much the session ends, and the shim, once it reads again, connects anew.
+The queue is what makes a shim that does not read harmless: planning never waits for it. A later
+verdict of a gang replaces the one before, so its length is the number of gangs. When even that is too much,
+the session ends. The shim connects anew once it reads again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From the API's bytes to `muster.dialects.objects`: lists, and events of a watch.
 
-Events and lists are read in two steps, the envelope first: the object of a BOOKMARK or an ERROR is not of
-the kind that is watched, and an object of a list that can't be read is left out alone. What is nested too
+Events and lists are read in two steps, the envelope first. The object of a BOOKMARK or an ERROR is not of
+the kind that is watched. An object of a list that can't be read is left out alone. What is nested too
 deep for the decoder, or has broken escapes, is read again after `bounded`. A bound pod with fields of another
 shape is read without those fields (`salvage`): it takes its GPUs all the same.
 """

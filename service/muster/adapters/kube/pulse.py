@@ -23,8 +23,8 @@ log = structlog.get_logger(__name__)
 class Pulse:
     """Asks after a silence of `quiet_s`, for an answer within `deadline_s`. `run` ends only by cancellation.
 
-    A frozen server is noticed after 8 s: before the gangs give up a place because no Binding was seen
-    (`session_s`), for that Binding may lie in the server's socket and land when it wakes.
+    A frozen server is noticed after 8 s. That is before the gangs give up a place because no Binding was
+    seen (`session_s`): the Binding may lie in the server's socket and land when it wakes.
     """
 
     def __init__(self, client: KubeClient, quiet_s: float = 2.0, deadline_s: float = 3.0) -> None:

@@ -1,7 +1,7 @@
 """The status of PodGroup objects, written by merge patch of the status subresource.
 
-What came while the API server did not answer replaces what waited, so that an outage costs one write an
-object and not one a change. A patch without an answer may land after the next one: the watch shows it
+What came while the API server did not answer replaces what waited. So an outage costs one write for each
+object, and not one for each change. A patch without an answer may land after the next one: the watch shows it
 then, and the gangs ask for the status again. Only PodGroups of our own API are written: gangs ask for no
 others.
 """

@@ -262,10 +262,10 @@ def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
 def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
     """Return the usages of a node, without GPU indices that can't be true.
 
-    Indices can't be true if they are beyond the node's GPUs, if two bound pods have the same GPU, or if
-    shares exceed a GPU's memory. Such usages count by number only, so that too much is counted rather than
-    too little. Pods with whole GPUs are believed before pods that share them, because nothing more is planned
-    there.
+    Indices can't be true if they are beyond the node's GPUs, or if two bound pods have the same GPU. Nor can
+    they if shares exceed a GPU's memory. Such usages count by number only, so that too much is counted rather
+    than too little. Pods with whole GPUs are believed before pods that share them, because nothing more is
+    planned there.
     """
     whole, shared, believed = 0, 0, []
     memory = dict(enumerate(node.gpu_memory))

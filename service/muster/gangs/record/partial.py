@@ -1,7 +1,7 @@
 """Tell which gangs are partially bound.
 
-Bindings are not atomic. A refused Binding, a crash or a deleted pod can leave a gang with fewer bound members
-than it needs, or with too few of a role. Once all required members have been bound, lost members are replaced
+Bindings are not atomic. A refused Binding, a crash or a deleted pod can leave a gang with too few bound
+members, or too few of a role. Once all required members have been bound, lost members are replaced
 and no member is evicted.
 """
 
