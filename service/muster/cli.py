@@ -54,7 +54,10 @@ SocketPath = Annotated[
 Manifests = Annotated[
     list[str] | None,
     typer.Option(
-        "--file", "-f", help="YAML or JSON; a folder; - for stdin. May be repeated.", metavar="FILE"
+        "--file",
+        "-f",
+        help="YAML or JSON; a folder; - for stdin; what nvidia-smi topo -m printed. May be repeated.",
+        metavar="FILE",
     ),
 ]
 SchedulerNames = Annotated[

@@ -215,13 +215,13 @@ NODES: dict[str, tuple[dict[str, Any], list[NodeFact], str]] = {
     "ack: links not the same both ways": (
         two(),
         [fact("t", linkType='[["X","NV1"],["NV2","X"]]')],
-        "and the other way by",
+        "GPUs 0 and 1 are joined in two ways",
     ),
-    "ack: links of another size": (two(), [fact("t", linkType='[["X"]]')], "a matrix of 1 GPUs"),
+    "ack: links of another size": (two(), [fact("t", linkType='[["X"]]')], "1 pairs are missing"),
     "ack: bandwidth that is none": (
         two(),
         [fact("t", linkType='[["X","NV1"],["NV1","X"]]', bandwidth="[[0,0],[0,0]]")],
-        "bandwidth: '0'",
+        "bandwidth: GPUs 0 and 1 have no positive number",
     ),
     "ack: devices that are none": (two(), [fact("t", devices='{"GPU":"Healthy"}')], "devices: 'GPU'"),
     "ack: a device the node has not": (
@@ -238,13 +238,13 @@ NODES: dict[str, tuple[dict[str, Any], list[NodeFact], str]] = {
     "gputopology: a pair twice": (
         two(matrix='{"GPU_NV1_0_1":"","GPU_NV2_0_1":""}'),
         [],
-        "GPUs 0 and 1 are given twice",
+        "GPUs 0 and 1 are joined in two ways: the weaker counts",
     ),
     "gputopology: a GPU the node has not": (two(matrix=as_json(full_matrix(3))), [], "and the node has 2"),
     "gputopology: an unknown link": (
         two(matrix='{"GPU_NV99_0_1":"?"}'),
         [],
-        "the link 'NV99', '?', is unknown",
+        "the link 'NV99', '?', of GPUs 0 and 1 is unknown",
     ),
     "labels: islands that do not divide": (
         two(labels={f"{OWN}nvlink-domain-size": "3"}, allocatable={"nvidia.com/gpu": 4}),

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from local_cluster.places import TOPOLOGIES
 from local_cluster.topology import load_topology
 from muster.dialects import configmaps, nodes
 from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus, read
+from muster.dialects.matrices import Matrix
 from muster.dialects.settings import Settings
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, Link
@@ -70,8 +72,8 @@ def test_a_matrix_with_all_that_it_may_have() -> None:
         devices={"0": "Healthy", "1": "Unhealthy"}, linkType=PAIR, bandwidth=[[0, 52.4], [47.6, 0]]
     )
     link = Link("NV2", 48.0)  # the slower way, in whole GB/s
-    topology = GpuTopology(((None, link), (link, None)))
-    assert fact == NodeTopology("n", "ConfigMap kube-system/n-topology", True, topology, 0b10, ())
+    matrix = Matrix({(0, 1): link})
+    assert fact == NodeTopology("n", "ConfigMap kube-system/n-topology", True, matrix, 0b10, ())
 
 
 @pytest.mark.parametrize("itself", ["X", "", "Self", "N/A", None])
@@ -88,30 +90,34 @@ def test_a_real_matrix_is_read_as_it_was_printed() -> None:
     printed = load_topology("v100-8x-hybrid-cube-mesh")
     fact = published(linkType=[list(row) for row in printed.links])
     assert fact.problems == ()
-    assert fact.topology is not None
+    assert fact.matrix is not None
+    topology, problems = fact.matrix.of_node(8)
+    assert problems == ()
     for i, row in enumerate(printed.links):
-        assert [link.kind if link else "X" for link in fact.topology.links[i]] == list(row)
+        assert [link.kind if link else "X" for link in topology.links[i]] == list(row)
+
+
+@pytest.mark.parametrize("name", ["dgx2-16x-v100-nvswitch", "mi300-class-8x-xgmi"])
+def test_what_a_tool_printed_may_stand_there_as_it_is(name: str) -> None:
+    fact = published(linkType=(TOPOLOGIES / f"{name}.txt").read_text())
+    rows = published(linkType=[list(row) for row in load_topology(name).links])
+    assert fact == rows
+    assert fact.problems == ()
 
 
 BAD_LINKS: dict[str, tuple[object, str]] = {
     "no JSON": ("[[", "it is no JSON"),
     "very deep": ("[" * 100_000, "it is no JSON"),
-    "far too long": (" " * 2_000_000, "more than a ConfigMap can have"),
-    "an object": ({}, "expected a JSON list of lists"),
-    "a list": (["NV2"], "expected a JSON list of lists"),
-    "not square": ([["X", "NV2"], ["NV2"]], "2 rows, and 1 entries in row 1"),
-    "one row": ([["X", "NV2"]], "1 rows, and 2 entries in row 0"),
-    "an unknown link": ([["X", "NV99"], ["NV99", "X"]], "the link 'NV99' of GPUs 0 and 1 is unknown"),
-    "no text": ([["X", 2], [2, "X"]], "the link '2' of GPUs 0 and 1 is unknown"),
-    "not the same both ways": ([["X", "NV2"], ["SYS", "X"]], "joined by 'NV2', and the other way by 'SYS'"),
-    "of too many GPUs": ([["X"] * 257] * 257, "it is of 257 GPUs"),
+    "far too long": (" " * 2_000_000, "more than a matrix can have"),
+    "a number": ("3", "it is no JSON object and no JSON list of lists"),
+    "a list": (["NV2"], "it is no JSON object and no JSON list of lists"),
 }
 
 
 @pytest.mark.parametrize(("links", "says"), BAD_LINKS.values(), ids=BAD_LINKS.keys())
 def test_a_bad_matrix_is_not_used(links: object, says: str) -> None:
     fact = published(linkType=links)
-    assert (fact.speaks, fact.topology) == (True, None)
+    assert (fact.speaks, fact.matrix) == (True, None)
     (problem,) = fact.problems
     assert problem.startswith("ConfigMap kube-system/n-topology: linkType: ")
     assert says in problem
@@ -122,25 +128,55 @@ def test_a_bad_matrix_is_not_used(links: object, says: str) -> None:
     assert problem in node.problems
 
 
+SLIPS: dict[str, tuple[object, str, str]] = {
+    "not square": ([["X", "NV2"], ["NV2"]], "NV2", "row 1 has 1 entries of 2"),
+    "one row": ([["X", "NV2"]], "NV2", "row 0 has 2 entries of 1"),
+    "an unknown link": ([["X", "NV99"], ["NV99", "X"]], "", "the link 'NV99' of GPUs 0 and 1 is unknown"),
+    "no text": ([["X", 2], [2, "X"]], "", "the link '2' of GPUs 0 and 1 is unknown"),
+    "both ways differ": ([["X", "NV2"], ["SYS", "X"]], "SYS", "GPUs 0 and 1 are joined in two ways"),
+    "of too many GPUs": ([["NV1"] * 257] * 257, "NV1", "it is of 257 GPUs"),
+}
+
+
+@pytest.mark.parametrize(("links", "kind", "says"), SLIPS.values(), ids=SLIPS.keys())
+def test_a_slip_leaves_the_other_links(links: object, kind: str, says: str) -> None:
+    fact = published(linkType=links)
+    assert fact.matrix is not None
+    link = fact.matrix.links[0, 1]
+    assert (link.kind if link else "") == kind
+    assert fact.problems[0].startswith(f"ConfigMap kube-system/n-topology: linkType: {says}")
+
+
+NO_NUMBER = "GPUs 0 and 1 have no positive number of GB/s both ways"
 BAD_BANDWIDTH: dict[str, tuple[object, str]] = {
     "no JSON": ("fast", "it is no JSON"),
-    "of another size": ([[0]], "it is of 1 GPUs, and linkType of 2"),
-    "nothing": ([[0, 0], [0, 0]], "'0' of GPUs 0 and 1 is no positive number"),
-    "negative": ([[0, -1], [1, 0]], "'-1' of GPUs 0 and 1"),
-    "text": ([[0, "48"], ["48", 0]], "'48' of GPUs 0 and 1"),
-    "a truth": ([[0, True], [True, 0]], "'True' of GPUs 0 and 1"),
-    "not finite": ("[[0, Infinity], [NaN, 0]]", "'inf' of GPUs 0 and 1"),
-    "beyond all": ([[0, 10**400], [1, 0]], "of GPUs 0 and 1"),
+    "a number": ("3", "expected a JSON list of lists"),
+    "of another size": ([[0]], NO_NUMBER),
+    "nothing": ([[0, 0], [0, 0]], NO_NUMBER),
+    "negative": ([[0, -1], [1, 0]], NO_NUMBER),
+    "text": ([[0, "48"], ["48", 0]], NO_NUMBER),
+    "a truth": ([[0, True], [True, 0]], NO_NUMBER),
+    "not finite": ("[[0, Infinity], [NaN, 0]]", NO_NUMBER),
+    "beyond all": ([[0, 10**400], [1, 0]], NO_NUMBER),
 }
 
 
 @pytest.mark.parametrize(("bandwidth", "says"), BAD_BANDWIDTH.values(), ids=BAD_BANDWIDTH.keys())
 def test_bad_bandwidths_leave_the_modelled_ones(bandwidth: object, says: str) -> None:
     fact = published(linkType=PAIR, bandwidth=bandwidth)
-    assert fact.topology == published(linkType=PAIR).topology
+    assert fact.matrix == published(linkType=PAIR).matrix
     (problem,) = fact.problems
     assert says in problem
-    assert problem.endswith("; modelled bandwidths are used")
+    assert "; modelled bandwidths are used" in problem
+
+
+def test_a_bad_bandwidth_leaves_the_others() -> None:
+    three = [["X", "NV2", "NV2"], ["NV2", "X", "NV2"], ["NV2", "NV2", "X"]]
+    fact = published(linkType=three, bandwidth=[[0, 40, 41], [None, 0, 42], ["x", 42]])
+    assert fact.matrix is not None
+    speeds = {pair: link.gb_per_s for pair, link in fact.matrix.links.items() if link}
+    assert speeds == {(0, 1): 50.0, (0, 2): 50.0, (1, 2): 42.0}
+    assert f"{NO_NUMBER} (and 1 pairs more)" in fact.problems[0]
 
 
 BAD_DEVICES: dict[str, tuple[object, str]] = {
@@ -156,7 +192,7 @@ BAD_DEVICES: dict[str, tuple[object, str]] = {
 def test_bad_devices_count_as_healthy_and_leave_the_matrix(devices: object, says: str) -> None:
     fact = published(devices=devices, linkType=PAIR)
     assert fact.unhealthy == 0
-    assert fact.topology is not None
+    assert fact.matrix is not None
     assert says in fact.problems[0]
 
 
@@ -206,7 +242,7 @@ JOINED: dict[str, tuple[list[NodeFact], str, str]] = {
     "a matrix": ([published(linkType=PAIR)], "NV2", ""),
     "no matrix": ([published(devices={"0": "Healthy"})], "NV6", ""),
     "one of another size": (
-        [published(linkType=[["X"]])], "", "has a matrix of 1 GPUs, and the node has 2; it is not used",
+        [published(linkType=[["X"]])], "", "1 pairs are missing, GPUs 0 and 1 the first of them",
     ),
     "two of them": (
         [published("z", linkType=[["X", "SYS"], ["SYS", "X"]]), published("a", linkType=PAIR)],
@@ -262,5 +298,5 @@ def test_a_node_without_gpus_is_told_nothing_of_them() -> None:
 
 def test_the_largest_matrix_there_can_be_is_read() -> None:
     row = ["PIX"] * 256
-    assert published(linkType=[row] * 256).topology is not None
+    assert published(linkType=[row] * 256).problems == ()
     assert len(json.dumps([row] * 256)) <= configmaps.MAX_BYTES

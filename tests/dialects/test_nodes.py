@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.topology import load_topology
-from muster.dialects.gputopology import matrix
+from muster.dialects.matrices import topology
 from muster.dialects.nodes import read
 from muster.domain.node import Resources
 from muster.domain.topology import GpuTopology, mask_of
@@ -88,54 +88,19 @@ def test_allocatable_that_can_not_be(allocatable: dict[str, str], gpus: int, say
 @pytest.mark.parametrize("name", ANNOTATED)
 def test_every_matrix_we_have_is_read_as_it_was_printed(name: str) -> None:
     printed = load_topology(name)
-    topology, problems = matrix(printed.annotation(), printed.gpu_count)
+    links, problems = topology(printed.annotation(), printed.gpu_count, "k")
     assert problems == ()
-    assert topology.islands == tuple(mask_of(island) for island in printed.islands())
+    assert links.islands == tuple(mask_of(island) for island in printed.islands())
     for i, row in enumerate(printed.links):
-        assert [link.kind if link else "X" for link in topology.links[i]] == list(row)
+        assert [link.kind if link else "X" for link in links.links[i]] == list(row)
 
 
-def without(key: str) -> dict[str, str]:
-    return {name: words for name, words in full_matrix(3).items() if name != key}
-
-
-BAD_MATRIX = {
-    "no JSON": ("{", "it is no JSON"),
-    "a list": ("[]", "no JSON object"),
-    "a number": ("3", "no JSON object"),
-    "very deep": ("[" * 10_000, "it is no JSON"),
-    "far too long": (" " * 300_000, "more than an annotation can have"),
-    "a pair is missing": (as_json(without("GPU_NV2_0_2")), "1 pairs are missing, GPUs 0 and 2 the first"),
-    "empty": ("{}", "3 pairs are missing"),
-    "a key twice": (
-        '{"GPU_NV1_0_1":"Single NVLink",' + as_json(full_matrix(3))[1:],
-        "0 and 1 are given twice",
-    ),
-    "the same key twice": (
-        '{"GPU_NV2_0_1":"Two NVLinks",' + as_json(full_matrix(3))[1:],
-        "0 and 1 are given twice",
-    ),
-    "an index too high": (
-        as_json({**full_matrix(3), "GPU_NV2_2_3": "Two NVLinks"}),
-        "GPU 3, and the node has 3",
-    ),
-    "indices the wrong way": (as_json({**without("GPU_NV2_0_1"), "GPU_NV2_1_0": ""}), "must be the smaller"),
-    "a GPU with itself": (as_json({**full_matrix(3), "GPU_NV2_1_1": ""}), "must be the smaller"),
-    "another key": (as_json({**full_matrix(3), "NODE_TYPE": "x"}), "is not GPU_<ABBR>_<i>_<j>"),
-    "a huge index": (as_json({**full_matrix(3), "GPU_NV2_0_99999999": ""}), "is not GPU_<ABBR>_<i>_<j>"),
-    "an unknown link": (
-        as_json({**without("GPU_NV2_0_1"), "GPU_NV19_0_1": "?"}),
-        "the link 'NV19', '?', is unknown",
-    ),
-    "words that are no words": ('{"GPU_N-A_0_1": {"a": 1}}', "is unknown"),
-}
-
-
-@pytest.mark.parametrize(("text", "says"), BAD_MATRIX.values(), ids=BAD_MATRIX.keys())
-def test_a_bad_matrix_is_reported_and_not_used(text: str, says: str) -> None:
-    node = read(node_object({"aliyun.com/gpu": 3}, matrix=text))
+def test_a_matrix_that_can_not_be_read_is_reported_and_not_replaced_by_labels() -> None:
+    node = read(node_object({"aliyun.com/gpu": 3}, {"nvidia.com/nvswitch.present": "true"}))
+    assert node.topology.known
+    node = read(node_object({"aliyun.com/gpu": 3}, {"nvidia.com/nvswitch.present": "true"}, matrix="{"))
     assert node.topology == GpuTopology.unknown(3)
-    assert says in node.problems[0]
+    assert node.problems[0].startswith("GPU_TOPOLOGY: it is no JSON")
     assert node.problems[0].endswith("; the node is used without topology")
 
 
@@ -154,15 +119,15 @@ WORDS = {
 
 @pytest.mark.parametrize(("words", "kind"), WORDS.items())
 def test_the_words_count_where_the_abbreviation_is_unknown(words: str, kind: str) -> None:
-    topology, problems = matrix(as_json({"GPU_N-A_0_1": words}), 2)
+    links, problems = topology(as_json({"GPU_N-A_0_1": words}), 2, "k")
     assert problems == ()
-    assert topology.link(1, 0) == topology.link(0, 1)
-    assert (link := topology.link(0, 1)) is not None
+    assert links.link(1, 0) == links.link(0, 1)
+    assert (link := links.link(0, 1)) is not None
     assert link.kind == kind
 
 
 def test_one_gpu_has_an_empty_matrix() -> None:
-    assert matrix("{}", 1) == (GpuTopology.unknown(1), ())
+    assert topology("{}", 1, "k") == (GpuTopology.unknown(1), ())
 
 
 H100, A100, V100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM3-32GB"

@@ -30,7 +30,8 @@ from muster.domain.typical import TypicalRequest
 from tests.placement import naive
 from tests.placement.drawings import LABELS, RESOURCE, islands
 
-KINDS = ["NV1", "NV2", "PIX", "SYS"]
+KINDS = ["NV1", "NV2", "PIX", "SYS", ""]
+"""Of links; "" for one that is not known."""
 BLOCKS = (DEFAULT_LEVELS[0], Level("block", ("example.com/block", "example.com/pod")), DEFAULT_LEVELS[1])
 """A level between zone and rack, with two labels that may name its parts."""
 
@@ -46,7 +47,10 @@ def topologies(draw: st.DrawFn) -> GpuTopology:
     kinds = {(i, j): draw(st.sampled_from(KINDS)) for j in range(count) for i in range(j)}
     return GpuTopology(
         tuple(
-            tuple(None if i == j else Link.of_kind(kinds[min(i, j), max(i, j)]) for j in range(count))
+            tuple(
+                Link.of_kind(kind) if (kind := kinds.get((min(i, j), max(i, j)))) else None
+                for j in range(count)
+            )
             for i in range(count)
         )
     )

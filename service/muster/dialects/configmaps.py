@@ -2,7 +2,7 @@
 
 kube-system, labels ack.node.gpu.schedule=topology, nodename=<node>: what newer ACK device plugins publish
     devices:   {"0":"Healthy","1":"Unhealthy"}       of each GPU
-    linkType:  [["X","NV2"],["NV2","X"]]              as `nvidia-smi topo -m` has it, or in words
+    linkType:  [["X","NV2"],["NV2","X"]]              in any form that `matrices` reads
     bandwidth: [[0,48.4],[48.3,0]]                    GB/s, in place of the modelled ones
 kube-system/unhealthy-gpu-<node>:                    what gpushare's device plugin publishes
     gpus: "0,2"
@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from muster.dialects import ack
-from muster.dialects.gputopology import link_of
+from muster.dialects import ack, matrices
+from muster.dialects.matrices import Matrix
 from muster.dialects.objects import ConfigMapObject
 from muster.dialects.reading import natural
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import MAX_GPUS
-from muster.domain.topology import GpuTopology, Link
+from muster.domain.topology import Link
 
 DEVICES, LINKS, BANDWIDTH = "devices", "linkType", "bandwidth"
 UNHEALTHY = "gpus"
@@ -40,13 +40,13 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class NodeTopology:
-    """What a device plugin publishes about one node's GPUs. `speaks`: it has a matrix; `topology` is None if
-    the matrix can't be read. `unhealthy` is a bit mask. `name` is the ConfigMap's, for sentences."""
+    """What a device plugin publishes about one node's GPUs. `speaks`: it has a matrix; `matrix` is None if
+    that can't be read. `unhealthy` is a bit mask. `name` is the ConfigMap's, for sentences."""
 
     node: str
     name: str
     speaks: bool = False
-    topology: GpuTopology | None = None
+    matrix: Matrix | None = None
     unhealthy: int = 0
     problems: tuple[str, ...] = ()
 
@@ -110,21 +110,23 @@ def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> UnhealthyGpus:
 
 def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeTopology:
     problems: list[str] = []
-    unhealthy = topology = None
+    unhealthy = matrix = None
     try:
         unhealthy = _devices(data, lambda said: problems.append(f"{name}: {DEVICES}: {said}"))
     except _Unreadable as error:
         problems.append(f"{name}: {DEVICES}: {error}; all GPUs count as healthy")
     try:
-        topology = _matrix(data)
-    except _Unreadable as error:
+        matrix = matrices.read(data[LINKS]) if LINKS in data else None
+    except matrices.Unreadable as error:
         problems.append(f"{name}: {LINKS}: {error}; it is not used")
-    if topology is not None and BANDWIDTH in data:
+    if matrix is not None:
+        problems.extend(f"{name}: {LINKS}: {said}" for said in matrix.problems)
+    if matrix is not None and BANDWIDTH in data:
         try:
-            topology = _measured(topology, data)
+            matrix = _measured(matrix, data, lambda said: problems.append(f"{name}: {BANDWIDTH}: {said}"))
         except _Unreadable as error:
             problems.append(f"{name}: {BANDWIDTH}: {error}; modelled bandwidths are used")
-    return NodeTopology(node, name, LINKS in data, topology, unhealthy or 0, tuple(problems))
+    return NodeTopology(node, name, LINKS in data, matrix, unhealthy or 0, tuple(problems))
 
 
 class _Unreadable(ValueError):
@@ -153,67 +155,31 @@ def _devices(data: Mapping[str, str], problem: Callable[[str], None]) -> int:
     return mask
 
 
-def _matrix(data: Mapping[str, str]) -> GpuTopology | None:
-    if LINKS not in data:
-        return None
-    rows = _square(data[LINKS])
-    links = tuple(
-        tuple(None if i == j else _link(kind, i, j) for j, kind in enumerate(row))
-        for i, row in enumerate(rows)
-    )
-    for i, row in enumerate(links):
-        for j, link in enumerate(row):
-            if link != links[j][i]:
-                there, back = rows[i][j], rows[j][i]
-                ways = f"{str(there)[:_SHOWN]!r}, and the other way by {str(back)[:_SHOWN]!r}"
-                raise _Unreadable(f"GPUs {i} and {j} are joined by {ways}")
-    return GpuTopology(links)
-
-
-def _link(kind: object, i: int, j: int) -> Link:
-    link = link_of(kind) if isinstance(kind, str) else None
-    if link is None:
-        raise _Unreadable(f"the link {str(kind)[:_SHOWN]!r} of GPUs {i} and {j} is unknown")
-    return link
-
-
-def _measured(topology: GpuTopology, data: Mapping[str, str]) -> GpuTopology:
-    """Return the links with bandwidths that were measured: the slower of both ways, in whole GB/s, so that
-    the noise of a measurement does not make every node a kind of its own."""
-    rows = _square(data[BANDWIDTH])
-    if len(rows) != topology.gpu_count:
-        raise _Unreadable(f"it is of {len(rows)} GPUs, and {LINKS} of {topology.gpu_count}")
-    speeds = [[_speed(value, i, j) for j, value in enumerate(row)] for i, row in enumerate(rows)]
-    return GpuTopology(
-        tuple(
-            tuple(
-                link and Link(link.kind, float(max(1, round(min(speeds[i][j], speeds[j][i])))))
-                for j, link in enumerate(row)
-            )
-            for i, row in enumerate(topology.links)
-        )
-    )
-
-
-def _speed(value: object, i: int, j: int) -> float:
-    if i == j:
-        return 0.0
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_GB_PER_S:
-        return float(value)
-    raise _Unreadable(f"{str(value)[:_SHOWN]!r} of GPUs {i} and {j} is no positive number of GB/s")
-
-
-def _square(text: str) -> list[list[object]]:
-    """Return a square matrix from JSON, whatever its elements are."""
-    rows = _json(text)
+def _measured(matrix: Matrix, data: Mapping[str, str], problem: Callable[[str], None]) -> Matrix:
+    """The links with bandwidths that were measured: the slower of both ways, in whole GB/s, so that the noise
+    of a measurement does not make every node a kind of its own. A pair without two of them keeps the modelled
+    one."""
+    rows = _json(data[BANDWIDTH])
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise _Unreadable("expected a JSON list of lists")
-    if any(len(row) != len(rows) for row in rows):
-        row = next(i for i, row in enumerate(rows) if len(row) != len(rows))
-        raise _Unreadable(f"it has {len(rows)} rows, and {len(rows[row])} entries in row {row}")
-    if len(rows) > MAX_GPUS:
-        raise _Unreadable(f"it is of {len(rows)} GPUs, more than {MAX_GPUS}")
-    return rows
+    links, bad = dict(matrix.links), list[str]()
+    for (i, j), link in matrix.links.items():
+        there, back = _speed(rows, i, j), _speed(rows, j, i)
+        if there is None or back is None:
+            bad.append(f"GPUs {i} and {j} have no positive number of GB/s")
+        elif link is not None:
+            links[i, j] = Link(link.kind, float(max(1, round(min(there, back)))))
+    if bad:
+        more = f" (and {len(bad) - 1} pairs more)" if len(bad) > 1 else ""
+        problem(f"{bad[0]} both ways{more}; modelled bandwidths are used there")
+    return replace(matrix, links=links)
+
+
+def _speed(rows: list[list[object]], i: int, j: int) -> float | None:
+    value = rows[i][j] if i < len(rows) and j < len(rows[i]) else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_GB_PER_S:
+        return float(value)
+    return None
 
 
 def _json(text: str) -> object:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import ack, gpushare, gputopology, islands, quantities
+from muster.dialects import ack, gpushare, islands, matrices, quantities
 from muster.dialects.configmaps import NodeFact, NodeTopology
 from muster.dialects.objects import NodeObject
 from muster.dialects.reading import NAME_PATTERN, positive
@@ -116,9 +116,9 @@ class _Reader:
         published = [fact for fact in self._facts if isinstance(fact, NodeTopology) and fact.speaks]
         text = self.annotations.get(settings.matrix)
         if text is not None and gpu_count:
-            topology = self.said(gputopology.matrix(text, gpu_count, settings.matrix))
+            topology = self.said(matrices.topology(text, gpu_count, settings.matrix))
             for fact in published:
-                if fact.topology is not None and _kinds(fact.topology) != _kinds(topology):
+                if fact.matrix is not None and _kinds(fact.matrix.of_node(gpu_count)[0]) != _kinds(topology):
                     self.problems.append(
                         f"{fact.name} has another matrix than {settings.matrix}, which is used"
                     )
@@ -133,14 +133,11 @@ class _Reader:
         first, *others = facts
         if others:
             self.problems.append(f"{others[0].name} speaks of the node too: {first.name} is used")
-        if first.topology is not None and first.topology.gpu_count == gpu_count:
-            return first.topology
-        if first.topology is not None:
-            self.problems.append(
-                f"{first.name} has a matrix of {first.topology.gpu_count} GPUs, and the node has "
-                f"{gpu_count}; it is not used"
-            )
-        return GpuTopology.unknown(gpu_count)
+        if first.matrix is None:
+            return GpuTopology.unknown(gpu_count)
+        topology, problems = first.matrix.of_node(gpu_count)
+        self.problems.extend(f"{first.name}: {problem}" for problem in problems)
+        return topology
 
     def unhealthy(self, gpu_count: int) -> int:
         """Return the bit mask of GPUs on which nothing may be planned."""

@@ -12,9 +12,19 @@ NVLINK_GB_PER_S = 25.0
 """Modelled bandwidth of one NVLink, one direction, GB/s: NV2 is 50, NV12 is 300, NV18 is 450."""
 
 LINK_GB_PER_S: Mapping[str, float] = MappingProxyType(
-    {"XGMI": 64.0, "PSB": 15.0, "PIX": 14.0, "PXB": 13.0, "PHB": 12.0, "NODE": 11.0, "SYS": 10.0}
+    {
+        "XGMI": 64.0,
+        "PSB": 15.0,
+        "PIX": 14.0,
+        "PXB": 13.0,
+        "PHB": 12.0,
+        "NODE": 11.0,
+        "PCIE": 10.5,
+        "SYS": 10.0,
+    }
 )
-"""Modelled bandwidths, GB/s. Among the PCIe kinds only the order is meant."""
+"""Modelled bandwidths, GB/s. Among the PCIe kinds only the order is meant. PCIE says no more than that the
+path is PCIe: it may be any of these, so it counts as little more than the slowest."""
 
 FABRIC_KINDS = re.compile(r"NV([1-9]|1[0-8])$|XGMI$")
 """Link kinds that make a fast island: GPUs that these connect, directly or not, share an nvlink-domain."""
@@ -22,7 +32,7 @@ FABRIC_KINDS = re.compile(r"NV([1-9]|1[0-8])$|XGMI$")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link between two GPUs: `kind` as `nvidia-smi topo -m` abbreviates it, and its modelled GB/s."""
+    """One link between two GPUs: `kind` as nvidia-smi or rocm-smi abbreviates it, and its modelled GB/s."""
 
     kind: str
     gb_per_s: float
@@ -50,7 +60,7 @@ class Link:
 class GpuTopology:
     """The link matrix of one node's GPUs. Equal matrices are equal values, so sets found for one serve all.
 
-    Invariant: `links[i][j]` is `links[j][i]`; it is None if i == j, and everywhere if nothing is known.
+    Invariant: `links[i][j]` is `links[j][i]`; it is None if i == j, and for a link that is not known.
     """
 
     links: tuple[tuple[Link | None, ...], ...]

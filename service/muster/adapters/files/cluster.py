@@ -15,6 +15,7 @@ import msgspec
 
 from muster.adapters.files import notes, shapes, templates
 from muster.adapters.files.beside import Beside
+from muster.adapters.files.printed import Printed, annotated
 from muster.adapters.files.problems import BadInput, Malformed
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document
@@ -60,6 +61,7 @@ class _Found:
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
     makers: list[tuple[Document, Metadata, templates.Made]] = field(default_factory=list)
     beside: Beside = field(default_factory=Beside)
+    printed: list[Printed] = field(default_factory=list)
     classes: dict[str, int] = field(default_factory=dict)
     default_priority: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
@@ -74,7 +76,7 @@ class _Found:
         return self.order[document.source, document.place]
 
 
-def cluster_of(documents: Iterable[Document], settings: Settings) -> Cluster:
+def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> Cluster:
     """The cluster that these documents describe.
 
     Raises:
@@ -83,6 +85,9 @@ def cluster_of(documents: Iterable[Document], settings: Settings) -> Cluster:
     found = _Found()
     problems: list[Malformed] = []
     for document in documents:
+        if isinstance(document, Printed):
+            found.printed.append(document)
+            continue
         found.order[document.source, document.place] = len(found.order) + 1
         found.kinds[document.kind] += 1
         try:
@@ -96,9 +101,9 @@ def cluster_of(documents: Iterable[Document], settings: Settings) -> Cluster:
     if not found.nodes:
         raise BadInput([Malformed("", "", f"{_read(found)}: {_NO_NODES}")])
     facts, policies = found.beside.said(settings, found.notes)
-    seen_nodes = tuple(
-        nodes.read(node, settings, facts.get(node.metadata.name, ())) for _, node in found.nodes
-    )
+    with_links, replaced = annotated([node for _, node in found.nodes], found.printed, settings.matrix)
+    found.notes.extend(replaced)
+    seen_nodes = tuple(nodes.read(node, settings, facts.get(node.metadata.name, ())) for node in with_links)
     seen_pods = _pods(found, settings)
     groups = found.beside.groups(policies.levels)
     found.notes.extend(notes.about_nodes(seen_nodes, seen_pods))

@@ -1,4 +1,4 @@
-"""Bytes → documents: files, folders and stdin; YAML of several documents, JSON, lists within.
+"""Bytes → documents: files, folders and stdin; YAML of several documents, JSON, lists within, matrices.
 
 Sizes are bounded before anything is parsed, and what YAML would let pass in silence is refused: a key given
 twice, or a timestamp where text is meant.
@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from muster.adapters.files.printed import Printed, printed
 from muster.adapters.files.problems import BadInput, Malformed, shown, type_name
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -72,13 +73,13 @@ class Document:
         return Malformed(self.source, f"{self.place}, {self.name}", problem)
 
 
-def read(paths: Iterable[str], stdin: BinaryIO) -> list[Document]:
-    """All documents of these files, folders and stdin ("-"), in order.
+def read(paths: Iterable[str], stdin: BinaryIO) -> list[Document | Printed]:
+    """All documents of these files, folders and stdin ("-"), in order, and the matrices that tools printed.
 
     Raises:
         BadInput: something can't be read or parsed.
     """
-    documents: list[Document] = []
+    documents: list[Document | Printed] = []
     problems: list[Malformed] = []
     try:
         names = list(_files(paths))
@@ -142,7 +143,10 @@ def _text(name: str, stdin: BinaryIO) -> str:
         raise Malformed(name, f"byte {problem.start + 1}", "expected UTF-8 text") from None
 
 
-def _documents(source: str, text: str) -> Iterator[Document]:
+def _documents(source: str, text: str) -> Iterator[Document | Printed]:
+    if (matrix := printed(source, text)) is not None:
+        yield matrix
+        return
     count = 0
     for number, value in enumerate(_parsed(source, text), start=1):
         if value is None:

@@ -7,8 +7,8 @@ from functools import lru_cache
 from muster.domain.topology import GpuTopology
 
 ACROSS_SOCKETS = "SYS"
-"""The kind of a link that leads from one NUMA node to another. All other PCIe links stay inside one; of
-NVLink and of unknown links nothing is known."""
+"""The kind of a link that leads from one NUMA node to another. PSB, PIX, PXB, PHB and NODE stay
+inside one; NVLink, PCIE and unknown links say nothing."""
 
 
 @lru_cache(maxsize=256)

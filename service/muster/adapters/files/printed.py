@@ -1,0 +1,93 @@
+"""Files that hold what `nvidia-smi topo -m` or `rocm-smi --showtopo` printed: the links of nodes.
+
+A file stands for the annotation GPU_TOPOLOGY of the nodes that it names: by a line `# nodes: a, b, dgx-*`,
+else by its own name (`gpu-1.txt` is node gpu-1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from muster.adapters.files.problems import BadInput, Malformed, shown
+from muster.dialects import matrices
+from muster.dialects.objects import NodeObject
+
+_NODES = re.compile(r"^#\s*nodes?\s*:(.*)$", re.IGNORECASE | re.MULTILINE)
+_OBJECT = "apiVersion"
+"""Every object of Kubernetes has this word in it. One that carries a matrix is no matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """One file: the names or patterns of its nodes, and what was printed on them."""
+
+    source: str
+    nodes: tuple[str, ...]
+    text: str
+
+
+def printed(source: str, text: str) -> Printed | None:
+    """Return the file's matrix and the nodes that it names; None if the text is something else."""
+    if _OBJECT in text or not (source.endswith(".txt") or matrices.is_table(text)):
+        return None
+    line = _NODES.search(text)
+    names = (name.strip() for name in line[1].split(",")) if line else ()
+    return Printed(source, tuple(name for name in names if name), text)
+
+
+def annotated(
+    nodes: Sequence[NodeObject], files: Iterable[Printed], key: str
+) -> tuple[list[NodeObject], list[str]]:
+    """Return the nodes with each file's text as their annotation `key`, and notes on what that replaces.
+
+    Raises:
+        BadInput: a file has no matrix in it, names a node that is not there, or one that another file names.
+    """
+    texts: dict[str, Printed] = {}
+    problems: list[Malformed] = []
+    names = [node.metadata.name for node in nodes]
+    for file in files:
+        try:
+            matrices.read(file.text)
+            for name in _named(file, names):
+                if (first := texts.setdefault(name, file)) is not file:
+                    problem = f"node {name} has its links from {first.source} already"
+                    problems.append(Malformed(file.source, "", problem))
+        except matrices.Unreadable as error:
+            problems.append(Malformed(file.source, "", f"no links of GPUs in it: {error}"))
+        except Malformed as problem:
+            problems.append(problem)
+    if problems:
+        raise BadInput(problems)
+    notes = [
+        f"Node {node.metadata.name}: its links are those of {texts[node.metadata.name].source}, not its {key}"
+        for node in nodes
+        if node.metadata.name in texts and key in (node.metadata.annotations or {})
+    ]
+    return [_with(node, key, texts.get(node.metadata.name)) for node in nodes], notes
+
+
+def _named(file: Printed, nodes: Sequence[str]) -> list[str]:
+    whole = Path(file.source).name
+    patterns = file.nodes or ((whole,) if whole in nodes else (whole.removesuffix(".txt"),))
+    found: list[str] = []
+    for pattern in patterns:
+        here = [name for name in nodes if fnmatchcase(name, pattern)]
+        if not here:
+            how = "name the file like its node, or its nodes in a line like `# nodes: gpu-1, dgx-*`"
+            raise Malformed(file.source, "", f"no node of the input is named {shown(pattern)}; {how}")
+        found += here
+    return list(dict.fromkeys(found))
+
+
+def _with(node: NodeObject, key: str, file: Printed | None) -> NodeObject:
+    if file is None:
+        return node
+    said = (node.metadata.annotations or {}) | {key: file.text}
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=said))

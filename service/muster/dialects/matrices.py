@@ -1,0 +1,237 @@
+"""The links of a node's GPUs, in any of the forms in which people have them.
+
+    {"GPU_NV1_0_1": "Single NVLink", …}      pairs, as the gputopology device plugin writes them
+    [["X", "NV2"], ["NV2", "X"]]             rows, as newer ACK device plugins write them
+    GPU0 GPU1 … / GPU0  X  NV2 …             tables, as nvidia-smi topo -m and rocm-smi --showtopo print them
+
+What is said of one pair never changes another. A word that is not known makes its pair unknown. Where two
+places say different links of one pair, the weaker counts. All of that is reported, in one sentence for each
+kind of problem.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from muster.dialects.gputopology import link_of
+from muster.domain.allocation import MAX_GPUS
+from muster.domain.topology import GpuTopology, Link
+
+MAX_CHARACTERS = 1 << 20
+"""A ConfigMap may have 1 MiB of data in the API, an object's annotations a quarter of that."""
+MAX_COLUMNS = 4 * MAX_GPUS
+"""Of a line in a table: GPUs come first, network cards and affinities after them."""
+
+_SHOWN = 40
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+"""A terminal's colours: `nvidia-smi` underlines the header, also in a file."""
+_GPU = re.compile(r"GPU([0-9]{1,4})", re.IGNORECASE)
+_KEY = re.compile(r"GPU_(?P<kind>.+)_(?P<i>[0-9]{1,4})_(?P<j>[0-9]{1,4})", re.IGNORECASE)
+
+Pair = tuple[int, int]
+Said = tuple[int, int, str, str]
+"""GPU, GPU, the word for their link, and the words next to that ("" where there are none)."""
+
+
+class Unreadable(ValueError):
+    """Its text says why the whole text is no matrix."""
+
+
+@dataclass(slots=True)
+class _Problems:
+    """Problems by their kind: the first is named, the others are counted."""
+
+    first: dict[str, str] = field(default_factory=dict)
+    count: dict[str, int] = field(default_factory=dict)
+
+    def add(self, what: str, then: str) -> None:
+        self.first.setdefault(then, what)
+        self.count[then] = self.count.get(then, 0) + 1
+
+    def sentences(self) -> tuple[str, ...]:
+        return tuple(f"{what}{self._more(then)}: {then}" for then, what in self.first.items())
+
+    def _more(self, then: str) -> str:
+        return f" (and {more} more)" if (more := self.count[then] - 1) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Links by pair of GPUs, the smaller index first; None for a pair with an unknown word."""
+
+    links: Mapping[Pair, Link | None]
+    problems: tuple[str, ...] = ()
+
+    def of_node(self, gpu_count: int) -> tuple[GpuTopology, tuple[str, ...]]:
+        """Return the links of a node with that many GPUs, and where the matrix has others than the node."""
+        problems = list[str]()
+        missing = [pair for pair in combinations(range(gpu_count), 2) if pair not in self.links]
+        if missing:
+            i, j = missing[0]
+            problems.append(
+                f"{len(missing)} pairs are missing, GPUs {i} and {j} the first of them: they count as unknown"
+            )
+        if beyond := max((j for _, j in self.links if j >= gpu_count), default=None):
+            problems.append(f"it names GPU {beyond}, and the node has {gpu_count}: that is left out")
+        rows = tuple(
+            tuple(None if i == j else self.links.get((min(i, j), max(i, j))) for j in range(gpu_count))
+            for i in range(gpu_count)
+        )
+        return GpuTopology(rows), tuple(problems)
+
+
+def topology(text: str, gpu_count: int, key: str) -> tuple[GpuTopology, tuple[str, ...]]:
+    """Return the topology of a node with `gpu_count` GPUs, and sentences about what can't be read.
+
+    It is unknown if the text is no matrix at all. `key` says in the sentences where the text stands.
+    """
+    try:
+        matrix = read(text)
+    except Unreadable as error:
+        return GpuTopology.unknown(gpu_count), (f"{key}: {error}; the node is used without topology",)
+    found, problems = matrix.of_node(gpu_count)
+    return found, tuple(f"{key}: {problem}" for problem in matrix.problems + problems)
+
+
+def read(text: str) -> Matrix:
+    """Return what the text says of each pair.
+
+    Raises:
+        Unreadable: it is in none of the three forms, or far too long.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise Unreadable(f"it has {len(text)} characters, more than a matrix can have")
+    problems = _Problems()
+    said = _of_tables(text, problems) if is_table(text) else _of_json(text, problems)
+    links = _links(said, problems)
+    return Matrix(links, problems.sentences())
+
+
+def is_table(text: str) -> bool:
+    """Return whether a line of the text is the header of a printed matrix."""
+    return any(_is_header(cells) for _, cells in _lines(text[:MAX_CHARACTERS]))
+
+
+def _links(said: Iterable[Said], problems: _Problems) -> dict[Pair, Link | None]:
+    links: dict[Pair, Link | None] = {}
+    for i, j, word, beside in said:
+        pair = (min(i, j), max(i, j))
+        shown = " and ".join(map(str, pair))
+        link = link_of(word) or link_of(beside)
+        if link is None and links.get(pair, pair) is not None:
+            more = f", {beside[:_SHOWN]!r}," if beside else ""
+            problems.add(
+                f"the link {word[:_SHOWN]!r}{more} of GPUs {shown} is unknown", "the pair counts as unknown"
+            )
+        elif links.get(pair, link) not in (link, None):
+            problems.add(f"GPUs {shown} are joined in two ways", "the weaker counts")
+        links[pair] = min(link, links.get(pair, link), key=_strength)
+    return links
+
+
+def _strength(link: Link | None) -> tuple[float, str]:
+    return (link.gb_per_s, link.kind) if link else (0.0, "")
+
+
+# --- JSON ------------------------------------------------------------------------------------------
+
+
+_NO_TABLE = "no table as nvidia-smi topo -m or rocm-smi --showtopo prints it"
+
+
+class _Members(list[tuple[str, object]]):
+    """A JSON object as the list of its members: a dict would hide a key that is given twice."""
+
+
+def _of_json(text: str, problems: _Problems) -> Iterator[Said]:
+    try:
+        value = json.loads(text, object_pairs_hook=_Members)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"it is no JSON ({str(error)[:80]}), and {_NO_TABLE}") from error
+    if isinstance(value, _Members):
+        return _of_pairs(value, problems)
+    if isinstance(value, list) and all(type(row) is list for row in value):
+        return _of_rows(value, problems)
+    raise Unreadable(f"it is no JSON object and no JSON list of lists, and {_NO_TABLE}")
+
+
+def _of_pairs(members: _Members, problems: _Problems) -> Iterator[Said]:
+    for key, words in members:
+        match = _KEY.fullmatch(key.strip())
+        i, j = (int(match["i"]), int(match["j"])) if match else (0, 0)
+        if match is None or i == j or max(i, j) >= MAX_GPUS:
+            problems.add(f"the key {key[:80]!r} is not GPU_<ABBR>_<i>_<j>", "it is left out")
+        else:
+            yield i, j, match["kind"], words if isinstance(words, str) else str(words)[:_SHOWN]
+
+
+def _of_rows(rows: list[list[object]], problems: _Problems) -> Iterator[Said]:
+    if len(rows) > MAX_GPUS:
+        problems.add(f"it is of {len(rows)} GPUs", f"the first {MAX_GPUS} are read")
+    for i, row in enumerate(rows[:MAX_GPUS]):
+        if len(row) != len(rows):
+            problems.add(f"row {i} has {len(row)} entries of {len(rows)}", "those that are there are read")
+        for j, word in enumerate(row[:MAX_GPUS]):
+            if i != j:
+                yield i, j, word if isinstance(word, str) else str(word)[:_SHOWN], ""
+
+
+# --- tables as the tools print them ----------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Table:
+    """One table: the GPU of each column (-1 for a network card's), and the lines of its rows by GPU."""
+
+    columns: list[int]
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+
+    def cells(self) -> Iterator[Said]:
+        for i, cells in self.rows:
+            for j, word in zip(self.columns, cells, strict=False):
+                if 0 <= j < MAX_GPUS and i != j and i < MAX_GPUS:
+                    yield i, j, word, ""
+
+    def known(self) -> int:
+        """How many cells are links. rocm-smi prints weights and hops too, which are numbers."""
+        return sum(link_of(word) is not None for _, _, word, _ in self.cells())
+
+
+def _of_tables(text: str, problems: _Problems) -> Iterator[Said]:
+    tables = list[_Table]()
+    for head, cells in _lines(text):
+        if _is_header(cells):
+            last = max(at for at, cell in enumerate(cells) if _GPU.fullmatch(cell))
+            tables.append(_Table([_gpu(cell) for cell in cells[: last + 1]]))
+        elif tables and head >= 0:
+            tables[-1].rows.append((head, cells[1:]))
+    known = [table.known() for table in tables]
+    if not any(known) and any(len(table.columns) > 1 for table in tables):
+        raise Unreadable("its tables have no links that are known")
+    if sum(map(bool, known)) > 1:
+        problems.add("it has several tables of links", "the one with most links is read")
+    return tables[known.index(max(known))].cells()
+
+
+def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the GPU that begins each line (-1 if none does), and its words. `#` may stand before them."""
+    for line in _STYLE.sub("", text).splitlines():
+        cells = line.lstrip("# \t").split(maxsplit=MAX_COLUMNS)[:MAX_COLUMNS]
+        if cells:
+            yield _gpu(cells[0]), cells
+
+
+def _gpu(cell: str) -> int:
+    match = _GPU.fullmatch(cell)
+    return int(match[1]) if match else -1
+
+
+def _is_header(cells: list[str]) -> bool:
+    """Whether a line names columns: GPUs, more of them than links, which rows have. One alone needs more."""
+    gpus = sum(_gpu(cell) >= 0 for cell in cells)
+    links = sum(cell.upper() == "X" or link_of(cell) is not None for cell in cells)
+    return gpus > links and (gpus > 1 or "AFFINITY" in map(str.upper, cells))

@@ -1,0 +1,293 @@
+"""Matrices as people have them: what tools print, and JSON; whole, torn and damaged."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from local_cluster.topology import load_topology
+from muster.dialects import nodes
+from muster.dialects.matrices import MAX_CHARACTERS, Matrix, Unreadable, is_table, read, topology
+from muster.domain.topology import LINK_GB_PER_S, GpuTopology, Link
+from tests.dialects.objects import as_json, full_matrix, node_object
+
+HERE = Path(__file__).parent / "matrices"
+TOPOLOGIES = Path(__file__).parents[2] / "local_cluster" / "topologies"
+KINDS = (*LINK_GB_PER_S, *(f"NV{count}" for count in range(1, 19)))
+
+
+def kinds_of(matrix: Matrix | GpuTopology) -> dict[tuple[int, int], str]:
+    """The abbreviation of each known link by pair."""
+    if isinstance(matrix, GpuTopology):
+        pairs = combinations(range(matrix.gpu_count), 2)
+        return {pair: link.kind for pair in pairs if (link := matrix.link(*pair))}
+    return {pair: link.kind for pair, link in matrix.links.items() if link}
+
+
+def table(*rows: str) -> str:
+    """A printed table: rows of cells for GPU0, GPU1 …"""
+    header = " ".join(f"GPU{gpu}" for gpu in range(len(rows[0].split())))
+    return "\n".join((f"   {header}", *(f"GPU{gpu} {row}" for gpu, row in enumerate(rows))))
+
+
+# --- real ones -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in TOPOLOGIES.glob("*.txt")))
+def test_every_printed_matrix_that_we_have_is_read_as_it_was_printed(name: str) -> None:
+    whole = load_topology(name)
+    found, problems = topology((TOPOLOGIES / f"{name}.txt").read_text(), whole.gpu_count, "k")
+    assert problems == ()
+    assert kinds_of(found) == {(i, j): whole.links[i][j] for i, j in combinations(range(whole.gpu_count), 2)}
+
+
+def islands_of(kind: str, between: str, *islands: range) -> dict[tuple[int, int], str]:
+    gpus = sorted(gpu for island in islands for gpu in island)
+    return {
+        (i, j): kind if any(i in island and j in island for island in islands) else between
+        for i, j in combinations(gpus, 2)
+    }
+
+
+V100 = kinds_of(read((TOPOLOGIES / "v100-8x-gputopology-document.txt").read_text()))
+PRINTED = {
+    "rocm-8x-two-hives": (8, islands_of("XGMI", "PCIE", range(4), range(4, 8))),
+    "rocm-2x-mi100-pcie": (2, {(0, 1): "PCIE"}),
+    "nvidia-4x-soc": (4, islands_of("PHB", "SYS", range(2), range(2, 4))),
+    "nvidia-2x-underlined": (2, {(0, 1): "NV12"}),
+    "nvidia-2x-5090": (2, {(0, 1): "PHB"}),
+    "nvidia-8x-v100-with-prompt": (8, V100),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "gpus", "kinds"), [(name, *rest) for name, rest in PRINTED.items()])
+def test_what_tools_print_with_all_that_stands_around_it(
+    name: str, gpus: int, kinds: dict[tuple[int, int], str]
+) -> None:
+    found, problems = topology((HERE / f"{name}.txt").read_text(), gpus, "k")
+    assert (kinds_of(found), problems) == (kinds, ())
+    assert len(kinds) == gpus * (gpus - 1) // 2
+
+
+def test_the_first_rows_of_a_matrix_say_what_they_say() -> None:
+    found, problems = topology((HERE / "nvidia-8x-nv18-in-a-comment.txt").read_text(), 8, "k")
+    assert set(kinds_of(found).values()) == {"NV18"}
+    assert len(kinds_of(found)) == 13
+    assert problems == ("k: 15 pairs are missing, GPUs 2 and 3 the first of them: they count as unknown",)
+
+
+def test_pcie_is_a_kind_of_its_own() -> None:
+    link = Link.of_kind("PCIE")
+    assert (link.kind, link.is_fabric) == ("PCIE", False)
+    assert Link.of_kind("SYS").gb_per_s < link.gb_per_s < Link.of_kind("NODE").gb_per_s
+
+
+# --- each place where a matrix may stand -----------------------------------------------------------
+
+
+def test_a_table_in_the_annotation() -> None:
+    text = (HERE / "nvidia-2x-underlined.txt").read_text()
+    node = nodes.read(node_object({"nvidia.com/gpu": 2}, matrix=text))
+    assert (kinds_of(node.topology), node.problems) == ({(0, 1): "NV12"}, ())
+
+
+# --- what people write by hand ---------------------------------------------------------------------
+
+SLIPS: dict[str, tuple[str, int, dict[tuple[int, int], str], tuple[str, ...]]] = {
+    # name: text, GPUs, links that are known, problems
+    "lower case": (table("x nv2", "nv2 x"), 2, {(0, 1): "NV2"}, ()),
+    "words in a list": ('[["X", " two  NVLinks "]]', 2, {(0, 1): "NV2"},
+                        ("k: row 0 has 2 entries of 1: those that are there are read",)),
+    "N/A": (table("X N/A NV2", "N/A X PIX", "NV2 PIX X"), 3, {(0, 2): "NV2", (1, 2): "PIX"},
+            ("k: the link 'N/A' of GPUs 0 and 1 is unknown: the pair counts as unknown",)),
+    "one way only N/A": (table("X NV2", "N/A X"), 2, {},
+                         ("k: the link 'N/A' of GPUs 0 and 1 is unknown: the pair counts as unknown",)),
+    "both ways differ": (table("X NV2 SYS", "NV1 X SYS", "PIX SYS X"), 3,
+                         {(0, 1): "NV1", (0, 2): "SYS", (1, 2): "SYS"},
+                         ("k: GPUs 0 and 1 are joined in two ways (and 1 more): the weaker counts",)),
+    "a network card in between": ("GPU0 NIC0 GPU1\nGPU0 X PIX NV2\nNIC0 PIX X SYS\nGPU1 NV2 SYS X", 2,
+                                  {(0, 1): "NV2"}, ()),
+    "a torn row": (table("X NV1 NV2", "NV1", "NV2 NV4 X"), 3,
+                   {(0, 1): "NV1", (0, 2): "NV2", (1, 2): "NV4"}, ()),
+    "GPUs that the node has not": (table("X NV1 NV2", "NV1 X NV4", "NV2 NV4 X"), 2, {(0, 1): "NV1"},
+                                   ("k: it names GPU 2, and the node has 2: that is left out",)),
+    "two nodes in one text": (table("X SYS", "SYS X") + "\n" + table("X NV1 NV1", "NV1 X NV1"), 3,
+                              {(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV1"},
+                              ("k: it has several tables of links: the one with most links is read",)),
+    "pairs the other way round": ('{"gpu_nv2_1_0": ""}', 2, {(0, 1): "NV2"}, ()),
+    "a pair twice": ('{"GPU_NV2_0_1": "", "GPU_SYS_1_0": ""}', 2, {(0, 1): "SYS"},
+                     ("k: GPUs 0 and 1 are joined in two ways: the weaker counts",)),
+    "the same key twice": ('{"GPU_NV2_0_1": "", "GPU_NV2_0_1": ""}', 2, {(0, 1): "NV2"}, ()),
+    "other keys": (as_json({**full_matrix(2), "NODE": "x", "GPU_NV1_1_1": ""}), 2, {(0, 1): "NV2"},
+                   ("k: the key 'NODE' is not GPU_<ABBR>_<i>_<j> (and 1 more): it is left out",)),
+    "words that are no words": ('{"GPU_N-A_0_1": {"a": 1}, "GPU_PIX_0_2": 3}', 3, {(0, 2): "PIX"},
+                                ("k: the link 'N-A', \"[('a', 1)]\", of GPUs 0 and 1 is unknown: "
+                                 "the pair counts as unknown",
+                                 "k: 1 pairs are missing, GPUs 1 and 2 the first of them: "
+                                 "they count as unknown")),
+    "one GPU": ("GPU0 CPU Affinity\nGPU0 X 0-15", 1, {}, ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "gpus", "kinds", "problems"), SLIPS.values(), ids=SLIPS)
+def test_a_slip_changes_its_own_pair_and_is_reported(
+    text: str, gpus: int, kinds: dict[tuple[int, int], str], problems: tuple[str, ...]
+) -> None:
+    found, said = topology(text, gpus, "k")
+    assert kinds_of(found) == kinds
+    assert said == problems
+
+
+NONE = {
+    "nothing": "",
+    "words": "no such command",
+    "a number": "3",
+    "a list of words": '["NV2"]',
+    "very deep": "[" * 100_000,
+    "torn JSON": '{"GPU_NV1_0_1": "Sing',
+    "far too long": " " * (MAX_CHARACTERS + 1),
+    "a table of numbers": table("0 15", "15 0"),
+    "a header alone": "GPU0 GPU1 GPU2",
+}
+
+
+@pytest.mark.parametrize("text", NONE.values(), ids=NONE)
+def test_what_is_no_matrix_is_none(text: str) -> None:
+    with pytest.raises(Unreadable):
+        read(text)
+    found, (problem,) = topology(text, 3, "k")
+    assert found == GpuTopology.unknown(3)
+    assert problem.endswith("; the node is used without topology")
+    assert len(problem) < 300
+
+
+HOSTILE = {
+    "many GPUs in a header": " ".join(f"GPU{gpu}" for gpu in range(9999)) + "\nGPU0 " + "NV1 " * 9999,
+    "many tables": "GPU0 GPU1\nGPU0 X NV1\n" * 40_000,
+    "many bad keys": as_json({f"GPU_{'_' * (number % 50)}_x{number}": "" for number in range(20_000)}),
+    "many bad words": table(*(" ".join(f"w{i}.{j}" for j in range(60)) for i in range(60))) + "\nGPU0 X NV1",
+    "many rows": json.dumps([["NV1"]] * 100_000),
+    "control characters": table("X \x07\x07", "\x9b31m X", ""),
+    "a long word": table(f"X {'N' * 900_000}", "NV1 X"),
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_is_read_in_bounds(text: str) -> None:
+    found, problems = topology(text, 4, "k")
+    assert found.gpu_count == 4
+    assert len(problems) <= 4
+    assert all(len(problem) < 300 and problem.isprintable() for problem in problems)
+
+
+# --- random ones -----------------------------------------------------------------------------------
+
+Links = dict[tuple[int, int], str]
+
+
+def draw(seed: int) -> tuple[random.Random, int, Links]:
+    rng = random.Random(seed)
+    gpus = rng.choice((2, 2, 3, 4, 8, 16))
+    few = rng.sample(KINDS, rng.randint(1, 5))
+    return rng, gpus, {pair: rng.choice(few) for pair in combinations(range(gpus), 2)}
+
+
+def cells_of(gpus: int, links: Links, itself: str) -> list[list[str]]:
+    return [[itself if i == j else links[min(i, j), max(i, j)] for j in range(gpus)] for i in range(gpus)]
+
+
+def nvidia(gpus: int, cells: list[list[str]], rng: random.Random) -> str:
+    cards = [f"NIC{card}" for card in range(rng.randint(0, 3))]
+    far = [rng.choice(("SYS", "PIX")) for _ in cards]
+    gap = rng.choice(("\t", "    "))
+    heads = [f"GPU{gpu}" for gpu in range(gpus)]
+    lines = [["", *heads, *cards, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]]
+    lines += [[head, *row, *far, "0-31", "0", "", "N/A"] for head, row in zip(heads, cells, strict=True)]
+    lines += [[card, *far[:1] * gpus, *far] for card in cards]
+    legend = "\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n"
+    return "\n".join(gap.join(line) for line in lines) + "\n" + legend
+
+
+def rocm(gpus: int, cells: list[list[str]], rng: random.Random) -> str:
+    heads = [f"GPU{gpu}" for gpu in range(gpus)]
+
+    def part(title: str, rows: list[list[str]]) -> str:
+        lines = ["       " + "".join(head.ljust(13) for head in heads)]
+        lines += [
+            head.ljust(7) + "".join(cell.ljust(13) for cell in row)
+            for head, row in zip(heads, rows, strict=True)
+        ]
+        return "\n".join([f" {title} ".center(80, "="), *lines, ""])
+
+    weight = str(rng.randint(1, 99))
+    weights = [["0" if i == j else weight for j in range(gpus)] for i in range(gpus)]
+    numa = "\n".join(f"GPU[{gpu}]\t\t: (Topology) Numa Node: 0" for gpu in range(gpus))
+    return "\n".join(
+        (part("Weight between two GPUs", weights), part("Link Type between two GPUs", cells), numa)
+    )
+
+
+def written(gpus: int, links: Links, rng: random.Random) -> dict[str, str]:
+    """The same links in every form."""
+    rows = cells_of(gpus, links, "X")
+    return {
+        "pairs": json.dumps({f"GPU_{kind}_{i}_{j}": "" for (i, j), kind in links.items()}),
+        "rows": json.dumps(rows),
+        "nvidia-smi": nvidia(gpus, [[cell.center(3) for cell in row] for row in rows], rng),
+        "rocm-smi": rocm(gpus, cells_of(gpus, links, "0"), rng),
+    }
+
+
+@given(st.integers(0, 2**32))
+def test_a_matrix_reads_back_as_it_was_written(seed: int) -> None:
+    rng, gpus, links = draw(seed)
+    for text in written(gpus, links, rng).values():
+        spelt = rng.choice((str, str.lower, lambda said: said.replace("\n", "\r\n")))(text)
+        found, problems = topology(spelt, gpus, "k")
+        assert (kinds_of(found), problems) == (links, ())
+
+
+@given(st.integers(0, 2**32), st.text(alphabet=st.characters(codec="utf-8"), max_size=8))
+def test_damage_stays_in_its_own_pairs(seed: int, junk: str) -> None:
+    """Cells become other words, or rows are torn off: pairs that neither touches read as before."""
+    rng, gpus, links = draw(seed)
+    junk = "".join(junk.split()) or "?"
+    cells = cells_of(gpus, links, "X")
+    hurt = set()
+    for _ in range(rng.randint(1, 4)):
+        i, j = rng.sample(range(gpus), 2)
+        cells[i][j] = rng.choice((junk, "N/A", "NV99", "X", f"GPU{rng.randrange(gpus)}"))
+        hurt.add((min(i, j), max(i, j)))
+    torn = rng.randrange(gpus + 1)
+    gone = {pair for pair in links if pair[0] >= torn}  # neither of its rows is there any more
+    if rng.random() < 0.5:
+        text = "\n".join(nvidia(gpus, cells, rng).splitlines()[: torn + 1])
+    else:
+        text = json.dumps([row if i < torn else [] for i, row in enumerate(cells)])
+    kept = {pair: kind for pair, kind in links.items() if pair not in hurt | gone}
+    found, problems = topology(text, gpus, "k")
+    assert kept.items() <= kinds_of(found).items()
+    assert all(kinds_of(found).get(pair) in (None, links[pair]) for pair in hurt)
+    assert problems or not gone
+
+
+@given(st.integers(0, 2**32))
+def test_any_damage_at_all_is_read_without_an_exception(seed: int) -> None:
+    rng, gpus, links = draw(seed)
+    for text in written(gpus, links, rng).values():
+        letters = list(text)
+        for _ in range(rng.randint(1, 30)):
+            at = rng.randrange(len(letters) + 1)
+            letters[at : at + rng.randint(0, 9)] = rng.choice(
+                ("", "\n", "\t", "GPU1 ", "X", "[", "\x1b[4m", "#")
+            )
+        found, problems = topology("".join(letters), gpus, "k")
+        assert found.gpu_count == gpus
+        assert all(len(problem) < 300 for problem in problems)
+        is_table("".join(letters))
