@@ -51,9 +51,9 @@ def test_wall_clock_says_truncated() -> None:
 
 
 def test_once_the_wall_clock_is_spent_no_fewer_members_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In segments each way to leave members out is a search of its own, and here none of them finds a plan.
-    snapshot = cluster("rack r1: a[2]\n rack r2: b[2]")
-    request = gang("8 x 1 GPU by 4 rack + 4 x 1 GPU, min 5")
+    # In segments that have begun each way to leave members out is a search of its own, and none finds a plan.
+    snapshot = cluster("rack r1: a[2, free 01]\n rack r2: b[2]")
+    request = gang("8 x 1 GPU by 4 rack + 4 x 1 GPU, min 4, running w-8@a/0")
     searched: list[int] = []
 
     def counted(*args: object) -> Found:
@@ -65,6 +65,43 @@ def test_once_the_wall_clock_is_spent_no_fewer_members_are_tried(monkeypatch: py
     in_time = len(searched)
     assert isinstance(place(snapshot, request, Limits(seconds_left=lambda: 0.0)), Unplaceable)
     assert len(searched) - in_time <= 1 < in_time
+
+
+CROWDED = "rack r1: a[4] b[4]\n rack r2: c[4] d[4]"
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        ("100 x 8 GPU + 8 x 1 GPU by 2 rack, min 4", 8),
+        ("8 x 1 GPU by 4 rack + 100 x 8 GPU, min 4", 8),
+        ("30 x 1 GPU by 2 node + 30 x 2 GPU + 9 x 1 GPU by 3 rack, min 2", 16),
+        ("40 x 1 GPU by 4 rack + 40 x 1 GPU by 2 node, min 3", 16),
+        ("60 x 1 GPU by 8 rack by 2 node + 60 x 1 GPU, min 3", 16),
+    ],
+)
+def test_many_members_that_do_not_fit_are_no_reason_not_to_decide(asked: str, most: int) -> None:
+    snapshot, request = cluster(CROWDED), gang(asked)
+    decision = place(snapshot, request)
+    assert isinstance(decision, Placed)
+    assert decision.optimal
+    assert len(decision.members) == most
+    assert isinstance(place(snapshot, request, Limits(deterministic_time=0)), Placed)
+
+
+def test_members_that_began_a_segment_are_no_reason_not_to_decide() -> None:
+    """There each way to leave members out is a search of its own, and these are too many to try all."""
+    request = gang("40 x 1 GPU + 40 x 1 GPU by 4 rack, min 3, running x-90@a/0")
+    decision = place(cluster("rack r1: a[4, free 0111] b[4]\n rack r2: c[4] d[4]"), request)
+    assert isinstance(decision, Placed)
+    assert len(decision.members) == 15
+
+
+def test_refusals_of_many_members_in_segments_are_explained() -> None:
+    request = gang("100 x 8 GPU + 8 x 1 GPU by 2 rack, min 9")
+    decision = place(cluster(CROWDED), request)
+    assert isinstance(decision, Unplaceable)
+    assert not any(isinstance(cause, NotDecided) for cause in decision.causes)
 
 
 def test_no_plan_and_no_proof_is_not_called_unplaceable_for_a_made_up_cause() -> None:

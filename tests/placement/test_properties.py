@@ -99,6 +99,15 @@ ASKED = {
     "preferences, constraints, policies": ("scores", "skew", "anti-affinity", "terms"),
     "constraints, slices": ("anti-affinity", "skew", "affinity", "slices"),
     "constraints, policies, typical requests": ("anti-affinity", "skew", "terms", "typical"),
+    "few must fit, in segments": ("least", "segments"),
+    "few must fit, in segments by rank, beside members that run": ("least", "segments", "ranks", "running"),
+    "few must fit, in segments, roles with scopes, at most so many": (
+        "least",
+        "segments",
+        "role scope",
+        "max per",
+    ),
+    "few must fit, in segments, kept apart and spread": ("least", "segments", "anti-affinity", "skew"),
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 

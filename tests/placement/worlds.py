@@ -123,10 +123,12 @@ FEATURES = (
     "skew",
     "room",
     "scores",
+    "least",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs nobody knows.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
-hold few members. "scores": preferences of kube-scheduler, by node.
+hold few members. "scores": preferences of kube-scheduler, by node. "least": few must fit, and a crowd of a
+further role fits nowhere.
 "typical": the cluster says what usually comes."""
 
 
@@ -207,6 +209,10 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     if "segments" in features:
         roles = tuple(replace(role, segments=draw(_segments([*scopes, "gpu"]))) for role in roles)
     least = min(request.min_member, request.size)
+    if "least" in features:
+        crowd = tuple(Member(f"z{i}", f"z-{i}") for i in range(draw(st.integers(12, 30))))
+        roles = tuple(draw(st.permutations([*roles, Role("z", crowd, Resources(), 5, RESOURCE)])))
+        least = draw(st.integers(1, 2))
     request = replace(request, roles=roles, min_member=least)
     if "max per" in features:
         rules = st.builds(MaxPer, st.sampled_from(scopes), st.integers(1, 3))

@@ -12,7 +12,7 @@ from muster.placement.explain.assumptions import World
 from muster.placement.explain.bounds import by_sums
 from muster.placement.explain.joint import Fit, most_together
 from muster.placement.gang.instance import Instance
-from muster.placement.gang.member_subsets import MAX_TRIES, shared_out
+from muster.placement.gang.member_subsets import MAX_TRIES, begun, shared_out, ways_to_cut
 from muster.placement.limits import Budget
 from muster.placement.search.max_members import most
 from muster.placement.search.regions import regions
@@ -80,19 +80,27 @@ class Oracle:
         return most_together(instance, scope, part, instance.need, self.budget, wanted)
 
     def _in_segments(self, world: World, instance: Instance, wanted: int | None) -> Fit:
+        """Count each way to cut the roles, which shows all with no more segments."""
+        if begun(world.request):
+            return self._beside_begun(world, instance, wanted)
+        best, proven = Fit(0, "", True), True
+        for tries, kept in enumerate(ways_to_cut(world.request)):
+            if tries == MAX_TRIES or self.budget.late:
+                proven = False
+                break
+            if sum(kept.values()) <= best.members or (wanted and best.members >= wanted):
+                continue
+            found = self._of(world, instance.keeping(kept), wanted)
+            best, proven = max(best, found, key=lambda fit: fit.members), proven and found.proven
+        return replace(best, proven=proven)
+
+    def _beside_begun(self, world: World, instance: Instance, wanted: int | None) -> Fit:
         """Who is left out changes what the rest may do, so each number of members is a problem of its own.
         The last of those that fit can always be left out: so numbers are halved."""
         best, proven = Fit(0, "", True), True
         if wanted is None and world.request.size > MAX_COUNTED:
             return replace(best, proven=False)
         low, high = (wanted, wanted) if wanted else (1, world.request.size)
-        role = world.request.roles[0]
-        size = role.segments[0].size if role.segments else 0
-        if wanted is None and len(world.request.roles) == 1 and not world.request.running and high >= size:
-            # Its whole segments are counted at once, and one more does not fit.
-            best = self._of(world, instance.keeping({role.name: high // size * size}), None)
-            whole, proven = best.members // size * size, best.proven
-            low, high = best.members + 1, min(high, whole + size - 1) if proven else high
         while low <= high:
             middle = (low + high + 1) // 2
             found = self._exactly(world, instance, middle)

@@ -6,12 +6,13 @@ many as do, if these are `min_member` at least.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+from muster.domain.constraints import Spread
 from muster.domain.decision import Step
-from muster.placement.gang.instance import Counts, Instance
-from muster.placement.gang.member_subsets import MAX_TRIES, shared_out
+from muster.placement.gang.instance import Counts, Instance, room_of
+from muster.placement.gang.member_subsets import MAX_TRIES, begun, by_role, shared_out, ways_to_cut
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, PREFERRED_SCOPE
 from muster.placement.search.max_members import most
@@ -20,6 +21,10 @@ from muster.placement.search.search import search
 
 ALL, MOST, SUBSETS = "all-members", "most-members", "member-subsets"
 """How the members are decided: all fit; a search for the most that fit; subsets one after another."""
+
+ALL_SHARE, CHOICE_SHARE, TRY_SHARE = 0.75, 0.125, 0.03125
+"""Of the solver's time, at most, where fewer members may do: for the plan of all, then for counting the most
+that fit, and for each step of a greedy choice. So time is left for a subset that is easy."""
 
 IN_ORDER = "scopes-in-order"
 """How the preferred scope is decided."""
@@ -30,18 +35,15 @@ def best_for_most(instance: Instance, budget: Budget, *, all_fit: bool = True) -
 
     `all_fit`: False where it is proven that not all do. No shares: fewer than `min_member` fit.
     """
-    required = (instance.request.required_scope,) if instance.request.required_scope else ()
-    whole = _for_counts(instance, required, instance.need, ALL, budget) if all_fit else Found(())
-    if whole.shares or instance.request.min_member >= instance.request.size:
+    request, whole = instance.request, Found(())
+    required = (request.required_scope,) if request.required_scope else ()
+    partial = request.min_member < request.size
+    if all_fit:
+        with budget.share(ALL_SHARE if partial else 1.0):
+            whole = _for_counts(instance, required, instance.need, ALL, budget)
+    if whole.shares or not partial:
         return instance, whole
-    if any(role.segments for role in instance.request.roles):
-        return _subsets(instance, required, budget, whole)
-    fit = most(instance, required, instance.need, budget)
-    doubt = None if fit.proven and not whole.gap else Gap(MEMBERS.name)
-    if fit.members < instance.request.min_member:
-        return instance, Found((), doubt)
-    found = _for_counts(instance, required, fit.counts, MOST, budget)
-    return instance, replace(found, gap=doubt or found.gap)
+    return _Fewer(instance, required, budget, proven=whole.gap is None).best()
 
 
 def _for_counts(
@@ -60,47 +62,102 @@ def _for_counts(
     return Found(found.shares, doubt or found.gap, (*steps, *found.steps))
 
 
-def _subsets(
-    instance: Instance, required: tuple[str, ...], budget: Budget, whole: Found
-) -> tuple[Instance, Found]:
-    """Where members come in segments: who is left out changes what the rest may do, so each count is tried.
-    What fits of one role fits with fewer too, so these are halved; several are tried one after another."""
-    roles, gap = instance.request.roles, Gap(MEMBERS.name) if whole.gap else None
-    tried: dict[Counts, tuple[Instance, Found]] = {}
+@dataclass(slots=True)
+class _Fewer:
+    """The search for a plan of fewer members than all. `proven`: as far as is known, no more members fit."""
 
-    def attempt(counts: Counts) -> Found:
-        nonlocal gap
-        kept = {role.name: count for role, count in zip(roles, counts, strict=True)}
-        fewer = instance.keeping(kept)
-        tried[counts] = (fewer, _for_counts(fewer, required, fewer.need, SUBSETS, budget))
-        found = tried[counts][1]
-        if found.gap and not found.shares:
-            gap = Gap(MEMBERS.name)
-        return found
+    instance: Instance
+    required: tuple[str, ...]
+    budget: Budget
+    proven: bool
+    tried: dict[Counts, tuple[Instance, Found]] = field(default_factory=dict)
 
-    sizes = tuple(len(role.members) for role in roles)
-    if len(roles) == 1:
-        low, high = instance.request.min_member, sizes[0] - 1
-        while low <= high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if attempt((middle,)).shares else (low, middle - 1)
-        best = max((counts for counts, (_, found) in tried.items() if found.shares), default=None)
-    else:
-        best = None
-        for counts in _counts_down(sizes, instance.request.min_member):
-            if len(tried) == MAX_TRIES or budget.late:
-                gap = Gap(MEMBERS.name)
-                break
-            if attempt(counts).shares:
-                best = counts
-                break
-    if best is None:
-        return instance, Found((), gap)
-    fewer, found = tried[best]
-    return fewer, replace(found, gap=gap or found.gap)
+    def best(self) -> tuple[Instance, Found]:
+        """The best plan of the most members, or of those that a greedy choice leaves where that is not
+        decided."""
+        counts = self._counted_down() if begun(self.instance.request) else self._most()
+        order = range(len(self.instance.request.roles))
+        if counts is None and not self.proven:
+            counts = self._greedy(order) or self._greedy(order[::-1])
+        doubt = None if self.proven else Gap(MEMBERS.name)
+        if counts is None:
+            return self.instance, Found((), doubt)
+        fewer, found = self.tried[counts]
+        return fewer, replace(found, gap=doubt or found.gap)
 
+    def _attempt(self, counts: Counts, method: str) -> bool:
+        """Whether a plan of so many members of each role is found, the first by rank."""
+        if counts not in self.tried:
+            kept = {role.name: n for role, n in zip(self.instance.request.roles, counts, strict=True)}
+            fewer = self.instance.keeping(kept)
+            self.tried[counts] = (
+                fewer,
+                _for_counts(fewer, self.required, fewer.need, method, self.budget),
+            )
+        found = self.tried[counts][1]
+        self.proven &= bool(found.shares) or found.gap is None
+        return bool(found.shares)
 
-def _counts_down(sizes: Counts, least: int) -> Iterator[Counts]:
-    """Fewer members than all: most of all first, then most of the earlier roles."""
-    for total in range(sum(sizes) - 1, least - 1, -1):
-        yield from shared_out(total, sizes)
+    def _most(self) -> Counts | None:
+        """The most members that fit, counted at once: each way to cut the roles shows all with no more
+        segments."""
+        best: Counts = (0,) * len(self.instance.request.roles)
+        self.proven, ways = True, 0
+        with self.budget.share(CHOICE_SHARE):
+            for ways, kept in enumerate(ways_to_cut(self.instance.request)):
+                if ways == MAX_TRIES:
+                    self.proven = False
+                    break
+                if ways and sum(kept.values()) < sum(best):
+                    continue
+                cut = self.instance.keeping(kept)
+                fit = most(cut, self.required, cut.need, self.budget)
+                self.proven &= fit.proven
+                best = max(best, by_role(cut, fit.counts), key=lambda counts: (sum(counts), counts))
+        least = self.instance.request.min_member
+        return best if sum(best) >= least and self._attempt(best, SUBSETS if ways else MOST) else None
+
+    def _counted_down(self) -> Counts | None:
+        """The most members that fit, where some that run have begun segments: most of all first, then most of
+        the earlier roles. Of one role fewer fit where more do, so the greedy choice is the most."""
+        request = self.instance.request
+        if len(request.roles) == 1 and not any(isinstance(rule, Spread) for rule in request.constraints):
+            return self._greedy(range(1))
+        with self.budget.share(CHOICE_SHARE):
+            for tries, counts in enumerate(self._fewer_and_fewer()):
+                if tries == MAX_TRIES or self.budget.spent:
+                    self.proven = False
+                    break
+                if self._attempt(counts, SUBSETS):
+                    return counts
+        return None
+
+    def _fewer_and_fewer(self) -> Iterator[Counts]:
+        caps = self._caps()
+        for total in range(
+            min(sum(caps), self.instance.request.size - 1), self.instance.request.min_member - 1, -1
+        ):
+            yield from shared_out(total, caps)
+
+    def _greedy(self, order: Sequence[int]) -> Counts | None:
+        """The most of each role in this order that fit beside those of the roles before; None where that is
+        fewer than `min_member`."""
+        counts, caps = [0] * len(order), self._caps()
+        for role in order:
+            low, high = 0, caps[role]
+            counts[role] = high
+            while low < high and not self.budget.late:
+                with self.budget.share(TRY_SHARE):
+                    fits = self._attempt(tuple(counts), SUBSETS)
+                low, high = (counts[role], high) if fits else (low, counts[role] - 1)
+                counts[role] = (low + high + 1) // 2
+            counts[role] = low
+        return tuple(counts) if sum(counts) >= self.instance.request.min_member else None
+
+    def _caps(self) -> Counts:
+        """By role, no fewer members than fit of it alone."""
+        instance = self.instance
+        return tuple(
+            min(len(role.members), int(room_of(instance.columns, role)[instance.admitted[role.name]].sum()))
+            for role in instance.request.roles
+        )
