@@ -186,6 +186,12 @@ class Gangs(_Section):
         description="After its last pod came, a gang with no fixed number of pods waits so long for more.",
     )
     settle_most_s: float = Field(default=3.0, ge=0, description="So long after the first one, at most.")
+    extras_s: float = Field(
+        default=300.0,
+        ge=0,
+        description="How much younger members count that their gang can do without: what other gangs need "
+        "comes first for so long.",
+    )
     numbers_s: Seconds = Field(
         default=60.0,
         description="How soon pods are told again why nothing fits, where only the numbers in it changed.",

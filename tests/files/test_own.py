@@ -179,6 +179,32 @@ def test_templates_carry_annotations_and_the_jobs_index_is_the_rank(tmp_path: Pa
     assert sorted(int(name.split("-")[1]) for name in spots(said)) == list(range(11))
 
 
+TWO_ELASTIC: dict[str, tuple[dict[str, int], dict[str, int]]] = {
+    "the minimums of both fit": ({"g": 4, "h": 4}, {"g": 2, "h": 2}),
+    "there is room for more": ({"g": 3, "h": 2}, {"g": 2, "h": 2}),
+    "the other can't have what it needs": ({"g": 4, "h": 1}, {"g": 4, "h": 0}),
+}
+
+
+@pytest.mark.parametrize("name", TWO_ELASTIC)
+def test_of_two_elastic_gangs_the_first_leaves_what_the_other_needs(name: str, tmp_path: Path) -> None:
+    """On four GPUs; each needs two members."""
+    pods, placed = TWO_ELASTIC[name]
+    made = [
+        wishing(pod(f"{gang}-{i}"), group=gang, min_member="2")
+        for gang, count in pods.items()
+        for i in range(count)
+    ]
+    said = decisions(write(tmp_path, node("a"), *made))["gangs"]
+    assert {gang["name"]: len(spots(gang)) for gang in said} == placed
+
+
+def test_what_a_gang_can_do_without_comes_after_what_the_others_need(tmp_path: Path) -> None:
+    made = [wishing(pod(f"{gang}-{i}"), group=gang, min_member="1") for gang in "gh" for i in range(3)]
+    said = decisions(write(tmp_path, node("a"), *made))["gangs"]
+    assert {gang["name"]: len(spots(gang)) for gang in said} == {"g": 3, "h": 1}
+
+
 OURS = {"group": "g", "min_member": "2"}
 BESIDE: dict[str, tuple[Object, Object]] = {
     "required": (

@@ -41,6 +41,9 @@ def check(coordinator: Coordinator) -> list[str]:
     }
     if state.ahead != ahead:
         broken.append(f"{state.ahead} are counted as planned, and {ahead} are")
+    for key in state.queue.lacking:
+        if key not in state.gangs or state.gangs[key].phase not in (Phase.COLLECTING, Phase.PLANNING):
+            broken.append(f"others wait for {key}, which does not wait for the planner")
     if state.backfill_reservation is not None and state.backfill_reservation.gang not in state.gangs:
         broken.append(f"the backfill reservation of {state.backfill_reservation.gang} has outlived it")
     movable = {uid for key in ahead for uid in state.gangs[key].reserved}

@@ -7,8 +7,9 @@ The same pieces as in the service: its roster groups pods, its ledger counts wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain, islice
 
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.node import Node
@@ -101,14 +102,45 @@ def decide(
     for pod in pods:
         ledger.see(pod)
         names |= roster.see(pod)
-    before = ledger.snapshot()
-    outcomes = []
-    for group in _pending(roster, names):
-        outcome = _outcome(group, requests.request(group, ledger, policies), ledger, place, clock)
-        if outcome.placed is not None:
-            ledger.hold(usages(outcome.placed, {pod.uid: pod for pod in group.unbound}))
-        outcomes.append(outcome)
-    return Decided(tuple(outcomes), before, ledger.snapshot())
+    before, pending = ledger.snapshot(), _pending(roster, names)
+    outcomes, again = dict[str, Outcome](), list[Outcome]()
+    for number, group in enumerate(pending):
+        request = requests.request(group, ledger, policies)
+        others = chain((least.group for least in again), islice(pending, number + 1, None))
+        if _must_share(group, request, others):
+            least = _outcome(group, requests.least_of(request), ledger, place, clock)
+            if least.placed is not None:
+                again.append(replace(least, request=request))
+                _hold(least, ledger)
+                continue
+        outcomes[group.gang.key] = _outcome(group, request, ledger, place, clock)
+        _hold(outcomes[group.gang.key], ledger)
+    for least in again:
+        ledger.release(pod.uid for pod in least.group.unbound)
+        outcome = _outcome(least.group, least.request, ledger, place, clock)
+        outcomes[least.group.gang.key] = outcome if outcome.placed is not None else least
+        _hold(outcomes[least.group.gang.key], ledger)
+    return Decided(tuple(outcomes[group.gang.key] for group in pending), before, ledger.snapshot())
+
+
+def _must_share(group: Group, request: Request, others: Iterable[Group]) -> bool:
+    """Return whether the gang keeps only what it needs at first, and is placed again after the others.
+
+    So it is if it can do with fewer members, and others of its priority need some: the first of two must not
+    take what both need.
+    """
+    if group.enough_bound or request.min_member >= request.size:
+        return False
+    return any(
+        requests.priority(other) >= request.priority
+        for other in others
+        if not (other.causes or other.enough_bound) and other.waits_for is None
+    )
+
+
+def _hold(outcome: Outcome, ledger: Ledger) -> None:
+    if outcome.placed is not None:
+        ledger.hold(usages(outcome.placed, {pod.uid: pod for pod in outcome.group.unbound}))
 
 
 def _pending(roster: Roster, names: Iterable[NameKey]) -> list[Group]:

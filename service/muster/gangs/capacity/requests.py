@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 
 from muster.domain.node import Resources
@@ -42,6 +43,16 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
     """
     with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
         return _request(group, ledger, policies)
+
+
+def least_of(request: Request) -> Request:
+    """Return the request for as many members as must fit: the first by rank, of the earlier roles first."""
+    left, roles = request.min_member, list[Role]()
+    for role in request.roles:
+        members = tuple(sorted(role.members, key=rank_key)[:left])
+        left -= len(members)
+        roles.append(replace(role, members=members))
+    return replace(request, roles=tuple(roles))
 
 
 def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:

@@ -57,6 +57,10 @@ def _refused(
         refusals.planner_was_ended(state, gang, solving.hint, sentence(decision), now, took_s)
         return
     gang.ended, gang.pause_s = 0, 0.0
+    if solving.partial:  # other members of it may fit
+        gang.ask_for_all = True
+        planning.enqueue_again(state, gang)
+        return
     if overtaken and not phase.overtaken:
         planning.replan(state, gang, Trigger.OUTDATED)
         return

@@ -58,7 +58,8 @@ def enqueue_again(state: State, gang: Gang) -> None:
 
 def _queue(state: State, gang: Gang, lane: Lane) -> None:
     partial = is_partially_bound(gang)
-    state.queue.wait(gang, lane, partial, first=partial and state.retained.covers(gang))
+    first = partial and state.retained.covers(gang)
+    state.queue.wait(gang, lane, partial, first, state.settings.extras_s)
 
 
 def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
@@ -180,6 +181,7 @@ def _ask_in_tree(state: State, gang: Gang) -> bool:
     if until <= state.now:
         return False
     state.timers.set(gang, until, Timer.IN_TREE)
+    state.queue.lacks(gang)
     return True
 
 
@@ -199,16 +201,28 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     if causes:
         refusals.refuse(state, gang, hint, causes, sentence(causes), state.now)
         return False
-    excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in gang.group.unbound})
+    asked = requests.least_of(request) if _must_share(state, gang, request.priority) else request
+    gang.ask_for_all = False
+    excluded = state.excluded(gang, asked.roles, {pod.uid: pod for pod in gang.group.unbound})
     floor, namespace, share = None, namespace_of(gang.key), state.shares[lane]
     if lane is Lane.BACKGROUND and namespace not in share.resting(state.now):
         # What overtook its last plan could overtake each one: its equals wait this time.
         overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
         floor = requests.priority(gang.group) + overtaken
-    state.solving[lane] = Solving(gang.key, gang.generation, request, snapshot, hint, lane, floor)
+    partial = asked.size < request.size
+    state.solving[lane] = Solving(gang.key, gang.generation, asked, snapshot, hint, lane, floor, partial)
     share.began(namespace, state.now, state.settings.patience_s, gang.ended)
-    state.publisher.instruct(Solve(gang.key, gang.generation, request, snapshot, excluded, lane))
+    state.publisher.instruct(Solve(gang.key, gang.generation, asked, snapshot, excluded, lane))
     return True
+
+
+def _must_share(state: State, gang: Gang, priority: int) -> bool:
+    """Return whether the gang is planned with the members alone that it needs.
+
+    So it is while a gang that is as important lacks members which it needs: the first of two gangs must not
+    take what both need. The other members have their turn once these are bound.
+    """
+    return not (gang.ask_for_all or gang.group.enough_bound) and state.queue.any_lacking(priority)
 
 
 def take_instructions(state: State) -> list[Instruction]:

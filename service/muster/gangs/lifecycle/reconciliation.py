@@ -66,6 +66,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
         state.go(gang, Trigger.IN_MOTION, Collecting())
         gang.reason = ""
         state.timers.set(gang, until, Timer.RECOUNT)
+        state.queue.lacks(gang)
     else:
         state.go(gang, Trigger.COMPLETE, Planning())
         gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.until > now}

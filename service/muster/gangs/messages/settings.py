@@ -55,6 +55,11 @@ class Settings:
     its last pod."""
     settle_most_s: float = 3.0
     """The same after its first pod, at the latest."""
+    extras_s: float = 300.0
+    """How much younger members count in the queue that their gang can do without.
+
+    So long they may wait for gangs that came later and lack members which they need.
+    """
     numbers_s: float = 60.0
     """How soon a refusal is published again if only its numbers have changed."""
     backfill_after_s: float = 600.0

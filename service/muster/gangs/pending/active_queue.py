@@ -8,6 +8,9 @@ make a gang partially bound: they delete a member between Permit and its Binding
 Each change that frees something puts all gangs that did not fit back into the queue. If changes come faster
 than the planner answers, old gangs among them would come before a young gang for ever, though the young one
 fits. So every few turns the planner is asked about the gang that it was asked about longest ago, or never.
+
+Members beyond those that a gang needs count as younger than they are, by a fixed time. So gangs that lack
+members which they need come first, but only those that came within that time.
 """
 
 from __future__ import annotations

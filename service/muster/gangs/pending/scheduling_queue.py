@@ -50,11 +50,35 @@ class SchedulingQueue:
         self._passed_over = -1
         """Hints with at most this number were passed over, except for some that may have been asked about."""
         self._to_update: list[str] = []
+        self._lacking: dict[str, int] = {}
+        """Gangs that lack members which they need, waiting or about to: key → priority."""
 
-    def wait(self, gang: Gang, lane: Lane, partial: bool, first: bool) -> None:
-        """Queue the gang for a planner; `partial` and `first` as in `Queue.put`."""
+    def wait(self, gang: Gang, lane: Lane, partial: bool, first: bool, extras_s: float) -> None:
+        """Queue the gang for a planner; `partial` and `first` as in `Queue.put`.
+
+        `extras_s`: how much younger members count that the gang can do without.
+        """
         group = gang.group
-        self._queues[lane].put(gang.key, requests.priority(group), requests.created(group), partial, first)
+        created = requests.created(group)
+        if group.enough_bound:
+            created += extras_s
+        else:
+            self.lacks(gang)
+        self._queues[lane].put(gang.key, requests.priority(group), created, partial, first)
+
+    def lacks(self, gang: Gang) -> None:
+        """Note that a gang which lacks members that it needs will soon wait for the planner."""
+        if not gang.group.enough_bound:
+            self._lacking[gang.key] = requests.priority(gang.group)
+
+    @property
+    def lacking(self) -> Collection[str]:
+        """Return the keys of the gangs that wait, or soon will, for members that they need."""
+        return self._lacking.keys()
+
+    def any_lacking(self, priority: int) -> bool:
+        """Return whether a gang of this priority, or a higher one, waits for members that it needs."""
+        return any(other >= priority for other in self._lacking.values())
 
     def refused(self, gang: Gang, hint: QueueingHint) -> None:
         """Note that the gang does not fit now; `hint` is what it must have to fit."""
@@ -77,6 +101,7 @@ class SchedulingQueue:
         """Note that the gang neither waits nor is refused any more."""
         for queue in self._queues.values():
             queue.drop(gang.key)
+        self._lacking.pop(gang.key, None)
         self._holding.pop(gang.key, None)
         hint = self._hint_of.pop(gang.key, None)
         if hint is not None:
@@ -104,7 +129,10 @@ class SchedulingQueue:
         floor: int | None = None,
     ) -> str | None:
         """Remove and return the gang to be planned now; the arguments are those of `Queue.pop`."""
-        return self._queues[lane].pop(only_partial, resting, floor)
+        key = self._queues[lane].pop(only_partial, resting, floor)
+        if key is not None:
+            self._lacking.pop(key, None)
+        return key
 
     def next_to_update(self) -> str | None:
         """Return a gang to be asked about only for its numbers; None if there is none. It may have been

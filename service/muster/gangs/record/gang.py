@@ -78,6 +78,8 @@ class Solving:
     """What the gang must have to fit, by this request."""
     lane: Lane
     floor: int | None = None
+    partial: bool = False
+    """Whether it asks for the members alone that the gang needs."""
     since: Since = field(default_factory=Since)
 
 
@@ -152,6 +154,8 @@ class Gang:
     """Seconds that the gang had to wait after the last of these."""
     slow: bool = False
     """Whether the foreground planner ran out of time for it: the background planner decides then."""
+    ask_for_all: bool = False
+    """Whether the next question is about all its members: the first by rank did not fit."""
     stale: bool = False
     """Whether pods of `group` have changed since it was counted, without effect on the phase.
 
