@@ -156,9 +156,11 @@ def _devices(data: Mapping[str, str], problem: Callable[[str], None]) -> int:
 
 
 def _measured(matrix: Matrix, data: Mapping[str, str], problem: Callable[[str], None]) -> Matrix:
-    """The links with bandwidths that were measured: the slower of both ways, in whole GB/s, so that the noise
-    of a measurement does not make every node a kind of its own. A pair without two of them keeps the modelled
-    one."""
+    """Return the links with bandwidths that were measured: the slower of both ways, in whole GB/s.
+
+    So the noise of a measurement does not make every node a kind of its own. A pair without two bandwidths
+    keeps the modelled one.
+    """
     rows = _json(data[BANDWIDTH])
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise _Unreadable("expected a JSON list of lists")

@@ -33,7 +33,7 @@ _LONGEST = 80
 
 
 def link_of(text: str) -> Link | None:
-    """The link that an abbreviation ("NV2", "nv2") or words ("Two NVLinks") stand for; None for others."""
+    """Return the link of an abbreviation ("NV2", "nv2") or of words ("Two NVLinks"); None for others."""
     return _LINKS.get(" ".join(text.lower().split())) if len(text) <= _LONGEST else None
 
 
