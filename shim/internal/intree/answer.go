@@ -100,7 +100,7 @@ func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 		return
 	}
 	pods, left := a.waiting(q)
-	kept := a.round.kept // not that of a later round: keys tell how claims are now
+	kept := a.keptOf(q.asked.Namespace) // not what is kept after a later change: keys tell how claims are now
 	kinds, ok := a.sorter.kinds(pods, a.single, pause)
 	if !ok {
 		return
@@ -121,7 +121,7 @@ func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 }
 
 // inspect returns the report for all kinds of pods, or nil if pause returned false. It uses kept answers and adds to them.
-func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, kept map[string]*packed, pause func() bool) []*musterv1.ReportInTreeRequest {
+func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, kept answers, pause func() bool) []*musterv1.ReportInTreeRequest {
 	r := &reporter{}
 	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
 	without := a.shared.unprovisioned(pods)
@@ -150,7 +150,7 @@ func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, kept
 				return nil
 			}
 			found = pack(fresh, names)
-			if len(kept) < keptAnswers {
+			if len(kept) < keptOfOne {
 				kept[key] = found
 			}
 		}
@@ -172,7 +172,7 @@ func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
 		pods[i], left = pod, left+1
 		for at := range pod.Spec.Volumes[:min(len(pod.Spec.Volumes), volumesAtMost)] {
 			if claim := claimName(pod, &pod.Spec.Volumes[at]); claim != "" {
-				claims.Insert(pod.Namespace + "/" + claim)
+				claims.Insert(claim)
 			}
 		}
 	}

@@ -59,8 +59,8 @@ type Asker struct {
 	mu        sync.Mutex
 	epoch     uint64
 	questions map[string]*question
-	causes    uint64 // counts events that may change the answers of all questions
-	events    uint64 // counts these events, and those that may change the answers of some questions
+	causes    uint64             // counts events that may change the answers of all questions
+	kept      map[string]answers // answers of this round, by namespace
 
 	// Run waits for these. Objects that a handler receives in the first listing are not causes.
 	synced []cache.InformerSynced
@@ -82,7 +82,7 @@ type Asker struct {
 type question struct {
 	asked    *musterv1.InTreeQuestion
 	epoch    uint64
-	claims   sets.Set[string] // namespace/name of the claims that its pods name
+	claims   sets.Set[string] // names of the claims that its pods name
 	due      time.Time        // when it is answered first, or again without a cause
 	notUntil time.Time        // no renewal before this time
 	answered bool
@@ -150,6 +150,10 @@ func (a *Asker) Prepare(ctx context.Context) error {
 func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) error {
 	factory := a.handle.SharedInformerFactory()
 	core := factory.Core().V1()
+	volumes := core.PersistentVolumes()
+	if err := volumes.Informer().AddIndexers(cache.Indexers{byClaim: claimIndex}); err != nil {
+		return err
+	}
 	a.pods = core.Pods().Lister()
 	holding := &snapshot{takes: counts}
 	made, err := newFramework(ctx, a.handle, holding, asking(plugins))
@@ -166,7 +170,7 @@ func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) e
 		}
 	}
 	a.sorter = &sorter{
-		claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
+		claims: core.PersistentVolumeClaims().Lister(), volumes: volumes.Lister(), byClaim: volumes.Informer().GetIndexer(),
 		scores: a.scorer != nil, whole: len(a.handle.Extenders()) > 0,
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.DynamicResourceAllocation) {
@@ -286,44 +290,29 @@ func (a *Asker) full() func(*question, why) bool {
 }
 
 // touched records that the answers of all questions may have changed.
-func (a *Asker) touched() { a.touchedBy("") }
-
-// touchedBy does the same as touched, for an object that belongs to a claim. Questions that name the claim are
-// answered first.
-func (a *Asker) touchedBy(claim string) {
+func (a *Asker) touched() {
 	a.mu.Lock()
 	a.causes++
-	a.events++
 	open := len(a.questions) > 0
-	a.name(claim)
 	a.mu.Unlock()
 	if open {
 		a.nudge()
 	}
 }
 
-// claimTouched records that a claim has changed. Only questions that name it are answered again.
-func (a *Asker) claimTouched(key string) {
+// claimTouched records that a claim or its volume has changed. Only questions that name the claim are answered again.
+// Only answers for pods of its namespace can depend on it, so those of other namespaces are still kept.
+func (a *Asker) claimTouched(namespace, name string) {
 	a.mu.Lock()
-	found := a.name(key)
-	if found {
-		a.events++
+	delete(a.kept, namespace)
+	found := false
+	for _, q := range a.questions {
+		if q.asked.Namespace == namespace && q.claims.Has(name) {
+			q.named, found = true, true
+		}
 	}
 	a.mu.Unlock()
 	if found {
 		a.nudge()
 	}
-}
-
-// name marks the questions that name a claim, and returns whether any does. The caller holds the lock.
-func (a *Asker) name(claim string) (found bool) {
-	if claim == "" {
-		return false
-	}
-	for _, q := range a.questions {
-		if q.claims.Has(claim) {
-			q.named, found = true, true
-		}
-	}
-	return found
 }

@@ -282,8 +282,8 @@ func TestACauseThatNamesAClaimGoesFirst(t *testing.T) {
 	}
 	run(t, a, time.Now())
 	a.touched()
-	a.claimTouched("ns/c5")
-	a.claimTouched("ns/c6")
+	a.claimTouched("ns", "c5")
+	a.claimTouched("ns", "c6")
 	later := time.Now().Add(time.Hour)
 	var order []why
 	for range 4 {
@@ -302,7 +302,7 @@ func TestAClaimThatNobodyNamesIsNoCause(t *testing.T) {
 	listen(a, fine)
 	a.Ask(questionOf("g", 0))
 	run(t, a, time.Now())
-	a.claimTouched("ns/c9")
+	a.claimTouched("ns", "c9")
 	if q, _, _ := a.next(time.Now().Add(time.Hour)); q != nil {
 		t.Error("it is answered again")
 	}

@@ -42,9 +42,9 @@ func BenchmarkAnswer(b *testing.B) {
 			})
 			b.Run("answer", func(b *testing.B) {
 				for b.Loop() {
-					clear(a.round.kept)
+					clear(a.keptOf("ns"))
 					kinds, _ := a.sorter.kinds(pods, a.single, always)
-					if report := a.inspect(ctx, pods, kinds, a.round.kept, always); len(report) == 0 {
+					if report := a.inspect(ctx, pods, kinds, a.keptOf("ns"), always); len(report) == 0 {
 						b.Fatal("no answer")
 					}
 				}

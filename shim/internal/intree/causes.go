@@ -103,7 +103,7 @@ func (a *Asker) boundPods() cache.ResourceEventHandler {
 func (a *Asker) claims() cache.ResourceEventHandler {
 	touched := func(obj any) {
 		if claim, ok := gone(obj).(*v1.PersistentVolumeClaim); ok {
-			a.claimTouched(claim.Namespace + "/" + claim.Name)
+			a.claimTouched(claim.Namespace, claim.Name)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -117,21 +117,25 @@ func (a *Asker) claims() cache.ResourceEventHandler {
 	}
 }
 
-// volumes handles a change of a volume as a cause for all questions. Those whose pods name the volume's claim are
-// answered first.
+// volumes handles a change of a volume that belongs to a claim as a change of this claim: other claims cannot get the
+// volume. A change of another volume is a cause for all questions.
 func (a *Asker) volumes() cache.ResourceEventHandler {
 	touched := func(obj any) {
-		claim := ""
-		if pv, ok := gone(obj).(*v1.PersistentVolume); ok && pv.Spec.ClaimRef != nil {
-			claim = pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name
+		pv, ok := gone(obj).(*v1.PersistentVolume)
+		switch {
+		case !ok:
+		case pv.Spec.ClaimRef != nil:
+			a.claimTouched(pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
+		default:
+			a.touched()
 		}
-		a.touchedBy(claim)
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    touched,
 		DeleteFunc: touched,
 		UpdateFunc: func(before, after any) {
 			if !sameVersion(before, after) {
+				touched(before)
 				touched(after)
 			}
 		},

@@ -7,11 +7,11 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/version"
 	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
 	"k8s.io/component-helpers/storage/ephemeral"
@@ -40,6 +40,7 @@ type kind struct {
 type sorter struct {
 	claims  corelisters.PersistentVolumeClaimLister
 	volumes corelisters.PersistentVolumeLister
+	byClaim cache.Indexer                       // the volumes, with the index of this name
 	devices resourcelisters.ResourceClaimLister // nil without dynamic resource allocation
 	classes fwk.DeviceClassResolver             // nil without dynamic resource allocation
 	scores  bool                                // kinds differ in preferences
@@ -68,7 +69,7 @@ func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool, pause func(
 					continue
 				}
 			}
-			byKey[key] = &kind{key: pod.Namespace + " " + key, missing: missing}
+			byKey[key] = &kind{key: key, missing: missing}
 			found = append(found, byKey[key])
 		}
 		byKey[key].pods = append(byKey[key].pods, i)
@@ -76,19 +77,22 @@ func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool, pause func(
 	return found, true
 }
 
-// reserved returns the claims for which a volume is reserved. Such a claim is unlike all others.
-func (s *sorter) reserved() sets.Set[string] {
-	found := sets.New[string]()
-	volumes, err := s.volumes.List(labels.Everything())
-	if err != nil {
-		return found // an informer's lister never fails
+// byClaim is the index of volumes by the claim that they belong to: namespace/name.
+const byClaim = "claim"
+
+func claimIndex(obj any) ([]string, error) {
+	if ref := obj.(*v1.PersistentVolume).Spec.ClaimRef; ref != nil {
+		return []string{ref.Namespace + "/" + ref.Name}, nil
 	}
-	for _, pv := range volumes {
-		if pv.Spec.ClaimRef != nil && pv.Status.Phase != v1.VolumeBound {
-			found.Insert(pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name)
-		}
-	}
-	return found
+	return nil, nil
+}
+
+// reserved returns whether a volume is reserved for a claim. Such a claim is unlike all others.
+func (s *sorter) reserved(claim string) bool {
+	volumes, err := s.byClaim.ByIndex(byClaim, claim)
+	return err == nil && slices.ContainsFunc(volumes, func(obj any) bool { // it fails only without the index
+		return obj.(*v1.PersistentVolume).Status.Phase != v1.VolumeBound
+	})
 }
 
 // key returns a string that is equal for pods that get the same answer, and the names of missing claims. users

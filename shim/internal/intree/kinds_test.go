@@ -108,6 +108,82 @@ func TestEqualKindsOfSeveralGangsAreInspectedOnce(t *testing.T) {
 	}
 }
 
+// A user who may change a claim in one namespace cannot void what is kept for others.
+func TestAChangedClaimVoidsKeptAnswersOfItsNamespaceAlone(t *testing.T) {
+	objects := append(nodesOf(3), claim(0, "by-hand", "pv0"), volumeOf(0, "n1"))
+	for i := range 9 {
+		objects = append(objects, userOf(i, "c0", ""))
+	}
+	elsewhere := claim(0, "by-hand", "pv1")
+	user := userOf(0, "c0", "")
+	elsewhere.Namespace, user.Namespace = "x", "x"
+	a := askerOf(t.Context(), t, volumePlugins, nil, append(objects, elsewhere, user, volumeOf(1, "n1"))...)
+	extender := &counting{}
+	a.inspector.extenders = []fwk.Extender{extender}
+	listen(a, fine)
+	asks := func(gang, namespace string, pod int) {
+		q := questionOf(gang, pod)
+		q.Namespace = namespace
+		a.Ask(q)
+		run(t, a, time.Now())
+	}
+	asks("first", "ns", 0)
+	asks("changes", "x", 0)
+	for name, row := range map[string]struct {
+		namespace string
+		want      int
+	}{"of another namespace": {"x", 0}, "its own": {"ns", 1}} {
+		before := extender.calls
+		a.claimTouched(row.namespace, "c0")
+		asks(name, "ns", 1)
+		if got := extender.calls - before; got != row.want {
+			t.Errorf("a claim has changed, %s: %d inspections, want %d", name, got, row.want)
+		}
+	}
+}
+
+// Every user's volumes come and go. A volume without a claim may be for anybody.
+func TestAVolumeOfAClaimIsACauseForThisClaimAlone(t *testing.T) {
+	a := askerOf(t.Context(), t, volumePlugins, nil, append(onNode(0, "n0"), onNode(1, "n0")...)...)
+	listen(a, fine)
+	a.Ask(questionOf("g", 0))
+	run(t, a, time.Now())
+	of := func(claim string) *v1.PersistentVolume {
+		pv := volumeOf(7, "n1")
+		if pv.ResourceVersion = claim; claim == "" {
+			pv.Spec.ClaimRef = nil
+		} else {
+			pv.Spec.ClaimRef.Name = claim
+		}
+		return pv
+	}
+	for name, row := range map[string]struct {
+		before, after *v1.PersistentVolume
+		want          bool
+	}{
+		"another claim's":       {nil, of("c1"), false},
+		"stays another claim's": {volumeOf(7, "n2"), of("c7"), false},
+		"its own":               {nil, of("c0"), true},
+		"becomes its own":       {of("c1"), of("c0"), true},
+		"comes free":            {of("c1"), of(""), true},
+		"is taken":              {of(""), of("c1"), true},
+		"goes":                  {of(""), nil, true},
+	} {
+		a.questions["g"].named, a.questions["g"].causes = false, a.causes
+		switch handler := a.volumes(); {
+		case row.before == nil:
+			handler.OnAdd(row.after, false)
+		case row.after == nil:
+			handler.OnDelete(row.before)
+		default:
+			handler.OnUpdate(row.before, row.after)
+		}
+		if q, _, _ := a.next(time.Now().Add(time.Hour)); (q != nil) != row.want {
+			t.Errorf("a volume that %s: answered again: %v", name, q != nil)
+		}
+	}
+}
+
 // The node n0 has attachments for two volumes. Pods 0 to 3 share a claim, and pods 11 to 14 have one each.
 func roomAsker(t *testing.T) *Asker {
 	t.Helper()

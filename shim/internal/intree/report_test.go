@@ -77,7 +77,7 @@ func TestAReportNamesSomeOfManyMissingClaims(t *testing.T) {
 	}
 	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(1), pod)...)
 	kinds, _ := a.sorter.kinds([]*v1.Pod{pod}, a.single, always)
-	report := a.inspect(t.Context(), []*v1.Pod{pod}, kinds, a.round.kept, always)
+	report := a.inspect(t.Context(), []*v1.Pod{pod}, kinds, a.keptOf("ns"), always)
 	if len(report) != 1 || len(report[0].Answers[0].MissingClaims) != missingAtMost {
 		t.Errorf("report: %v", report)
 	}

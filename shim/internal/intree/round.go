@@ -5,29 +5,30 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// keptAnswers bounds how many answers a round keeps for other questions. An answer takes about 10 kB at 5,000 nodes.
-const keptAnswers = 1024
+// keptOfOne bounds how many answers for pods of one namespace a round keeps for other questions. An answer takes about
+// 10 kB at 5,000 nodes, and a round has time for some hundreds of them.
+const keptOfOne = 256
 
 // round is the state of the cluster since the last event. It is used for at most renewAfter.
 type round struct {
-	began    time.Time
-	events   uint64
-	reserved sets.Set[string] // claims for which a volume is reserved
-	kept     map[string]*packed
+	began  time.Time
+	causes uint64 // Asker.causes when it began
 }
+
+// answers maps what keyOf returns to the answer.
+type answers map[string]*packed
 
 // renew starts a round: it takes a snapshot of the cluster and forgets the answers of the last round.
 func (a *Asker) renew() error {
 	a.mu.Lock()
-	a.round = round{events: a.events, kept: map[string]*packed{}}
+	a.round = round{causes: a.causes}
+	a.kept = map[string]answers{}
 	a.mu.Unlock()
 	if a.scorer != nil {
 		a.scorer.begin()
 	}
-	a.round.reserved = a.sorter.reserved()
 	err := a.inspector.snapshot.renew(a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), a.pods)
 	if err == nil {
 		a.round.began = time.Now()
@@ -38,7 +39,7 @@ func (a *Asker) renew() error {
 // current starts a new round if an event has occurred or the round is too old.
 func (a *Asker) current() error {
 	a.mu.Lock()
-	old := a.round.events != a.events
+	old := a.round.causes != a.causes
 	a.mu.Unlock()
 	if old || time.Since(a.round.began) > renewAfter {
 		return a.renew()
@@ -46,13 +47,23 @@ func (a *Asker) current() error {
 	return nil
 }
 
-// single returns whether a claim is unlike all others: a bound pod uses it, or a volume is reserved for it.
-func (a *Asker) single(claim string) bool {
-	return a.inspector.snapshot.IsPVCUsedByPods(claim) || a.round.reserved.Has(claim)
+// keptOf returns the answers that are kept for pods of a namespace.
+func (a *Asker) keptOf(namespace string) answers {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.kept[namespace] == nil {
+		a.kept[namespace] = answers{}
+	}
+	return a.kept[namespace]
 }
 
-// keyOf returns a string that is equal for kinds of different questions that get the same answer. The key contains
-// the labels of pods with preferences, because scores depend on them.
+// single returns whether a claim is unlike all others: a bound pod uses it, or a volume is reserved for it.
+func (a *Asker) single(claim string) bool {
+	return a.inspector.snapshot.IsPVCUsedByPods(claim) || a.sorter.reserved(claim)
+}
+
+// keyOf returns a string that is equal for kinds of one namespace that get the same answer. The key contains the labels
+// of pods with preferences, because scores depend on them.
 func keyOf(k *kind, pod *v1.Pod) string {
 	key := fmt.Sprintf("%d %s", min(len(k.pods), roomAtMost), k.key)
 	if prefers(pod) {

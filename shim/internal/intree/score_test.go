@@ -163,7 +163,7 @@ func TestScores(t *testing.T) {
 func scoresOf(t testing.TB, a *Asker, pods ...*v1.Pod) (found []map[string]uint32) {
 	t.Helper()
 	kinds, _ := a.sorter.kinds(pods, a.single, always)
-	report := a.inspect(t.Context(), pods, kinds, a.round.kept, always)[0]
+	report := a.inspect(t.Context(), pods, kinds, a.keptOf("ns"), always)[0]
 	for _, answer := range report.Answers {
 		scores := map[string]uint32{}
 		for i, score := range answer.Scores {
