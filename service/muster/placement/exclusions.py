@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -27,6 +27,34 @@ class ByRole(Mapping[tuple[str, str], str]):
 
     def __len__(self) -> int:
         return sum(map(len, self.roles.values()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Common(Mapping[str, str]):
+    """Node → what refuses it in the first of these maps, for the nodes that all of them refuse."""
+
+    first: Mapping[str, str]
+    others: tuple[Mapping[str, str], ...]
+
+    def __getitem__(self, node: str) -> str:
+        if all(node in other for other in self.others):
+            return self.first[node]
+        raise KeyError(node)
+
+    def __iter__(self) -> Iterator[str]:
+        return (node for node in self.first if all(node in other for other in self.others))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def common(refused: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
+    """Return node → what refuses it, for the nodes that all of these maps refuse; at least one is given.
+
+    The maps are not copied.
+    """
+    first, *others = refused
+    return _Common(first, tuple(others)) if others else first
 
 
 def of_role(excluded: Mapping[tuple[str, str], str], role: str) -> Mapping[str, str]:

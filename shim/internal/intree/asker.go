@@ -110,10 +110,12 @@ func (a *Asker) Begin(epoch uint64) {
 	clear(a.questions)
 }
 
-// Ask stores a question. It does not block.
+// Ask stores a question. It does not block. A question without pods takes back the gang's last one.
 func (a *Asker) Ask(asked *musterv1.InTreeQuestion) {
 	a.mu.Lock()
-	if a.epoch != 0 && len(asked.Names) == len(asked.Uids) {
+	if len(asked.Names) == 0 {
+		delete(a.questions, asked.Gang)
+	} else if a.epoch != 0 && len(asked.Names) == len(asked.Uids) {
 		a.questions[asked.Gang] = &question{asked: asked, epoch: a.epoch, causes: a.causes}
 	}
 	a.mu.Unlock()

@@ -308,6 +308,21 @@ func TestAClaimThatNobodyNamesIsNoCause(t *testing.T) {
 	}
 }
 
+func TestAQuestionWithoutPodsTakesItBack(t *testing.T) {
+	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
+	heard := listen(a, fine)
+	a.Ask(questionOf("g", 0))
+	a.Ask(questionOf("h", 0))
+	a.Ask(questionOf("g"))
+	if open := a.Open(); open != 1 {
+		t.Errorf("%d questions are open, want 1", open)
+	}
+	run(t, a, time.Now())
+	if got := gangsOf(*heard); !slices.Equal(got, []string{"h"}) {
+		t.Errorf("answered: %v", got)
+	}
+}
+
 func TestReportsThatFailAreTriedAgainEverLater(t *testing.T) {
 	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
 	heard := listen(a, func() error { return status.Error(codes.ResourceExhausted, "too large") })

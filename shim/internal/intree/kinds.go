@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -29,11 +28,11 @@ const (
 	volumesAtMost = 256
 )
 
-// kind is a set of pods that get the same answer.
+// kind is a set of pods that get the same answer. All pods that lack a claim are one kind.
 type kind struct {
 	key     string
-	pods    []int // indices into the question
-	missing []string
+	pods    []int    // indices into the question
+	missing []string // the first missingAtMost names of the claims that they lack
 }
 
 // sorter groups pods into kinds. It reads only the informers.
@@ -48,13 +47,12 @@ type sorter struct {
 }
 
 // kinds groups the pods into kinds. It leaves out nil pods and pods with too many volumes. single returns whether a
-// claim is unlike all others. Of the kinds that have all their claims, it returns the first kindsAtMost. It calls pause
+// claim is unlike all others. It returns the first kindsAtMost kinds, and one of pods that lack claims. It calls pause
 // after each pod, and returns false if pause does: a question may have hundreds of pods with hundreds of claims each.
 func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool, pause func() bool) ([]*kind, bool) {
 	users, digests := users(pods), map[string][]byte{}
-	byKey := map[string]*kind{}
+	byKey, lacking := map[string]*kind{}, &kind{}
 	var found []*kind
-	inspected := 0
 	for i, pod := range pods {
 		if pod == nil || len(pod.Spec.Volumes) > volumesAtMost {
 			continue
@@ -63,18 +61,31 @@ func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool, pause func(
 			return nil, false
 		}
 		key, missing := s.key(pod, users, digests, single)
+		if len(missing) > 0 {
+			lacking.pods = append(lacking.pods, i)
+			lacking.missing = firstNames(append(lacking.missing, missing...))
+			continue
+		}
 		if byKey[key] == nil {
-			if len(missing) == 0 {
-				if inspected++; inspected > kindsAtMost {
-					continue
-				}
+			if len(found) == kindsAtMost {
+				continue
 			}
-			byKey[key] = &kind{key: key, missing: missing}
+			byKey[key] = &kind{key: key}
 			found = append(found, byKey[key])
 		}
 		byKey[key].pods = append(byKey[key].pods, i)
 	}
+	if len(lacking.pods) > 0 {
+		found = append(found, lacking)
+	}
 	return found, true
+}
+
+// firstNames returns the first missingAtMost distinct names.
+func firstNames(claims []string) []string {
+	slices.Sort(claims)
+	claims = slices.Compact(claims)
+	return claims[:min(len(claims), missingAtMost)]
 }
 
 // byClaim is the index of volumes by the claim that they belong to: namespace/name.
@@ -125,8 +136,7 @@ func (s *sorter) key(pod *v1.Pod, users map[string]int, digests map[string][]byt
 		parts = append(parts, s.device(pod, claim))
 	}
 	if len(missing) > 0 {
-		slices.Sort(missing)
-		return "missing " + strings.Join(missing, " "), missing
+		return "", missing
 	}
 	text, err := json.Marshal(parts)
 	if err != nil {

@@ -55,6 +55,21 @@ func TestKindsOfAQuestionAreBounded(t *testing.T) {
 	}
 }
 
+func TestPodsThatLackClaimsAreOneKindWithTheFirstNames(t *testing.T) {
+	var pods []*v1.Pod
+	for i := range 200 {
+		pods = append(pods, userOf(i, fmt.Sprintf("c%03d", 199-i), ""))
+	}
+	a := askerOf(t.Context(), t, volumePlugins, nil)
+	kinds, _ := a.sorter.kinds(pods, a.single, always)
+	if len(kinds) != 1 || len(kinds[0].pods) != 200 {
+		t.Fatalf("%d kinds", len(kinds))
+	}
+	if got := kinds[0].missing; len(got) != missingAtMost || got[0] != "c000" || got[1] != "c001" {
+		t.Errorf("missing: %v", got)
+	}
+}
+
 func TestSortingPausesAfterEachPodAndReadsEachClaimOnce(t *testing.T) {
 	a := askerOf(t.Context(), t, volumePlugins, nil, claim(0, "by-hand", "pv0"), volumeOf(0, "n0"))
 	var pods []*v1.Pod

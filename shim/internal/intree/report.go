@@ -18,8 +18,8 @@ const (
 	refusalsAtMost = 255
 	// reasonAtMost bounds a reason, in bytes.
 	reasonAtMost = 1024
-	// missingAtMost bounds how many missing claims are named for one kind.
-	missingAtMost = 16
+	// missingAtMost bounds how many missing claims are named.
+	missingAtMost = 64
 )
 
 var further = refusal{"", "further reasons"}
@@ -97,23 +97,22 @@ type reporter struct {
 // add appends the answer for a kind, or merges the kind with an earlier one that has the same answer. A kind with
 // room is never merged, because room counts the pods of one kind.
 func (r *reporter) add(k *kind, found *packed) {
-	missing := k.missing[:min(len(k.missing), missingAtMost)]
 	pods := make([]uint32, len(k.pods))
 	for i, at := range k.pods {
 		pods[i] = uint32(at)
 	}
-	key := fmt.Sprintf("%q %q %q %d %s %s", found.refusals, found.everywhere, missing, len(found.scores), found.scores, found.refused)
+	key := fmt.Sprintf("%q %q %q %d %s %s", found.refusals, found.everywhere, k.missing, len(found.scores), found.scores, found.refused)
 	if same := r.same[key]; same != nil && len(found.room) == 0 && slices.Equal(r.parts[len(r.parts)-1].Nodes, found.nodes) {
 		same.Pods = append(same.Pods, pods...)
 		return
 	}
-	size := len(found.refused) + len(found.room) + len(found.scores) + 5*len(pods) + 256*len(missing)
+	size := len(found.refused) + len(found.room) + len(found.scores) + 5*len(pods) + 256*len(k.missing)
 	if len(r.parts) == 0 || r.size > 0 && r.size+size > partAtMost || !r.holds(found) {
 		r.begin(found.nodes)
 	}
 	r.size += size
 	entry := &musterv1.InTreeAnswer{
-		Pods: pods, Refused: r.translated(found), Room: found.room, Scores: found.scores, MissingClaims: missing,
+		Pods: pods, Refused: r.translated(found), Room: found.room, Scores: found.scores, MissingClaims: k.missing,
 	}
 	if found.everywhere != nil {
 		entry.Everywhere = &musterv1.InTreeRefusal{Plugin: found.everywhere.plugin, Reason: found.everywhere.reason}

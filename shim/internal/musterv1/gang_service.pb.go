@@ -1174,7 +1174,7 @@ func (*UnreserveResponse) Descriptor() ([]byte, []int) {
 // InTreeQuestion asks which nodes the in-tree plugins refuse to unbound pods of a gang. It covers plugins that the
 // service does not model (volumes, resource claims, declared features, extenders). For pods with preferences it also
 // asks which nodes kube-scheduler prefers. The question stays open until the pods are bound or gone, or the session
-// ends. A later question for the gang replaces it.
+// ends. A later question for the gang replaces it. A question without pods takes it back: the gang is gone.
 type InTreeQuestion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Gang  string                 `protobuf:"bytes,1,opt,name=gang,proto3" json:"gang,omitempty"`
@@ -1425,7 +1425,7 @@ type InTreeAnswer struct {
 	Scores []byte `protobuf:"bytes,4,opt,name=scores,proto3" json:"scores,omitempty"`
 	// Set if a plugin refuses the pods on all nodes.
 	Everywhere *InTreeRefusal `protobuf:"bytes,5,opt,name=everywhere,proto3" json:"everywhere,omitempty"`
-	// PersistentVolumeClaims that the pods name and that do not exist, 16 at most.
+	// PersistentVolumeClaims that the pods name and that do not exist: the first 64 by name.
 	MissingClaims []string `protobuf:"bytes,6,rep,name=missing_claims,json=missingClaims,proto3" json:"missing_claims,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -164,11 +164,11 @@ func TestInTreeAnswersNameAMissingClaimUntilItIsThere(t *testing.T) {
 	names := h.claimants("data", "else")
 	h.service.ask(inTreeQuestion(1, names...))
 	report := next(t, "answer", h.service.inTree)
-	if missing := report.Answers[0].MissingClaims; !slices.Equal(missing, []string{"data"}) {
+	if missing := report.Answers[1].MissingClaims; !slices.Equal(missing, []string{"data"}) {
 		t.Fatalf("report: %v", report)
 	}
-	if refused, _ := said(report, 1); !slices.Equal(open(8, refused), []string{"n2"}) {
-		t.Errorf("behind it: %v", report.Answers[1])
+	if refused, _ := said(report, 0); !slices.Equal(open(8, refused), []string{"n2"}) {
+		t.Errorf("before it: %v", report.Answers[0])
 	}
 	if _, err := h.client.CoreV1().PersistentVolumeClaims("ns").Create(h.ctx, claimOf("data", "local", "pv"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -189,4 +189,5 @@ def gang_gone(state: State, gang: Gang) -> None:
     state.retained.release(gang, held)
     del state.gangs[gang.key]
     state.queue.forget(gang)
-    state.in_tree.forget(gang.key)
+    if (taken_back := state.in_tree.forget(gang)) is not None:
+        state.publisher.instruct(taken_back)

@@ -68,7 +68,10 @@ class PushVerdict:
 
 @dataclass(frozen=True, slots=True)
 class AskInTree:
-    """Ask the shim which nodes the in-tree plugins refuse to these pods; (name, UID) each."""
+    """Ask the shim which nodes the in-tree plugins refuse to these pods; (name, UID) each.
+
+    A question about no pods takes the gang's last one back.
+    """
 
     gang: str
     question: int

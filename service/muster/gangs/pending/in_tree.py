@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from muster.domain.constraints import Affinity, AntiAffinity, Constraint
 from muster.domain.pod import Pod
@@ -19,6 +20,7 @@ from muster.domain.request import Request, Role
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
 from muster.gangs.record.gang import Gang
+from muster.placement.exclusions import common
 
 MODELLED = frozenset(
     {
@@ -144,11 +146,14 @@ class InTree:
         record.version += changed
         return changed
 
-    def forget(self, gang: str) -> None:
-        """Forget everything about a gang."""
-        self._records.pop(gang, None)
-        self._suspects.discard(gang)
-        self._used.pop(gang, None)
+    def forget(self, gang: Gang) -> AskInTree | None:
+        """Forget everything about a gang. Return what takes its question back, if one was asked."""
+        record = self._records.pop(gang.key, None)
+        self._suspects.discard(gang.key)
+        self._used.pop(gang.key, None)
+        if record is None or not self._listening:
+            return None
+        return AskInTree(gang.key, next(self._numbers), gang.group.gang.namespace, ())
 
     def used(self, gang: str) -> None:
         """Note that the planner is asked with the answers as they are now."""
@@ -209,20 +214,24 @@ class InTree:
     def excluded(
         self, gang: str, roles: Iterable[Role], nodes: Iterable[str]
     ) -> dict[str, Mapping[str, str]]:
-        """Return role → node → the plugin that refuses the pair, with its reason. `roles` are refined."""
+        """Return role → node → the plugin that refuses the pair, with its reason. `roles` are refined.
+
+        The roles share one map of nodes for each answer: a user may create thousands of roles.
+        """
         record = self._records.get(gang)
         if record is None or not record.answers:
             return {}
-        found: dict[str, Mapping[str, str]] = {}
-        for role in roles:
-            answers = _distinct(self._of(role, record))
-            first = answers[0]
-            by = first.everywhere or (_missing(first) if first.missing_claims else "")
-            if len(answers) != 1:
-                found[role.name] = _common(answers)
-            else:
-                found[role.name] = dict.fromkeys(nodes, by) if by else first.refused
-        return found
+        nodes = tuple(nodes)
+
+        @cache
+        def refused(by: str) -> Mapping[str, str]:
+            return dict.fromkeys(nodes, by)
+
+        def of(answer: InTreeAnswer) -> Mapping[str, str]:
+            by = answer.everywhere or (_missing(answer) if answer.missing_claims else "")
+            return refused(by) if by else answer.refused
+
+        return {role.name: common(map(of, _distinct(self._of(role, record)))) for role in roles}
 
     # --- helpers ------------------------------------------------------------------------------------
 
@@ -329,12 +338,6 @@ def _renamed(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -> Co
     if isinstance(constraint, AntiAffinity | Affinity):
         return replace(constraint, roles=all_of(constraint.roles), others=all_of(constraint.others))
     return replace(constraint, roles=all_of(constraint.roles), counted=all_of(constraint.counted))
-
-
-def _common(answers: list[InTreeAnswer]) -> dict[str, str]:
-    """Return node → plugin, for the nodes that all of the answers refuse."""
-    first, *others = answers
-    return {node: by for node, by in first.refused.items() if all(node in other.refused for other in others)}
 
 
 def _missing(answer: InTreeAnswer) -> str:

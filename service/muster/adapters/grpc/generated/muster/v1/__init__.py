@@ -200,7 +200,7 @@ class InTreeAnswer(betterproto2.Message):
 
     missing_claims: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
     """
-    PersistentVolumeClaims that the pods name and that do not exist, 16 at most.
+    PersistentVolumeClaims that the pods name and that do not exist: the first 64 by name.
     """
 
 
@@ -213,7 +213,7 @@ class InTreeQuestion(betterproto2.Message):
     InTreeQuestion asks which nodes the in-tree plugins refuse to unbound pods of a gang. It covers plugins that the
     service does not model (volumes, resource claims, declared features, extenders). For pods with preferences it also
     asks which nodes kube-scheduler prefers. The question stays open until the pods are bound or gone, or the session
-    ends. A later question for the gang replaces it.
+    ends. A later question for the gang replaces it. A question without pods takes it back: the gang is gone.
     """
 
     gang: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)

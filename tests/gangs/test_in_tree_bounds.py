@@ -1,0 +1,65 @@
+"""What the answers of in-tree plugins cost is bounded, whatever gangs a user creates."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.domain.node import Resources
+from muster.domain.peers import PeerRules
+from muster.domain.pod import Wishes
+from muster.domain.request import Segment
+from muster.gangs.messages.calls import InTreeAnswer
+from muster.gangs.messages.instructions import AskInTree
+from muster.gangs.messages.settings import Settings
+from muster.placement.exclusions import ByRole
+from tests.gangs.world import World, node, pod, wishing
+
+BY = "VolumeBinding: node(s) didn't match PersistentVolume's node affinity"
+NAMES = tuple(f"n{i:02}" for i in range(40))
+CLAIMS = PeerRules(volume_claims=("c",))
+
+
+def cluster() -> World:
+    """It waits a second for more members. No planner answers."""
+    world = World(settings=Settings(settle_s=1), auto=False, answers_in_tree=True)
+    return world.start(*(node(name, 8) for name in NAMES))
+
+
+def but(*open_nodes: str) -> InTreeAnswer:
+    """All nodes are refused but these."""
+    return InTreeAnswer({name: BY for name in NAMES if name not in open_nodes})
+
+
+@pytest.mark.parametrize("answer", [InTreeAnswer(missing_claims=("c2",)), InTreeAnswer(everywhere=BY)])
+def test_unlike_roles_that_no_node_admits_share_one_map_of_the_nodes(answer: InTreeAnswer) -> None:
+    """A user may create thousands of roles, and a cluster has thousands of nodes."""
+    world = cluster()
+    unlike = (Resources(1_000 + i, 1 << 30, 1) for i in range(9))
+    world.see(*(wishing(f"m{i}", peers=CLAIMS, resources=each) for i, each in enumerate(unlike)))
+    world.wait(1)
+    world.report(InTreeAnswer(), answer, of=((0,), tuple(range(1, 9))))
+    excluded = world.solves[-1].excluded
+    assert isinstance(excluded, ByRole)
+    refused = [nodes for nodes in excluded.roles.values() if nodes]
+    assert [len(nodes) for nodes in refused] == [40] * 8
+    assert len({id(nodes) for nodes in refused}) == 1
+
+
+def test_a_role_that_stays_whole_leaves_out_what_all_its_answers_refuse() -> None:
+    world = cluster()
+    wishes = Wishes(segments=(Segment(1, "rack"),))
+    world.see(*(wishing(f"m{i}", wishes, peers=CLAIMS) for i in range(3)))
+    world.wait(1)
+    answers = (but("n01", "n02"), but("n02", "n03"), InTreeAnswer(everywhere=BY))
+    world.report(*answers, of=((0,), (1,), (2,)))
+    assert {node for _, node in world.solves[-1].excluded} == set(NAMES) - {"n01", "n02", "n03"}
+
+
+def test_the_question_of_a_gang_that_is_gone_is_taken_back() -> None:
+    world = cluster()
+    world.see(pod("x", gang="", peers=CLAIMS), pod("y", gang=""))
+    world.wait(1)
+    asked = world.questions[-1]
+    world.gone("y", "x")
+    world.wait(1)
+    assert world.questions[1:] == [AskInTree(asked.gang, asked.question + 1, asked.namespace, ())]
