@@ -219,10 +219,12 @@ class KubeClient:
                 yield response
         except ConfigError as problem:  # good ones may come: they are read again
             raise Unreachable(f"{name}: {problem}") from problem
-        except TimeoutError as problem:
-            raise Unreachable(f"{name} at {self.host}: no answer in time") from problem
         except (aiohttp.ClientError, OSError) as problem:
-            raise Unreachable(f"{name} at {self.host}: {problem or type(problem).__name__}") from problem
+            late = isinstance(problem, TimeoutError)
+            why = "no answer in time" if late else str(problem) or type(problem).__name__
+            # The response keeps `problem`. With its traceback, which refers to the response, both would be a
+            # cycle, and what a collection has frozen (`garbage`) would never be freed.
+            raise Unreachable(f"{name} at {self.host}: {why}") from problem.with_traceback(None)
 
     async def _lines(self, what: str, response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
         """Complete lines, as many as have come. A piece without its newline at the end was cut off: dropped,
