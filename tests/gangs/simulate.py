@@ -31,6 +31,7 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.delete: 3,
     Cluster.finish: 2,
     Cluster.rename: 1,
+    Cluster.relabel: 1,
     Cluster.node_seen: 2,
     Cluster.node_gone: 2,
     Cluster.others_bind: 3,

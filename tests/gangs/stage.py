@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from muster.domain.peers import PeerRules, PeerTerm, Selector, SpreadTerm
+from muster.domain.request import SelectorTerm
 from muster.gangs.messages import events
 from muster.gangs.messages.instructions import PushVerdict
 from tests.gangs.world import World
@@ -20,6 +22,12 @@ VOLUMES = ("k", "e", "")
 """Gangs whose pods use volumes: in-tree plugins are asked about them."""
 PREFERENCES = ("h", "e")
 """Gangs whose pods have preferences: they are asked about too."""
+HOST, ZONE = "kubernetes.io/hostname", "zone"
+ZONES = {"a": "east", "b": "east", "c": "west"}
+APPS = ("web", "db")
+"""Labels of other pods. The members of a gang have its name in the same label."""
+PLAIN = 12
+"""Number of choices without peer rules. Each shape of such rules is one more choice."""
 T = TypeVar("T")
 
 
@@ -41,6 +49,23 @@ class Flying:
     @property
     def uid(self) -> str:
         return self.verdict.members[self.member][1]
+
+
+def peer_rules(choose: Chooser, gang: str) -> PeerRules:
+    """What the members of a gang may require about other pods, and about each other; most require nothing."""
+    key, app = choose.of((HOST, ZONE)), choose.of(APPS)
+    others: Selector = (SelectorTerm("app", "In", (app,)),)
+    members: Selector = (SelectorTerm("app", "In", (gang,)),)
+    shapes = (
+        PeerRules(affinity=(PeerTerm(key, others, ("ns",)),)),
+        PeerRules(affinity=(PeerTerm(key, members, ("ns",)),)),
+        PeerRules(anti_affinity=(PeerTerm(key, others, ("ns",)),)),
+        PeerRules(anti_affinity=(PeerTerm(key, members, ("ns",)),)),
+        PeerRules(anti_affinity=(PeerTerm(HOST, (SelectorTerm("app", "NotIn", (gang,)),), (), ()),)),
+        PeerRules(spread=(SpreadTerm(key, members),)),
+        PeerRules(spread=(SpreadTerm(key, others),)),
+    )
+    return choose.of((PeerRules(),) * PLAIN + shapes)
 
 
 class Broken(AssertionError):

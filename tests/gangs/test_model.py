@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -13,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from muster.domain.peers import PeerRules, PeerTerm
 from muster.domain.pod import Batch, GangClaim, Pod
 from muster.domain.podgroup import PodGroup
+from muster.domain.request import SelectorTerm
 from muster.gangs.record.phases import Phase
 from tests.gangs.model import Cluster
 from tests.gangs.simulate import ACTIONS, sequence
@@ -93,6 +96,18 @@ def test_the_model_sees_at_once_that_a_wake_up_is_lost(monkeypatch: pytest.Monke
     cluster.check()
     monkeypatch.setattr("muster.gangs.capacity.hint_table.HintTable.may_fit", lambda *_: set())
     cluster.world.gone("f")
+    with pytest.raises(Broken, match="p0 fits now, and nobody asks about it"):
+        cluster.check()
+
+
+def test_the_model_sees_that_a_change_of_other_pods_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.gangs.pending.watchers.Watchers.touched", lambda *_: set())
+    cluster = Cluster()
+    web = PeerTerm("kubernetes.io/hostname", (SelectorTerm("app", "In", ("web",)),), ("ns",))
+    cluster.world.see(pod("p0", gang="", peers=PeerRules(affinity=(web,))))
+    cluster.world.solve()
+    cluster.check()
+    cluster.world.see(replace(foreign("f", "a"), labels=(("app", "web"),)))
     with pytest.raises(Broken, match="p0 fits now, and nobody asks about it"):
         cluster.check()
 

@@ -12,7 +12,21 @@ from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
 from muster.domain.request import Term
 from muster.gangs.messages import events
 from muster.gangs.messages.settings import Settings
-from tests.gangs.stage import GANGS, MOST, NODES, POD_GROUP, PREFERENCES, VOLUMES, Chooser, Cut, Flying
+from tests.gangs.stage import (
+    APPS,
+    GANGS,
+    MOST,
+    NODES,
+    POD_GROUP,
+    PREFERENCES,
+    VOLUMES,
+    ZONE,
+    ZONES,
+    Chooser,
+    Cut,
+    Flying,
+    peer_rules,
+)
 from tests.gangs.world import foreign, node, pod, wishing
 
 NEAR = Policies(True, (Policy("near", 10, Term("nvlink", "pack")),), (Level("rack", ("rack",)),))
@@ -24,7 +38,7 @@ class Users:
 
     def __init__(self) -> None:
         self.world = Cut(Settings(ahead=3), auto=False, answers_in_tree=True)
-        self.nodes = {name: node(name) for name in NODES[:2]}
+        self.nodes = {name: node(name, labels={ZONE: ZONES[name]}) for name in NODES[:2]}
         self.pod_group: PodGroup | None = None
         self.policies = NEAR
         self.serial = 0
@@ -34,19 +48,22 @@ class Users:
         """Pods whose gang label was edited: bound by the plan of one gang, they may be members of another."""
 
     def create_one(self, choose: Chooser) -> None:
-        self._create(choose.of(sorted(GANGS)), choose.of((0, 1)))
+        gang = choose.of(sorted(GANGS))
+        self._create(gang, choose.of((0, 1)), peer_rules(choose, gang))
 
     def create_all(self, choose: Chooser) -> None:
         """A complete gang, pod by pod."""
         gang = choose.of(sorted(GANGS))
+        peers = peer_rules(choose, gang)
         for _ in range(GANGS[gang][0]):
-            self._create(gang, 0)
+            self._create(gang, 0, peers)
 
     def create_again(self, choose: Chooser) -> None:
         """Another run under a name that may be there, by an owner of its own."""
         gang, run = choose.of(("e", "g", "p")), f"run-{self.serial}"
+        peers = peer_rules(choose, gang)
         for _ in range(GANGS[gang][0]):
-            self._create(gang, 0, run)
+            self._create(gang, 0, peers, run)
 
     def create_wave(self, choose: Chooser) -> None:
         """Another wave of an owner whose pods have ended, pod by pod."""
@@ -54,10 +71,11 @@ class Users:
         busy = {p.owner for p in owned if not p.finished}
         if ended := sorted({(p.claim.name, p.owner) for p in owned if p.claim and p.owner not in busy}):
             gang, run = choose.of(ended)
+            peers = peer_rules(choose, gang)
             for _ in range(GANGS.get(gang, (2,))[0]):
-                self._create(gang, 0, run)
+                self._create(gang, 0, peers, run)
 
-    def _create(self, gang: str, priority: int, run: str = "") -> None:
+    def _create(self, gang: str, priority: int, peers: PeerRules, run: str = "") -> None:
         members, gpus = GANGS[gang]
         there = [p for p in self.world.pods.values() if p.claim and p.claim.name == gang and not p.finished]
         if len([p for p in there if not run or p.owner == run]) > MOST.get(gang, members):
@@ -74,8 +92,9 @@ class Users:
         elif gang == "o":
             made = replace(made, owner="workers" if any(p.owner == "master" for p in there) else "master")
         if gang in VOLUMES:
-            made = replace(made, peers=PeerRules(volume_claims=(uid,)))
-        made = replace(made, preferences=gang in PREFERENCES)
+            peers = replace(peers, volume_claims=(uid,))
+        labels = (("app", gang),)
+        made = replace(made, peers=peers, labels=labels, preferences=gang in PREFERENCES)
         self.world.see(made)
 
     def _clock(self) -> float:
@@ -125,10 +144,17 @@ class Users:
             self.renamed.add(uid)
             self.world.see(replace(self.world.pods[uid], claim=claim))
 
+    def relabel(self, choose: Chooser) -> None:
+        """A label is edited that the rules of others may name."""
+        if self.world.pods:
+            uid = choose.of(sorted(self.world.pods))
+            self.world.see(replace(self.world.pods[uid], labels=(("app", choose.of(APPS)),)))
+
     def node_seen(self, choose: Chooser) -> None:
         name = choose.of(NODES)
         cordoned, broken = choose.of((False, False, True)), choose.of((0, 0, 0, 0b1, 0b1100))
-        self.nodes[name] = node(name, unschedulable=cordoned, unhealthy=broken)
+        zone = choose.of((ZONES[name],) * 3 + ("west",))
+        self.nodes[name] = node(name, labels={ZONE: zone}, unschedulable=cordoned, unhealthy=broken)
         self.world.send(events.NodeSeen(self.world.now, self.nodes[name]))
 
     def node_gone(self, choose: Chooser) -> None:
@@ -152,7 +178,9 @@ class Users:
         used = sum(usage.gpus.bit_count() + usage.unindexed_gpus for usage in taken)
         if name in self.nodes and used + gpus <= 4:
             self.serial += 1
-            self.world.see(foreign(f"f-{self.serial}", name, gpus))
+            made = foreign(f"f-{self.serial}", name, gpus)
+            app = choose.of(APPS)
+            self.world.see(replace(made, labels=(("app", app),), peers=peer_rules(choose, app)))
 
     def kubelet(self, choose: Chooser) -> None:
         """Bound pods start, terminating ones end."""
