@@ -164,6 +164,13 @@ def test_status_shows_who_waits_and_why(service: str) -> None:
     ]
 
 
+def test_status_shows_what_is_noted_of_the_cluster(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GANGS, "notes", ["rack: several domains [r1] have one name\x1b"])
+    lines = run.invoke(app, ["status", "--url", service]).output.splitlines()
+    assert lines[0] == "note: rack: several domains [r1] have one name\\x1b"
+    assert lines[1].startswith("GANG")
+
+
 def test_status_obeys_no_control_characters(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gang = {
         **GANGS["gangs"][0],

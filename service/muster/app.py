@@ -199,7 +199,11 @@ class App:
 
     async def _shown(self) -> dict[str, object]:
         """Return what /gangs says."""
-        return {"ready": self.owner.is_synced, "gangs": await self.owner.summary()}
+        return {
+            "ready": self.owner.is_synced,
+            "gangs": await self.owner.summary(),
+            "notes": self._intake.repeated_names,
+        }
 
     def _show_at_scrape(self) -> None:
         def silence() -> Iterable[tuple[str, float]]:
@@ -231,6 +235,12 @@ class App:
             "Nodes that are used without something in them that can't be read.",
             "resource",
             lambda: [("nodes", float(self._intake.nodes_with_problems))],
+        )
+        self.metrics.read_at_scrape(
+            "muster_scopes_with_repeated_names",
+            "Scopes in which several domains have one name: wider labels tell them apart.",
+            "resource",
+            lambda: [("nodes", float(len(self._intake.repeated_names)))],
         )
         self.metrics.read_at_scrape(
             "muster_objects_left_out",

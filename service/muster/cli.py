@@ -66,6 +66,16 @@ SchedulerNames = Annotated[
 ]
 
 
+UniqueNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Names of this scope are unique, whatever wider labels say: rack, nvlink-domain, a label. "
+        "May be repeated.",
+        metavar="SCOPE",
+    ),
+]
+
+
 def _print_version_and_exit(asked: bool) -> None:
     if asked:
         print_version()
@@ -175,6 +185,7 @@ def place(
         typer.Option(help="Wall clock for each gang, seconds; without it results repeat exactly.", min=0.001),
     ] = None,
     scheduler_name: SchedulerNames = None,
+    unique_names: UniqueNames = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="With -o json: which method decided each level, and why.")
     ] = False,
@@ -210,7 +221,10 @@ def place(
     from muster.adapters.files.run import place_files
     from muster.dialects.settings import Settings
 
-    settings = Settings(scheduler_names=frozenset(scheduler_name)) if scheduler_name else Settings()
+    settings = Settings(
+        scheduler_names=frozenset(scheduler_name or Settings().scheduler_names),
+        unique_names=tuple(unique_names or ()),
+    )
     try:
         code = place_files(
             names,
@@ -357,6 +371,8 @@ def _show(summary: Any) -> None:
     console = Console()
     if not summary["ready"]:
         console.print("The service has not seen the whole cluster yet.")
+    for note in summary.get("notes", ()):
+        console.print(f"note: {escape(printable(note))}")
     if not summary["gangs"]:
         console.print("no gangs")
         return

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from muster.adapters.kube import decode
 from muster.adapters.kube.intake import Intake
@@ -78,6 +79,34 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+async def test_topologies_tell_domains_apart(bench: Bench) -> None:
+    await bench.sees_topology("dc", "example.com/row", "example.com/shelf", "kubernetes.io/hostname")
+    await bench.sees_topology("flat", "kubernetes.io/hostname")
+    said = [event.policies.naming.trees for event in bench.events if isinstance(event, PoliciesSeen)]
+    assert said == [(("example.com/row", "example.com/shelf"),)]
+    await bench.intake.on_topology(Gone("dc"))
+    assert isinstance(bench.events[-1], PoliciesSeen)
+    assert bench.events[-1].policies == DEFAULT_POLICIES
+
+
+async def test_names_of_several_domains_are_reported(bench: Bench) -> None:
+    for name in ("a", "b"):
+        item = gpu_node(name, 8)
+        item["metadata"]["labels"] = {
+            "topology.kubernetes.io/zone": name,
+            "topology.kubernetes.io/rack": "r1",
+        }
+        await bench.sees_node(item)
+    with capture_logs() as logged:
+        (told,) = bench.intake.repeated_names
+        assert "r1 of zone a, r1 of zone b" in told
+        assert bench.intake.repeated_names == (told,)
+        item["metadata"]["labels"]["topology.kubernetes.io/rack"] = "r2"
+        await bench.sees_node(item)
+        assert not bench.intake.repeated_names
+    assert [each["event"] for each in logged] == ["several domains have one name"]
 
 
 async def test_a_status_that_changes_nothing_is_no_event(bench: Bench) -> None:

@@ -11,6 +11,7 @@ import pytest
 from muster.adapters.solver import wire
 from muster.adapters.solver.replica import Difference, Replica, Sent
 from muster.domain.constraints import Affinity, AntiAffinity, Spread
+from muster.domain.levels import Naming
 from muster.domain.node import Resources, Usage
 from muster.domain.policies import Policies
 from muster.domain.request import GangId, Member, Request, Role
@@ -39,7 +40,8 @@ def test_whatever_happens_the_replica_holds_the_same_cluster(seed: int) -> None:
                 ledger.drop_node(name)
             case 2:
                 typical = (TypicalRequest(1.0, rng.randrange(1, 9)),)
-                ledger.set_policies(Policies(typical=typical))
+                naming = Naming(rng.choice(((), ("rack",))))
+                ledger.set_policies(Policies(typical=typical, naming=naming))
             case _:
                 usage = Usage(f"p{step}", name, Resources(rng.randrange(3), 1, 1), unindexed_gpus=1)
                 ledger.bind(f"p{rng.randrange(20)}", rng.choice((None, usage)))

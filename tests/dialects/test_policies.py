@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from muster.dialects.policies import PRESETS, read
-from muster.domain.levels import DEFAULT_LEVELS
+from muster.domain.levels import DEFAULT_LEVELS, Naming
 from muster.domain.policies import Policies, Policy, Strategy, Topology
 from muster.domain.request import Term
 from muster.domain.typical import TypicalRequest
@@ -137,6 +137,11 @@ def test_a_preset_replaces_the_default_levels(preset: str) -> None:
     assert scopes(row) == [level.scope for level in PRESETS[preset]]
 
 
+def test_names_that_are_unique() -> None:
+    text = "topologyAwareScheduling: {uniqueNames: [rack, nvlink-domain, example.com/row]}"
+    assert good(text).naming == Naming(("example.com/row", "nvlink-domain", "rack"))
+
+
 def test_typical_requests() -> None:
     text = """
 topologyAwareScheduling:
@@ -242,6 +247,11 @@ BAD: dict[str, tuple[str, str]] = {
     "too many typical requests": (
         f"topologyAwareScheduling: {{typicalRequests: [{TYPICAL_257}]}}", "257 of them; at most 256 are read",
     ),
+    "unique names of a level that is none": (
+        "topologyAwareScheduling: {uniqueNames: [rakc]}",
+        'uniqueNames[0]: "rakc", expected one of nvlink-domain, zone, rack, or a label key',
+    ),
+    "unique names of nodes": ("topologyAwareScheduling: {uniqueNames: [node]}", 'uniqueNames[0]: "node"'),
     "an unknown preset": (
         "topologyAwareScheduling: {preset: azure}", '"azure", expected one of topograph, eks, gke, oke',
     ),

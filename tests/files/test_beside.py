@@ -66,6 +66,9 @@ def workers(count: int, of: str, gpus: int = 1, **more: str) -> list[Object]:
     return [named(f"{of}-{i}", of, gpus, **more) for i in range(count)]
 
 
+SHELF = {"topology": "dc", "requiredTopologyLevel": "example.com/shelf"}
+
+
 @dataclass(frozen=True)
 class Case:
     """Objects in; the status of each gang; where pods go; what is said of it."""
@@ -166,6 +169,18 @@ CASES = {
         ],
         ["default/train: unplaceable"],
         says="one pod",
+    ),
+    "a level of KAI's Topology lies in the wider ones": Case(
+        [
+            node("a", labels={"example.com/row": "1", "example.com/shelf": "s"}),
+            node("b", labels={"example.com/row": "2", "example.com/shelf": "s"}),
+            topology("example.com/row", "example.com/shelf", "kubernetes.io/hostname"),
+            group("train", KAIS, minMember=8, topologyConstraint=SHELF),
+            *workers(8, "train"),
+        ],
+        ["default/train: unplaceable"],
+        says="No one example.com/shelf holds all 8 members, even if nothing else ran: the best, s of "
+        "example.com/row 1, holds 4",
     ),
     "what typical requests can use is left to them": Case(
         [

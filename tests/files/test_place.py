@@ -241,6 +241,38 @@ def test_scheduler_name(tmp_path: Path) -> None:
     assert [g["name"] for g in both["gangs"]] == ["x", "z"]
 
 
+TWINS = [node(name, 1, labels={"topology.kubernetes.io/zone": name}) for name in "ab"]
+
+
+def test_racks_of_one_name_are_two_and_reported(tmp_path: Path) -> None:
+    pods = gang("g", 2)
+    for made in pods:
+        made["metadata"]["annotations"] = {"gpu.topology/scope": "rack"}
+    file = write(tmp_path, *TWINS, *pods)
+    (told,) = decisions(file)["notes"]
+    assert told.startswith("rack: several domains have one name; the wider ones tell them apart: ")
+    assert "r1 of zone a, r1 of zone b. If each name is one rack, say uniqueNames: [rack]" in told
+    (found,) = decisions(file)["gangs"]
+    assert "even if nothing else ran: the best, r1 of zone a, holds 1" in found["message"]
+    unique = decisions(file, "--unique-names", "rack")
+    assert unique["notes"] == []
+    assert unique["gangs"][0]["message"].startswith("2 of 2 members on 2 nodes in rack r1: ")
+
+
+def test_a_rack_is_named_with_its_zone_where_two_have_its_name(tmp_path: Path) -> None:
+    file = write(tmp_path, *TWINS, node("c", 1, labels={"topology.kubernetes.io/zone": "b"}), *gang("g", 2))
+    assert "on 2 nodes in rack r1 of zone b: " in decisions(file)["gangs"][0]["message"]
+    picture = place(file, "-o", "svg").stdout
+    assert ">rack r1 of zone a<" in picture
+    assert ">rack r1 of zone b<" in picture
+
+
+def test_unique_names_of_a_scope_that_is_none(tmp_path: Path) -> None:
+    result = place(write(tmp_path, *TWINS), "--unique-names", "rakc")
+    assert result.exit_code == 2
+    assert "--unique-names: expected one of nvlink-domain, zone, rack, or a label key" in result.stderr
+
+
 def test_stdin_folders_and_lists(tmp_path: Path) -> None:
     write(tmp_path, pod("x"), name="b.yml")
     (tmp_path / "notes.txt").write_text("not: read")

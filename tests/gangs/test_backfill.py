@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.levels import Naming
 from muster.domain.node import Node, Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.request import NodeRules, Request, SelectorTerm
@@ -104,6 +105,20 @@ def test_the_best_domain_lacks_least(
     request = asked(*sizes, least=least, required_scope=scope)
     usages = [usage for name, gpus in used.items() if (usage := foreign(f"f{name}", name, gpus).usage)]
     assert set(best_domain(request, Snapshot.of(racks(**used), usages))) == nodes
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_racks_of_one_name_in_two_zones_are_two_domains(unique: bool) -> None:
+    nodes = [
+        node(f"{zone}{i}", 4, {"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/rack": "r1"})
+        for zone in "ab"
+        for i in range(1 + (zone == "b"))
+    ]
+    naming = Naming(("rack",) if unique else ())
+    used = [foreign("f", "b0", 4).usage, foreign("g", "b1", 1).usage]
+    snapshot = Snapshot.of(nodes, filter(None, used), naming=naming)
+    chosen = best_domain(asked(4, 4, least=2, required_scope="rack"), snapshot)
+    assert set(chosen) == ({"a0", "b1"} if unique else {"b0", "b1"})
 
 
 def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:

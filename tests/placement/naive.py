@@ -20,6 +20,7 @@ from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
 from tests.placement import prices
+from tests.placement.naive_parts import label
 
 INF = float("inf")
 Fill = tuple[tuple[int, ...], ...]
@@ -96,19 +97,13 @@ def everything(state: NodeState) -> int:
     return (1 << state.node.topology.gpu_count) - 1
 
 
-def domains(state: NodeState) -> dict[str, int]:
-    """The NVLink domains that the node lies in, promised or not, and its GPUs there."""
-    name = clique(state)
-    if name:
+def domains(state: NodeState, snapshot: Snapshot | None = None) -> dict[str, int]:
+    """The NVLink domains that the node lies in, promised or not, and its GPUs there. Without the snapshot
+    one over several nodes has no name."""
+    if clique(state):
+        name = label(snapshot, state, "nvlink-domain") if snapshot else "wide"
         return {name: everything(state)} if everything(state) else {}
     return {f"{state.node.name}/{i}": mask for i, mask in enumerate(state.node.topology.islands)}
-
-
-def label(snapshot: Snapshot, state: NodeState, scope: str) -> str:
-    """The part of a level, or of a label of its own, that the node lies in."""
-    keys = {level.scope: level.labels for level in snapshot.levels}.get(scope, (scope,))
-    values = [state.node.labels[key] for key in keys if key in state.node.labels]
-    return values[0] if values else ""
 
 
 def holding(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
@@ -118,8 +113,8 @@ def holding(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
         return frozenset({name})
     if scope not in ("gpu", "nvlink-domain"):
         return frozenset(filter(None, [label(snapshot, state, scope)]))
-    whole = len(domains(state)) == 1
-    parts = domains(state) if whole or not state.unindexed_gpus else {}
+    whole = len(domains(state, snapshot)) == 1
+    parts = domains(state, snapshot) if whole or not state.unindexed_gpus else {}
     if scope == "gpu":
         count = 0 if state.unindexed_gpus else state.node.topology.gpu_count
         parts = {f"{name}/{i}": 1 << i for i in range(count)}
@@ -135,11 +130,11 @@ def touching(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
         return frozenset({name})
     if scope != "nvlink-domain":
         return frozenset({label(snapshot, state, scope) or f"alone {name}"})
-    if not spot.known and len(domains(state)) == 1:
-        return frozenset(domains(state))
-    if state.unindexed_gpus and len(domains(state)) > 1:
+    if not spot.known and len(domains(state, snapshot)) == 1:
+        return frozenset(domains(state, snapshot))
+    if state.unindexed_gpus and len(domains(state, snapshot)) > 1:
         return frozenset(f"guess {name} {i}" for i in range(16) if spot.mask >> i & 1)
-    return frozenset(part for part, mask in domains(state).items() if mask & spot.mask)
+    return frozenset(part for part, mask in domains(state, snapshot).items() if mask & spot.mask)
 
 
 Look = Callable[[Snapshot, Spot, str], frozenset[str]]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.domain.levels import DEFAULT_LEVELS, Level, part_of
+from muster.domain.levels import DEFAULT_LEVELS, Level, Naming, part_of
 from muster.domain.node import Node, Resources, Taint, Usage
 from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
 from muster.domain.snapshot import NodeState, Snapshot
@@ -23,11 +23,18 @@ from muster.placement.cluster.columns import LARGEST, MASK_GPUS, NOTHING, Column
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import place_of
 from tests.placement.drawings import islands
+from tests.placement.naive_parts import label
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
 
 NAMES = ["a", "n-1", "n-2", "n-10", "n-9", "7"]
-KEYS = ["topology.kubernetes.io/zone", "topology.kubernetes.io/rack", "pool", "nvidia.com/gpu.clique"]
+KEYS = [
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/rack",
+    "pool",
+    "gpu.topology/nvlink-domain",
+    "nvidia.com/gpu.clique",
+]
 SCOPES = ["zone", "rack", *KEYS, "none"]
 LEVELS = [
     DEFAULT_LEVELS,
@@ -74,16 +81,17 @@ def histories(draw: st.DrawFn) -> list[Snapshot]:
             case "node":
                 node = draw(nodes)
                 states[node.name] = NodeState.of(node, ())
-                snapshot = Snapshot(dict(sorted(states.items())), snapshot.levels)
+                snapshot = replace(snapshot, nodes=dict(sorted(states.items())))
             case "remove":
                 states.pop(draw(st.sampled_from(NAMES)), None)
-                snapshot = Snapshot(states, snapshot.levels)
+                snapshot = replace(snapshot, nodes=states)
             case "levels":
-                snapshot = Snapshot(snapshot.nodes, draw(st.sampled_from(LEVELS)))
+                levels, unique = draw(st.sampled_from(LEVELS)), draw(st.sampled_from([(), ("rack",)]))
+                snapshot = Snapshot(snapshot.nodes, levels, naming=Naming(unique))
             case "same":
-                snapshot = Snapshot({name: replace(state) for name, state in states.items()}, snapshot.levels)
+                snapshot = replace(snapshot, nodes={name: replace(state) for name, state in states.items()})
             case "reorder":
-                snapshot = Snapshot(dict(draw(st.permutations(list(states.items())))), snapshot.levels)
+                snapshot = replace(snapshot, nodes=dict(draw(st.permutations(list(states.items())))))
         found.append(snapshot)
     return found
 
@@ -97,7 +105,7 @@ def contents(view: Columns) -> Iterator[tuple[str, object]]:
     yield "numbers", (view.amounts.tolist(), view.totals.tolist(), view.names, dict(view.row), view.levels)
     yield "places", [view.place(row) for row in range(len(view.names))]
     for scope in SCOPES:
-        for parts in (view.part(scope), view.label(scope)):
+        for parts in (view.part(scope), view.named(scope), view.label(scope)):
             yield scope, (parts.codes.tolist(), parts.names, dict(parts.index))
 
 
@@ -105,7 +113,7 @@ def says(view: Columns, snapshot: Snapshot) -> None:
     """Each row says what its node does."""
     assert view.names == tuple(sorted(snapshot.nodes, key=natural))
     for row, name in enumerate(view.names):
-        state, place = snapshot.nodes[name], place_of(snapshot.nodes[name], snapshot.levels)
+        state, place = snapshot.nodes[name], place_of(snapshot.nodes[name])
         node = state.node
         assert view.row[name] == row
         assert view.states[row] == state
@@ -124,9 +132,12 @@ def says(view: Columns, snapshot: Snapshot) -> None:
         assert view.profiles[view.profile[row]] == profile
         assert (("", *view.wide_names)[view.wide[row] + 1]) == place.wide
         for scope in SCOPES:
-            part, label = view.part(scope), view.label(scope)
-            assert ("", *part.names)[part.codes[row] + 1] == part_of(node, scope, snapshot.levels)
-            assert (None, *label.names)[label.codes[row] + 1] == node.labels.get(scope)
+            named, values = view.named(scope), view.label(scope)
+            assert ("", *named.names)[named.codes[row] + 1] == part_of(node, scope, snapshot.levels)
+            assert (None, *values.names)[values.codes[row] + 1] == node.labels.get(scope)
+        for scope in (*SCOPES, "nvlink-domain"):
+            part = view.part(scope)
+            assert ("", *part.names)[part.codes[row] + 1] == label(snapshot, state, scope)
 
 
 @SETTINGS

@@ -20,6 +20,7 @@ from muster.placement.place import Limits, PlacementDefect, place
 from muster.placement.verify import verify
 from tests.placement import naive
 from tests.placement.drawings import cluster, gang
+from tests.placement.naive_parts import label
 from tests.placement.worlds import BLOCKS, World, clusters, worlds
 
 pytestmark = pytest.mark.brute_force
@@ -192,8 +193,7 @@ def _path(snapshot: Snapshot, request: Request, node: str) -> tuple[str, ...]:
     levels = [scope for scope in naive.crossing_scopes(snapshot, request) if scope != "nvlink-domain"]
     state = snapshot.nodes[node]
     return tuple(
-        node if scope == "node" else naive.label(snapshot, state, scope) or f"alone {node}"
-        for scope in levels
+        node if scope == "node" else label(snapshot, state, scope) or f"alone {node}" for scope in levels
     )
 
 

@@ -27,6 +27,9 @@ zone z2: f[8, pool=q] g[2 pcie]
 SPANNED = "rack r1: a[4, clique k] b[4, clique k]\n rack r2: c[4, clique l] d[4, clique l]"
 ISLANDS = "rack r1: a[8 = 4+4] b[8 = 4+4]\n rack r2: c[8 = 4+4] d[8 = 4+4]\n: e[8 = 4+4]"
 
+TWINS = "zone z1 rack r1: a[4] b[4]\n zone z2 rack r1: c[4] d[4]"
+"""Two racks of one name."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -72,6 +75,26 @@ CASES = {
     ),
     "a required rack": Case(
         PLAIN, "2 x 0 GPU, scope rack", "w-0@a w-1@b", "w-0@a w-1@d", "no one rack holds all members"
+    ),
+    "a required rack, and two have its name": Case(
+        TWINS, "2 x 1 GPU, scope rack", "w-0@a/0 w-1@b/0", "w-0@a/0 w-1@c/0", "no one rack holds all"
+    ),
+    "a role in two racks of one name": Case(
+        TWINS,
+        "2 x 1 GPU within rack",
+        "w-0@a/0 w-1@b/0",
+        "w-0@a/0 w-1@c/0",
+        "no one rack holds all members of role w",
+    ),
+    "a segment in two racks of one name": Case(
+        TWINS, "2 x 1 GPU by 2 rack", "w-0@a/0 w-1@b/0", "w-0@a/0 w-1@c/0", "members 0 to 1 by rank of role w"
+    ),
+    "too many in a rack that has its name with others": Case(
+        TWINS,
+        "2 x 1 GPU, max rack=1",
+        "w-0@a/0 w-1@c/0",
+        "w-0@a/0 w-1@b/0",
+        "2 members lie in rack r1 of zone z1, at most 1 may",
     ),
     "a required rack, and none is on the label": Case(
         PLAIN, "2 x 1 GPU, scope rack", "w-0@a/0 w-1@a/1", "w-0@f/0 w-1@f/1", "no one rack holds all members"
@@ -262,9 +285,9 @@ def test_levels_are_those_of_the_snapshot() -> None:
     zone z1 example.com/block b1 rack r1: a[4]
     zone z1 example.com/pod b2 rack r1: b[4]
     zone z1 rack r3: c[4]"""
-    snapshot, request = cluster(drawn, BLOCKS), gang("2 x 1 GPU, scope rack")
+    snapshot, request = cluster(drawn, BLOCKS), gang("2 x 1 GPU, scope zone")
     placed = plan(snapshot, request, "w-0@a/0 w-1@b/0")
-    assert placed.objective.crossings[:3] == (("zone", 1), ("block", 2), ("rack", 1))
+    assert placed.objective.crossings[:3] == (("zone", 1), ("block", 2), ("rack", 2))
     assert verify(snapshot, request, placed) == ()
     assert verify(cluster(drawn, DEFAULT_LEVELS), request, placed)
     blocks = replace(request, required_scope="block")

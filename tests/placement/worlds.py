@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
-from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.levels import DEFAULT_LEVELS, NVLINK, Level, Naming
 from muster.domain.node import Node, Resources, Taint, TaintEffect, Usage
 from muster.domain.request import (
     GangId,
@@ -74,14 +74,15 @@ def clusters(draw: st.DrawFn, levels: tuple[Level, ...] = DEFAULT_LEVELS, roomy:
         if levels == BLOCKS and (block := draw(st.sampled_from(["b1", "b1", "b2", "b2", None]))):
             labels[draw(st.sampled_from(BLOCKS[1].labels))] = block
         if draw(st.integers(0, 4)) == 0:
-            labels["nvidia.com/gpu.clique"] = draw(st.sampled_from(["k1", "k2"]))
+            labels[draw(st.sampled_from(NVLINK.labels))] = draw(st.sampled_from(["k1", "k1", "k2"]))
         cordoned = draw(st.integers(0, 9)) == 0
         resources = Resources(draw(st.integers(1 + 2 * roomy, 5)) * 1000, 2**40, 110)
         nodes.append(Node(name, resources, topology, frozenset({RESOURCE}), labels, unschedulable=cordoned))
         everything = (1 << topology.gpu_count) - 1
         taken = draw(st.integers(0, everything)) & draw(st.integers(0, 15)) & crowd
         usages.append(Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken))
-    return Snapshot.of(nodes, usages, levels)
+    unique = draw(st.sampled_from([(), (), (), ("rack",), ("nvlink-domain", "block")]))
+    return Snapshot.of(nodes, usages, levels, naming=Naming(unique))
 
 
 @st.composite
@@ -140,7 +141,7 @@ class World(NamedTuple):
 
     def __repr__(self) -> str:
         """Short enough to be read in a failure; nearly in the language above."""
-        lines, request = [""], self.request
+        lines, request = ["", f"unique {self.snapshot.naming.unique}"], self.request
         for name, state in self.snapshot.nodes.items():
             node, topology = state.node, state.node.topology
             free = "".join("01"[state.free_gpus >> i & 1] for i in range(topology.gpu_count))

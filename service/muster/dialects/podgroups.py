@@ -31,6 +31,8 @@ COSCHEDULING_API = "scheduling.x-k8s.io/v1alpha1"
 TOPOLOGY_APIS = ("kai.scheduler/v1alpha1",)
 
 MAX_TERMS = 32
+MAX_TREES = 32
+"""Topologies whose levels tell domains of one name apart."""
 MAX_VALUES = 64
 MAX_QUEUE = 253
 _QUEUE = re.compile(rf".{{0,{MAX_QUEUE}}}", re.DOTALL)
@@ -65,6 +67,13 @@ def read_topology(obj: CustomObject) -> tuple[str, ...]:
     levels = Fields.of(f"topology/{obj.metadata.name}", "spec", obj.spec).listed("levels", MAX_TERMS)
     labels = (level.matching("nodeLabel", LABEL_KEY, "a label key of nodes") for level in levels)
     return tuple(label for label in labels if label is not None)
+
+
+def trees(topologies: Topologies) -> tuple[tuple[str, ...], ...]:
+    """The hierarchies above the node that Topologies give, each once, for `Naming`."""
+    nodes = subgroups.HOSTNAME
+    above = {tuple(label for label in labels if label != nodes) for labels in topologies.values()}
+    return tuple(sorted(labels for labels in above if len(labels) > 1)[:MAX_TREES])
 
 
 def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | None) -> PodGroup:

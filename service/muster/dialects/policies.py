@@ -8,6 +8,7 @@ topologyAwareScheduling:
     - {name: nvlink-domain, label: gpu.topology/nvlink-domain}
     - {name: rack, label: example.com/rack}
   preset: topograph                           # ours: the levels of a known fabric instead of rack and zone
+  uniqueNames: [rack]                         # ours: no two racks have one name, whatever zones they are in
   typicalRequests:                            # ours: what usually comes
     - {share: 30, gpus: 1, cpu: 8}
 
@@ -28,7 +29,7 @@ import yaml
 from muster.dialects.ack import ALIYUN_GPU
 from muster.dialects.quantities import milli, parse
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, natural
-from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.levels import DEFAULT_LEVELS, Level, Naming
 from muster.domain.policies import Policies, Policy, Strategy, Topology
 from muster.domain.request import Scope, Term
 from muster.domain.typical import TypicalRequest
@@ -101,6 +102,14 @@ def read(text: str) -> tuple[Policies | None, tuple[str, ...]]:
     return (None, tuple(reader.problems)) if reader.problems else (policies, ())
 
 
+def not_a_scope_of_labels(scope: object, levels: tuple[Level, ...]) -> str:
+    """What is expected instead, if labels name no parts of this scope; "" if they do."""
+    words = (Scope.NVLINK_DOMAIN.value, *(level.scope for level in levels))
+    if scope in words or (isinstance(scope, str) and "/" in scope and LABEL_KEY.fullmatch(scope)):
+        return ""
+    return f"one of {', '.join(words)}, or a label key as example.com/row"
+
+
 class _Reader:
     """Reads one text, gathering problems. All scalars are text: YAML's guesses (no → false) are not made."""
 
@@ -109,7 +118,7 @@ class _Reader:
 
     def policies(self, text: str) -> Policies:
         top = self._top(text)
-        known = ("enabled", "policies", "levels", "preset", "typicalRequests")
+        known = ("enabled", "policies", "levels", "preset", "uniqueNames", "typicalRequests")
         section = self._mapping(SECTION, top.get(SECTION, ""), known)
         for key in ("policies", "levels"):
             if key in top and key in section:
@@ -117,11 +126,13 @@ class _Reader:
         enabled = section.get("enabled", "true")
         if enabled not in ("true", "false"):
             self._bad(f"{SECTION}.enabled", enabled, "true or false")
+        levels = self._levels(section.get("levels", top.get("levels", "")), section.get("preset", ""))
         return Policies(
             enabled == "true",
             self._policies(section.get("policies", top.get("policies", ""))),
-            self._levels(section.get("levels", top.get("levels", "")), section.get("preset", "")),
+            levels,
             self._typical(section.get("typicalRequests", "")),
+            Naming(self._unique(section.get("uniqueNames", ""), levels)),
         )
 
     def _top(self, text: str) -> dict[str, Any]:
@@ -181,6 +192,14 @@ class _Reader:
         return _merged(
             base or DEFAULT_LEVELS, [level for name, level in listed.items() if name not in BUILT_IN]
         )
+
+    def _unique(self, value: object, levels: tuple[Level, ...]) -> tuple[str, ...]:
+        found = []
+        for where, scope in self._items("uniqueNames", value, MAX_LEVELS):
+            if problem := not_a_scope_of_labels(scope, levels):
+                self._bad(where, scope, problem)
+            found.append(str(scope))
+        return tuple(sorted(set(found)))
 
     def _typical(self, value: object) -> tuple[TypicalRequest, ...]:
         return tuple(

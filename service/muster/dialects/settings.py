@@ -17,6 +17,7 @@ class Settings:
     `foreign_prefixes`: GPU resources that are not ours: alone, such a pod is left to the in-tree plugins;
     inside a gang it is refused.
     `policies_…`: where the ConfigMap of the cluster's policies is, and its key.
+    `unique_names`: scopes whose names are unique in the input of `muster place`, besides the policies' own.
     """
 
     scheduler_names: frozenset[str] = frozenset({"muster"})
@@ -47,6 +48,7 @@ class Settings:
     policies_namespace: str = "kai-scheduler"
     policies_name: str = "kai-scheduler-config"
     policies_key: str = "config.yaml"
+    unique_names: tuple[str, ...] = ()
 
     def is_foreign(self, resource: str) -> bool:
         """Return whether the resource is a GPU's that Muster does not plan."""

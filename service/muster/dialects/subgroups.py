@@ -25,7 +25,7 @@ Topologies = Mapping[str, tuple[str, ...]]
 """KAI's Topology objects: name → the node labels of its levels, widest first."""
 
 MAX_SUBGROUPS = 256
-_HOSTNAME = "kubernetes.io/hostname"
+HOSTNAME = "kubernetes.io/hostname"
 _WORDS = frozenset(scope.value for scope in Scope)
 _REQUIRED = "topologyConstraint.requiredTopologyLevel"
 
@@ -256,7 +256,7 @@ def _all_needed(spec: Fields, groups: Mapping[str, _Subgroup]) -> None:
 
 def _scope(label: str, levels: tuple[Level, ...]) -> str:
     """Return the word for the scope that this label alone gives, else the label itself."""
-    if label == _HOSTNAME:
+    if label == HOSTNAME:
         return Scope.NODE.value
     return next((level.scope for level in levels if level.labels == (label,)), label)
 

@@ -1,7 +1,12 @@
-"""The levels of the fabric above the node: which node labels say in which part of a scope a node lies."""
+"""The levels of the fabric above the node, and which nodes lie in one domain of a scope.
+
+A domain is a path: the name that a node's label gives it, and the names of the wider domains around it. So
+rack r1 of zone a and rack r1 of zone b are two racks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.domain.node import Node
@@ -17,18 +22,153 @@ class Level:
     labels: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What tells equal names apart besides the levels.
+
+    `unique`: scopes in which each domain has a name of its own, whatever wider labels say. `trees`: label
+    keys of further hierarchies (KAI's Topologies), each widest first.
+    """
+
+    unique: tuple[str, ...] = ()
+    trees: tuple[tuple[str, ...], ...] = ()
+
+
 DEFAULT_LEVELS = (
     Level(Scope.ZONE.value, ("topology.kubernetes.io/zone",)),
     Level(Scope.RACK.value, ("topology.kubernetes.io/rack",)),
 )
 """Widest first, as all lists of levels."""
 
+DEFAULT_NAMING = Naming()
+
+NVLINK = Level(Scope.NVLINK_DOMAIN.value, ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
+"""NVLink domains over nodes lie inside the narrowest level, though no level of the snapshot says so."""
+
+UNIQUE_LABELS = frozenset({"nvidia.com/gpu.clique", "accelerator.topograph.run/domain"})
+"""Labels whose values their writers make unique in the cluster: a clique begins with the cluster's UUID."""
+
+Path = tuple[str, ...]
+"""The names of a domain and of those around it, narrowest first, "" where the node's labels give none."""
+
 
 def part_of(node: Node, scope: str, levels: tuple[Level, ...]) -> str:
-    """Return the part of a scope that is given by labels in which the node lies; "" where it carries none of
-    them.
+    """Return the name that labels give the node's part of a scope; "" where the node carries none of them.
 
-    A scope that is no level is a label key of its own.
+    Equal names may be different domains: see `Hierarchy`. A scope that is no level is a label key of its own.
     """
     labels = next((level.labels for level in levels if level.scope == scope), (scope,))
     return next((node.labels[label] for label in labels if node.labels.get(label)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """A scope and those around it, narrowest first. `unique`: as in `Naming`."""
+
+    levels: tuple[Level, ...]
+    unique: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, scope: str, levels: tuple[Level, ...], naming: Naming = DEFAULT_NAMING) -> Hierarchy:
+        """The hierarchy above a scope that labels give: the wider levels of the cluster, and of all trees."""
+        order = (*levels, NVLINK)
+        own = _of_label(scope, order)
+        own = next((level for level in order if level.scope == scope), own)
+        narrower = order[_depth(own, order, len(order)) :]
+        path = [own]
+        for level in path:  # it grows meanwhile
+            around = dict.fromkeys(_around(level, order, naming.trees))
+            path += [each for each in around if each not in path and each not in narrower]
+        return cls(tuple(path), naming.unique)
+
+    def path(self, node: Node) -> Path:
+        """The names of the node's domains, up to one that is unique. A node without GPUs lies in no NVLink
+        domain."""
+        names: list[str] = []
+        ended = False
+        for level in self.levels:
+            read = level != NVLINK or node.topology.gpu_count > 0
+            label = next((label for label in level.labels if read and node.labels.get(label)), None)
+            names.append("" if ended or label is None else node.labels[label])
+            ended |= label is not None and (level.scope in self.unique or label in UNIQUE_LABELS)
+        return tuple(names)
+
+    def names(self, paths: Iterable[Path]) -> Mapping[Path, str]:
+        """The domain of each path: "r1", or "r1 of zone a" if other domains are named r1. Equal strings are
+        one domain.
+
+        Nodes of one name lie in one domain unless they carry two names of a wider one. Where they do, a node
+        that lacks wider labels lies in the only domain that its other labels fit. If there is no such one,
+        nodes with the same labels are a domain of their own.
+        """
+        alike: dict[str, set[Path]] = {}
+        for path in paths:
+            alike.setdefault(path[0], set()).add(path)
+        found = dict.fromkeys(alike.pop("", ()), "")
+        for name, several in alike.items():
+            if any(len({path[i] for path in several} - {""}) > 1 for i in range(1, len(self.levels))):
+                home = _homes(several)
+                said = self._told_apart(set(home.values()))
+                found.update((path, name + said[home[path]]) for path in several)
+            else:
+                found.update(dict.fromkeys(several, name))
+        return found
+
+    def _told_apart(self, domains: Collection[Path]) -> Mapping[Path, str]:
+        """What is said of each domain so that no two are alike: the names around it in which they differ,
+        the nearest first, as many as it takes."""
+        differ = [i for i in range(1, len(self.levels)) if len({path[i] for path in domains}) > 1]
+        for count in range(1, len(differ) + 1):
+            told = {path: tuple(path[i] for i in differ[:count]) for path in domains}
+            if len(set(told.values())) == len(domains):
+                break
+        words = [self.levels[i].scope for i in differ]
+        return {
+            path: "".join(
+                f" of {word} {name}" if name else f" of no {word}"
+                for word, name in zip(words, names, strict=False)
+            )
+            for path, names in told.items()
+        }
+
+
+def domains_of(nodes: Iterable[Node], hierarchy: Hierarchy) -> Mapping[str, str]:
+    """Node → its domain of the hierarchy's narrowest scope, "" for none."""
+    paths = {node.name: hierarchy.path(node) for node in nodes}
+    names = hierarchy.names(set(paths.values()))
+    return {node: names[path] for node, path in paths.items()}
+
+
+def _of_label(label: str, order: Iterable[Level]) -> Level:
+    """The level that this label alone gives."""
+    return next((level for level in order if level.labels == (label,)), Level(label, (label,)))
+
+
+def _depth(level: Level, order: Sequence[Level], default: int) -> int:
+    """Where the level's first label stands among the levels of the cluster."""
+    return next((i for i, each in enumerate(order) if level.labels[0] in each.labels), default)
+
+
+def _around(level: Level, order: Sequence[Level], trees: Iterable[tuple[str, ...]]) -> Iterable[Level]:
+    """The levels just around this one: that of the cluster, and that of each tree."""
+    yield from order[: _depth(level, order, 0)][-1:]
+    for tree in trees:
+        at = next((i for i, label in enumerate(tree) if label in level.labels), 0)
+        yield from (_of_label(label, order) for label in tree[:at][-1:])
+
+
+def _homes(paths: Collection[Path]) -> Mapping[Path, Path]:
+    """Each path of one name → that of its domain: of those that say more and agree, the only one, else
+    itself."""
+    homes: dict[Path, Path] = {}
+    fitting: dict[tuple[bool, ...], dict[Path, set[Path]]] = {}
+    for path in sorted(paths, key=lambda path: (path.count(""), path)):  # what says more comes first
+        given = tuple(map(bool, path))
+        if given not in fitting:
+            fitting[given] = {}
+            for other, home in homes.items():
+                cut = tuple(name if there else "" for name, there in zip(other, given, strict=True))
+                fitting[given].setdefault(cut, set()).add(home)
+        fits = fitting[given].get(path, set())
+        homes[path] = next(iter(fits)) if len(fits) == 1 else path
+    return homes

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.levels import DEFAULT_LEVELS, DEFAULT_NAMING, Level, Naming
 from muster.domain.request import Term
 from muster.domain.typical import TypicalRequest
 
@@ -38,13 +38,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All policies, the levels above the node, widest first, and the typical requests, () if none are given.
-    If not `enabled`, policies have no effect."""
+    """All policies, the levels above the node, widest first, what tells domains of one name apart, and the
+    typical requests, () if none are given. If not `enabled`, policies have no effect."""
 
     enabled: bool = True
     policies: tuple[Policy, ...] = ()
     levels: tuple[Level, ...] = DEFAULT_LEVELS
     typical: tuple[TypicalRequest, ...] = ()
+    naming: Naming = DEFAULT_NAMING
 
     def terms(self, names: tuple[str, ...]) -> tuple[Term, ...]:
         """Return the terms of the policies of these names, the heaviest first, each once; of names that are

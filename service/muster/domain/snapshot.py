@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.levels import DEFAULT_LEVELS, DEFAULT_NAMING, Level, Naming
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.typical import TypicalRequest
 
@@ -82,11 +82,13 @@ def _left(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
 class Snapshot:
     """All nodes, by name in a fixed (sorted) order, so that equal clusters are equal inputs; and the levels
     of the fabric above them, widest first: the parts that a plan crosses are counted level by level.
-    `typical` are the requests that usually come, () if none are given: they weight the damage."""
+    `typical` are the requests that usually come, () if none are given: they weight the damage. `naming` says
+    what tells domains of one name apart."""
 
     nodes: Mapping[str, NodeState]
     levels: tuple[Level, ...] = DEFAULT_LEVELS
     typical: tuple[TypicalRequest, ...] = ()
+    naming: Naming = DEFAULT_NAMING
 
     @classmethod
     def of(
@@ -95,6 +97,7 @@ class Snapshot:
         usages: Iterable[Usage],
         levels: tuple[Level, ...] = DEFAULT_LEVELS,
         typical: tuple[TypicalRequest, ...] = (),
+        naming: Naming = DEFAULT_NAMING,
     ) -> Snapshot:
         """Return the snapshot of `nodes` under `usages`; usages of nodes that are not there are left out."""
         by_node: dict[str, list[Usage]] = {}
@@ -102,7 +105,7 @@ class Snapshot:
             by_node.setdefault(usage.node, []).append(usage)
         ordered = sorted(nodes, key=lambda node: node.name)
         states = {node.name: NodeState.of(node, by_node.get(node.name, ())) for node in ordered}
-        return cls(states, levels, typical)
+        return cls(states, levels, typical, naming)
 
     def taking(self, usages: Iterable[Usage]) -> Snapshot:
         """Return the snapshot after these usages as well."""
@@ -110,4 +113,4 @@ class Snapshot:
         for usage in usages:
             if usage.node in nodes:
                 nodes[usage.node] = nodes[usage.node].taking(usage)
-        return Snapshot(nodes, self.levels, self.typical)
+        return replace(self, nodes=nodes)

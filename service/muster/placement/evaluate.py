@@ -15,7 +15,7 @@ from muster.domain.request import Request, Scope
 from muster.domain.topology import mask_of
 from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.fabric import natural
-from muster.placement.cluster.topology import Place, narrow_to_wide, touched_domains
+from muster.placement.cluster.topology import Place, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
 from muster.placement.gpus.fragmentation import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
@@ -174,7 +174,8 @@ class Held:
         """The parts of the scope that hold all."""
         common = self.existing.parts(self.view, scope)
         for place, mask in self.spots:
-            inside = frozenset(part for part, gpus in place.parts(scope) if mask & ~gpus == 0)
+            parts = self.view.topology.parts(self.view.row[place.name], scope)
+            inside = frozenset(part for part, gpus in parts if mask & ~gpus == 0)
             common = inside if common is None else common & inside
             if not common:
                 break
@@ -182,21 +183,17 @@ class Held:
 
     def touched(self, scope: str) -> int:
         """How many parts are touched; a node without the label is one of its own."""
-        touched: set[tuple[str, str]] = set()
+        topology, row = self.view.topology, self.view.row
+        spots = [(row[place.name], mask) for place, mask in self.spots]
         if scope == Scope.NVLINK_DOMAIN:
-            names = set().union(*(touched_domains(place, mask) for place, mask in self.spots))
+            names = set().union(*(topology.touched(row, mask) for row, mask in spots))
             return len(names.union(*(self._touched_by(stay) for stay in self.existing.members)))
-        for place in (
-            *(place for place, _ in self.spots),
-            *(self.view.place(row) for row in self.existing.masks),
-        ):
-            part = place.name if scope == Scope.NODE else place.part(scope)
-            touched.add((part, "" if part else place.name))
-        return len(touched)
+        rows = [*(row for row, _ in spots), *self.existing.masks]
+        return len(np.unique(topology.index_or_own(scope)[rows]))
 
     def _touched_by(self, stay: BoundMember) -> set[str]:
-        place = self.view.place(stay.row)
-        known = place.parts(Scope.NVLINK_DOMAIN)
+        topology = self.view.topology
+        known = topology.parts(stay.row, Scope.NVLINK_DOMAIN)
         if stay.unknown:
             return {name for name, _ in known} if len(known) == 1 else set()
-        return touched_domains(place, stay.running.gpus)
+        return topology.touched(stay.row, stay.running.gpus)

@@ -18,7 +18,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import admits, refusal
 from muster.placement.cluster.columns import Bools, Columns, Ints, columns
-from muster.placement.cluster.topology import Place, place_of
+from muster.placement.cluster.topology import Place
 from muster.placement.evaluate import Held, objective, spots_of, used_gpus
 from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import room_of
@@ -116,11 +116,12 @@ def move(
         or not _fits(after.nodes[node], role)
     ):
         return None
-    place = place_of(snapshot.nodes[node], snapshot.levels)
+    view = columns(snapshot)
+    place = view.place(view.row[node])
     free = after.nodes[node].free_gpus
     allowed = place.all_gpus
     if request.required_scope is not None:
-        allowed = _inside(place, request.required_scope, snapshot, rest)
+        allowed = _inside(view, place, request.required_scope, rest)
     there = mask_of([gpu for m in rest if m.node == node for gpu in m.gpus])
     if role.slice:
         chosen = _best_shared(place, after.nodes[node], allowed, there, role)
@@ -130,7 +131,7 @@ def move(
         return None
     moved = replace(member, node=node, gpus=tuple(bits(chosen)))
     members = tuple(moved if m.uid == uid else m for m in placed.members)
-    value, scope, part = objective(request, members, columns(snapshot))
+    value, scope, part = objective(request, members, view)
     plan = replace(
         placed,
         members=members,
@@ -171,15 +172,15 @@ def _best_shared(place: Place, state: NodeState, allowed: int, there: int, role:
     return int(found.masks[0]) if len(found.masks) else None
 
 
-def _inside(place: Place, scope: str, snapshot: Snapshot, rest: tuple[MemberPlacement, ...]) -> int:
+def _inside(view: Columns, place: Place, scope: str, rest: tuple[MemberPlacement, ...]) -> int:
     """The GPUs of the node in a part of the scope that holds the rest of the gang."""
     common: set[str] | None = None
     for member in rest:
-        parts = place_of(snapshot.nodes[member.node], snapshot.levels).parts(scope)
+        parts = view.topology.parts(view.row[member.node], scope)
         inside = {name for name, mask in parts if mask_of(member.gpus) & ~mask == 0}
         common = inside if common is None else common & inside
     reach = 0
-    for name, mask in place.parts(scope):
+    for name, mask in view.topology.parts(view.row[place.name], scope):
         if common is None or name in common:
             reach |= mask
     return reach

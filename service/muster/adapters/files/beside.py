@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -15,7 +15,7 @@ from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, Unhea
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject
 from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
 from muster.dialects.settings import Settings
-from muster.domain.levels import Level
+from muster.domain.levels import Level, Naming
 from muster.domain.peers import Labels
 from muster.domain.podgroup import OURS, PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
@@ -86,7 +86,8 @@ class Beside:
                     held = read if read is not None else held
                 case NodeTopology() | UnhealthyGpus() as fact:
                     facts.setdefault(fact.node, []).append(fact)
-        return facts, held
+        naming = Naming(held.naming.unique, podgroups.trees(self._topologies()))
+        return facts, replace(held, naming=naming)
 
     def labels_of_namespaces(self, named: Iterable[str]) -> dict[str, Labels]:
         """The labels of the namespaces that are given, and of those in `named`. Each has its name
@@ -96,8 +97,11 @@ class Beside:
 
     def groups(self, levels: tuple[Level, ...]) -> tuple[PodGroup, ...]:
         """Return the PodGroups as facts; `levels` say which node label is which scope."""
-        topologies = {item.metadata.name: podgroups.read_topology(item) for _, item in self.topologies}
-        return tuple(podgroups.read(item, levels, topologies or None) for _, item in self.pod_groups)
+        topologies = self._topologies() or None
+        return tuple(podgroups.read(item, levels, topologies) for _, item in self.pod_groups)
+
+    def _topologies(self) -> dict[str, tuple[str, ...]]:
+        return {item.metadata.name: podgroups.read_topology(item) for _, item in self.topologies}
 
 
 def _named(document: Document, namespaced: bool = True) -> CustomObject:

@@ -16,17 +16,19 @@ import msgspec
 from muster.adapters.files import notes, shapes, templates
 from muster.adapters.files.beside import Beside
 from muster.adapters.files.printed import Printed, annotated
-from muster.adapters.files.problems import BadInput, Malformed
+from muster.adapters.files.problems import BadInput, Malformed, shown
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document
 from muster.dialects import nodes, peers, pods
 from muster.dialects.objects import Metadata, NodeObject
+from muster.dialects.policies import not_a_scope_of_labels
 from muster.dialects.settings import Settings
 from muster.domain.node import Node
 from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.repeated import repeated_names
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Priority classes that every cluster has."""
@@ -80,7 +82,8 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     """The cluster that these documents describe.
 
     Raises:
-        BadInput: a document has not the shape of its kind, a name is there twice, or there is no node.
+        BadInput: a document has not the shape of its kind, a name is there twice, there is no node, or labels
+            name no parts of a scope of `settings.unique_names`.
     """
     found = _Found()
     problems: list[Malformed] = []
@@ -101,6 +104,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     if not found.nodes:
         raise BadInput([Malformed("", "", f"{_read(found)}: {_NO_NODES}")])
     facts, policies = found.beside.said(settings, found.notes)
+    policies = _with_unique(policies, settings.unique_names)
     with_links, replaced = annotated([node for _, node in found.nodes], found.printed, settings.matrix)
     found.notes.extend(replaced)
     seen_nodes = tuple(nodes.read(node, settings, facts.get(node.metadata.name, ())) for node in with_links)
@@ -111,9 +115,18 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     found.notes.extend(_ordered(found, seen_pods))
     found.notes.extend(notes.about_groups(groups, seen_pods))
     found.notes.extend(notes.about_scopes(groups, seen_pods, seen_nodes, policies.levels))
+    found.notes.extend(repeated_names(seen_nodes, policies.levels, policies.naming))
     skipped = dict(sorted(found.skipped.items()))
     namespaces = found.beside.labels_of_namespaces({pod.namespace for pod in seen_pods})
     return Cluster(seen_nodes, seen_pods, groups, policies, namespaces, tuple(found.notes), skipped)
+
+
+def _with_unique(policies: Policies, scopes: Sequence[str]) -> Policies:
+    for scope in scopes:
+        if expected := not_a_scope_of_labels(scope, policies.levels):
+            raise BadInput([Malformed("", "--unique-names", f"expected {expected}, got {shown(scope)}")])
+    unique = tuple(sorted({*policies.naming.unique, *scopes}))
+    return replace(policies, naming=replace(policies.naming, unique=unique))
 
 
 _NO_NODES = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -32,7 +32,7 @@ from muster.adapters.files.svg_sheet import (
     cut,
 )
 from muster.domain.printable import printable
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.columns import Columns, columns
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import Place
 
@@ -43,7 +43,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5478f", "#a06a00", "#2a86c7", "#7
 """After Okabe and Ito: told apart with any kind of sight, dark enough for white letters."""
 
 Rack = tuple[str, str]
-"""Zone and rack."""
+"""Zone and rack, "" for none. The zone of a rack is that of its nodes, if they name just one."""
 
 _STYLE = """text{font:12px ui-sans-serif,system-ui,"DejaVu Sans",sans-serif;fill:#1f2933}
 .h{font-size:16px;font-weight:600}.b{font-weight:600}.s{font-size:11px;fill:#52606d}
@@ -76,11 +76,12 @@ def draw(decided: Decided) -> str:
     _key(sheet, sheet.bottom + 14, slices)
     view = columns(decided.after)
     everything = {name: view.place(row) for row, name in enumerate(view.names)}
-    racks = _drawn(_racks(everything.values(), known), known)
+    rack_of = _rack_of(view)
+    racks = _drawn(_racks(everything.values(), rack_of, known), known)
     drawn = [place for cells in racks.values() for cell in cells for place in cell.places]
     boxes = Boxes(sheet, known, colours)
     y = sheet.bottom + 20
-    for row in _rows(_panels(racks, everything.values(), boxes)):
+    for row in _rows(_panels(racks, Counter(rack_of.values()), boxes)):
         x = float(MARGIN)
         for panel in row:
             _draw_panel(panel, x, y, boxes)
@@ -103,10 +104,16 @@ def draw(decided: Decided) -> str:
     )
 
 
-def _racks(everything: Iterable[Place], known: Holdings) -> dict[Rack, list[Cell]]:
+def _racks(
+    everything: Iterable[Place], rack_of: Mapping[str, Rack], known: Holdings
+) -> dict[Rack, list[Cell]]:
     """The boxes of each rack, in order."""
-    in_order = sorted(everything, key=lambda place: (*map(natural, _rack(place)), natural(place.name)))
-    return {rack: fold(places, known) for rack, places in groupby(in_order, key=_rack)}
+
+    def rack(place: Place) -> Rack:
+        return rack_of[place.name]
+
+    in_order = sorted(everything, key=lambda place: (*map(natural, rack(place)), natural(place.name)))
+    return {key: fold(places, known) for key, places in groupby(in_order, key=rack)}
 
 
 def _drawn(racks: dict[Rack, list[Cell]], known: Holdings) -> dict[Rack, list[Cell]]:
@@ -169,21 +176,29 @@ def _key(sheet: Sheet, y: float, slices: bool) -> None:
 # --- racks -----------------------------------------------------------------------------------------
 
 
-def _rack(place: Place) -> Rack:
-    return place.part("zone"), place.part("rack")
+def _rack_of(view: Columns) -> dict[str, Rack]:
+    """Node → its rack."""
+    part, zones = view.topology.part, dict[str, set[str]]()
+    for row in range(len(view.names)):
+        zones.setdefault(part(row, "rack"), set()).add(part(row, "zone"))
+    zone_of = {rack: min(found - {""}, default="") for rack, found in zones.items() if len(found - {""}) < 2}
+    return {
+        name: (zone_of.get(rack, "") if rack else part(row, "zone"), rack)
+        for row, name in enumerate(view.names)
+        for rack in (part(row, "rack"),)
+    }
 
 
-def _panels(racks: dict[Rack, list[Cell]], everything: Iterable[Place], boxes: Boxes) -> Iterator[_Panel]:
-    whole = Counter(_rack(place) for place in everything)
+def _panels(racks: dict[Rack, list[Cell]], whole: Mapping[Rack, int], boxes: Boxes) -> Iterator[_Panel]:
     width = max((boxes.width(cell) for cells in racks.values() for cell in cells), default=0)
     most = max(1, int((WIDTH - 2 * MARGIN - 2 * PANEL_PAD + BETWEEN) // (width + BETWEEN)))
     for (zone, name), cells in racks.items():
         lines = math.ceil(len(cells) / most)
         columns = math.ceil(len(cells) / lines)
         nodes = [place for cell in cells for place in cell.places]
-        title = " · ".join(
-            part for part in (f"rack {name}" if name else "no rack", zone and f"zone {zone}") if part
-        )
+        title = f"rack {name}" if name else "no rack"
+        if zone and not name.endswith(f" of zone {zone}"):
+            title += f" · zone {zone}"
         if domain := _shared_domain(nodes):
             title += f" · all in nvlink-domain {domain}"
         if len(nodes) < whole[zone, name]:

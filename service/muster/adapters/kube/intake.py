@@ -40,6 +40,7 @@ from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.repeated import repeated_names
 from muster.gangs.messages.events import (
     Event,
     NamespaceGone,
@@ -88,6 +89,12 @@ class Intake:
         self._groups: dict[str, PodGroup] = {}
         self._topologies: dict[str, tuple[str, ...]] = {}
         self._policies: Policies = DEFAULT_POLICIES
+        """Those of the ConfigMap."""
+        self._held: Policies = DEFAULT_POLICIES
+        """The same with the trees of the Topologies."""
+        self._repeated: tuple[str, ...] | None = None
+        """None if it has to be found again."""
+        self._reported: tuple[str, ...] = ()
         self.policies_refused = False
         """Whether the policies that hold are not those of the ConfigMap, which can't be read."""
 
@@ -138,6 +145,7 @@ class Intake:
         if isinstance(change, Gone):
             self._node_objects.pop(change.key, None)
             if self._nodes.pop(change.key, None) is not None:
+                self._repeated = None
                 await self._put(NodeGone(time.monotonic(), change.key))
             return
         name = change.object.metadata.name
@@ -153,6 +161,8 @@ class Intake:
             return
         if node.problems and (before is None or before.problems != node.problems):
             log.warning("node is used without what can't be read", node=name, problems=node.problems)
+        if before is None or before.labels != node.labels:
+            self._repeated = None
         self._nodes[name] = node
         await self._put(NodeSeen(time.monotonic(), node))
 
@@ -160,6 +170,18 @@ class Intake:
     def nodes_with_problems(self) -> int:
         """Return how many nodes have annotations or labels that can't be read in full."""
         return sum(1 for node in self._nodes.values() if node.problems)
+
+    @property
+    def repeated_names(self) -> tuple[str, ...]:
+        """Return a sentence for each scope in which several domains have one name; logged when it is new."""
+        if self._repeated is None:
+            found = repeated_names(self._nodes.values(), self._held.levels, self._held.naming)
+            self._repeated = tuple(found)
+            for sentence in self._repeated:
+                if sentence not in self._reported:
+                    log.warning("several domains have one name", domains=sentence)
+            self._reported = self._repeated
+        return self._repeated
 
     def in_flight(self, bindings: Iterable[tuple[str, str, dict[str, str]]]) -> tuple[Usage, ...]:
         """Return what Bindings of unknown fate take: (pod UID, node, annotations) of each.
@@ -236,8 +258,15 @@ class Intake:
             levels = [level.scope for level in policies.levels]
             names = [policy.name for policy in policies.policies]
             log.info("policies changed", policies=names, levels=levels)
-            await self._put(PoliciesSeen(time.monotonic(), policies))
+            await self._pass_on_policies()
             await self._read_groups()
+
+    async def _pass_on_policies(self) -> None:
+        naming = replace(self._policies.naming, trees=podgroups.trees(self._topologies))
+        held = replace(self._policies, naming=naming)
+        if held != self._held:
+            self._held, self._repeated = held, None
+            await self._put(PoliciesSeen(time.monotonic(), held))
 
     # --- PodGroups -----------------------------------------------------------------------------------
 
@@ -259,6 +288,7 @@ class Intake:
         else:
             name = change.object.metadata.name
             self._topologies[name] = podgroups.read_topology(change.object)
+        await self._pass_on_policies()
         await self._read_groups()
 
     async def _read_groups(self) -> None:

@@ -13,7 +13,7 @@ from itertools import compress, count
 from operator import is_not
 from typing import NamedTuple
 
-from muster.domain.levels import Level
+from muster.domain.levels import Level, Naming
 from muster.domain.node import Node, Resources
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
@@ -43,15 +43,19 @@ class Changed(NamedTuple):
     memory: tuple[int, ...]
 
 
+Facts = tuple[tuple[Level, ...], tuple[TypicalRequest, ...], Naming]
+"""What a snapshot says besides its nodes, as its constructor takes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What a replica needs to hold the next snapshot. `names`: all nodes in order, None if they are the same
-    as before. `facts`: levels and typical requests, None if they have not changed."""
+    as before. `facts`: all else that the snapshot says, None if it has not changed."""
 
     changed: tuple[Changed, ...]
     topologies: tuple[GpuTopology, ...] = ()
     names: tuple[str, ...] | None = None
-    facts: tuple[tuple[Level, ...], tuple[TypicalRequest, ...]] | None = None
+    facts: Facts | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -65,13 +69,13 @@ class Sent:
     def __init__(self) -> None:
         self._names: list[str] = []
         self._states: list[NodeState] = []
-        self._facts: tuple[tuple[Level, ...], tuple[TypicalRequest, ...]] | None = None
+        self._facts: Facts | None = None
         self._topologies: dict[GpuTopology, int] = {}
 
     def difference(self, snapshot: Snapshot) -> Difference:
         """Return what the process has to be sent for this snapshot. It counts as sent from now on."""
         names, states = list(snapshot.nodes), list(snapshot.nodes.values())
-        facts = (snapshot.levels, snapshot.typical)
+        facts = _facts(snapshot)
         new_facts = None if facts == self._facts else facts
         new_names = None if names == self._names else tuple(names)
         pairs: list[tuple[NodeState | None, NodeState]]
@@ -121,8 +125,7 @@ class Replica:
             states[changed.name] = self._state(changed)
         if difference.names is not None:
             states = {name: states[name] for name in difference.names}
-        levels, typical = difference.facts or (self.snapshot.levels, self.snapshot.typical)
-        self.snapshot = Snapshot(states, levels, typical)
+        self.snapshot = Snapshot(states, *(difference.facts or _facts(self.snapshot)))
         return self.snapshot
 
     def _state(self, changed: Changed) -> NodeState:
@@ -132,6 +135,10 @@ class Replica:
         elif changed.topology >= 0:
             node = replace(node, topology=self._topologies[changed.topology])
         return NodeState(node, changed.free, changed.free_gpus, changed.unindexed_gpus, changed.memory)
+
+
+def _facts(snapshot: Snapshot) -> Facts:
+    return snapshot.levels, snapshot.typical, snapshot.naming
 
 
 def _differ(before: Sequence[NodeState], now: Sequence[NodeState]) -> list[int]:

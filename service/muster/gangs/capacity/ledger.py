@@ -110,13 +110,14 @@ class Ledger:
         """Return the cluster as it is now: the same object until something changes."""
         if self._snapshot is None:
             self._settle()
-            self._snapshot = Snapshot(dict(self._states), self.policies.levels, self.policies.typical)
+            said = self.policies
+            self._snapshot = Snapshot(dict(self._states), said.levels, said.typical, said.naming)
         return self._snapshot
 
     def without(self, uids: Collection[str]) -> Snapshot:
         """Return the cluster as if these pods took nothing."""
-        nodes = {**self.snapshot().nodes, **self.states_without(uids)}
-        return Snapshot(nodes, self.policies.levels, self.policies.typical)
+        snapshot = self.snapshot()
+        return replace(snapshot, nodes={**snapshot.nodes, **self.states_without(uids)})
 
     def states_without(self, uids: Collection[str]) -> dict[str, NodeState]:
         """Return name → state, as if these pods took nothing, of each node that they use."""

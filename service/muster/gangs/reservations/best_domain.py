@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from muster.domain.levels import part_of
+from muster.domain.levels import Hierarchy, domains_of
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.request import Request, Role, Scope
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.gangs.capacity.ledger import holds_gpus
 from muster.placement.cluster.candidates import refusal
-from muster.placement.cluster.topology import DOMAIN_LABELS
 from muster.placement.limits import member_room
 
 _STEPS = 10_000
@@ -42,14 +41,14 @@ def best_domain(
     avoid = frozenset(avoid)
     parts: dict[str, list[NodeState]] = {}
     gpus = 0
-    for state in snapshot.nodes.values():
+    part_of = _parts(snapshot, request.required_scope)
+    for name, state in snapshot.nodes.items():
         gpus += state.node.topology.gpu_count
-        part = _part(state.node, request.required_scope, snapshot)
-        if part and state.node.name not in avoid:
+        part = part_of[name]
+        if part and name not in avoid:
             parts.setdefault(part, []).append(state)
     if request.required_scope is not None and request.running:
-        there = (snapshot.nodes[member.node].node for member in request.running)
-        running = {_part(node, request.required_scope, snapshot) for node in there}
+        running = {part_of[member.node] for member in request.running}
         parts = {part: states for part, states in parts.items() if part in running}
     mine: dict[str, list[Usage]] = {}
     for usage in own:
@@ -69,14 +68,17 @@ def best_domain(
     return wants
 
 
-def _part(node: Node, scope: str | None, snapshot: Snapshot) -> str:
+def _parts(snapshot: Snapshot, scope: str | None) -> Mapping[str, str]:
+    """Node → its part of the scope, "" for none; all nodes are one part of no scope."""
     if scope is None:
-        return "all"
+        return dict.fromkeys(snapshot.nodes, "all")
     if scope in (Scope.NODE, Scope.GPU):
-        return node.name
+        return {name: name for name in snapshot.nodes}
+    hierarchy = Hierarchy.of(scope, snapshot.levels, snapshot.naming)
+    parts = domains_of((state.node for state in snapshot.nodes.values()), hierarchy)
     if scope == Scope.NVLINK_DOMAIN:
-        return next((node.labels[label] for label in DOMAIN_LABELS if node.labels.get(label)), node.name)
-    return part_of(node, scope, snapshot.levels)
+        return {name: part or name for name, part in parts.items()}
+    return parts
 
 
 @dataclass(slots=True)

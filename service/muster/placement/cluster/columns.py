@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from muster.domain.levels import Level, part_of
 from muster.domain.node import Node, Taint
+from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.cluster.arrays import Codes, Source, coded, fixed, with_rows
 from muster.placement.cluster.changes import Changes, Order, changes
 from muster.placement.cluster.fabric import Shape, natural
-from muster.placement.cluster.topology import Domains, Place, Topology, place_of
+from muster.placement.cluster.topology import Domains, Place, Topology, by_path, place_of
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -67,8 +68,8 @@ class Columns:
     """A snapshot by columns; rows are nodes in natural order of their names. Nothing in it may be changed.
 
     `nodes` are the nodes' own names: the code of each is its row. `shape`, `profile` index `shapes` and
-    `profiles`, in order of the first row that has each; `wide` indexes `wide_names`, as in `Domains`. What a
-    wide domain is, and `promised`: see `Place`.
+    `profiles`, in order of the first row that has each; `wide` indexes `wide_names`, as in `Domains`: what
+    labels name, which `wide_domains` tells apart. What a wide domain is, and `promised`: see `Place`.
     """
 
     snapshot: Snapshot
@@ -92,7 +93,9 @@ class Columns:
     """What is free of further resources, by name: those that `other` was asked about."""
     _order: Order
     _readings: dict[tuple[bool, str], Domains]
-    """What `part` (True) and `label` (False) gave; views share the memo as long as all their nodes agree."""
+    """What `named` (True) and `label` (False) gave; views share the memo as long as all their nodes agree."""
+    _domains: dict[str, Domains]
+    """What `part` gave; views share the memo as long as no label that was read has changed."""
     _places: dict[str, Place]
 
     @property
@@ -175,14 +178,24 @@ class Columns:
     @property
     def wide_domains(self) -> Domains:
         """The NVLink domains that labels name."""
-        return Domains(self.wide, self.wide_names)
+        return self.part(Scope.NVLINK_DOMAIN)
 
     def part(self, scope: str) -> Domains:
-        """The parts of a scope given by labels (a level, or a label key), as `part_of` has it: none is ""."""
-        return self._read(True, scope)
+        """The domains of a scope given by labels: a level, a label key, or the wide NVLink domains."""
+        found = self._domains.get(scope)
+        if found is None:
+            found = self._domains[scope] = by_path(self, scope)
+        return found
+
+    def named(self, scope: str) -> Domains:
+        """What labels name the domains of such a scope, as `part_of` has it; equal names may be several
+        domains."""
+        return (
+            Domains(self.wide, self.wide_names) if scope == Scope.NVLINK_DOMAIN else self._read(True, scope)
+        )
 
     def label(self, key: str) -> Domains:
-        """The values of a label. Other than for `part`, an empty value is a value."""
+        """The values of a label. Other than for `named`, an empty value is a value."""
         return self._read(False, key)
 
     def place(self, row: int) -> Place:
@@ -190,7 +203,7 @@ class Columns:
         state = self.states[row]
         place = self._places.get(state.node.name)
         if place is None or place.state is not state:
-            place = self._places[state.node.name] = place_of(state, self.levels)
+            place = self._places[state.node.name] = place_of(state)
         return place
 
     def _read(self, scope: bool, key: str) -> Domains:
@@ -230,7 +243,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
     ]
     profile, profiles = coded(last.profile, last.profiles, source, step.renewed, admission, None)
 
-    new = [place_of(states[row], levels) for row in step.reshaped]
+    new = [place_of(states[row]) for row in step.reshaped]
     promised = with_rows(last.promised, source, step.reshaped, [place.promised for place in new])
     shape, shapes = coded(
         last.shape, last.shapes, source, step.reshaped, [place.shape for place in new], None
@@ -240,14 +253,18 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         last.wide, last.wide_names, source, step.reshaped, [place.wide or None for place in new], natural
     )
 
-    readings, places = last._readings, last._places
+    readings, domains, places = last._readings, last._domains, last._places
     if levels != last.levels:
-        readings, places = {key: parts for key, parts in readings.copy().items() if not key[0]}, {}
+        readings = {key: parts for key, parts in readings.copy().items() if not key[0]}
     if source is not None or new_nodes:
         readings = {
             key: _reread(parts, step, [_reading(node, *key, levels) for node in new_nodes])
             for key, parts in readings.copy().items()
         }
+    if readings is not last._readings or snapshot.naming != last.snapshot.naming:
+        kept = (levels, snapshot.naming) == (last.levels, last.snapshot.naming) and wide is last.wide
+        kept = kept and all(parts is last._readings[key] for key, parts in readings.items())
+        domains = domains.copy() if kept else {}
     if source is not None:
         places = {name: place for name, place in places.copy().items() if name in nodes.index}
 
@@ -268,6 +285,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         others={},
         _order=order,
         _readings=readings,
+        _domains=domains,
         _places=places,
     )
 
@@ -342,6 +360,7 @@ def _nothing() -> Columns:
         others={},
         _order=Order((), (), [], []),
         _readings={},
+        _domains={},
         _places={},
     )
 

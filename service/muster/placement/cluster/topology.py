@@ -1,8 +1,8 @@
 """Which domain a node lies in, scope by scope: the only code of the planner that knows.
 
 A domain is one part of a scope: a zone, a rack, an NVLink domain. Domains of a scope have dense indices in
-the natural order of their names, and equal names are one domain. Labels name the domains above the node;
-inside a node an NVLink domain is a mask of its GPUs.
+the natural order of their names, which are unique in a view: "r1", or "r1 of zone a" where there are several.
+Labels name the domains above the node; inside a node an NVLink domain is a mask of its GPUs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.constraints import NODE
-from muster.domain.levels import DEFAULT_LEVELS, Level, part_of
+from muster.domain.levels import NVLINK, UNIQUE_LABELS, Hierarchy, Level, part_of
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, bits
-from muster.placement.cluster.arrays import Codes, fixed
-from muster.placement.cluster.fabric import Shape
+from muster.placement.cluster.arrays import Codes, coded, fixed
+from muster.placement.cluster.fabric import Shape, natural
 
 if TYPE_CHECKING:  # columns are made of domains
     from muster.placement.cluster.columns import Columns
@@ -31,9 +31,6 @@ Bools = NDArray[np.bool_]
 
 NONE = -1
 """The index of no domain."""
-
-DOMAIN_LABELS = ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique")
-"""Labels that name a node's NVLink domain, first that speaks wins: equal values are one domain."""
 
 INSIDE = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value)
 """Scopes whose parts may be smaller than a node."""
@@ -103,6 +100,40 @@ class Topology:
             return np.arange(len(self._view.names), dtype=np.int64)
         return self._view.label(key).codes.astype(np.int64)
 
+    def parts(self, row: int, scope: str) -> tuple[tuple[str, int], ...]:
+        """Return the parts of `scope` that the node lies in, with the mask of its GPUs there; () if it has no
+        label of the scope."""
+        place = self._view.place(row)
+        if scope == Scope.GPU:
+            indices = bits(place.all_gpus) if not place.state.unindexed_gpus else ()
+            return tuple((f"{place.name}/{i}", 1 << i) for i in indices)
+        if scope == Scope.NVLINK_DOMAIN:
+            return self.nvlink_domains(row) if place.promised else ()
+        part = self.part(row, scope)
+        return ((part, place.all_gpus),) if part else ()
+
+    def part(self, row: int, scope: str) -> str:
+        """Return the name of the node's domain, of those that `domains` gives; "" for none."""
+        domains = self.domains(scope)
+        code = int(domains.codes[row])
+        return domains.names[code] if code >= 0 else ""
+
+    def nvlink_domains(self, row: int) -> tuple[tuple[str, int], ...]:
+        """Return the NVLink domains that the node lies in, promised or not, with the masks of its GPUs."""
+        place, wide = self._view.place(row), self.part(row, Scope.NVLINK_DOMAIN)
+        if wide:
+            return ((wide, place.all_gpus),)
+        islands = place.state.node.topology.islands
+        return tuple((f"{place.name}/{i}", mask) for i, mask in enumerate(islands))
+
+    def touched(self, row: int, mask: int) -> set[str]:
+        """Return the names of the NVLink domains that these GPUs lie in; one a GPU where indices can't be
+        promised."""
+        place = self._view.place(row)
+        if not place.promised:
+            return {f"{place.name}/gpu{i}" for i in bits(mask)}
+        return {name for name, domain in self.nvlink_domains(row) if domain & mask}
+
     @property
     def in_wide(self) -> Bools:
         """Whether a label names the node's NVLink domain, which may span nodes."""
@@ -131,21 +162,60 @@ def own(index: Ints) -> Ints:
     return np.where(index < 0, int(index.max(initial=NONE)) + 1 + np.arange(len(index)), index)
 
 
+def by_path(view: Columns, scope: str) -> Domains:
+    """The domains of a scope that labels give: those of one name are told apart by the wider ones."""
+    hierarchy = Hierarchy.of(scope, view.levels, view.snapshot.naming)
+    own, *around = (view.named(level.scope) for level in hierarchy.levels)
+    ended = _ends(view, hierarchy, 0)
+    told: list[Ints] = []
+    for i, domains in enumerate(around, start=1):
+        told.append(np.where(ended, NONE, domains.codes))
+        ended |= _ends(view, hierarchy, i)
+    if not any(_several(own.codes, codes) for codes in told):
+        return own
+    rows = np.flatnonzero(own.codes >= 0).tolist()
+    texts = [(*domains.names, "") for domains in (own, *around)]
+    lines = [own.codes[rows].tolist(), *(codes[rows].tolist() for codes in told)]
+    said = ([text[code] for code in line] for text, line in zip(texts, lines, strict=True))
+    paths = list(zip(*said, strict=True))
+    names = hierarchy.names(set(paths))
+    blank = np.full(len(own.codes), NONE, np.int32)
+    return Domains(*coded(blank, (), None, rows, [names[path] for path in paths], natural))
+
+
+def _ends(view: Columns, hierarchy: Hierarchy, at: int) -> Bools:
+    """Whether each node's path ends at this level: with a name that is unique."""
+    level = hierarchy.levels[at]
+    there = view.named(level.scope).codes >= 0
+    if level.scope in hierarchy.unique:
+        return np.asarray(there)
+    for label in level.labels:
+        if label not in UNIQUE_LABELS:
+            values = view.label(label)
+            there &= (values.codes < 0) | (values.codes == values.index.get("", NONE))
+    return np.asarray(there)
+
+
+def _several(own: Codes, wider: Codes | Ints) -> bool:
+    """Whether nodes of one domain lie in two wider ones."""
+    rows = np.flatnonzero((own >= 0) & (wider >= 0))
+    any_of = np.zeros(int(own.max(initial=NONE)) + 1, np.int64)
+    any_of[own[rows]] = wider[rows]
+    return bool((any_of[own[rows]] != wider[rows]).any())
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """One node as the planner sees it.
 
-    `levels` are those of the snapshot. `domains` are (name, mask) of the NVLink
-    domains it lies in; `wide` is the domain's name where a label gives it, which may span nodes, else "".
-    `promised` says that a scope narrower than the node can be kept: false while GPUs of unknown index are
-    taken, unless all the node's GPUs are one domain.
+    `wide` is what a label names its NVLink domain, which may span nodes, else "". `promised` says that a
+    scope narrower than the node can be kept: false while GPUs of unknown index are taken, unless all the
+    node's GPUs are one domain.
     """
 
     name: str
     state: NodeState
     shape: Shape
-    levels: tuple[Level, ...]
-    domains: tuple[tuple[str, int], ...]
     wide: str
     promised: bool
 
@@ -154,39 +224,17 @@ class Place:
         """The mask of all GPUs of the node, taken or free."""
         return (1 << self.state.node.topology.gpu_count) - 1
 
-    def parts(self, scope: str) -> tuple[tuple[str, int], ...]:
-        """The parts of `scope` that the node lies in, with the mask of its GPUs there; () if unlabelled."""
-        if scope == Scope.GPU:
-            indices = bits(self.all_gpus) if not self.state.unindexed_gpus else ()
-            return tuple((f"{self.name}/{i}", 1 << i) for i in indices)
-        if scope == Scope.NVLINK_DOMAIN:
-            return self.domains if self.promised else ()
-        if scope == Scope.NODE:
-            return ((self.name, self.all_gpus),)
-        value = self.part(scope)
-        return ((value, self.all_gpus),) if value else ()
 
-    def part(self, scope: str) -> str:
-        """The part of a scope that labels give, "" where the node has none."""
-        return part_of(self.state.node, scope, self.levels)
-
-
-def place_of(state: NodeState, levels: tuple[Level, ...] = DEFAULT_LEVELS) -> Place:
+def place_of(state: NodeState) -> Place:
     """The view of one node under its state."""
     node = state.node
     count = node.topology.gpu_count
     everything = (1 << count) - 1
-    wide = (
-        next((node.labels[label] for label in DOMAIN_LABELS if node.labels.get(label)), "") if count else ""
-    )
-    if wide:
-        domains: tuple[tuple[str, int], ...] = ((wide, everything),)
-    else:
-        domains = tuple((f"{node.name}/{i}", mask) for i, mask in enumerate(node.topology.islands))
-    topology, masks = node.topology, tuple(mask for _, mask in domains)
+    wide = part_of(node, NVLINK.scope, (NVLINK,)) if count else ""
+    topology, masks = node.topology, (everything,) if wide else node.topology.islands
     fabric = bool(wide) or node.topology.has_fabric
     pools = masks if fabric and not state.unindexed_gpus else (everything,)
-    promised = not state.unindexed_gpus or len(domains) == 1
+    promised = not state.unindexed_gpus or len(masks) == 1
     if state.unindexed_gpus:
         # Which GPUs are free is a guess: no link can be promised, and no domain but the whole node.
         topology = GpuTopology.unknown(count)
@@ -195,14 +243,7 @@ def place_of(state: NodeState, levels: tuple[Level, ...] = DEFAULT_LEVELS) -> Pl
     if node.gpu_memory and not node.gpu_resources:
         pools = ()
     shape = Shape(topology, masks, pools, state.unindexed_gpus, node.gpu_memory, node.spread)
-    return Place(node.name, state, shape, levels, domains, wide, promised)
-
-
-def touched_domains(place: Place, mask: int) -> set[str]:
-    """Names of the NVLink domains that these GPUs lie in; one a GPU where indices can't be promised."""
-    if not place.promised:
-        return {f"{place.name}/gpu{i}" for i in bits(mask)}
-    return {name for name, domain in place.domains if domain & mask}
+    return Place(node.name, state, shape, wide, promised)
 
 
 def narrow_to_wide(levels: tuple[Level, ...], asked: Iterable[str]) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ def _shapes(view: Columns, states: EmptyStates, unindexed: Ints) -> tuple[Codes,
     for row in changed.tolist():
         key = (id(view.states[row].node.topology), bool(in_wide[row]), int(unindexed[row]))
         if key not in seen:
-            place = place_of(states[row], view.levels)
+            place = place_of(states[row])
             seen[key] = (codes.setdefault(place.shape, len(codes)), place.promised)
         shape[row], promised[row] = seen[key]
     return shape, tuple(codes), promised

@@ -76,7 +76,7 @@ def _most_free_inside(view: Columns, scope: str, rows: list[int], sliced: bool) 
         if kind in seen:
             continue
         seen.add(kind)
-        for part, mask in view.place(row).parts(scope):
+        for part, mask in view.topology.parts(row, scope):
             inside = sum(amount for gpu, amount in enumerate(kind[1:]) if mask >> gpu & 1)
             if inside > best:
                 best, name = inside, part
@@ -95,5 +95,6 @@ def _has_nvlink(view: Columns, domain: str) -> bool:
     row = view.row.get(domain.rpartition("/")[0])
     if row is None:
         return True  # a label names it
-    place = view.place(row)
-    return bool(place.wide) or all(mask.bit_count() > 1 for name, mask in place.domains if name == domain)
+    if view.topology.in_wide[row]:
+        return True
+    return all(mask.bit_count() > 1 for name, mask in view.topology.nvlink_domains(row) if name == domain)

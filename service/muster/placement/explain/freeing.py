@@ -95,7 +95,7 @@ def _inside_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
     best: tuple[int, int, int] | None = None
     for shape in np.unique(view.shape[usable]).tolist():
         rows = np.flatnonzero(usable & (view.shape == shape))
-        for _, mask in view.place(int(rows[0])).parts(str(world.request.required_scope)):
+        for _, mask in view.topology.parts(int(rows[0]), str(world.request.required_scope)):
             room = gpus_in(empty.free_gpus[rows], mask) >= needed
             lacks = needed - gpus_in(view.free_gpus[rows], mask)
             if room.any():

@@ -46,7 +46,7 @@ def most_together(
     part = part[rows]
 
     def found(one: int, members: int) -> Fit:
-        name = instance.columns.place(int(rows[part == one][0])).part(scope) if scope else ""
+        name = instance.columns.topology.part(int(rows[part == one][0]), scope) if scope else ""
         return Fit(members, name, proven)
 
     sums = by_sums(instance, rows, part, need)

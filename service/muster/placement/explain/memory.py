@@ -105,7 +105,7 @@ def _parts(world: World, role: Role) -> Iterator[tuple[Ints, int]]:
     usable &= room_of(view, replace(role, slice=None)) >= world.wanted
     for shape in np.unique(view.shape[usable]).tolist():
         rows = np.flatnonzero(usable & (view.shape == shape))
-        for _, mask in view.place(int(rows[0])).parts(str(world.request.required_scope)):
+        for _, mask in view.topology.parts(int(rows[0]), str(world.request.required_scope)):
             yield rows, mask
 
 

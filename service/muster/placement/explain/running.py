@@ -65,7 +65,7 @@ def _room(conflict: Conflict, role: Role, scope: str, part: str) -> int:
         return int(room[domains.codes == domains.index[part]].sum())
     rooms = 0
     for row in np.flatnonzero(room).tolist():
-        for name, mask in view.place(row).parts(scope):
+        for name, mask in view.topology.parts(row, scope):
             if name == part:
                 free = (int(view.free_gpus[row]) & mask).bit_count()
                 fit = free // role.gpus if role.gpus else int(room[row])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from muster.domain.request import Request, Running, Scope
 from muster.placement.cluster.columns import Columns
-from muster.placement.cluster.topology import INSIDE, Place
+from muster.placement.cluster.topology import INSIDE
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import takes_gpus
 
@@ -82,15 +82,16 @@ def common_parts(view: Columns, scope: str, members: Iterable[BoundMember]) -> f
     """The parts of a scope that hold all these; None of nothing."""
     common: frozenset[str] | None = None
     for stay in members:
-        inside = frozenset(parts_holding(view.place(stay.row), scope, stay))
+        inside = frozenset(parts_holding(view, scope, stay))
         common = inside if common is None else common & inside
     return common
 
 
-def parts_holding(place: Place, scope: str, stay: BoundMember) -> list[str]:
+def parts_holding(view: Columns, scope: str, stay: BoundMember) -> list[str]:
     """The parts of a scope that hold a running member. Whose GPUs nobody knows lies in a domain only if that
     is its whole node."""
-    parts = place.parts(scope)
-    if scope in INSIDE and stay.unknown and len(place.parts(Scope.NVLINK_DOMAIN)) != 1:
+    topology = view.topology
+    parts = topology.parts(stay.row, scope)
+    if scope in INSIDE and stay.unknown and len(topology.parts(stay.row, Scope.NVLINK_DOMAIN)) != 1:
         return []
     return [name for name, gpus in parts if stay.running.gpus & ~gpus == 0]

@@ -148,10 +148,10 @@ def _together(making: Making, together: Together, existing: ExistingMembers) -> 
 
 
 def _pin(making: Making, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
-    place = making.view.place(row)
-    if place.wide:
+    topology = making.view.topology
+    if topology.in_wide[row]:
         return
-    for domain, (name, _) in enumerate(place.domains):
+    for domain, (name, _) in enumerate(topology.nvlink_domains(row)):
         if name in parts:
             making.pinned.setdefault(row, {}).update(dict.fromkeys(blocks, domain))
 

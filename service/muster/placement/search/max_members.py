@@ -130,9 +130,9 @@ def _inside_nodes(instance: Instance, scopes: tuple[str, ...], need: Counts) -> 
 
 def _name(instance: Instance, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:
     """The part of each scope that this node, or these GPUs of it, lie in; the narrowest scope first."""
-    place = instance.columns.place(row)
+    topology = instance.columns.topology
     names = [
-        next((name for name, part in place.parts(scope) if mask == -1 or mask & ~part == 0), "")
+        next((name for name, part in topology.parts(row, scope) if mask == -1 or mask & ~part == 0), "")
         for scope in scopes
     ]
     return " in ".join(names[::-1])

@@ -244,10 +244,11 @@ def _sets(instance: Instance, row: int, need: Counts, size: int, allowed: int) -
 
 def parts_inside(instance: Instance, row: int, scopes: list[str]) -> list[int]:
     """Masks of the node's GPUs that a gang may use which lies in one part of each of these scopes."""
-    place = instance.columns.place(row)
-    masks = [place.all_gpus]
+    view, everything = instance.columns, instance.columns.place(row).all_gpus
+    masks = [everything]
     for scope in scopes:
-        holding = instance.existing.parts(instance.columns, scope)
-        parts = [mask for name, mask in place.parts(scope) if holding is None or name in holding]
-        masks = [mask & part for mask in masks for part in parts if mask & part or not place.all_gpus]
+        holding = instance.existing.parts(view, scope)
+        inside = view.topology.parts(row, scope)
+        parts = [mask for name, mask in inside if holding is None or name in holding]
+        masks = [mask & part for mask in masks for part in parts if mask & part or not everything]
     return masks

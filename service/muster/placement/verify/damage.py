@@ -8,7 +8,7 @@ from functools import cache
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState
-from muster.placement.verify.fabric import wide
+from muster.placement.verify.labels import in_wide
 from muster.placement.verify.spots import Groups, Spots
 
 _TYPICAL_GPUS = (1, 2, 4, 8)
@@ -58,7 +58,7 @@ def _pools(state: NodeState) -> tuple[int, ...]:
     topology = state.node.topology
     if state.node.gpu_memory and not state.node.gpu_resources:
         return ()
-    if state.unindexed_gpus or wide(state.node) or len(topology.islands) == topology.gpu_count:
+    if state.unindexed_gpus or in_wide(state.node) or len(topology.islands) == topology.gpu_count:
         return (-1,)
     return topology.islands
 

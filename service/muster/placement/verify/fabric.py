@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from muster.domain.levels import Level
 from muster.domain.node import Node
-from muster.domain.snapshot import NodeState
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.placement.verify.labels import Labels
 from muster.placement.verify.spots import Spot
 
 Part = tuple[str, str]
@@ -15,11 +15,13 @@ Part = tuple[str, str]
 
 
 class Fabric:
-    """In which parts of the scopes things lie; the domains of a node are kept, for one verdict."""
+    """In which parts of the scopes things lie, of the nodes of some spots; kept for one verdict."""
 
-    def __init__(self, levels: tuple[Level, ...]) -> None:
-        self.levels = levels
-        self._labels = {level.scope: level.labels for level in levels}
+    def __init__(self, snapshot: Snapshot, spots: Iterable[Spot]) -> None:
+        self.levels = snapshot.levels
+        self._labels = Labels(snapshot)
+        self._nodes = [spot.state.node for spot in spots]
+        self._parts: dict[str, Mapping[str, str]] = {}
         self._known: dict[str, Mapping[str, int]] = {}
 
     def common(self, spots: Iterable[Spot], scope: str) -> set[str]:
@@ -67,16 +69,16 @@ class Fabric:
         """The part of a scope that is a node or wider, "" for none."""
         if scope == "node":
             return node.name
-        for key in self._labels.get(scope, (scope,)):
-            if value := node.labels.get(key):
-                return value
-        return ""
+        if scope not in self._parts:
+            self._parts[scope] = self._labels.parts(scope, self._nodes)
+        return self._parts[scope][node.name]
 
     def _domains(self, state: NodeState) -> Mapping[str, int]:
         """NVLink domains of the node that can be promised: name → mask of its GPUs there."""
         node = state.node
         if node.name not in self._known:
-            islands, name = node.topology.islands, wide(node)
+            islands = node.topology.islands
+            name = self._named(node, "nvlink-domain") if node.topology.gpu_count else ""
             if name:
                 found = {name: (1 << node.topology.gpu_count) - 1}
             elif state.unindexed_gpus and len(islands) > 1:
@@ -85,10 +87,3 @@ class Fabric:
                 found = {f"{node.name}/{i}": mask for i, mask in enumerate(islands)}
             self._known[node.name] = found
         return self._known[node.name]
-
-
-def wide(node: Node) -> str:
-    """The NVLink domain that labels name, which may span nodes."""
-    if not node.topology.gpu_count:
-        return ""
-    return node.labels.get("gpu.topology/nvlink-domain") or node.labels.get("nvidia.com/gpu.clique") or ""

@@ -22,7 +22,7 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
         return tuple(f"node {name} is not in the cluster" for name in unknown)
     touched, old = spots.touched(snapshot, groups), spots.running(snapshot, request)
     everyone = spots.together([*touched.values(), *old.values()])
-    fabric = Fabric(snapshot.levels)
+    fabric = Fabric(snapshot, everyone.values())
     return (
         *members.members(request, placed),
         *capacity.capacities(request, groups, touched),

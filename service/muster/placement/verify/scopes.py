@@ -10,6 +10,7 @@ from muster.domain.levels import Level
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.verify.fabric import Fabric
+from muster.placement.verify.labels import describes
 from muster.placement.verify.spots import Spots
 
 
@@ -23,9 +24,9 @@ def scopes(fabric: Fabric, request: Request, placed: Placed, everyone: Spots) ->
     if claimed != preferred:
         wrong.append(f"the preferred scope that holds all members is {preferred}, not {claimed}")
     reached = placed.scope_reached
-    if reached is not None and placed.domain not in {
-        f"{reached} {part}" for part in fabric.common(spots, reached)
-    }:
+    if reached is not None and not any(
+        describes(placed.domain, f"{reached} {part}") for part in fabric.common(spots, reached)
+    ):
         wrong.append(f"the members do not lie in {reached}, {placed.domain}")
     if reached is None and placed.domain:
         wrong.append(f"no scope is reached, but the plan lies in {placed.domain}")

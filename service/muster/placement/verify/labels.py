@@ -1,0 +1,105 @@
+"""What labels say: in which part of a scope a node lies, told apart by the wider parts around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from muster.domain.node import Node
+from muster.domain.snapshot import Snapshot
+
+Names = tuple[str, ...]
+"""What a node says of a scope and of those around it, outwards; "" where it says nothing."""
+
+NVLINK = ("nvlink-domain", ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
+UNIQUE = ("nvidia.com/gpu.clique", "accelerator.topograph.run/domain")
+"""Labels whose values no two parts share."""
+
+
+class Labels:
+    """The labels of a snapshot's nodes."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._order = [*((level.scope, level.labels) for level in snapshot.levels), NVLINK]
+
+    def parts(self, scope: str, nodes: Iterable[Node]) -> Mapping[str, str]:
+        """Node → its part, as text with all that its labels say of it; "" for none. Equal texts are one
+        part."""
+        around = self._around(scope)
+        said = {node.name: self._names(node, around) for node in nodes}
+        alike: dict[str, set[Names]] = {}
+        for names in said.values():
+            alike.setdefault(names[0], set()).add(names)
+        homes = dict[Names, Names]()
+        for name, several in alike.items():
+            if name and len(several) > 1 and any("" in names for names in several):
+                homes |= _homes(several, self._all_named(name, around))
+        words = [word for word, _ in around]
+        return {node: _text(words, homes.get(names, names)) for node, names in said.items()}
+
+    def _all_named(self, name: str, around: list[tuple[str, tuple[str, ...]]]) -> set[Names]:
+        every = (self._names(state.node, around) for state in self._snapshot.nodes.values())
+        return {names for names in every if names[0] == name}
+
+    def _names(self, node: Node, around: list[tuple[str, tuple[str, ...]]]) -> Names:
+        found = [""] * len(around)
+        for i, (word, labels) in enumerate(around):
+            apart = (word, labels) == NVLINK and not node.topology.gpu_count
+            key = "" if apart else next((key for key in labels if node.labels.get(key)), "")
+            found[i] = node.labels.get(key, "")
+            if key and (key in UNIQUE or word in self._snapshot.naming.unique):
+                break
+        return tuple(found)
+
+    def _around(self, scope: str) -> list[tuple[str, tuple[str, ...]]]:
+        """The scope and those around it, outwards: those of the snapshot, and those of its trees."""
+        known = [i for i, (word, keys) in enumerate(self._order) if scope in (word, *keys)]
+        inside = self._order[known[0] :] if known else []
+        whole = [each for each in inside[:1] if scope == each[0] or each[1] == (scope,)]
+        found = whole or [(scope, (scope,))]
+        for _, keys in found:  # it grows meanwhile
+            wider = [self._order[i - 1] for i, each in enumerate(self._order) if i and keys[0] in each[1]]
+            for tree in self._snapshot.naming.trees:
+                for outer, inner in pairwise(tree):
+                    if inner in keys:
+                        alone = (each for each in self._order if each[1] == (outer,))
+                        wider.append(next(alone, (outer, (outer,))))
+            for each in wider:
+                if each not in found and each not in inside:
+                    found.append(each)
+        return found
+
+
+def _homes(touched: set[Names], every: set[Names]) -> Mapping[Names, Names]:
+    """Whether these name one part, or lie with the only one that says more and nothing else."""
+    levels = list(zip(*every, strict=True))
+    if all(len({*level} - {""}) < 2 for level in levels):
+        return dict.fromkeys(touched, max(every, key=lambda names: (len(names) - names.count(""), names)))
+    found = {}
+    for names in touched:
+        fuller = [each for each in every if each != names and _fits(names, each)]
+        fullest = [each for each in fuller if not any(each != one and _fits(each, one) for one in fuller)]
+        found[names] = fullest[0] if len(fullest) == 1 else names
+    return found
+
+
+def _fits(names: Names, other: Names) -> bool:
+    return all(mine in ("", theirs) for mine, theirs in zip(names, other, strict=True))
+
+
+def _text(words: list[str], names: Names) -> str:
+    around = zip(words[1:], names[1:], strict=True)
+    return names[0] and names[0] + "".join(f" of {word} {name}" for word, name in around if name)
+
+
+def in_wide(node: Node) -> bool:
+    """Whether labels name the node's NVLink domain, which may span nodes."""
+    return node.topology.gpu_count > 0 and any(node.labels.get(key) for key in NVLINK[1])
+
+
+def describes(said: str, part: str) -> bool:
+    """Whether what is said of a part holds: its name, and some of what its labels say."""
+    name, *around = said.split(" of ")
+    known = part.split(" of ")
+    return name == known[0] and all(each in known[1:] or each.startswith("no ") for each in around)

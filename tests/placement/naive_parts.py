@@ -1,0 +1,70 @@
+"""In which part of a scope that labels give each node lies, by the definition in docs/objective.md alone."""
+
+from __future__ import annotations
+
+from muster.domain.node import Node
+from muster.domain.snapshot import NodeState, Snapshot
+
+UNIQUE = ("nvidia.com/gpu.clique", "accelerator.topograph.run/domain")
+NVLINK = ("nvlink-domain", ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
+
+_last: list[tuple[Snapshot, dict[str, dict[str, str]]]] = [(Snapshot({}), {})]
+"""The parts of the nodes of one snapshot, by scope and node."""
+
+
+def label(snapshot: Snapshot, state: NodeState, scope: str) -> str:
+    """The part of a level, of a label of its own, or of NVLink domains over nodes, in which the node lies."""
+    if _last[0][0] is not snapshot:
+        _last[0] = (snapshot, {})
+    parts = _last[0][1]
+    if scope not in parts:
+        parts[scope] = _parts(snapshot, scope)
+    return parts[scope][state.node.name]
+
+
+def _parts(snapshot: Snapshot, scope: str) -> dict[str, str]:
+    every = [*((level.scope, level.labels) for level in snapshot.levels), NVLINK]
+    wider = next((every[:i][::-1] for i, (word, keys) in enumerate(every) if scope in (word, *keys)), [])
+    own = next((each for each in every if scope == each[0] or each[1] == (scope,)), (scope, (scope,)))
+    outward = [own, *wider]
+    paths = {name: _path(snapshot, state.node, outward) for name, state in snapshot.nodes.items()}
+    return {name: _named(path, [*paths.values()], outward) for name, path in paths.items()}
+
+
+def _path(snapshot: Snapshot, node: Node, outward: list[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
+    path, ended = [], False
+    for word, keys in outward:
+        here = [key for key in keys if node.labels.get(key)]
+        if word == NVLINK[0] and not node.topology.gpu_count:
+            here = []
+        path.append(node.labels[here[0]] if here and not ended else "")
+        ended |= bool(here) and (here[0] in UNIQUE or word in snapshot.naming.unique)
+    return tuple(path)
+
+
+def _named(
+    path: tuple[str, ...], every: list[tuple[str, ...]], outward: list[tuple[str, tuple[str, ...]]]
+) -> str:
+    mine = {other for other in every if other[0] == path[0]}
+    twofold = [i for i in range(1, len(path)) if len({other[i] for other in mine} - {""}) > 1]
+    if not path[0] or not twofold:
+        return path[0]
+    homes = {_home(other, mine) for other in mine}
+    home = _home(path, mine)
+    differ = [i for i in range(1, len(path)) if len({other[i] for other in homes}) > 1]
+    for count in range(1, len(differ) + 1):
+        if len({tuple(other[i] for i in differ[:count]) for other in homes}) == len(homes):
+            break
+    said = [f"{outward[i][0]} {home[i]}" if home[i] else f"no {outward[i][0]}" for i in differ[:count]]
+    return " of ".join([path[0], *said])
+
+
+def _home(path: tuple[str, ...], mine: set[tuple[str, ...]]) -> tuple[str, ...]:
+    """The one that says more than this, agrees with it, and of which no other says more."""
+    more = [other for other in mine if _less(path, other)]
+    most = [other for other in more if not any(_less(other, another) for another in more)]
+    return most[0] if len(most) == 1 else path
+
+
+def _less(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return path != other and all(a in ("", b) for a, b in zip(path, other, strict=True))
