@@ -29,26 +29,31 @@ class Labels:
         around = self._around(scope)
         said = {node.name: self._names(node, around) for node in nodes}
         alike: dict[str, set[Names]] = {}
-        for names in said.values():
+        for names in set(said.values()):
             alike.setdefault(names[0], set()).add(names)
         homes = dict[Names, Names]()
         for name, several in alike.items():
             if name and len(several) > 1 and any("" in names for names in several):
                 homes |= _homes(several, self._all_named(name, around))
         words = [word for word, _ in around]
-        return {node: _text(words, homes.get(names, names)) for node, names in said.items()}
+        texts = {names: _text(words, homes.get(names, names)) for names in set(said.values())}
+        return {node: texts[names] for node, names in said.items()}
 
     def _all_named(self, name: str, around: list[tuple[str, tuple[str, ...]]]) -> set[Names]:
         every = (self._names(state.node, around) for state in self._snapshot.nodes.values())
         return {names for names in every if names[0] == name}
 
     def _names(self, node: Node, around: list[tuple[str, tuple[str, ...]]]) -> Names:
-        found = [""] * len(around)
-        for i, (word, labels) in enumerate(around):
-            apart = (word, labels) == NVLINK and not node.topology.gpu_count
-            key = "" if apart else next((key for key in labels if node.labels.get(key)), "")
-            found[i] = node.labels.get(key, "")
-            if key and (key in UNIQUE or word in self._snapshot.naming.unique):
+        found, labels = [""] * len(around), node.labels
+        for i, (word, keys) in enumerate(around):
+            apart = keys == NVLINK[1] and not node.topology.gpu_count
+            for key in () if apart else keys:
+                if name := labels.get(key):
+                    found[i] = name
+                    break
+            if not found[0]:
+                break
+            if found[i] and (key in UNIQUE or word in self._snapshot.naming.unique):
                 break
         return tuple(found)
 
