@@ -70,7 +70,7 @@ def read_topology(obj: CustomObject) -> tuple[str, ...]:
 
 
 def trees(topologies: Topologies) -> tuple[tuple[str, ...], ...]:
-    """The hierarchies above the node that Topologies give, each once, for `Naming`."""
+    """Return the hierarchies above the node that Topologies give, each once, for `Naming`."""
     nodes = subgroups.HOSTNAME
     above = {tuple(label for label in labels if label != nodes) for labels in topologies.values()}
     return tuple(sorted(labels for labels in above if len(labels) > 1)[:MAX_TREES])

@@ -103,7 +103,7 @@ def read(text: str) -> tuple[Policies | None, tuple[str, ...]]:
 
 
 def not_a_scope_of_labels(scope: object, levels: tuple[Level, ...]) -> str:
-    """What is expected instead, if labels name no parts of this scope; "" if they do."""
+    """Return what is expected instead, if labels name no parts of this scope; "" if they do."""
     words = (Scope.NVLINK_DOMAIN.value, *(level.scope for level in levels))
     if scope in words or (isinstance(scope, str) and "/" in scope and LABEL_KEY.fullmatch(scope)):
         return ""

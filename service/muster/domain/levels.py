@@ -70,7 +70,7 @@ class Hierarchy:
 
     @classmethod
     def of(cls, scope: str, levels: tuple[Level, ...], naming: Naming = DEFAULT_NAMING) -> Hierarchy:
-        """The hierarchy above a scope that labels give: the wider levels of the cluster, and of all trees."""
+        """Return the hierarchy above a scope: the wider levels of the cluster, and of all trees."""
         order = (*levels, NVLINK)
         own = _of_label(scope, order)
         own = next((level for level in order if level.scope == scope), own)
@@ -82,8 +82,10 @@ class Hierarchy:
         return cls(tuple(path), naming.unique)
 
     def path(self, node: Node) -> Path:
-        """The names of the node's domains, up to one that is unique. A node without GPUs lies in no NVLink
-        domain."""
+        """Return the names of the node's domains, up to one that is unique.
+
+        A node without GPUs lies in no NVLink domain.
+        """
         names: list[str] = []
         ended = False
         for level in self.levels:
@@ -94,7 +96,7 @@ class Hierarchy:
         return tuple(names)
 
     def names(self, paths: Iterable[Path]) -> Mapping[Path, str]:
-        """The domain of each path: "r1", or "r1 of zone a" if other domains are named r1. Equal strings are
+        """Return the domain of each path: "r1", or "r1 of zone a" if others are named r1. Equal strings are
         one domain.
 
         Nodes of one name lie in one domain unless they carry two names of a wider one. Where they do, a node
@@ -115,8 +117,10 @@ class Hierarchy:
         return found
 
     def _told_apart(self, domains: Collection[Path]) -> Mapping[Path, str]:
-        """What is said of each domain so that no two are alike: the names around it in which they differ,
-        the nearest first, as many as it takes."""
+        """Return what is said of each domain so that no two are alike.
+
+        These are the names around it in which they differ, the nearest first, as many as it takes.
+        """
         differ = [i for i in range(1, len(self.levels)) if len({path[i] for path in domains}) > 1]
         for count in range(1, len(differ) + 1):
             told = {path: tuple(path[i] for i in differ[:count]) for path in domains}
@@ -140,7 +144,7 @@ def domains_of(nodes: Iterable[Node], hierarchy: Hierarchy) -> Mapping[str, str]
 
 
 def _of_label(label: str, order: Iterable[Level]) -> Level:
-    """The level that this label alone gives."""
+    """Return the level that this label alone gives."""
     return next((level for level in order if level.labels == (label,)), Level(label, (label,)))
 
 
@@ -150,7 +154,7 @@ def _depth(level: Level, order: Sequence[Level], default: int) -> int:
 
 
 def _around(level: Level, order: Sequence[Level], trees: Iterable[tuple[str, ...]]) -> Iterable[Level]:
-    """The levels just around this one: that of the cluster, and that of each tree."""
+    """Yield the levels just around this one: that of the cluster, and that of each tree."""
     yield from order[: _depth(level, order, 0)][-1:]
     for tree in trees:
         at = next((i for i, label in enumerate(tree) if label in level.labels), 0)

@@ -28,7 +28,7 @@ def repeated_names(nodes: Iterable[Node], levels: tuple[Level, ...], naming: Nam
 
 
 def _several(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
-    """The domains of each name that has more than one."""
+    """Return the domains of each name that has more than one."""
     alike: dict[str, list[str]] = {}
     for domain in sorted({*domains_of(nodes, hierarchy).values()} - {""}):
         alike.setdefault(domain.partition(" ")[0], []).append(domain)
