@@ -57,6 +57,12 @@ from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.causes import conflict_of, explained
 from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.explain.feasibility import Oracle
+from muster.placement.gang.constraints.between_pods import BETWEEN_PODS
+from muster.placement.gang.constraints.constraint import Constraint
+from muster.placement.gang.constraints.max_per import MAX_PER
+from muster.placement.gang.constraints.role_scope import ROLE_SCOPE
+from muster.placement.gang.constraints.room import ROOM
+from muster.placement.gang.constraints.segments import SEGMENTS
 from muster.placement.gang.instance import instance_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.place import place
@@ -167,9 +173,9 @@ def without_taints(world: World) -> World:
     return World(replace(snapshot, nodes=states), replace(request, roles=roles, constraints=rules))
 
 
-def told_by(cause: Cause, request: Request) -> set[Kind]:  # noqa: PLR0911 — one cause, one return
+def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: PLR0911 — one cause, one return
     """What a cause says that should be otherwise."""
-    kinds = {Kind.TAKEN} if getattr(cause, "even_empty", True) is False else set()
+    kinds: set[Kind | Constraint] = {Kind.TAKEN} if getattr(cause, "even_empty", True) is False else set()
     match cause:
         case NotEnoughFree() | FreeInPieces():
             return {Kind.TAKEN}
@@ -182,15 +188,15 @@ def told_by(cause: Cause, request: Request) -> set[Kind]:  # noqa: PLR0911 — o
         case NoSuchDomain(scope, name):
             return {asking_for(request, scope, name)}
         case RoleScope():
-            return {Kind.ROLE_SCOPE, *kinds}
+            return {ROLE_SCOPE, *kinds}
         case SegmentsTooLarge():
-            return {Kind.SEGMENTS, *kinds}
+            return {SEGMENTS, *kinds}
         case TooFewParts(running=running):
-            return {Kind.MAX_PER, *kinds, *([Kind.RUNNING] if running else [])}
+            return {MAX_PER, *kinds, *([Kind.RUNNING] if running else [])}
         case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge():
-            return {Kind.CONSTRAINT, *kinds}
+            return {BETWEEN_PODS, *kinds}
         case RoomTooSmall():
-            return {Kind.ROOM, *kinds}
+            return {ROOM, *kinds}
         case RunningElsewhere():
             return {Kind.RUNNING}
         case NodesExcluded(by=by) if not by.startswith("no "):
@@ -198,16 +204,16 @@ def told_by(cause: Cause, request: Request) -> set[Kind]:  # noqa: PLR0911 — o
     return set()
 
 
-def asking_for(request: Request, scope: str, name: str) -> Kind:
+def asking_for(request: Request, scope: str, name: str) -> Kind | Constraint:
     """What asks for this scope that there is none of: the gang, a role, its segments, or a limit."""
     if scope == request.required_scope:
         return Kind.SCOPE
     for role in request.roles:
         if role.name == name and scope == role.required_scope:
-            return Kind.ROLE_SCOPE
+            return ROLE_SCOPE
         if role.name == name and scope in {segment.scope for segment in role.segments}:
-            return Kind.SEGMENTS
-    return Kind.MAX_PER
+            return SEGMENTS
+    return MAX_PER
 
 
 def fits(snapshot: Snapshot, request: Request) -> bool:
@@ -223,14 +229,12 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
     roles = tuple(_relaxed_role(role, dropped) for role in request.roles)
     gone = sum(len(role.members) for role in request.roles if Assumption(Kind.ROLE, role.name) in dropped)
     request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
-    limits = tuple(
-        rule for rule in request.max_per if Assumption(Kind.MAX_PER, what=rule.scope) not in dropped
-    )
+    limits = tuple(rule for rule in request.max_per if Assumption(MAX_PER, what=rule.scope) not in dropped)
     gone_roles = {each.role for each in dropped if each.kind is Kind.ROLE}
     rules = tuple(
         rule
         for rule in request.constraints
-        if Assumption(Kind.CONSTRAINT, what=rule.name) not in dropped
+        if Assumption(BETWEEN_PODS, what=rule.name) not in dropped
         and not (isinstance(rule, Spread) and gone_roles & rule.counted)
         and not (isinstance(rule, Affinity) and gone_roles & rule.others)
     )
@@ -271,11 +275,11 @@ def _relaxed_role(role: Role, dropped: frozenset[Assumption]) -> Role:
     role = replace(role, rules=replace(role.rules, required=terms))
     if Assumption(Kind.ROLE, role.name) in dropped:
         role = replace(role, members=())
-    if Assumption(Kind.ROOM, role.name) in dropped:
+    if Assumption(ROOM, role.name) in dropped:
         role = replace(role, room={})
-    if Assumption(Kind.SEGMENTS, role.name) in dropped:
+    if Assumption(SEGMENTS, role.name) in dropped:
         role = replace(role, segments=())
-    if Assumption(Kind.ROLE_SCOPE, role.name) in dropped:
+    if Assumption(ROLE_SCOPE, role.name) in dropped:
         role = replace(role, required_scope=None)
     return role
 

@@ -20,6 +20,7 @@ from muster.placement.cluster.candidates import admits, refusal
 from muster.placement.cluster.columns import Bools, Columns, Ints, columns
 from muster.placement.cluster.topology import Place
 from muster.placement.evaluate import Held, objective, spots_of, used_gpus
+from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import room_of
 from muster.placement.gpus.choices import choices
@@ -48,10 +49,7 @@ def alternates(
     Nearest first: same rack, same zone, then the least room. `snapshot` is the cluster without this gang.
     `excluded` are (role, node) pairs that a plugin refused, as in Limits.
     """
-    bound = request.max_per or any(role.segments or role.required_scope for role in request.roles)
-    if (
-        bound or request.constraints
-    ):  # another node may break what binds members to each other: then the gang is planned anew
+    if any(constraint.binds for constraint, *_ in constraints_of(request)):  # then the gang is planned anew
         return tuple((member.node,) for member in placed.members)
     view = columns(snapshot)
     taken: dict[str, list[Usage]] = {}

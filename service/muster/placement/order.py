@@ -16,7 +16,7 @@ from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.columns import Columns, columns
-from muster.placement.gang.constraints import eligible_to
+from muster.placement.gang.constraints.spread import eligible_to
 
 MAX_STEPS = 20_000
 """Steps of the search for an order, where the first try finds none."""

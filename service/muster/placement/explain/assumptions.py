@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
 import numpy as np
 
-from muster.domain.constraints import Affinity, Constraint, Spread
+from muster.domain.constraints import Affinity, Spread
+from muster.domain.constraints import Constraint as ConstraintBetweenPods
 from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.explain.counterfactual import amount_of, emptied, partly, resources_of
 from muster.placement.explain.refusals import refused_by, resource_missing
+from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
+from muster.placement.gang.constraints.constraint import Constraint
 from muster.placement.gang.instance import Instance, instance_with, room_of
 
 
 class Kind(Enum):
-    """What is assumed, and what it is to drop it."""
+    """What is assumed besides constraints, and what it is to drop it."""
 
     ROLE = "the members of a role are needed"
     REFUSED = "nodes refuse a role for one reason"
     TAKEN = "other pods keep what they have of one resource"
     RUNNING = "members that run already count for scopes"
-    ROOM = "nodes can hold few members of a role"
-    CONSTRAINT = "pods keep a constraint between them"
-    MAX_PER = "no part of a scope holds more than so many"
-    SEGMENTS = "a role comes in segments"
-    ROLE_SCOPE = "a role lies in one part of a scope"
     SCOPE = "the gang lies in one part of a scope"
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """`what`: the reason of a refusal, the resource that is taken, the scope of a `max_per`, or the name of a
-    constraint."""
+    """`what`: the reason of a refusal, the resource that is taken, or which constraint is meant (`asked`)."""
 
-    kind: Kind
+    kind: Kind | Constraint
     role: str = ""
     what: str = ""
 
@@ -88,8 +85,7 @@ class World:
 
 def bound(request: Request) -> bool:
     """Whether more than the scope of the gang binds its members to each other or to running ones."""
-    own = any(role.segments or role.required_scope or role.room for role in request.roles)
-    return own or bool(request.max_per or request.running or request.constraints)
+    return bool(request.running) or any(constraints_of(request))
 
 
 def _without_role(request: Request, dropped: Assumption) -> Request:
@@ -101,33 +97,25 @@ def _without_role(request: Request, dropped: Assumption) -> Request:
     return replace(request, roles=roles, min_member=max(0, request.min_member - gone), constraints=kept)
 
 
-def _counts_on(rule: Constraint, role: str) -> bool:
+def _counts_on(rule: ConstraintBetweenPods, role: str) -> bool:
     """Whether other members may need members of the role to keep the constraint."""
     if isinstance(rule, Spread):
         return role in rule.counted
     return isinstance(rule, Affinity) and role in rule.others
 
 
-def _changed(request: Request, name: str, **fields: object) -> Request:
-    roles = tuple(replace(role, **fields) if role.name == name else role for role in request.roles)  # type: ignore[arg-type]
-    return replace(request, roles=roles)
-
-
-DROP: Mapping[Kind, Callable[[Request, Assumption], Request]] = {
-    Kind.ROLE: _without_role,
-    Kind.RUNNING: lambda request, _: replace(request, running=()),
-    Kind.MAX_PER: lambda request, a: replace(
-        request, max_per=tuple(rule for rule in request.max_per if rule.scope != a.what)
-    ),
-    Kind.ROOM: lambda request, a: _changed(request, a.role, room={}),
-    Kind.CONSTRAINT: lambda request, a: replace(
-        request, constraints=tuple(rule for rule in request.constraints if rule.name != a.what)
-    ),
-    Kind.SEGMENTS: lambda request, a: _changed(request, a.role, segments=()),
-    Kind.ROLE_SCOPE: lambda request, a: _changed(request, a.role, required_scope=None),
-    Kind.SCOPE: lambda request, _: replace(request, required_scope=None),
-}
-"""Those that the request itself makes; the others lie in the cluster."""
+def _without(request: Request, dropped: Assumption) -> Request:
+    """The request without one of its own assumptions; the others lie in the cluster."""
+    match dropped.kind:
+        case Kind.ROLE:
+            return _without_role(request, dropped)
+        case Kind.RUNNING:
+            return replace(request, running=())
+        case Kind.SCOPE:
+            return replace(request, required_scope=None)
+        case Constraint() as constraint:
+            return constraint.without(request, dropped.role, dropped.what)
+    return request
 
 
 class Assumptions:
@@ -174,14 +162,10 @@ class Assumptions:
         return (tuple(each for _, each in refusals), taken, *((rule,) for rule in self._rules()))
 
     def _rules(self) -> list[Assumption]:
-        request = self.request
+        request = replace(self.request, roles=self.roles)
         found = [Assumption(Kind.RUNNING)] if request.running else []
-        found += [Assumption(Kind.ROOM, role.name) for role in self.roles if role.room]
-        names = dict.fromkeys(rule.name for rule in request.constraints)
-        found += [Assumption(Kind.CONSTRAINT, what=name) for name in names]
-        found += [Assumption(Kind.MAX_PER, what=rule.scope) for rule in request.max_per]
-        found += [Assumption(Kind.SEGMENTS, role.name) for role in self.roles if role.segments]
-        found += [Assumption(Kind.ROLE_SCOPE, role.name) for role in self.roles if role.required_scope]
+        for constraint in reversed(CONSTRAINTS):
+            found += [Assumption(constraint, role, what) for role, what in constraint.asked(request)]
         return found + ([Assumption(Kind.SCOPE)] if request.required_scope else [])
 
     @property
@@ -195,7 +179,7 @@ class Assumptions:
             request = self.request
             for each in (*self.needed, *self._rules()):
                 if each not in kept:
-                    request = DROP[each.kind](request, each)
+                    request = _without(request, each)
             resources = resources_of(self.roles)
             free = frozenset(what for what in resources if Assumption(Kind.TAKEN, what=what) not in kept)
             view, room = self._free(free)
@@ -207,11 +191,11 @@ class Assumptions:
         """A instance that no rule binds."""
         if not bound(self.request):
             return self._site
-        roles = tuple(
-            replace(role, members=(), segments=(), required_scope=None, room={})
-            for role in self.request.roles
-        )
-        request = replace(self.request, roles=roles, max_per=(), running=(), constraints=())
+        request = replace(self.request, running=())
+        for constraint, role, what in constraints_of(request):
+            request = constraint.without(request, role, what)
+        roles = tuple(replace(role, members=()) for role in request.roles)
+        request = replace(request, roles=roles)
         everywhere = np.ones(len(self.view.names), np.bool_)
         return instance_with(self.view, request, {role.name: everywhere for role in roles})
 

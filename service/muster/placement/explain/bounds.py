@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from muster.placement.cluster.columns import LARGEST, Ints
 from muster.placement.gang.instance import Counts, Instance
-from muster.placement.model.problem import MaxPerPart, Problem, RoleScope, Segments
+from muster.placement.model.problem import Problem
 from muster.placement.search.classes import REGION
 
 Floats = NDArray[np.float64]
@@ -118,15 +118,15 @@ def _held(
     """By part, the sum over its nodes of what a node of each kind holds, [kind, i], no more than rules allow
     these roles; `price` is what one member counts at most, [i]. And whether that is all that rules say: they
     are taken from the narrowest to the widest, and tell it all where each lies within the next. Rules that
-    say more than numbers (Apart, Near, Skew) are left out."""
+    say more than that are left out."""
     cells, of_class = np.unique(problem.cell, return_inverse=True)
     region, held = problem.parts[REGION][cells], np.zeros((len(cells), len(price)))
     np.add.at(held, of_class, of_kind[problem.kind] * problem.size[:, None])
     group = first = np.arange(len(cells))
     bound = [rule for rule in problem.rules if not set(roles).isdisjoint(rule.bound)]
-    rules = [rule for rule in bound if isinstance(rule, (MaxPerPart, RoleScope, Segments))]
+    rules = [rule for rule in bound if rule.in_numbers or rule.in_one_part]
     told = len(rules) == len(bound)
-    for rule in sorted(rules, key=lambda rule: (-len(np.unique(rule.part)), isinstance(rule, Segments))):
+    for rule in sorted(rules, key=lambda rule: (-len(np.unique(rule.part)), rule.step)):
         part = rule.part[cells]
         if not set(roles) <= set(rule.bound) or (part != part[first][group]).any():
             told = False
@@ -138,17 +138,16 @@ def _held(
         np.add.at(summed, wider[first], held)
         group, first, held = wider, narrowest, summed
         inside = part[first] >= 0
-        if isinstance(rule, RoleScope):
+        if rule.in_one_part:
             told, (_, wide, group) = False, np.unique(region, return_index=True, return_inverse=True)
             best = np.zeros((len(wide), len(price)))
             np.maximum.at(best, group[first[inside]], held[inside])
             first, held = wide, best
             continue
-        if isinstance(rule, MaxPerPart):
+        if len(rule.left):
             held[inside] = np.minimum(held[inside], rule.left[part[first][inside]][:, None] * price)
-        elif len(roles) == 1:
-            unit = max(unit, rule.size)
         if len(roles) == 1:
+            unit = max(unit, rule.step)
             held[inside] -= held[inside] % unit
     by_region = np.zeros((int(problem.parts[REGION].max()) + 1, len(price)))
     np.add.at(by_region, region[first], held)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from muster.domain.request import Role
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind, World
 from muster.placement.explain.feasibility import Oracle
+from muster.placement.gang.constraints.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Conflict:
     kept: frozenset[Assumption]
     oracle: Oracle
 
-    def told(self, kind: Kind) -> list[Assumption]:
+    def told(self, kind: Kind | Constraint) -> list[Assumption]:
         """The assumptions of one kind that are kept, in a fixed order."""
         return sorted(
             (each for each in self.kept if each.kind is kind), key=lambda each: (each.role, each.what)
@@ -48,12 +49,17 @@ class Conflict:
         return not self.told(Kind.TAKEN)
 
     @property
+    def as_it_is(self) -> World:
+        """The cluster and the gang with all that is assumed."""
+        return self.assumptions.world(self.assumptions.all)
+
+    @property
     def nobody_admits(self) -> bool:
         """Whether some role is admitted by no node."""
-        admitted = self.assumptions.world(self.assumptions.all).admitted
+        admitted = self.as_it_is.admitted
         return not all(admitted[role.name].any() for role in self.members_of)
 
-    def seen(self, without: Collection[Kind] = (), refusals_told: bool = False) -> World:
+    def seen(self, without: Collection[Kind | Constraint] = (), refusals_told: bool = False) -> World:
         """The cluster as these roles find it: as it is, or, where what others take does not matter, empty;
         without the assumptions of some kinds. `refusals_told`: of refusals only those that matter, as also
         where no node admits them."""

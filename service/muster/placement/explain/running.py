@@ -30,6 +30,13 @@ def where_they_run(conflict: Conflict, scope: str, stays: Sequence[BoundMember])
     return min(common_parts(conflict.assumptions.view, scope, stays) or ("",))
 
 
+def joining(conflict: Conflict, scope: str, role: str | None = None) -> Iterator[RunningElsewhere]:
+    """That others must join those that run, of this role or of all."""
+    stays = existing(conflict, role)
+    if stays:
+        yield RunningElsewhere(scope, where_they_run(conflict, scope, stays), len(stays))
+
+
 def begun_segment(conflict: Conflict, role: Role) -> Iterator[RunningElsewhere]:
     """Of the segments of a role that run in part, the first that the part where they run is too full for."""
     stays = {stay.running: stay for stay in existing(conflict, role.name)}

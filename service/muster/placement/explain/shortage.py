@@ -33,10 +33,12 @@ from muster.placement.explain.counterfactual import (
     resources_of,
 )
 from muster.placement.explain.deletion_filter import irreducible
+from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
+from muster.placement.gang.constraints.constraint import Constraint
 from muster.placement.gang.instance import room_of
 from muster.placement.gpus.slices import ask_of, slice_room
 
-RULES = (Kind.SCOPE, Kind.ROLE_SCOPE, Kind.SEGMENTS, Kind.MAX_PER, Kind.RUNNING, Kind.ROOM, Kind.CONSTRAINT)
+RULES: tuple[Kind | Constraint, ...] = (Kind.SCOPE, Kind.RUNNING, *CONSTRAINTS)
 """What the gang asks for itself, besides room."""
 
 
@@ -53,7 +55,8 @@ def shortage(conflict: Conflict) -> Cause | None:
     whole = emptied(world.view, replace(request, running=())) if request.running else world.view
     if conflict.even_empty and (cause := _too_large(conflict, replace(world, view=whole), rows)):
         return cause
-    fit = None if _ruled(request) else conflict.oracle.members(world)
+    # Members that fit one by one may still break a rule.
+    fit = None if request.required_scope or any(constraints_of(request)) else conflict.oracle.members(world)
     short, *others = _limits(conflict, world, rows)
     amounts = {what: _sum(free_of(world.view, what)[rows]) for what in resources_of(world.request.roles)}
     if others:
@@ -72,12 +75,6 @@ def shortage(conflict: Conflict) -> Cause | None:
     asked = (conflict.name, name, amounts[short], needed, fit, world.wanted)
     largest = _largest(world.view, rows, short)
     return NotEnoughFree(*asked) if amounts[short] < needed else FreeInPieces(*asked, *largest)
-
-
-def _ruled(request: Request) -> bool:
-    """Whether members that fit one by one may still break a rule."""
-    own = any(role.segments or role.required_scope or role.room for role in request.roles)
-    return own or bool(request.required_scope or request.max_per or request.constraints)
 
 
 def _there(view: Columns, request: Request, rows: Ints) -> list[Role]:

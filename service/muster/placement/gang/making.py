@@ -1,8 +1,8 @@
-"""What binds the members of a gang, while it is put together: rules.py and constraints.py add to it."""
+"""What binds the members of a gang, while it is put together: each constraint adds to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.blocks import Blocks
-from muster.placement.model.problem import Problem, Rule
+from muster.placement.model.problem import Problem
+from muster.placement.model.rule import Rule
 
 PartsByRow = Ints
 """The part of a scope by row, −1 for none."""
@@ -38,6 +39,9 @@ class Making:
     """[block, row]: how many members of the block the node holds at most, None without such limits."""
     apart: list[tuple[Bools, Counts, Counts]] = field(default_factory=list)
     """By row, whether members of these blocks stay off a node with members of those."""
+    node_most: int = -1
+    """The most members of the gang on one node, −1 without such a limit; and in one NVLink domain of it."""
+    domain_most: int = -1
     limits: list[tuple[Ints, Counts]] = field(default_factory=list)
     """By row, how many members of these blocks the node holds at most."""
     whole: list[Callable[[Counts], Bools]] = field(default_factory=list)
@@ -55,6 +59,32 @@ class Making:
             self.caps = np.full(shape, LARGEST, np.int64)
         self.caps[block] = np.minimum(self.caps[block], most)
 
+    def at_most(self, blocks: Counts, most: Ints) -> None:
+        """Let each node [row] hold at most so many members of these blocks together."""
+        for block in blocks:
+            self.cap(block, most)
+        if len(blocks) > 1:
+            self.limits.append((most, blocks))
+
+    def refuse(self, blocks: Counts, rows: Bools) -> None:
+        """Keep these blocks off the nodes [row]."""
+        for block in blocks:
+            self.refused[block] |= rows
+
+    def bind(self, name: str, part: PartsByRow, rule: Callable[[Ints], Rule]) -> None:
+        """Add a rule of the model about these parts; `rule` makes it from the parts by cell."""
+        self.cells[name] = part
+        self.model.append(lambda problem: rule(problem.parts[name]))
+
+    def blocks_of(self, roles: Iterable[str]) -> Counts:
+        """Return the blocks with members of these roles."""
+        names = set(roles)
+        return tuple(block for block in self.active if self.blocks.roles[block].name in names)
+
+    def rows(self, nodes: Iterable[str]) -> Ints:
+        """Return the rows of those nodes that are there."""
+        return np.array([self.view.row[node] for node in nodes if node in self.view.row], np.int64)
+
     @property
     def sliced(self) -> bool:
         """Whether members share GPUs: then each NVLink domain that a rule speaks of is a node, or wider."""
@@ -68,3 +98,8 @@ class Making:
             return topology.index(Scope.NODE)
         whole = self.sliced and scope == Scope.NVLINK_DOMAIN
         return topology.whole_nodes() if whole else topology.index(scope)
+
+
+def one_node_each(domains: PartsByRow) -> bool:
+    """Tell whether no domain has several nodes."""
+    return int(np.bincount(domains[domains >= 0]).max(initial=0)) <= 1

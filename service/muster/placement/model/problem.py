@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.placement.gpus.rings import NO_LINK
-from muster.placement.model.rules import Apart, MaxPerPart, Near, RoleScope, Segments, Skew
-
-__all__ = ["Apart", "MaxPerPart", "Near", "RoleScope", "Segments", "Skew"]
+from muster.placement.model.rule import Rule
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -67,8 +65,6 @@ class Patterns:
         one, none = zero + 1, zero + NO_LINK
         return cls(counts, valid, one, zero, none, zero, zero, zero, zero, at, zero)
 
-
-Rule = MaxPerPart | Segments | RoleScope | Apart | Near | Skew
 
 Use = dict[tuple[int, int], int]
 """A solution: (class, pattern) → how many nodes of the class take the pattern; only what is not zero."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from muster.placement.model.problem import FREE, Bools, Ints, MaxPerPart, Problem, Skew
+from muster.placement.model.problem import FREE, Bools, Ints, Problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,36 +67,13 @@ class PartShare:
 def shares(problem: Problem) -> Iterator[PartShare]:
     """Yield what the rules of the problem say in numbers."""
     for rule in problem.rules:
-        if isinstance(rule, MaxPerPart):
-            low = np.zeros(len(rule.left), np.int64)
-            capacity = _capacity(problem, rule.roles)
-            yield PartShare(rule.roles, rule.part[problem.cell], low, rule.left, rule.left, capacity)
-        elif isinstance(rule, Skew) and set(rule.roles) == set(rule.counted):
-            yield _of_skew(problem, rule)
+        share = rule.share(problem)
+        if share is not None:
+            yield share
 
 
-def _of_skew(problem: Problem, rule: Skew) -> PartShare:
-    """The smallest number of members in a part bounds the largest one, and the other way round."""
-    part, capacity = rule.counts[problem.cell], _capacity(problem, rule.roles)
-    parts, inside = len(rule.there), part >= 0
-    held = np.bincount(part[inside], capacity[inside], parts).astype(np.int64)
-    reached = rule.there + held
-    highest = min([rule.highest, *reached[rule.eligible].tolist()])
-
-    def most(least: int) -> Ints:
-        return np.where(rule.eligible, np.clip(least + rule.most - rule.there, 0, held), 0)
-
-    lowest, need = rule.lowest, sum(problem.need[role] for role in rule.roles)
-    elsewhere = ((rule.part[problem.cell] >= 0) & ~inside & (capacity > 0)).any()
-    if not problem.partial and not elsewhere:
-        while lowest < highest and int(most(lowest).sum()) < need:
-            lowest += 1
-    low = np.where(rule.eligible, np.maximum(0, lowest - rule.there), 0)
-    return PartShare(rule.roles, part, low, most(highest), most(lowest), capacity)
-
-
-def _capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
-    """By class, what its nodes take of the roles at most."""
+def capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
+    """Return by class what its nodes take of the roles at most."""
     counts = problem.patterns.counts[:, :, list(roles)].sum(axis=2)
     return np.asarray(np.where(problem.open, counts[problem.kind], 0).max(axis=1, initial=0) * problem.size)
 

@@ -16,7 +16,7 @@ import numpy as np
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.instance import Instance
 from muster.placement.model.objective import NODES, WEAKEST_LINK, WIDE, quality_levels, value_of
-from muster.placement.model.problem import FREE, MaxPerPart, Patterns, Problem, Segments, Use
+from muster.placement.model.problem import FREE, Patterns, Problem, Use
 from muster.placement.search import node_tables
 from muster.placement.search.classes import fine
 from muster.placement.search.domain_choice import RackChoice
@@ -51,11 +51,10 @@ def rack_problem(problem: Problem, levels: Sequence[str], role: int, unit: int) 
     step, most = unit, np.full(len(parts), need)
     for rule in problem.rules:
         by_class = rule.part[problem.cell]
-        if not isinstance(rule, (MaxPerPart, Segments)) or not _same(part, by_class):
+        if not rule.in_numbers or not _same(part, by_class):
             return None
-        if isinstance(rule, Segments):
-            step = lcm(step, rule.size)
-        else:
+        step = lcm(step, rule.step)
+        if len(rule.left):
             np.minimum.at(most, part, rule.left[by_class])
     if need % step or len(parts) * (need // step) > MAX_CHOICES:
         return None

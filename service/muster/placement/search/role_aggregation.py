@@ -114,7 +114,7 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
     capped = instance.rules.caps is not None or instance.penalty is not None
     if len(active) < 2:
         return Declined("fewer than two roles with GPUs")
-    if not instance.plain or instance.costs or instance.request.max_per or capped:
+    if not instance.plain or instance.costs or capped:
         return Declined("rules, policies, slices or preferences")
     unit = min(active, key=lambda role: instance.roles[role].gpus)
     sizes = tuple(_size(instance, role, unit) if role in active else 0 for role in range(len(need)))

@@ -18,7 +18,7 @@ from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.lower_bounds import Least
 from muster.placement.gpus.node_rules import Spread, free_by_domain, sets_under, spreads
-from muster.placement.limits import Budget, takes_gpus
+from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, PREFERENCES, Level, quality_levels, value_of
 from muster.placement.search.methods import Answer, Declined, Partial, Solved, Start
 from muster.placement.search.plan import Gap, Share, Value
@@ -75,14 +75,6 @@ def on_one_node(
     for scope in scopes:
         if scope not in (*INSIDE, Scope.NODE):
             fits &= view.topology.index(scope) >= 0
-    for rule in instance.request.max_per:
-        wide = rule.scope == Scope.NVLINK_DOMAIN
-        members = sum(n for n, role in zip(need, instance.roles, strict=True) if takes_gpus(role) or not wide)
-        if (
-            rule.scope not in (Scope.NODE, Scope.GPU)
-            and members + len(instance.existing.members) > rule.members
-        ):
-            fits &= ~view.topology.in_wide if wide and not instance.sliced else False
     rows = np.flatnonzero(fits)
     if not len(rows):
         return None, True

@@ -1,1 +1,1 @@
-"""One file, one named constraint, each with `add(variables)`; build.py lists them."""
+"""What holds in every model: one file, one named constraint, each with `add`; build.py lists them."""

@@ -1,0 +1,68 @@
+"""No domain holds two members that must be apart, or a member and a pod that must be apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from muster.domain.constraints import AntiAffinity
+from muster.domain.reasons import AntiAffinityLimits
+from muster.placement.cluster.columns import LARGEST
+from muster.placement.gang.constraints.max_per import MaxPerPart
+from muster.placement.gang.making import Making, one_node_each
+from muster.placement.model.rule import Rule
+from muster.placement.model.variables import IntVar, LinearExpr, Variables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apart(Rule):
+    """No part holds a member of `roles` and another one of `others`; a role in both has one member there."""
+
+    def add(self, variables: Variables, name: str) -> None:
+        """Let each part have members of one side, or of the other, or one member that is of both."""
+        problem, model = variables.problem, variables.model
+        both = tuple(role for role in self.roles if role in self.others)
+        sides = (
+            (tuple(role for role in self.roles if role not in both), None),
+            (tuple(role for role in self.others if role not in both), None),
+            (both, 1),
+        )
+        chosen: dict[int, list[IntVar]] = {}
+        for side, (roles, most) in enumerate(sides):
+            need = sum(problem.need[role] for role in roles) if most is None else most
+            for part, placed in variables.by_part(self.part, roles).items():
+                if part >= 0:
+                    here = model.new_bool_var(f"{name}/{part}/{side}")
+                    model.add(LinearExpr.sum(placed) <= need * here).with_name(f"{name}/{part}/{side}")
+                    chosen.setdefault(part, []).append(here)
+        for part, sides_here in chosen.items():
+            if len(sides_here) > 1:
+                model.add_at_most_one(sides_here).with_name(f"{name}/{part}")
+
+
+def cause(rule: AntiAffinity, fit: int | None, needed: int, even_empty: bool) -> AntiAffinityLimits:
+    """Return why the gang does not fit."""
+    return AntiAffinityLimits(rule.name, rule.topology_key, fit, needed, even_empty)
+
+
+def add(making: Making, rule: AntiAffinity, name: str) -> None:
+    """Keep members off the nodes of pods that they repel, and apart from each other."""
+    domains = making.view.topology.by_label(rule.topology_key)
+    mine, others = making.blocks_of(rule.roles), making.blocks_of(rule.others)
+    taken = domains[making.rows(rule.existing)]
+    making.refuse(mine, (domains >= 0) & np.isin(domains, taken))
+    if not mine or not others:
+        return
+    labelled = domains >= 0
+    for block in set(mine) & set(others):
+        making.cap(block, np.where(labelled, 1, LARGEST))
+    if len({*mine, *others}) > 1:
+        making.apart.append((labelled, mine, others))
+    if one_node_each(domains):
+        return
+    if set(mine) == set(others):
+        left = np.ones(int(domains.max(initial=0)) + 1, np.int64)
+        making.bind(name, domains, lambda part: MaxPerPart(part, mine, left=left))
+    else:
+        making.bind(name, domains, lambda part: Apart(part, mine, others))

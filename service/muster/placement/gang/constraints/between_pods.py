@@ -1,0 +1,45 @@
+"""Constraints between pods, from their own fields. This is what they have in common; each kind is a module.
+
+What concerns one node alone (host names, `NODE`) never reaches the model, so that it costs nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import ModuleType
+
+from muster.domain.constraints import Affinity, AntiAffinity, Spread
+from muster.domain.reasons import Cause
+from muster.domain.relaxations import DropConstraint
+from muster.domain.request import Request
+from muster.placement.gang.constraints import affinity, anti_affinity, spread
+from muster.placement.gang.constraints.constraint import Constraint, Refusal
+from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.making import Making
+
+KINDS: Mapping[type, ModuleType] = {AntiAffinity: anti_affinity, Affinity: affinity, Spread: spread}
+"""Each module has `add(making, rule, name)` and `cause(rule, fit, needed, even_empty)`."""
+
+
+class _BetweenPods(Constraint):
+    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+        yield from (("", name) for name in dict.fromkeys(rule.name for rule in request.constraints))
+
+    def without(self, request: Request, role: str, what: str) -> Request:
+        return replace(request, constraints=tuple(rule for rule in request.constraints if rule.name != what))
+
+    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
+        for i, rule in enumerate(request.constraints):
+            KINDS[type(rule)].add(making, rule, f"between pods {i}")
+
+    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
+        rule = next(rule for rule in refusal.request.constraints if rule.name == what)
+        yield KINDS[type(rule)].cause(rule, *refusal.fit(), refusal.even_empty)
+
+    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[DropConstraint]:
+        if refusal.works(self.without(refusal.request, role, what)):
+            yield DropConstraint(what)
+
+
+BETWEEN_PODS = _BetweenPods()

@@ -1,0 +1,126 @@
+"""At most so many members of the gang in one part of a scope, running ones counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from muster.domain.reasons import Cause, NoSuchDomain, TooFewParts
+from muster.domain.relaxations import MorePerPart
+from muster.domain.request import MaxPer, Request, Role, Scope
+from muster.placement.cluster.columns import Bools
+from muster.placement.cluster.topology import own
+from muster.placement.gang.constraints.constraint import Constraint, Refusal
+from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.making import Counts, Making
+from muster.placement.limits import takes_gpus
+from muster.placement.model.problem import Ints, Problem
+from muster.placement.model.rule import Rule
+from muster.placement.model.shares import PartShare, capacity
+from muster.placement.model.variables import LinearExpr, Variables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaxPerPart(Rule):
+    """The members of these roles in each part are at most `left` of it."""
+
+    in_numbers: ClassVar[bool] = True
+
+    def add(self, variables: Variables, name: str) -> None:
+        for part, placed in variables.by_part(self.part, self.roles).items():
+            if part >= 0:
+                most = int(self.left[part])
+                variables.model.add(LinearExpr.sum(placed) <= most).with_name(f"{name}/{part}")
+
+    def share(self, problem: Problem) -> PartShare:
+        low, part = np.zeros(len(self.left), np.int64), self.part[problem.cell]
+        return PartShare(self.roles, part, low, self.left, self.left, capacity(problem, self.roles))
+
+
+class _MaxPer(Constraint):
+    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+        yield from (("", rule.scope) for rule in request.max_per)
+
+    def without(self, request: Request, role: str, what: str) -> Request:
+        return replace(request, max_per=tuple(rule for rule in request.max_per if rule.scope != what))
+
+    def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+        roles = tuple(role for role in request.roles if role.members and takes_gpus(role))
+        yield from (("max-per", rule.scope, roles) for rule in request.max_per)
+
+    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
+        for rule in request.max_per:
+            if rule.scope != Scope.GPU:  # a GPU holds one member as it is
+                _add(making, rule, existing)
+
+    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
+        rule = _rule(refusal.request, what)
+        yield TooFewParts(rule.scope, rule.members, *refusal.fit(), refusal.even_empty, refusal.running)
+        if refusal.no_such(rule.scope):
+            yield NoSuchDomain(rule.scope)
+
+    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[MorePerPart]:
+        """The least that does: twice as many more each time, then by halving."""
+        request, before = refusal.request, _rule(refusal.request, what).members
+
+        def works(members: int) -> bool:
+            rules = (
+                replace(rule, members=members) if rule.scope == what else rule for rule in request.max_per
+            )
+            return refusal.works(replace(request, max_per=tuple(rules)))
+
+        low, step, most = before, 1, request.size + len(request.running)
+        while low < most and not works(high := min(before + step, most)):
+            low, step = high, 2 * step
+        if low >= most:
+            return
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if works(middle) else (middle, high)
+        yield MorePerPart(what, high, before)
+
+
+MAX_PER = _MaxPer()
+
+
+def _rule(request: Request, scope: str) -> MaxPer:
+    return next(rule for rule in request.max_per if rule.scope == scope)
+
+
+def _add(making: Making, rule: MaxPer, existing: ExistingMembers) -> None:
+    wide = rule.scope == Scope.NVLINK_DOMAIN
+    if not wide:  # what a part may not hold, no node of it may
+        making.node_most = _less(making.node_most, rule.members)
+        if rule.scope == Scope.NODE:
+            return
+    elif not making.sliced:
+        making.domain_most = _less(making.domain_most, rule.members)
+    codes = making.codes(rule.scope)
+    roles = making.blocks.roles
+    blocks = tuple(b for b, role in enumerate(roles) if takes_gpus(role) or not wide)
+    making.whole.append(partial(_may_hold_all, making, rule, blocks, len(existing.members)))
+    if not wide:
+        codes = own(codes)
+    elif (codes < 0).all():
+        return
+    taken = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
+    for stay in existing.members:
+        if codes[stay.row] >= 0 and (stay.has_gpus or not wide):
+            taken[codes[stay.row]] += 1
+    left: Ints = np.maximum(0, rule.members - taken)
+    making.bind(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, left=left))
+
+
+def _less(most: int, members: int) -> int:
+    return members if most < 0 else min(most, members)
+
+
+def _may_hold_all(making: Making, rule: MaxPer, blocks: Counts, running: int, packing: Counts) -> Bools:
+    """Return by row whether the node may hold all of the gang; domains inside a node are told apart there."""
+    inside = rule.scope == Scope.NVLINK_DOMAIN and not making.sliced
+    spared = ~making.view.topology.in_wide if inside else np.zeros(len(making.view.names), bool)
+    return np.asarray(spared | (sum(packing[block] for block in blocks) + running <= rule.members))

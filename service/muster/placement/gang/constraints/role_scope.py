@@ -1,0 +1,128 @@
+"""All members of a role lie in one part of the scope that it requires; so do those of a begun segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from muster.domain.reasons import Cause, NoSuchDomain
+from muster.domain.reasons import RoleScope as RoleScopeTooSmall
+from muster.domain.relaxations import WiderScope
+from muster.domain.request import Request, Role, Scope
+from muster.placement.cluster.columns import Bools
+from muster.placement.cluster.topology import own
+from muster.placement.gang.blocks import Together
+from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
+from muster.placement.gang.existing import ExistingMembers, common_parts
+from muster.placement.gang.making import Making
+from muster.placement.model.rule import Rule
+from muster.placement.model.variables import LinearExpr, Variables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoleScope(Rule):
+    """All members of these roles lie in one part; where `part` is −1 they may not be."""
+
+    in_one_part: ClassVar[bool] = True
+
+    def add(self, variables: Variables, name: str) -> None:
+        chosen, model = [], variables.model
+        need = sum(variables.problem.need[role] for role in self.roles)
+        for part, placed in variables.by_part(self.part, self.roles).items():
+            here = model.new_bool_var(f"{name}/{part}") if part >= 0 else model.new_constant(0)
+            model.add(LinearExpr.sum(placed) <= need * here).with_name(f"{name}/{part}")
+            chosen.append(here)
+        if chosen:
+            model.add_at_most_one(chosen).with_name(name)
+
+
+class _RoleScope(OfRoles):
+    field, nothing = "required_scope", None
+
+    def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+        for role in request.roles:
+            if role.members and role.required_scope:
+                yield "role-scope", role.required_scope, (role,)
+
+    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
+        for together in making.blocks.together:
+            _add(making, together, existing)
+
+    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
+        asking = role_of(refusal.request, role)
+        scope = str(asking.required_scope)
+        if refusal.no_such(scope, asking):
+            yield NoSuchDomain(scope, role)
+            return
+        yield RoleScopeTooSmall(role, scope, *refusal.best_part(asking, scope), refusal.even_empty)
+        yield from refusal.joining(scope, role)
+
+    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[WiderScope]:
+        scope = str(role_of(refusal.request, role).required_scope)
+        for wider in refusal.wider(scope):
+            if refusal.works(self.changed(refusal.request, role, wider)):
+                yield WiderScope(scope, wider or "", "", refusal.request.min_member, role)
+                return
+
+
+ROLE_SCOPE = _RoleScope()
+
+
+def outside_gpus(making: Making, block: int, *, several: bool) -> Bools:
+    """Return the nodes, by row, where no GPU can hold one member of the block, or `several`.
+
+    A GPU holds any number of members without GPUs; where indices are unknown, it holds none.
+    """
+    view, gpus = making.view, making.blocks.roles[block].gpus
+    if gpus > 1 or (gpus and several):
+        return np.ones(len(view.names), bool)
+    promised = [shape.topology.gpu_count > 0 and not shape.hidden for shape in view.shapes]
+    return ~np.array(promised, bool)[view.shape]
+
+
+def _add(making: Making, together: Together, existing: ExistingMembers) -> None:
+    """One part for these blocks: where running members say which one, other nodes are refused."""
+    view, scope, blocks = making.view, together.scope, together.blocks
+    staying = [stay for stay in existing.members if stay.running in together.running]
+    pinned = common_parts(view, scope, staying)
+    codes = making.codes(scope)
+    inner = scope == Scope.NVLINK_DOMAIN and not making.sliced
+    if inner:
+        small = codes < 0  # not in a wide domain: its parts lie inside the node
+        refused = small & ~view.promised
+        making.single += [blocks] if small.any() else []
+        codes = own(codes)
+    else:
+        refused = codes < 0
+    if pinned is not None:
+        allowed = np.zeros(len(codes), bool)
+        if inner:
+            for row in {stay.row for stay in staying}:
+                _pin(making, row, pinned, blocks)
+                allowed |= codes == codes[row]
+        else:
+            allowed = np.isin(codes, [codes[stay.row] for stay in staying])
+        refused = refused | ~allowed if pinned else np.ones(len(codes), bool)
+    making.refuse(blocks, refused)
+    if scope == Scope.GPU:
+        for block in blocks:
+            making.refused[block] |= outside_gpus(making, block, several=bool(staying))
+        taking = tuple(block for block in blocks if making.blocks.roles[block].gpus)
+        making.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
+    members = sum(len(making.blocks.roles[block].members) for block in blocks)
+    if pinned is None and members > 1:
+        name = f"together {blocks} {scope}"
+        making.bind(name, np.where(refused, -1, codes), lambda part: RoleScope(part, blocks))
+        making.together.append((name, blocks))
+
+
+def _pin(making: Making, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
+    topology = making.view.topology
+    if topology.in_wide[row]:
+        return
+    for domain, (name, _) in enumerate(topology.nvlink_domains(row)):
+        if name in parts:
+            making.pinned.setdefault(row, {}).update(dict.fromkeys(blocks, domain))

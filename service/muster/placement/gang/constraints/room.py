@@ -1,0 +1,40 @@
+"""Nodes hold few members of a role, for a reason that the planner does not model, as volumes to attach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+
+import numpy as np
+
+from muster.domain.reasons import RoomTooSmall
+from muster.domain.request import Request
+from muster.placement.cluster.columns import LARGEST
+from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
+from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.making import Making
+
+
+class _Room(OfRoles):
+    field, nothing, binds = "room", MappingProxyType[str, int]({}), False
+
+    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
+        """Blocks of one role share its room."""
+        for name in dict.fromkeys(making.blocks.roles[block].name for block in making.active):
+            blocks = making.blocks_of([name])
+            room, row = making.blocks.roles[blocks[0]].room, making.view.row
+            known = {row[node]: most for node, most in room.items() if node in row}
+            if known:
+                most = np.full(len(making.view.names), LARGEST, np.int64)
+                most[list(known)] = list(known.values())
+                making.at_most(blocks, most)
+
+    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[RoomTooSmall]:
+        """How many members of the role nodes can hold that admit it, as far as it is known."""
+        asking = role_of(refusal.request, role)
+        members = len(asking.members)
+        room = sum(min(asking.room.get(node, members), members) for node in refusal.admitting(asking))
+        yield RoomTooSmall(role, min(room, members), members, *refusal.fit(), refusal.even_empty)
+
+
+ROOM = _Room()

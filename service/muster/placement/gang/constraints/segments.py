@@ -1,0 +1,107 @@
+"""Consecutive members of a role lie in one part of a scope, segment by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from muster.domain.reasons import Cause, NoSuchDomain, SegmentsTooLarge
+from muster.domain.relaxations import SmallerSegments
+from muster.domain.request import Request, Role, Scope, Segment
+from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
+from muster.placement.gang.constraints.role_scope import outside_gpus
+from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.making import Making
+from muster.placement.model.problem import Ints
+from muster.placement.model.rule import Rule
+from muster.placement.model.variables import LinearExpr, Variables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeSegments(Rule):
+    """The members of the one role in each part are a multiple of `step`."""
+
+    in_numbers: ClassVar[bool] = True
+
+    def add(self, variables: Variables, name: str) -> None:
+        model, (role,) = variables.model, self.roles
+        for part, placed in variables.by_part(self.part, self.roles).items():
+            if part >= 0:
+                most = variables.problem.need[role] // self.step
+                number = model.new_int_var(0, most, f"{name}/{part}")
+                model.add(LinearExpr.sum(placed) == self.step * number).with_name(f"{name}/{part}")
+
+
+class _Segments(OfRoles):
+    field, nothing = "segments", ()
+
+    def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+        for role in request.roles:
+            if role.members:
+                yield from (("segment-scope", segment.scope, (role,)) for segment in role.segments)
+
+    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
+        for block in range(len(making.blocks.roles)):
+            making.order.append(tuple(_add(making, block)))
+
+    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
+        asking = role_of(refusal.request, role)
+        for segment in asking.segments:
+            if refusal.no_such(segment.scope, asking):
+                yield NoSuchDomain(segment.scope, role)
+                return
+        yield SegmentsTooLarge(role, _sizes(asking.segments), *refusal.fit(), refusal.even_empty)
+        yield from refusal.begun_segment(asking)
+
+    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[SmallerSegments]:
+        """Half of the size, a quarter …, as long as nested sizes stay multiples; else none."""
+        before = role_of(refusal.request, role).segments
+        sizes, tried = [segment.size for segment in before], list[tuple[Segment, ...]]()
+        while sizes and all(size % 2 == 0 for size in sizes) and sizes[-1] > 2:
+            sizes = [size // 2 for size in sizes]
+            tried.append(tuple(Segment(size, old.scope) for size, old in zip(sizes, before, strict=True)))
+        for segments in (*tried, ()):
+            if refusal.works(self.changed(refusal.request, role, segments)):
+                yield SmallerSegments(role, _sizes(segments))
+                return
+
+
+SEGMENTS = _Segments()
+
+
+def _sizes(segments: tuple[Segment, ...]) -> tuple[tuple[int, str], ...]:
+    return tuple((segment.size, segment.scope) for segment in segments)
+
+
+def _add(making: Making, block: int) -> Iterator[str]:
+    """Add the segments of a block; yield the names of the parts by which it is cut, widest first."""
+    view = making.view
+    nested = np.zeros(len(view.names), np.int64)
+    for segment in making.blocks.roles[block].segments:
+        size, scope = segment.size, segment.scope
+        if scope == Scope.GPU:
+            making.refused[block] |= outside_gpus(making, block, several=size > 1)
+        if scope in (Scope.NODE, Scope.GPU):
+            making.unit[block] = max(making.unit[block], size)
+            continue
+        codes = making.codes(scope)
+        if scope == Scope.NVLINK_DOMAIN and not making.sliced:
+            making.domain_unit[block] = size
+            making.refused[block] |= (codes < 0) & ~view.promised
+        else:
+            making.refused[block] |= codes < 0
+        if (codes < 0).all():
+            continue
+        inner = nested * (int(codes.max(initial=0)) + 1) + codes
+        part = np.where((codes < 0) | (nested < 0), -1, inner)
+        name = f"segment {block} {scope}"
+        _bind(making, name, part, block, size)
+        yield name
+        nested = np.where(part < 0, nested, np.unique(part, return_inverse=True)[1])
+
+
+def _bind(making: Making, name: str, part: Ints, block: int, size: int) -> None:
+    making.bind(name, part, lambda by_cell: WholeSegments(by_cell, (block,), step=size))
