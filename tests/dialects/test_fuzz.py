@@ -254,7 +254,7 @@ def test_any_pod_is_read(raw: dict[str, Any]) -> None:
         assert all(size > 0 for size in sizes)
         assert not any(wide % narrow for wide, narrow in pairwise(sizes))
         assert len(wishes.preferred_scopes) <= MAX_LISTED
-        assert all(most.members > 0 for most in wishes.max_per)
+        assert all(most.members > 0 for most in wishes.per_scope)
     if pod.slice is not None:
         assert pod.gpus == 0
         assert pod.slice.units > 0

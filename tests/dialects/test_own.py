@@ -10,9 +10,10 @@ import pytest
 from muster.dialects.own import KEYS, PREFIX
 from muster.dialects.pods import read
 from muster.dialects.settings import Settings
+from muster.domain.constraints import MaxPer
 from muster.domain.pod import GangClaim, Wishes
 from muster.domain.reasons import BadValue, DialectsDisagree
-from muster.domain.request import MaxPer, Segment
+from muster.domain.request import Segment
 from muster.domain.sentences import MAX_CHARACTERS, sentence
 from tests.dialects.objects import pod_object
 
@@ -53,7 +54,7 @@ WISHES: dict[str, tuple[dict[str, str], Wishes]] = {
     ),
     "at most so many": (
         said(max_per="rack=2, node = 1"),
-        Wishes(max_per=(MaxPer("node", 1), MaxPer("rack", 2))),
+        Wishes(per_scope=(MaxPer("node", 1), MaxPer("rack", 2))),
     ),
 }
 """Annotations → wishes."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from muster.domain.constraints import MaxPer
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.request import (
-    MaxPer,
     Member,
     NodeRules,
     Running,
@@ -85,7 +85,7 @@ def test_roles(pods: list[Pod], roles: list[str]) -> None:
 def test_what_is_wished_is_asked() -> None:
     wishes = Wishes("w", "zone", ("node", "rack"), "rack", (Segment(4, "node"),), (MaxPer("node", 4),))
     made = request(group_of(wishing("p0", wishes)), ledger_of())
-    assert (made.required_scope, made.preferred_scopes, made.max_per) == (
+    assert (made.required_scope, made.preferred_scopes, made.per_scope) == (
         "zone", ("node", "rack"), (MaxPer("node", 4),),
     )  # fmt: skip
     (role,) = made.roles
@@ -140,8 +140,8 @@ DISAGREE: dict[str, tuple[list[Pod], str]] = {
     ),
     "max-per": (
         [
-            wishing("p0", Wishes(max_per=(MaxPer("node", 1), MaxPer("rack", 2)))),
-            wishing("p1", Wishes(max_per=(MaxPer("node", 2),))),
+            wishing("p0", Wishes(per_scope=(MaxPer("node", 1), MaxPer("rack", 2)))),
+            wishing("p1", Wishes(per_scope=(MaxPer("node", 2),))),
         ],
         'max-per: "node=1,rack=2" (pod p0), "node=2" (pod p1)',
     ),
@@ -249,7 +249,7 @@ def test_what_runs_has_no_say_in_what_replaces_it() -> None:
     """A template that was changed: its pods are replaced one by one, and each has the new one."""
     world = World().start(node("a"), node("b"))
     old = Wishes("w", preferred_scopes=("node",))
-    new = Wishes("w", required_scope="node", max_per=(MaxPer("node", 3),))
+    new = Wishes("w", required_scope="node", per_scope=(MaxPer("node", 3),))
     world.see(*(wishing(f"p{i}", old, of=3) for i in range(3)))
     world.run()
     world.gone("p1")
@@ -260,7 +260,7 @@ def test_what_runs_has_no_say_in_what_replaces_it() -> None:
     world.gone("p2")
     world.see(wishing("p9", new, of=2))
     made = asked(world)
-    assert (made.required_scope, made.preferred_scopes, made.max_per) == ("node", (), new.max_per)
+    assert (made.required_scope, made.preferred_scopes, made.per_scope) == ("node", (), new.per_scope)
     assert (made.min_member, made.size, len(made.running)) == (1, 1, 2)
     assert [running.role for running in made.running] == [role.name for role in made.roles] * 2
 

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from local_cluster.topology import parse_topology
+from muster.domain.constraints import MaxPer
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.request import (
     GangId,
-    MaxPer,
     Member,
     NodeRules,
     Request,

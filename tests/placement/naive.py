@@ -217,7 +217,7 @@ class Rules:
                 inside = [self.look(holding, both[uid], scope) for uid in uids if uid in both]
                 if not frozenset.intersection(*inside):
                     return False
-        for rule in self.request.max_per:
+        for rule in self.request.per_scope:
             if rule.scope == "gpu":
                 continue
             old, new = (
@@ -252,7 +252,8 @@ def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
     request = rules.request
     found: list[Option] = []
     by_gpu = "gpu" in {request.required_scope, *request.preferred_scopes}
-    by_gpu |= any(role.slice for role in request.roles) and "gpu" in {rule.scope for rule in request.max_per}
+    limited = {rule.scope for rule in request.per_scope}
+    by_gpu |= any(role.slice for role in request.roles) and "gpu" in limited
     for counts in product(*(range(len(role.members) + 1) for role in request.roles)):
         pairs = list(zip(counts, request.roles, strict=True))
         cpu = sum(n * role.resources.cpu_milli for n, role in pairs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from muster.adapters.files.report import cause_json
+from muster.domain.constraints import MorePerPart, TooFewParts
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Resources, Taint, Usage
 from muster.domain.reasons import (
@@ -24,13 +25,11 @@ from muster.domain.reasons import (
     RoleScope,
     RunningElsewhere,
     SegmentsTooLarge,
-    TooFewParts,
 )
 from muster.domain.relaxations import (
     DropSelector,
     FewerMembers,
     MoreFree,
-    MorePerPart,
     Relaxation,
     SmallerSegments,
     Tolerate,

@@ -14,13 +14,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.domain.constraints import Affinity, Spread
+from muster.domain.constraints import (
+    Affinity,
+    AffinityUnsatisfied,
+    AntiAffinityLimits,
+    DropConstraint,
+    MorePerPart,
+    RoomTooSmall,
+    SkewTooLarge,
+    Spread,
+    TooFewParts,
+)
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
 from muster.domain.reasons import (
     GPU_MEMORY,
-    AffinityUnsatisfied,
-    AntiAffinityLimits,
     Cause,
     DomainTooSmall,
     FreeApart,
@@ -31,21 +39,15 @@ from muster.domain.reasons import (
     NotDecided,
     NotEnoughFree,
     RoleScope,
-    RoomTooSmall,
     RunningElsewhere,
     SegmentsTooLarge,
-    SkewTooLarge,
-    TooFewParts,
 )
 from muster.domain.relaxations import (
-    DropConstraint,
     DropSelector,
     FewerMembers,
     MoreFree,
-    MorePerPart,
     Relaxation,
     SmallerSegments,
-    Tolerate,
     Uncordon,
     WiderScope,
 )
@@ -229,7 +231,7 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
     roles = tuple(_relaxed_role(role, dropped) for role in request.roles)
     gone = sum(len(role.members) for role in request.roles if Assumption(Kind.ROLE, role.name) in dropped)
     request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
-    limits = tuple(rule for rule in request.max_per if Assumption(MAX_PER, what=rule.scope) not in dropped)
+    limits = tuple(rule for rule in request.per_scope if Assumption(MAX_PER, what=rule.scope) not in dropped)
     gone_roles = {each.role for each in dropped if each.kind is Kind.ROLE}
     rules = tuple(
         rule
@@ -238,7 +240,7 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
         and not (isinstance(rule, Spread) and gone_roles & rule.counted)
         and not (isinstance(rule, Affinity) and gone_roles & rule.others)
     )
-    request = replace(request, max_per=limits, constraints=rules)
+    request = replace(request, per_scope=limits, constraints=rules)
     if Kind.SCOPE in kinds:
         request = replace(request, required_scope=None)
     if Kind.RUNNING in kinds:
@@ -327,16 +329,15 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
             return [role(name, segments=tuple(Segment(*each) for each in sizes))]
         case MorePerPart(scope, members):
             rules = tuple(
-                replace(rule, members=members) if rule.scope == scope else rule for rule in request.max_per
+                replace(rule, members=members) if rule.scope == scope else rule for rule in request.per_scope
             )
-            return [World(snapshot, replace(request, max_per=rules))]
+            return [World(snapshot, replace(request, per_scope=rules))]
         case DropConstraint(name):
             constraints = tuple(rule for rule in request.constraints if rule.name != name)
             return [World(snapshot, replace(request, constraints=constraints))]
         case FewerMembers(least):
             return [World(snapshot, replace(request, min_member=least))]
-        case Tolerate():
-            raise AssertionError("nobody drew a taint")
+    raise AssertionError(f"nobody drew what {relaxation} changes")
 
 
 def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:

@@ -10,17 +10,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
-from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import (
+from muster.domain.constraints import (
+    NODE,
+    Affinity,
     AffinityUnsatisfied,
+    AntiAffinity,
     AntiAffinityLimits,
-    Cause,
-    ClusterTooSmall,
+    Constraint,
+    DropConstraint,
     RoomTooSmall,
     SkewTooLarge,
+    Spread,
 )
-from muster.domain.relaxations import DropConstraint, Relaxation
+from muster.domain.decision import Placed, Unplaceable
+from muster.domain.reasons import (
+    Cause,
+    ClusterTooSmall,
+)
+from muster.domain.relaxations import Relaxation
 from muster.domain.request import Member, Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import place

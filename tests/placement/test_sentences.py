@@ -7,11 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.constraints import (
+    AffinityUnsatisfied,
+    AntiAffinityLimits,
+    DropConstraint,
+    MorePerPart,
+    RoomTooSmall,
+    SkewTooLarge,
+    TooFewParts,
+)
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.reasons import (
     GPU_MEMORY,
-    AffinityUnsatisfied,
-    AntiAffinityLimits,
     BadValue,
     Cause,
     ClusterTooSmall,
@@ -31,11 +38,8 @@ from muster.domain.reasons import (
     NotSupported,
     PlannerDefect,
     RoleScope,
-    RoomTooSmall,
     RunningElsewhere,
     SegmentsTooLarge,
-    SkewTooLarge,
-    TooFewParts,
     TookTooLong,
     TookTooMuchMemory,
     TooManyMembers,
@@ -43,11 +47,9 @@ from muster.domain.reasons import (
     gpus_with,
 )
 from muster.domain.relaxations import (
-    DropConstraint,
     DropSelector,
     FewerMembers,
     MoreFree,
-    MorePerPart,
     Relaxation,
     SmallerSegments,
     Tolerate,

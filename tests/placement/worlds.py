@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, MaxPer, Spread
 from muster.domain.levels import DEFAULT_LEVELS, NVLINK, Level, Naming
 from muster.domain.node import Node, Resources, Taint, TaintEffect, Usage
 from muster.domain.request import (
     GangId,
-    MaxPer,
     Member,
     NodeRules,
     Request,
@@ -180,7 +179,7 @@ class World(NamedTuple):
         lines += [f"room of {role.name}: {dict(role.room)}" for role in request.roles if role.room]
         lines += [f"scores of {role.name}: {dict(role.scores)}" for role in request.roles if role.scores]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
-        lines.append(f"running {stay}, max {[(rule.scope, rule.members) for rule in request.max_per]}")
+        lines.append(f"running {stay}, max {[(rule.scope, rule.members) for rule in request.per_scope]}")
         lines.append(
             f"scope {request.required_scope}, prefer {request.preferred_scopes}, min {request.min_member}"
         )
@@ -218,7 +217,7 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     if "max per" in features:
         rules = st.builds(MaxPer, st.sampled_from(scopes), st.integers(1, 3))
         chosen = draw(st.lists(rules, min_size=1, max_size=2, unique_by=lambda rule: rule.scope))
-        request = replace(request, max_per=tuple(chosen))
+        request = replace(request, per_scope=tuple(chosen))
     world = World(snapshot, request)
     if "terms" in features:
         world = draw(_with_terms(world))

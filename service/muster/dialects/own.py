@@ -22,9 +22,10 @@ from muster.dialects.objects import Metadata
 from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Reading, natural, positive
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import RESERVED_KEYS
+from muster.domain.constraints import PER_SCOPE, PerScope
 from muster.domain.pod import GangClaim, Wishes
 from muster.domain.reasons import BadValue
-from muster.domain.request import MaxPer, Scope, Segment
+from muster.domain.request import Scope, Segment
 
 NAME = "annotations"
 
@@ -37,11 +38,11 @@ ROLE_SCOPE = f"{PREFIX}role-scope"
 PREFERRED_SCOPES = f"{PREFIX}preferred-scopes"
 SEGMENT_SIZE = f"{PREFIX}segment-size"
 SEGMENT_SCOPE = f"{PREFIX}segment-scope"
-MAX_PER = f"{PREFIX}max-per"
 RANK = f"{PREFIX}rank"
 
 KEYS = (
-    GROUP, MIN_MEMBER, ROLE, SCOPE, ROLE_SCOPE, PREFERRED_SCOPES, SEGMENT_SIZE, SEGMENT_SCOPE, MAX_PER, RANK,
+    GROUP, MIN_MEMBER, ROLE, SCOPE, ROLE_SCOPE, PREFERRED_SCOPES, SEGMENT_SIZE, SEGMENT_SCOPE,
+    *(f"{PREFIX}{kind.annotation}" for kind in PER_SCOPE), RANK,
 )  # fmt: skip
 
 NODE_KEYS = frozenset(f"{PREFIX}{key}" for key in ("nvlink-domain", "nvlink-domain-size", "interconnect"))
@@ -114,7 +115,7 @@ class _Reader:
             preferred_scopes=self._scopes(PREFERRED_SCOPES, _SCOPES),
             role_scope=self.matching(ROLE_SCOPE, LABEL_KEY, A_SCOPE),
             segments=self._segments(),
-            max_per=self._max_per(),
+            per_scope=tuple(each for kind in PER_SCOPE for each in self._per_scope(kind)),
         )
 
     def matching(self, key: str, pattern: re.Pattern[str], expected: str) -> str | None:
@@ -187,24 +188,23 @@ class _Reader:
             return ()
         return sizes
 
-    def _max_per(self) -> tuple[MaxPer, ...]:
-        text = self._text(MAX_PER)
+    def _per_scope(self, kind: type[PerScope]) -> tuple[PerScope, ...]:
+        key = f"{PREFIX}{kind.annotation}"
+        text = self._text(key)
         if text is None:
             return ()
-        most: dict[str, int] = {}
+        found: dict[str, int] = {}
         pairs = _split(text)
         for pair in pairs:
             scope, _, count = (part.strip() for part in pair.partition("="))
             members = positive(count)
             if members is not None and LABEL_KEY.fullmatch(scope) and scope != Scope.GPU:
-                most[scope] = members
-        if not len(most) == len(pairs) <= MAX_LISTED:
-            self._bad(
-                MAX_PER, text, f"as in rack=2,node=1, each scope once: {_PARTS}, or label keys of nodes"
-            )
+                found[scope] = members
+        if not len(found) == len(pairs) <= MAX_LISTED:
+            self._bad(key, text, f"as in rack=2,node=1, each scope once: {_PARTS}, or label keys of nodes")
             return ()
         # In a fixed order: the pods of a gang may list them differently.
-        return tuple(MaxPer(scope, most[scope]) for scope in sorted(most))
+        return tuple(kind(scope, found[scope]) for scope in sorted(found))
 
     def _text(self, key: str) -> str | None:
         text = self._said.get(key)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from muster.domain.constraints import TooFewParts
 from muster.domain.reasons import (
     GPU_MEMORY,
-    AffinityUnsatisfied,
-    AntiAffinityLimits,
     BadValue,
     Cause,
     ClaimsMissing,
     ClusterTooSmall,
-    Constrained,
+    ConstraintCause,
     DialectsDisagree,
     DomainTooSmall,
     ForgedAllocation,
@@ -32,12 +31,9 @@ from muster.domain.reasons import (
     PodGroupMissing,
     RefusedEverywhere,
     RoleScope,
-    RoomTooSmall,
     RunningElsewhere,
     SegmentsTooLarge,
     ShortOf,
-    SkewTooLarge,
-    TooFewParts,
     TookTooLong,
     TookTooMuchMemory,
     TooManyMembers,
@@ -49,11 +45,13 @@ from muster.domain.words import (
     amount,
     and_more,
     counted,
+    if_empty,
     number,
     of_role,
     plural,
     plural_verb,
     quoted,
+    so_many_fit,
     the_role,
 )
 
@@ -79,7 +77,7 @@ def _both(cause: Cause, then: Cause) -> str | None:
             if not part:
                 return f"{cause_sentence(replace(cause, even_empty=False))}; {cause_sentence(then)}"
             runs = f"{counted('member', running)} {plural_verb('run', running)}"
-            room = _fit(fit, needed) if fit and not even_empty else ""
+            room = so_many_fit(fit, needed) if fit and not even_empty else ""
             return f"{scope} {part}, where {runs}, has no room for {needed} more{of_role(role)}{room}"
         case SegmentsTooLarge(), RunningElsewhere(scope, part, running) if part:
             run = plural_verb("run", running)
@@ -133,29 +131,14 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause
         case NotDecided(truncated):
             by = "wall clock" if truncated else "its budget"
             return f"the search was ended by {by} before it found a plan or a proof that there is none"
-        case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge() | RoomTooSmall():
-            return _constrained(cause)
+        case ConstraintCause():
+            return str(cause)
         case PlannerDefect(error):
             report = "please report it with the input (`muster capture` writes it from a cluster)"
             return f"not decided: the planner has a defect; {report}: {error}"
         case TookTooLong() | TookTooMuchMemory() | TooManyRoles():
             return _too_much(cause)
     return _out_of_place(cause)
-
-
-def _constrained(cause: Constrained) -> str:
-    """Return the clause of a constraint between pods, or of the room of nodes."""
-    so = f"{_fit(cause.members_fit, cause.members_needed)}{_empty(cause.even_empty)}"
-    match cause:
-        case AntiAffinityLimits(name, key):
-            return f"by {name}, no member may share one {key} with a pod that it keeps apart{so}"
-        case AffinityUnsatisfied(name, key):
-            return f"by {name}, members may lie only in one {key} with a pod that it names{so}"
-        case SkewTooLarge(name, key, skew):
-            return f"by {name}, one {key} may have {skew} more {plural('pod', skew)} than another at most{so}"
-        case RoomTooSmall(role, room, members):
-            of = f"{members}{of_role(role)}" if role else f"{members}"
-            return f"nodes can attach the volumes of {counted('member', room)}, of {of}, at most{so}"
 
 
 def _too_much(cause: TookTooLong | TookTooMuchMemory | TooManyRoles) -> str:
@@ -176,14 +159,17 @@ def _short_of(cause: ShortOf) -> str:
     """There is not enough, or it is not where it would be of use."""
     several = ", " in cause.role
     role, verb = the_role(cause.role), "need" if several else "needs"
-    members, fit = counted("member", cause.members_needed), _fit(cause.members_fit, cause.members_needed)
+    members, fit = (
+        counted("member", cause.members_needed),
+        so_many_fit(cause.members_fit, cause.members_needed),
+    )
     if isinstance(cause, FreeApart):
         amounts = " and ".join(amount(*each) for each in cause.resources)
         there = "there" if cause.even_empty else "free"
         names = {resource for resource, _ in cause.resources}
         same = "at once" if GPU_MEMORY in names and len(names) > 1 else "on the same nodes"
         apart = f"{role} {verb} room for {members}; {amounts} are {there}, but not {same}"
-        return f"{apart}{fit}{_empty(cause.even_empty and bool(fit))}"
+        return f"{apart}{fit}{if_empty(cause.even_empty and bool(fit))}"
     asked = f"{role} {verb} {amount(cause.resource, cause.needed)} for {members}"
     match cause:
         case NotEnoughFree(_, what, free):
@@ -195,7 +181,7 @@ def _short_of(cause: ShortOf) -> str:
             have = f"{nodes} have {amount(what, total)} in all"
             if not cause.largest_node:
                 return f"{asked}, and there are no nodes"
-            fit += _empty(bool(fit))
+            fit += if_empty(bool(fit))
             if total < cause.needed:
                 return f"{asked}, and {have}{fit}"
             return f"{asked}; {have}, but {_pieces(cause)}{fit}"
@@ -208,20 +194,14 @@ def _pieces(cause: ClusterTooSmall | FreeInPieces) -> str:
 
 
 def _out_of_place(  # noqa: PLR0911 — one cause, one sentence
-    cause: DomainTooSmall
-    | NoSuchDomain
-    | IndicesUnknown
-    | RoleScope
-    | SegmentsTooLarge
-    | TooFewParts
-    | RunningElsewhere,
+    cause: DomainTooSmall | NoSuchDomain | IndicesUnknown | RoleScope | SegmentsTooLarge | RunningElsewhere,
 ) -> str:
     """There may be enough, but not where members may lie."""
     match cause:
         case DomainTooSmall(scope, best, fit, needed, has_nvlink, even_empty, role):
             why = "" if has_nvlink else "; its node has no NVLink"
             who = f"{_all(needed)}{of_role(role)}"
-            return f"no one {scope} holds {who}{_empty(even_empty)}{_best(best, fit)}{why}"
+            return f"no one {scope} holds {who}{if_empty(even_empty)}{_best(best, fit)}{why}"
         case NoSuchDomain(scope, role):
             return f"{the_role(role)} must lie in one {scope}, and no node that admits it lies in any"
         case IndicesUnknown(scope, nodes):
@@ -230,17 +210,13 @@ def _out_of_place(  # noqa: PLR0911 — one cause, one sentence
         case RoleScope(role, scope, best, fit, needed, even_empty):
             if fit is None or fit < needed:
                 who = f"{_all(needed)}{of_role(role)}"
-                return f"no one {scope} holds {who}{_empty(even_empty)}{_best(best, fit)}"
+                return f"no one {scope} holds {who}{if_empty(even_empty)}{_best(best, fit)}"
             must = f"{_all(needed)}{of_role(role)} must lie in one {scope}"
             return f"{must}, and no one holds them beside the other roles"
         case SegmentsTooLarge(role, segments, fit, needed, even_empty):
             by = ", each of ".join(f"{size} in one {scope}" for size, scope in segments)
             must = f"members of {the_role(role)} must lie by segments of {by}"
-            return f"{must}{_fit(fit, needed)}{_empty(even_empty)}"
-        case TooFewParts(scope, each, fit, needed, even_empty, running):
-            also = f", {running} that {plural_verb('run', running)} already counted" if running else ""
-            must = f"at most {counted('member', each)} may lie in one {scope}{also}"
-            return f"{must}{_fit(fit, needed)}{_empty(even_empty)}"
+            return f"{must}{so_many_fit(fit, needed, even_empty)}"
         case RunningElsewhere(scope, part, running):
             runs = f"{counted('member', running)} {plural_verb('run', running)} already"
             it, one = ("it", "any") if running == 1 else ("them", "one")
@@ -249,15 +225,6 @@ def _out_of_place(  # noqa: PLR0911 — one cause, one sentence
             if scope in (Scope.GPU, Scope.NVLINK_DOMAIN):
                 return f"{runs}, nobody knows in which one {scope}, and the others must join {it}"
             return f"{runs}, and not in {one} {scope}, where the others must join {it}"
-
-
-def _empty(even_empty: bool) -> str:
-    return ", even if nothing else ran" if even_empty else ""
-
-
-def _fit(fit: int | None, needed: int) -> str:
-    """Return a clause that follows what they need; "" if it is not known."""
-    return "" if fit is None else f": {fit or 'none'} of {needed} {'fit' if fit > 1 else 'fits'}"
 
 
 def _best(best: str, fit: int | None) -> str:

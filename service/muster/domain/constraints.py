@@ -1,4 +1,6 @@
-"""Constraints between pods, resolved to roles and nodes: what the pods' own fields say about each other.
+"""Constraints on a whole gang, each with its cause and what would help: between pods, and by scope.
+
+Constraints between pods are resolved to roles and nodes: what the pods' own fields say about each other.
 
 The gangs' code resolves label selectors and namespaces against the members and against all other pods of
 the cluster. So the planner sees names of roles, names of nodes, and numbers alone. `name` is the constraint
@@ -10,6 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
+
+from muster.domain.reasons import ConstraintCause
+from muster.domain.relaxations import ConstraintRelaxation
+from muster.domain.words import counted, of_role, plural, plural_verb, so_many_fit
 
 NODE = "node"
 """As `topology_key`: each node is a domain of its own (host ports, volumes that attach to one node)."""
@@ -76,3 +83,141 @@ class Spread:
 
 
 Constraint = AntiAffinity | Affinity | Spread
+
+
+@dataclass(frozen=True, slots=True)
+class AntiAffinityLimits(ConstraintCause):
+    """A constraint, as its user named it, keeps pods out of one domain of `topology_key`. So `members_fit`
+    fit."""
+
+    constraint: str
+    topology_key: str
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+    def __str__(self) -> str:
+        name, key = self.constraint, self.topology_key
+        return f"by {name}, no member may share one {key} with a pod that it keeps apart{_so(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityUnsatisfied(ConstraintCause):
+    """A constraint lets members lie only in domains of `topology_key` with a matching pod. So `members_fit`
+    fit."""
+
+    constraint: str
+    topology_key: str
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+    def __str__(self) -> str:
+        name, key = self.constraint, self.topology_key
+        return f"by {name}, members may lie only in one {key} with a pod that it names{_so(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SkewTooLarge(ConstraintCause):
+    """A constraint lets domains of `topology_key` differ by at most `max_skew` pods. So `members_fit` fit."""
+
+    constraint: str
+    topology_key: str
+    max_skew: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+    def __str__(self) -> str:
+        name, key, skew = self.constraint, self.topology_key, self.max_skew
+        more = f"{skew} more {plural('pod', skew)} than another at most"
+        return f"by {name}, one {key} may have {more}{_so(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DropConstraint(ConstraintRelaxation):
+    """The pods go without a constraint, as its user named it."""
+
+    constraint: str
+
+    def __str__(self) -> str:
+        return f"to drop {self.constraint}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoomTooSmall(ConstraintCause):
+    """Nodes can hold few members of a role, as for the volumes that they attach. On the nodes that admit it
+    there is room for `room` of its `members`; so `members_fit` of the gang fit."""
+
+    role: str
+    room: int
+    members: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+    def __str__(self) -> str:
+        room = f"{counted('member', self.room)}, of {self.members}{of_role(self.role)}, at most"
+        return f"nodes can attach the volumes of {room}{_so(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class PerScope:
+    """A number of members of the gang, running ones counted, in one part of `scope`."""
+
+    scope: str
+    members: int
+
+    annotation: ClassVar[str]
+    """What users write: <annotation>: rack=2,node=1."""
+    nowhere: ClassVar[str]
+    """What becomes of it if no node lies in any part of the scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPer(PerScope):
+    """At most this number of members. A node without the label of the scope is a part of its own."""
+
+    annotation = "max-per"
+    nowhere = "max-per counts each node as one"
+
+
+@dataclass(frozen=True, slots=True)
+class TooFewParts(ConstraintCause):
+    """At most `members_per_part` of the gang may lie in one part of the scope. So `members_fit` fit."""
+
+    scope: str
+    members_per_part: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+    running: int = 0
+    """Members that run already and count."""
+
+    def __str__(self) -> str:
+        runs = plural_verb("run", self.running)
+        also = f", {self.running} that {runs} already counted" if self.running else ""
+        most = counted("member", self.members_per_part)
+        return f"at most {most} may lie in one {self.scope}{also}{_so(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MorePerPart(ConstraintRelaxation):
+    """More members of the gang may lie in one part of the scope."""
+
+    scope: str
+    members_per_part: int
+    before: int
+
+    def __str__(self) -> str:
+        return (
+            f"up to {counted('member', self.members_per_part)} in one {self.scope} instead of {self.before}"
+        )
+
+
+PER_SCOPE: tuple[type[PerScope], ...] = (MaxPer,)
+"""Each is an annotation of its own."""
+
+
+def _so(cause: AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge | RoomTooSmall | TooFewParts) -> str:
+    return so_many_fit(cause.members_fit, cause.members_needed, cause.even_empty)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from muster.domain.constraints import PerScope
 from muster.domain.node import Resources, Usage
 from muster.domain.peers import NO_PEER_RULES, Labels, PeerRules
 from muster.domain.reasons import Cause
-from muster.domain.request import MaxPer, NodeRules, Segment, Slice
+from muster.domain.request import NodeRules, Segment, Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Wishes:
     preferred_scopes: tuple[str, ...] = ()
     role_scope: str | None = None
     segments: tuple[Segment, ...] = ()
-    max_per: tuple[MaxPer, ...] = ()
+    per_scope: tuple[PerScope, ...] = ()
     policies: tuple[str, ...] = ()
     """Names of policies of the cluster."""
 

@@ -236,63 +236,8 @@ class SegmentsTooLarge:
 
 
 @dataclass(frozen=True, slots=True)
-class TooFewParts:
-    """At most `members_per_part` of the gang may lie in one part of the scope. So `members_fit` fit."""
-
-    scope: str
-    members_per_part: int
-    members_fit: int | None
-    members_needed: int
-    even_empty: bool = False
-    running: int = 0
-    """Members that run already and count."""
-
-
-@dataclass(frozen=True, slots=True)
-class AntiAffinityLimits:
-    """A constraint, as its user named it, keeps pods out of one domain of `topology_key`."""
-
-    constraint: str
-    topology_key: str
-    members_fit: int | None
-    members_needed: int
-    even_empty: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AffinityUnsatisfied:
-    """A constraint lets members lie only in domains of `topology_key` with a matching pod."""
-
-    constraint: str
-    topology_key: str
-    members_fit: int | None
-    members_needed: int
-    even_empty: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SkewTooLarge:
-    """A constraint lets domains of `topology_key` differ by at most `max_skew` pods. So `members_fit` fit."""
-
-    constraint: str
-    topology_key: str
-    max_skew: int
-    members_fit: int | None
-    members_needed: int
-    even_empty: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RoomTooSmall:
-    """Nodes can hold few members of a role, as for the volumes that they attach. On the nodes that admit it
-    there is room for `room` of its `members`; so `members_fit` of the gang fit."""
-
-    role: str
-    room: int
-    members: int
-    members_fit: int | None
-    members_needed: int
-    even_empty: bool = False
+class ConstraintCause:
+    """A constraint forbids it. The causes lie with the constraints; their text is a clause, like all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +312,6 @@ Ended = TookTooLong | TookTooMuchMemory
 
 ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart
 """There is too little, or it is not where it helps."""
-Constrained = AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge | RoomTooSmall
-"""Constraints between pods, and limits of nodes."""
 
 Cause = (
     BadValue
@@ -387,8 +330,7 @@ Cause = (
     | IndicesUnknown
     | RoleScope
     | SegmentsTooLarge
-    | TooFewParts
-    | Constrained
+    | ConstraintCause
     | RunningElsewhere
     | NodesExcluded
     | NotSupported

@@ -63,19 +63,8 @@ class SmallerSegments:
 
 
 @dataclass(frozen=True, slots=True)
-class MorePerPart:
-    """More members of the gang may lie in one part of the scope."""
-
-    scope: str
-    members_per_part: int
-    before: int
-
-
-@dataclass(frozen=True, slots=True)
-class DropConstraint:
-    """The pods go without a constraint, as its user named it."""
-
-    constraint: str
+class ConstraintRelaxation:
+    """Less of a constraint. These lie with the constraints; their text is a noun phrase, like all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +82,6 @@ Relaxation = (
     | DropSelector
     | WiderScope
     | SmallerSegments
-    | MorePerPart
-    | DropConstraint
+    | ConstraintRelaxation
     | FewerMembers
 )

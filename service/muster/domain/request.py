@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from muster.domain.constraints import Constraint
+from muster.domain.constraints import Constraint, PerScope
 from muster.domain.node import Resources
 
 
@@ -91,15 +91,6 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class MaxPer:
-    """At most `members` of the gang, running ones counted, in one part of `scope`. A node without the label
-    of the scope is a part of its own."""
-
-    scope: str
-    members: int
-
-
-@dataclass(frozen=True, slots=True)
 class Slice:
     """Memory of shared GPUs: `units` (GiB, as the cluster counts `resource`) on each of `gpus` GPUs of one
     node."""
@@ -174,7 +165,7 @@ class Request:
 
     `preferred_scopes` are tried in the order given. `running` are members that stay where
     they are: they are not in `roles[…].members`, `min_member` does not count them, but scopes, segments,
-    `max_per` and every level of the objective do. `terms` are decided in this order.
+    `per_scope` and every level of the objective do. `terms` are decided in this order.
     """
 
     gang: GangId
@@ -182,7 +173,7 @@ class Request:
     min_member: int
     required_scope: str | None = None
     preferred_scopes: tuple[str, ...] = ()
-    max_per: tuple[MaxPer, ...] = ()
+    per_scope: tuple[PerScope, ...] = ()
     running: tuple[Running, ...] = ()
     terms: tuple[Term, ...] = ()
     constraints: tuple[Constraint, ...] = ()

@@ -13,11 +13,10 @@ from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.reasons import BadValue, Cause
 from muster.domain.relaxations import (
-    DropConstraint,
+    ConstraintRelaxation,
     DropSelector,
     FewerMembers,
     MoreFree,
-    MorePerPart,
     Relaxation,
     SmallerSegments,
     Tolerate,
@@ -67,10 +66,8 @@ def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one
                 return f"no segments{for_role(role)}"
             by = ", each of ".join(f"{size} in one {scope}" for size, scope in sizes)
             return f"segments of {by}{for_role(role)}"
-        case MorePerPart(scope, members, before):
-            return f"up to {counted('member', members)} in one {scope} instead of {before}"
-        case DropConstraint(constraint):
-            return f"to drop {constraint}"
+        case ConstraintRelaxation():
+            return str(relaxation)
         case FewerMembers(min_member, before):
             return f"to start with {counted('member', min_member)} instead of {before}"
 

@@ -38,6 +38,17 @@ def plural_verb(verb: str, count: int) -> str:
     return f"{verb}s" if count == 1 else verb
 
 
+def so_many_fit(fit: int | None, needed: int, even_empty: bool = False) -> str:
+    """Return a clause that follows what they need: how many members fit, if that is known."""
+    known = "" if fit is None else f": {fit or 'none'} of {needed} {'fit' if fit > 1 else 'fits'}"
+    return f"{known}{if_empty(even_empty)}"
+
+
+def if_empty(even_empty: bool) -> str:
+    """Return a clause that says whether it is so on empty nodes too."""
+    return ", even if nothing else ran" if even_empty else ""
+
+
 def amount(resource: str, amount: int) -> str:
     """Return an amount with its unit."""
     of = "of " if resource == GPU_MEMORY or in_bytes(resource) else ""

@@ -107,7 +107,7 @@ def about_scopes(
 def _asked(wishes: Wishes) -> Mapping[str, str]:
     """Scopes of the gang → what becomes of the request if no node lies in one, "" for a refusal."""
     required = (wishes.required_scope, wishes.role_scope, *(part.scope for part in wishes.segments))
-    limits = dict.fromkeys((most.scope for most in wishes.max_per), ": max-per counts each node as one")
+    limits = {each.scope: f": {each.nowhere}" for each in wishes.per_scope}
     preferred = dict.fromkeys(wishes.preferred_scopes, ": that preference is passed over")
     return dict.fromkeys(filter(None, required), "") | limits | preferred
 

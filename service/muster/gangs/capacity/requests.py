@@ -74,7 +74,7 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
         min_member=len(group.unbound) if all_must_fit else _least(group),
         required_scope=wishes.required_scope,
         preferred_scopes=wishes.preferred_scopes,
-        max_per=wishes.max_per,
+        per_scope=wishes.per_scope,
         running=tuple(_running(roles, ledger)),
         terms=policies.terms(wishes.policies),
         constraints=peers.constraints(waiting),

@@ -6,8 +6,10 @@ An absent value counts as a value: a constraint that only some members state is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 
+from muster.domain.constraints import PER_SCOPE, PerScope
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.reasons import MembersDisagree
 from muster.domain.request import SelectorTerm
@@ -60,6 +62,11 @@ def _segments(pod: Pod) -> str:
     return ",".join(f"{segment.size} in one {segment.scope}" for segment in _wishes(pod).segments)
 
 
+def _per_scope(kind: type[PerScope], pod: Pod) -> str:
+    mine = (each for each in _wishes(pod).per_scope if isinstance(each, kind))
+    return ",".join(f"{each.scope}={each.members}" for each in mine)
+
+
 def _resources(pod: Pod) -> str:
     asked = pod.resources
     gpus = f"{pod.gpus} {pod.gpu_resource or 'GPUs'}"
@@ -92,7 +99,7 @@ _OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
         "min-member": lambda pod: str(_claim(pod).min_member or ""),
         "scope": lambda pod: _wishes(pod).required_scope or "",
         "preferred scopes": lambda pod: ",".join(_wishes(pod).preferred_scopes),
-        "max-per": lambda pod: ",".join(f"{most.scope}={most.members}" for most in _wishes(pod).max_per),
+        **{kind.annotation: partial(_per_scope, kind) for kind in PER_SCOPE},
         "policies": lambda pod: ",".join(_wishes(pod).policies),
     }
 )

@@ -52,7 +52,7 @@ def _merged(own: Wishes, group: Wishes, role: Wishes) -> Wishes:
         preferred_scopes=own.preferred_scopes or group.preferred_scopes,
         role_scope=own.role_scope or role.role_scope or group.role_scope,
         segments=own.segments or role.segments or group.segments,
-        max_per=own.max_per or group.max_per,
+        per_scope=own.per_scope or group.per_scope,
         policies=own.policies or group.policies,
     )
 

@@ -17,7 +17,8 @@ from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, colu
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.existing import ExistingMembers, existing_of
-from muster.placement.gang.rules import Rules, rules_of
+from muster.placement.gang.making import rules_of
+from muster.placement.gang.rules import Rules
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.gpus.node_rules import InNode, allowed, free_by_domain
 from muster.placement.gpus.opportunity_cost import Prices, is_priced, prices_of
@@ -164,8 +165,8 @@ def instance_with(
     existing = existing_of(view, request)
     there = replace(request, running=tuple(stay.running for stay in existing.members))
     blocks = blocks_of(there, kept)
-    rules, refused = rules_of(view, request, blocks, existing)
-    admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~refused
+    rules = rules_of(view, request, blocks, existing)
+    admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.refused
     room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
     if rules.caps is not None:
         room = np.minimum(room, rules.caps)

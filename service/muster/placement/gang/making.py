@@ -1,105 +1,64 @@
-"""What binds the members of a gang, while it is put together: each constraint adds to it."""
+"""The rules of a request: what its constraints add, and what follows inside each node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-
 import numpy as np
 
-from muster.domain.request import Scope
-from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
+from muster.domain.request import Request
+from muster.placement.cluster.columns import LARGEST, Columns
 from muster.placement.gang.blocks import Blocks
-from muster.placement.model.problem import Problem
-from muster.placement.model.rule import Rule
-
-PartsByRow = Ints
-"""The part of a scope by row, −1 for none."""
-
-Counts = tuple[int, ...]
+from muster.placement.gang.constraints import CONSTRAINTS
+from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.rules import Rules
+from muster.placement.gpus.node_rules import InNode
 
 
-@dataclass(slots=True)
-class Making:
-    """The rules of a request while they are put together, scope by scope and constraint by constraint."""
-
-    view: Columns
-    blocks: Blocks
-    refused: Bools
-    cells: dict[str, PartsByRow] = field(default_factory=dict)
-    model: list[Callable[[Problem], Rule]] = field(default_factory=list)
-    order: list[tuple[str, ...]] = field(default_factory=list)
-    unit: list[int] = field(default_factory=list)
-    domain_unit: list[int] = field(default_factory=list)
-    single: list[tuple[int, ...]] = field(default_factory=list)
-    together: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
-    pinned: dict[int, dict[int, int]] = field(default_factory=dict)
-    """row → block → domain."""
-    caps: Ints | None = None
-    """[block, row]: how many members of the block the node holds at most, None without such limits."""
-    apart: list[tuple[Bools, Counts, Counts]] = field(default_factory=list)
-    """By row, whether members of these blocks stay off a node with members of those."""
-    node_most: int = -1
-    """The most members of the gang on one node, −1 without such a limit; and in one NVLink domain of it."""
-    domain_most: int = -1
-    limits: list[tuple[Ints, Counts]] = field(default_factory=list)
-    """By row, how many members of these blocks the node holds at most."""
-    whole: list[Callable[[Counts], Bools]] = field(default_factory=list)
-    """Of a packing that is all of the gang, by row, whether the node may hold it."""
-
-    @property
-    def active(self) -> Counts:
-        """The blocks that have members."""
-        return tuple(b for b, role in enumerate(self.blocks.roles) if role.members)
-
-    def cap(self, block: int, most: Ints) -> None:
-        """Let each node [row] hold at most so many members of the block."""
-        if self.caps is None:
-            shape = (len(self.blocks.roles), len(self.view.names))
-            self.caps = np.full(shape, LARGEST, np.int64)
-        self.caps[block] = np.minimum(self.caps[block], most)
-
-    def at_most(self, blocks: Counts, most: Ints) -> None:
-        """Let each node [row] hold at most so many members of these blocks together."""
-        for block in blocks:
-            self.cap(block, most)
-        if len(blocks) > 1:
-            self.limits.append((most, blocks))
-
-    def refuse(self, blocks: Counts, rows: Bools) -> None:
-        """Keep these blocks off the nodes [row]."""
-        for block in blocks:
-            self.refused[block] |= rows
-
-    def bind(self, name: str, part: PartsByRow, rule: Callable[[Ints], Rule]) -> None:
-        """Add a rule of the model about these parts; `rule` makes it from the parts by cell."""
-        self.cells[name] = part
-        self.model.append(lambda problem: rule(problem.parts[name]))
-
-    def blocks_of(self, roles: Iterable[str]) -> Counts:
-        """Return the blocks with members of these roles."""
-        names = set(roles)
-        return tuple(block for block in self.active if self.blocks.roles[block].name in names)
-
-    def rows(self, nodes: Iterable[str]) -> Ints:
-        """Return the rows of those nodes that are there."""
-        return np.array([self.view.row[node] for node in nodes if node in self.view.row], np.int64)
-
-    @property
-    def sliced(self) -> bool:
-        """Whether members share GPUs: then each NVLink domain that a rule speaks of is a node, or wider."""
-        return any(role.slice and role.members for role in self.blocks.roles)
-
-    def codes(self, scope: str) -> PartsByRow:
-        """Return the domain of each node, of those that its members can lie in as a whole; for GPUs, which
-        hold one member with GPUs at most, the node itself."""
-        topology = self.view.topology
-        if scope == Scope.GPU:
-            return topology.index(Scope.NODE)
-        whole = self.sliced and scope == Scope.NVLINK_DOMAIN
-        return topology.whole_nodes() if whole else topology.index(scope)
+def rules_of(view: Columns, request: Request, blocks: Blocks, existing: ExistingMembers) -> Rules:
+    """Return the rules of a request."""
+    count = len(blocks.roles)
+    rules = Rules(view, blocks, np.zeros((count, len(view.names)), bool))
+    rules.unit, rules.domain_unit = [1] * count, [0] * count
+    for constraint in CONSTRAINTS:
+        constraint.add(rules, request, existing)
+    _in_node(rules, existing)
+    return rules
 
 
-def one_node_each(domains: PartsByRow) -> bool:
-    """Tell whether no domain has several nodes."""
-    return int(np.bincount(domains[domains >= 0]).max(initial=0)) <= 1
+def _in_node(rules: Rules, existing: ExistingMembers) -> None:
+    """What binds members inside each node, by row: equal rules are one."""
+    view, count = rules.view, len(rules.blocks.roles)
+    in_wide = view.topology.in_wide
+    gpus, nothing = tuple(role.gpus for role in rules.blocks.roles), (-1,) * count
+    every: dict[InNode | None, int] = {None: 0}
+    found = np.zeros(len(view.names), np.int64)
+
+    def index(row: int) -> int:
+        wide, domains = in_wide[row], len(view.shapes[view.shape[row]].domains)
+        pins = rules.pinned.get(row, {})
+        rule = InNode(
+            gpus,
+            tuple(rules.unit),
+            (0,) * count if wide else tuple(rules.domain_unit),
+            tuple(pins.get(block, -1) for block in range(count)),
+            () if wide else tuple(rules.single),
+            rules.node_most,
+            (rules.domain_most,) * domains if rules.domain_most >= 0 else (),
+            apart=tuple((mine, others) for here, mine, others in rules.apart if here[row]),
+            limits=tuple((members, int(most[row])) for most, members in rules.limits if most[row] < LARGEST),
+        )
+        rule = existing.after(view, row, rule)
+        free = max(rule.unit) == 1 and rule.most < 0 and not rule.touched and rule.pinned == nothing
+        free = free and not rule.apart and not rule.limits
+        return every.setdefault(None if free and not rule.binds_domains else rule, len(every))
+
+    elsewhere = np.delete(np.arange(len(found)), list(existing.masks))
+    code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
+    for line in (*(here for here, _, _ in rules.apart), *(most for most, _ in rules.limits)):
+        values, dense = np.unique(line[elsewhere], return_inverse=True)
+        code = np.unique(code * len(values) + dense, return_inverse=True)[1]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    if len(elsewhere):
+        found[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
+    for row in existing.masks:
+        found[row] = index(row)
+    rules.in_node, rules.node_rules = found, tuple(every)

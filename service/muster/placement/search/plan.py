@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from muster.domain.decision import Step
-from muster.placement.gang.making import Counts
+from muster.placement.gang.rules import Counts
 from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.gpus.node_rules import Spread
 

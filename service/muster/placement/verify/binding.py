@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from muster.domain.constraints import MaxPer
 from muster.domain.decision import Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
@@ -17,7 +18,7 @@ def binding(
     fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, old: Spots
 ) -> Iterator[str]:
     """What the plan breaks of it, running members (`old`) counted."""
-    if request.max_per or any(role.segments or role.required_scope for role in request.roles):
+    if request.per_scope or any(role.segments or role.required_scope for role in request.roles):
         new = spots.placed(snapshot, placed.members)
         yield from _role_scopes(fabric, request, new, old)
         yield from _segments(fabric, request, new, old)
@@ -58,8 +59,8 @@ def _segments(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[
 
 def _max_per(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
     wrong = []
-    for rule in request.max_per:
-        if rule.scope == "gpu":
+    for rule in request.per_scope:
+        if not isinstance(rule, MaxPer) or rule.scope == "gpu":
             continue  # a GPU holds one member as it is
         mine, others = (fabric.count(each.values(), rule.scope) for each in (new, old))
         wrong += [

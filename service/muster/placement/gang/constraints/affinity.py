@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from muster.domain.constraints import Affinity
-from muster.domain.reasons import AffinityUnsatisfied
+from muster.domain.constraints import Affinity, AffinityUnsatisfied
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.constraints.role_scope import RoleScope
-from muster.placement.gang.making import Counts, Making
+from muster.placement.gang.rules import Counts, Rules
 from muster.placement.model.rule import Rule
 from muster.placement.model.variables import LinearExpr, Variables
 
@@ -58,31 +57,31 @@ def cause(rule: Affinity, fit: int | None, needed: int, even_empty: bool) -> Aff
     return AffinityUnsatisfied(rule.name, rule.topology_key, fit, needed, even_empty)
 
 
-def add(making: Making, rule: Affinity, name: str) -> None:
+def add(rules: Rules, rule: Affinity, name: str) -> None:
     """Keep members off the nodes without a matching pod, as far as members can bring none."""
-    domains = making.view.topology.by_label(rule.topology_key)
-    mine, others = making.blocks_of(rule.roles), making.blocks_of(rule.others)
+    domains = rules.view.topology.by_label(rule.topology_key)
+    mine, others = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
     if not mine:
         return
-    making.refuse(mine, domains < 0)
+    rules.refuse(mine, domains < 0)
     opened = np.zeros(int(domains.max(initial=0)) + 1, bool)
-    there = domains[making.rows(rule.existing)]
+    there = domains[rules.rows(rule.existing)]
     opened[there[there >= 0]] = True
     both, opening = set(mine) & set(others), set(others) - set(mine)
     first = bool(both) and not rule.existing
     if not opening and not first:
-        making.refuse(mine, (domains < 0) | ~opened[np.maximum(domains, 0)])
+        rules.refuse(mine, (domains < 0) | ~opened[np.maximum(domains, 0)])
         return
     if not opening and both == set(mine):
-        if sum(len(making.blocks.roles[block].members) for block in mine) > 1:
-            making.bind(name, domains, lambda part: RoleScope(part, mine))
-            making.together.append((name, mine))
+        if sum(len(rules.blocks.roles[block].members) for block in mine) > 1:
+            rules.bind(name, domains, lambda part: RoleScope(part, mine))
+            rules.together.append((name, mine))
         return
-    making.bind(name, domains, lambda part: Near(part, mine, others, opened=opened, first=first))
+    rules.bind(name, domains, lambda part: Near(part, mine, others, opened=opened, first=first))
 
     def may_hold(packing: Counts) -> Bools:
         needed = any(packing[block] for block in mine)
         opens = any(packing[block] for block in opening) or (first and any(packing[block] for block in both))
         return np.asarray(opened[np.maximum(domains, 0)] | (opens or not needed))
 
-    making.whole.append(may_hold)
+    rules.whole.append(may_hold)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from muster.domain.constraints import AntiAffinity
-from muster.domain.reasons import AntiAffinityLimits
+from muster.domain.constraints import AntiAffinity, AntiAffinityLimits
 from muster.placement.cluster.columns import LARGEST
 from muster.placement.gang.constraints.max_per import MaxPerPart
-from muster.placement.gang.making import Making, one_node_each
+from muster.placement.gang.rules import Rules, one_node_each
 from muster.placement.model.rule import Rule
 from muster.placement.model.variables import IntVar, LinearExpr, Variables
 
@@ -46,23 +45,23 @@ def cause(rule: AntiAffinity, fit: int | None, needed: int, even_empty: bool) ->
     return AntiAffinityLimits(rule.name, rule.topology_key, fit, needed, even_empty)
 
 
-def add(making: Making, rule: AntiAffinity, name: str) -> None:
+def add(rules: Rules, rule: AntiAffinity, name: str) -> None:
     """Keep members off the nodes of pods that they repel, and apart from each other."""
-    domains = making.view.topology.by_label(rule.topology_key)
-    mine, others = making.blocks_of(rule.roles), making.blocks_of(rule.others)
-    taken = domains[making.rows(rule.existing)]
-    making.refuse(mine, (domains >= 0) & np.isin(domains, taken))
+    domains = rules.view.topology.by_label(rule.topology_key)
+    mine, others = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
+    taken = domains[rules.rows(rule.existing)]
+    rules.refuse(mine, (domains >= 0) & np.isin(domains, taken))
     if not mine or not others:
         return
     labelled = domains >= 0
     for block in set(mine) & set(others):
-        making.cap(block, np.where(labelled, 1, LARGEST))
+        rules.cap(block, np.where(labelled, 1, LARGEST))
     if len({*mine, *others}) > 1:
-        making.apart.append((labelled, mine, others))
+        rules.apart.append((labelled, mine, others))
     if one_node_each(domains):
         return
     if set(mine) == set(others):
         left = np.ones(int(domains.max(initial=0)) + 1, np.int64)
-        making.bind(name, domains, lambda part: MaxPerPart(part, mine, left=left))
+        rules.bind(name, domains, lambda part: MaxPerPart(part, mine, left=left))
     else:
-        making.bind(name, domains, lambda part: Apart(part, mine, others))
+        rules.bind(name, domains, lambda part: Apart(part, mine, others))

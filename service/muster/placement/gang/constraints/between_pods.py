@@ -9,17 +9,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
 
-from muster.domain.constraints import Affinity, AntiAffinity, Spread
+from muster.domain.constraints import Affinity, AntiAffinity, DropConstraint, Spread
 from muster.domain.reasons import Cause
-from muster.domain.relaxations import DropConstraint
 from muster.domain.request import Request
 from muster.placement.gang.constraints import affinity, anti_affinity, spread
 from muster.placement.gang.constraints.constraint import Constraint, Refusal
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.making import Making
+from muster.placement.gang.rules import Rules
 
 KINDS: Mapping[type, ModuleType] = {AntiAffinity: anti_affinity, Affinity: affinity, Spread: spread}
-"""Each module has `add(making, rule, name)` and `cause(rule, fit, needed, even_empty)`."""
+"""Each module has `add(rules, rule, name)` and `cause(rule, fit, needed, even_empty)`."""
 
 
 class _BetweenPods(Constraint):
@@ -29,9 +28,9 @@ class _BetweenPods(Constraint):
     def without(self, request: Request, role: str, what: str) -> Request:
         return replace(request, constraints=tuple(rule for rule in request.constraints if rule.name != what))
 
-    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for i, rule in enumerate(request.constraints):
-            KINDS[type(rule)].add(making, rule, f"between pods {i}")
+            KINDS[type(rule)].add(rules, rule, f"between pods {i}")
 
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
         rule = next(rule for rule in refusal.request.constraints if rule.name == what)

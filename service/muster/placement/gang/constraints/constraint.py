@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from muster.domain.constraints import PerScope
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation
 from muster.domain.request import Request, Role
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.making import Making
+from muster.placement.gang.rules import Rules
+from muster.placement.limits import takes_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Constraint:
         """Yield (annotation, scope, roles) for each scope whose parts can lie inside a node."""
         yield from ()
 
-    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         """Add what the request asks for to the rules of the gang."""
         raise NotImplementedError
 
@@ -92,6 +94,32 @@ class OfRoles(Constraint):
         change: dict[str, object] = {self.field: value}
         roles = (replace(role, **change) if role.name == name else role for role in request.roles)  # type: ignore[arg-type]
         return replace(request, roles=tuple(roles))
+
+
+class ByScope(Constraint):
+    """A constraint that gives numbers of members by scope; `kind` is its class in the request."""
+
+    kind: ClassVar[type[PerScope]]
+
+    def of(self, request: Request) -> dict[str, PerScope]:
+        """Return what the request asks for, by scope."""
+        return {each.scope: each for each in request.per_scope if isinstance(each, self.kind)}
+
+    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+        yield from (("", scope) for scope in self.of(request))
+
+    def without(self, request: Request, role: str, what: str) -> Request:
+        return self.changed(request, what)
+
+    def changed(self, request: Request, scope: str, *changed: PerScope) -> Request:
+        """Return the request with this instead of what it asks for by the scope."""
+        old = self.of(request)[scope]
+        others = (each for each in request.per_scope if each is not old)
+        return replace(request, per_scope=(*others, *changed))
+
+    def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+        roles = tuple(role for role in request.roles if role.members and takes_gpus(role))
+        yield from ((self.kind.annotation, scope, roles) for scope in self.of(request))
 
 
 def role_of(request: Request, name: str) -> Role:

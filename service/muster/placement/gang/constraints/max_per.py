@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from muster.domain.reasons import Cause, NoSuchDomain, TooFewParts
-from muster.domain.relaxations import MorePerPart
-from muster.domain.request import MaxPer, Request, Role, Scope
+from muster.domain.constraints import MaxPer, MorePerPart, PerScope, TooFewParts
+from muster.domain.reasons import Cause, NoSuchDomain
+from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import Bools
 from muster.placement.cluster.topology import own
-from muster.placement.gang.constraints.constraint import Constraint, Refusal
+from muster.placement.gang.constraints.constraint import ByScope, Refusal
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.making import Counts, Making
+from muster.placement.gang.rules import Counts, Rules
 from muster.placement.limits import takes_gpus
 from muster.placement.model.problem import Ints, Problem
 from muster.placement.model.rule import Rule
@@ -41,37 +41,26 @@ class MaxPerPart(Rule):
         return PartShare(self.roles, part, low, self.left, self.left, capacity(problem, self.roles))
 
 
-class _MaxPer(Constraint):
-    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
-        yield from (("", rule.scope) for rule in request.max_per)
+class _MaxPer(ByScope):
+    kind = MaxPer
 
-    def without(self, request: Request, role: str, what: str) -> Request:
-        return replace(request, max_per=tuple(rule for rule in request.max_per if rule.scope != what))
-
-    def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
-        roles = tuple(role for role in request.roles if role.members and takes_gpus(role))
-        yield from (("max-per", rule.scope, roles) for rule in request.max_per)
-
-    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
-        for rule in request.max_per:
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+        for rule in self.of(request).values():
             if rule.scope != Scope.GPU:  # a GPU holds one member as it is
-                _add(making, rule, existing)
+                _add(rules, rule, existing)
 
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
-        rule = _rule(refusal.request, what)
+        rule = self.of(refusal.request)[what]
         yield TooFewParts(rule.scope, rule.members, *refusal.fit(), refusal.even_empty, refusal.running)
         if refusal.no_such(rule.scope):
             yield NoSuchDomain(rule.scope)
 
     def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[MorePerPart]:
         """The least that does: twice as many more each time, then by halving."""
-        request, before = refusal.request, _rule(refusal.request, what).members
+        request, before = refusal.request, self.of(refusal.request)[what].members
 
         def works(members: int) -> bool:
-            rules = (
-                replace(rule, members=members) if rule.scope == what else rule for rule in request.max_per
-            )
-            return refusal.works(replace(request, max_per=tuple(rules)))
+            return refusal.works(self.changed(request, what, MaxPer(what, members)))
 
         low, step, most = before, 1, request.size + len(request.running)
         while low < most and not works(high := min(before + step, most)):
@@ -87,22 +76,18 @@ class _MaxPer(Constraint):
 MAX_PER = _MaxPer()
 
 
-def _rule(request: Request, scope: str) -> MaxPer:
-    return next(rule for rule in request.max_per if rule.scope == scope)
-
-
-def _add(making: Making, rule: MaxPer, existing: ExistingMembers) -> None:
+def _add(rules: Rules, rule: PerScope, existing: ExistingMembers) -> None:
     wide = rule.scope == Scope.NVLINK_DOMAIN
     if not wide:  # what a part may not hold, no node of it may
-        making.node_most = _less(making.node_most, rule.members)
+        rules.node_most = _less(rules.node_most, rule.members)
         if rule.scope == Scope.NODE:
             return
-    elif not making.sliced:
-        making.domain_most = _less(making.domain_most, rule.members)
-    codes = making.codes(rule.scope)
-    roles = making.blocks.roles
+    elif not rules.sliced:
+        rules.domain_most = _less(rules.domain_most, rule.members)
+    codes = rules.codes(rule.scope)
+    roles = rules.blocks.roles
     blocks = tuple(b for b, role in enumerate(roles) if takes_gpus(role) or not wide)
-    making.whole.append(partial(_may_hold_all, making, rule, blocks, len(existing.members)))
+    rules.whole.append(partial(_may_hold_all, rules, rule, blocks, len(existing.members)))
     if not wide:
         codes = own(codes)
     elif (codes < 0).all():
@@ -112,15 +97,15 @@ def _add(making: Making, rule: MaxPer, existing: ExistingMembers) -> None:
         if codes[stay.row] >= 0 and (stay.has_gpus or not wide):
             taken[codes[stay.row]] += 1
     left: Ints = np.maximum(0, rule.members - taken)
-    making.bind(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, left=left))
+    rules.bind(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, left=left))
 
 
 def _less(most: int, members: int) -> int:
     return members if most < 0 else min(most, members)
 
 
-def _may_hold_all(making: Making, rule: MaxPer, blocks: Counts, running: int, packing: Counts) -> Bools:
+def _may_hold_all(rules: Rules, rule: PerScope, blocks: Counts, running: int, packing: Counts) -> Bools:
     """Return by row whether the node may hold all of the gang; domains inside a node are told apart there."""
-    inside = rule.scope == Scope.NVLINK_DOMAIN and not making.sliced
-    spared = ~making.view.topology.in_wide if inside else np.zeros(len(making.view.names), bool)
+    inside = rule.scope == Scope.NVLINK_DOMAIN and not rules.sliced
+    spared = ~rules.view.topology.in_wide if inside else np.zeros(len(rules.view.names), bool)
     return np.asarray(spared | (sum(packing[block] for block in blocks) + running <= rule.members))

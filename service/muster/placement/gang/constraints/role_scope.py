@@ -17,7 +17,7 @@ from muster.placement.cluster.topology import own
 from muster.placement.gang.blocks import Together
 from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
 from muster.placement.gang.existing import ExistingMembers, common_parts
-from muster.placement.gang.making import Making
+from muster.placement.gang.rules import Rules
 from muster.placement.model.rule import Rule
 from muster.placement.model.variables import LinearExpr, Variables
 
@@ -47,9 +47,9 @@ class _RoleScope(OfRoles):
             if role.members and role.required_scope:
                 yield "role-scope", role.required_scope, (role,)
 
-    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
-        for together in making.blocks.together:
-            _add(making, together, existing)
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+        for together in rules.blocks.together:
+            _add(rules, together, existing)
 
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
         asking = role_of(refusal.request, role)
@@ -71,29 +71,29 @@ class _RoleScope(OfRoles):
 ROLE_SCOPE = _RoleScope()
 
 
-def outside_gpus(making: Making, block: int, *, several: bool) -> Bools:
+def outside_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
     """Return the nodes, by row, where no GPU can hold one member of the block, or `several`.
 
     A GPU holds any number of members without GPUs; where indices are unknown, it holds none.
     """
-    view, gpus = making.view, making.blocks.roles[block].gpus
+    view, gpus = rules.view, rules.blocks.roles[block].gpus
     if gpus > 1 or (gpus and several):
         return np.ones(len(view.names), bool)
     promised = [shape.topology.gpu_count > 0 and not shape.hidden for shape in view.shapes]
     return ~np.array(promised, bool)[view.shape]
 
 
-def _add(making: Making, together: Together, existing: ExistingMembers) -> None:
+def _add(rules: Rules, together: Together, existing: ExistingMembers) -> None:
     """One part for these blocks: where running members say which one, other nodes are refused."""
-    view, scope, blocks = making.view, together.scope, together.blocks
+    view, scope, blocks = rules.view, together.scope, together.blocks
     staying = [stay for stay in existing.members if stay.running in together.running]
     pinned = common_parts(view, scope, staying)
-    codes = making.codes(scope)
-    inner = scope == Scope.NVLINK_DOMAIN and not making.sliced
+    codes = rules.codes(scope)
+    inner = scope == Scope.NVLINK_DOMAIN and not rules.sliced
     if inner:
         small = codes < 0  # not in a wide domain: its parts lie inside the node
         refused = small & ~view.promised
-        making.single += [blocks] if small.any() else []
+        rules.single += [blocks] if small.any() else []
         codes = own(codes)
     else:
         refused = codes < 0
@@ -101,28 +101,28 @@ def _add(making: Making, together: Together, existing: ExistingMembers) -> None:
         allowed = np.zeros(len(codes), bool)
         if inner:
             for row in {stay.row for stay in staying}:
-                _pin(making, row, pinned, blocks)
+                _pin(rules, row, pinned, blocks)
                 allowed |= codes == codes[row]
         else:
             allowed = np.isin(codes, [codes[stay.row] for stay in staying])
         refused = refused | ~allowed if pinned else np.ones(len(codes), bool)
-    making.refuse(blocks, refused)
+    rules.refuse(blocks, refused)
     if scope == Scope.GPU:
         for block in blocks:
-            making.refused[block] |= outside_gpus(making, block, several=bool(staying))
-        taking = tuple(block for block in blocks if making.blocks.roles[block].gpus)
-        making.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
-    members = sum(len(making.blocks.roles[block].members) for block in blocks)
+            rules.refused[block] |= outside_gpus(rules, block, several=bool(staying))
+        taking = tuple(block for block in blocks if rules.blocks.roles[block].gpus)
+        rules.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
+    members = sum(len(rules.blocks.roles[block].members) for block in blocks)
     if pinned is None and members > 1:
         name = f"together {blocks} {scope}"
-        making.bind(name, np.where(refused, -1, codes), lambda part: RoleScope(part, blocks))
-        making.together.append((name, blocks))
+        rules.bind(name, np.where(refused, -1, codes), lambda part: RoleScope(part, blocks))
+        rules.together.append((name, blocks))
 
 
-def _pin(making: Making, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
-    topology = making.view.topology
+def _pin(rules: Rules, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
+    topology = rules.view.topology
     if topology.in_wide[row]:
         return
     for domain, (name, _) in enumerate(topology.nvlink_domains(row)):
         if name in parts:
-            making.pinned.setdefault(row, {}).update(dict.fromkeys(blocks, domain))
+            rules.pinned.setdefault(row, {}).update(dict.fromkeys(blocks, domain))

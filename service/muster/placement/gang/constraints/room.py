@@ -7,27 +7,27 @@ from types import MappingProxyType
 
 import numpy as np
 
-from muster.domain.reasons import RoomTooSmall
+from muster.domain.constraints import RoomTooSmall
 from muster.domain.request import Request
 from muster.placement.cluster.columns import LARGEST
 from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.making import Making
+from muster.placement.gang.rules import Rules
 
 
 class _Room(OfRoles):
     field, nothing, binds = "room", MappingProxyType[str, int]({}), False
 
-    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         """Blocks of one role share its room."""
-        for name in dict.fromkeys(making.blocks.roles[block].name for block in making.active):
-            blocks = making.blocks_of([name])
-            room, row = making.blocks.roles[blocks[0]].room, making.view.row
+        for name in dict.fromkeys(rules.blocks.roles[block].name for block in rules.active):
+            blocks = rules.blocks_of([name])
+            room, row = rules.blocks.roles[blocks[0]].room, rules.view.row
             known = {row[node]: most for node, most in room.items() if node in row}
             if known:
-                most = np.full(len(making.view.names), LARGEST, np.int64)
+                most = np.full(len(rules.view.names), LARGEST, np.int64)
                 most[list(known)] = list(known.values())
-                making.at_most(blocks, most)
+                rules.at_most(blocks, most)
 
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[RoomTooSmall]:
         """How many members of the role nodes can hold that admit it, as far as it is known."""

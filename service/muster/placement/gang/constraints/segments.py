@@ -14,7 +14,7 @@ from muster.domain.request import Request, Role, Scope, Segment
 from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
 from muster.placement.gang.constraints.role_scope import outside_gpus
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.making import Making
+from muster.placement.gang.rules import Rules
 from muster.placement.model.problem import Ints
 from muster.placement.model.rule import Rule
 from muster.placement.model.variables import LinearExpr, Variables
@@ -43,9 +43,9 @@ class _Segments(OfRoles):
             if role.members:
                 yield from (("segment-scope", segment.scope, (role,)) for segment in role.segments)
 
-    def add(self, making: Making, request: Request, existing: ExistingMembers) -> None:
-        for block in range(len(making.blocks.roles)):
-            making.order.append(tuple(_add(making, block)))
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+        for block in range(len(rules.blocks.roles)):
+            rules.order.append(tuple(_add(rules, block)))
 
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
         asking = role_of(refusal.request, role)
@@ -76,32 +76,32 @@ def _sizes(segments: tuple[Segment, ...]) -> tuple[tuple[int, str], ...]:
     return tuple((segment.size, segment.scope) for segment in segments)
 
 
-def _add(making: Making, block: int) -> Iterator[str]:
+def _add(rules: Rules, block: int) -> Iterator[str]:
     """Add the segments of a block; yield the names of the parts by which it is cut, widest first."""
-    view = making.view
+    view = rules.view
     nested = np.zeros(len(view.names), np.int64)
-    for segment in making.blocks.roles[block].segments:
+    for segment in rules.blocks.roles[block].segments:
         size, scope = segment.size, segment.scope
         if scope == Scope.GPU:
-            making.refused[block] |= outside_gpus(making, block, several=size > 1)
+            rules.refused[block] |= outside_gpus(rules, block, several=size > 1)
         if scope in (Scope.NODE, Scope.GPU):
-            making.unit[block] = max(making.unit[block], size)
+            rules.unit[block] = max(rules.unit[block], size)
             continue
-        codes = making.codes(scope)
-        if scope == Scope.NVLINK_DOMAIN and not making.sliced:
-            making.domain_unit[block] = size
-            making.refused[block] |= (codes < 0) & ~view.promised
+        codes = rules.codes(scope)
+        if scope == Scope.NVLINK_DOMAIN and not rules.sliced:
+            rules.domain_unit[block] = size
+            rules.refused[block] |= (codes < 0) & ~view.promised
         else:
-            making.refused[block] |= codes < 0
+            rules.refused[block] |= codes < 0
         if (codes < 0).all():
             continue
         inner = nested * (int(codes.max(initial=0)) + 1) + codes
         part = np.where((codes < 0) | (nested < 0), -1, inner)
         name = f"segment {block} {scope}"
-        _bind(making, name, part, block, size)
+        _bind(rules, name, part, block, size)
         yield name
         nested = np.where(part < 0, nested, np.unique(part, return_inverse=True)[1])
 
 
-def _bind(making: Making, name: str, part: Ints, block: int, size: int) -> None:
-    making.bind(name, part, lambda by_cell: WholeSegments(by_cell, (block,), step=size))
+def _bind(rules: Rules, name: str, part: Ints, block: int, size: int) -> None:
+    rules.bind(name, part, lambda by_cell: WholeSegments(by_cell, (block,), step=size))

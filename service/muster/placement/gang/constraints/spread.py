@@ -7,13 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from muster.domain.constraints import Spread
-from muster.domain.reasons import SkewTooLarge
+from muster.domain.constraints import SkewTooLarge, Spread
 from muster.domain.request import Role
 from muster.placement.cluster.candidates import holding, tolerated
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.constraints.max_per import MaxPerPart
-from muster.placement.gang.making import Counts, Making, PartsByRow, one_node_each
+from muster.placement.gang.rules import Counts, PartsByRow, Rules, one_node_each
 from muster.placement.model.problem import Problem
 from muster.placement.model.rule import Rule
 from muster.placement.model.shares import PartShare, capacity
@@ -95,18 +94,18 @@ def cause(rule: Spread, fit: int | None, needed: int, even_empty: bool) -> SkewT
     return SkewTooLarge(rule.name, rule.topology_key, rule.max_skew, fit, needed, even_empty)
 
 
-def add(making: Making, rule: Spread, name: str) -> None:
+def add(rules: Rules, rule: Spread, name: str) -> None:
     """Keep members off the nodes where no number of members can lie, and the skew small."""
-    domains = making.view.topology.by_label(rule.topology_key)
-    mine, counted = making.blocks_of(rule.roles), making.blocks_of(rule.counted)
-    making.refuse(mine, domains < 0)
+    domains = rules.view.topology.by_label(rule.topology_key)
+    mine, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted)
+    rules.refuse(mine, domains < 0)
     alike: dict[object, Counts] = {}
     for block in mine:
-        rules = making.blocks.roles[block].rules if rule.honor_affinity or rule.honor_taints else None
-        alike[rules] = (*alike.get(rules, ()), block)
+        admission = rules.blocks.roles[block].rules if rule.honor_affinity or rule.honor_taints else None
+        alike[admission] = (*alike.get(admission, ()), block)
     for i, blocks in enumerate(alike.values()):
-        counts = np.where(eligible_to(making.view, rule, making.blocks.roles[blocks[0]]), domains, -1)
-        _spread_of(making, rule, f"{name}/{i}", domains, counts, blocks, counted)
+        counts = np.where(eligible_to(rules.view, rule, rules.blocks.roles[blocks[0]]), domains, -1)
+        _spread_of(rules, rule, f"{name}/{i}", domains, counts, blocks, counted)
 
 
 def eligible_to(view: Columns, rule: Spread, role: Role) -> Bools:
@@ -133,7 +132,7 @@ def eligible_to(view: Columns, rule: Spread, role: Role) -> Bools:
 
 
 def _spread_of(
-    making: Making,
+    rules: Rules,
     rule: Spread,
     name: str,
     domains: PartsByRow,
@@ -146,23 +145,23 @@ def _spread_of(
     eligible, there = np.zeros(parts, bool), np.zeros(parts, np.int64)
     eligible[counts[counts >= 0]] = True
     for node, pods in rule.existing.items():
-        row = making.view.row.get(node)
+        row = rules.view.row.get(node)
         if row is not None and counts[row] >= 0:
             there[counts[row]] += pods
-    need = sum(len(making.blocks.roles[block].members) for block in counted)
+    need = sum(len(rules.blocks.roles[block].members) for block in counted)
     few = int(eligible.sum()) < rule.min_domains or not eligible.any()
     lowest, highest = (0, 0) if few else _least(there[eligible], need)
     most = rule.max_skew
     if not counted or lowest == highest:  # the smallest number is known
         left = np.where(eligible, lowest + most - there, LARGEST)
-        making.refuse(mine, (domains >= 0) & (left[np.maximum(domains, 0)] < 0))
+        rules.refuse(mine, (domains >= 0) & (left[np.maximum(domains, 0)] < 0))
         if not counted:
             return
         if set(mine) == set(counted):
             left = np.maximum(0, left)
-            _known_least(making, name, counts, left, mine)
+            _known_least(rules, name, counts, left, mine)
             return
-    making.cells[name], making.cells[f"{name} counted"] = domains, counts
+    rules.cells[name], rules.cells[f"{name} counted"] = domains, counts
     skew = partial(
         Skew,
         roles=mine,
@@ -173,7 +172,7 @@ def _spread_of(
         lowest=lowest,
         highest=highest,
     )
-    making.model.append(lambda problem: skew(problem.parts[name], counts=problem.parts[f"{name} counted"]))
+    rules.model.append(lambda problem: skew(problem.parts[name], counts=problem.parts[f"{name} counted"]))
 
     def may_hold(packing: Counts) -> Bools:
         if not any(packing[block] for block in mine):
@@ -187,7 +186,7 @@ def _spread_of(
         least = np.minimum(np.where(alone, smallest[1], smallest[0]), np.where(eligible[at], total, LARGEST))
         return np.asarray(total - least <= most)
 
-    making.whole.append(may_hold)
+    rules.whole.append(may_hold)
 
 
 def _least(there: Ints, need: int) -> tuple[int, int]:
@@ -198,17 +197,17 @@ def _least(there: Ints, need: int) -> tuple[int, int]:
     return low, int(ordered[last - 1] + (need - filled[last - 1]) // last)
 
 
-def _known_least(making: Making, name: str, counts: PartsByRow, left: Ints, blocks: Counts) -> None:
+def _known_least(rules: Rules, name: str, counts: PartsByRow, left: Ints, blocks: Counts) -> None:
     """Each domain has room for so many members of these blocks."""
     by_row = np.where(counts >= 0, left[np.maximum(counts, 0)], LARGEST)
     if one_node_each(counts):
-        making.at_most(blocks, by_row)
+        rules.at_most(blocks, by_row)
         return
     for block in blocks:
-        making.cap(block, by_row)
-    making.bind(name, counts, lambda part: MaxPerPart(part, blocks, left=left))
+        rules.cap(block, by_row)
+    rules.bind(name, counts, lambda part: MaxPerPart(part, blocks, left=left))
 
     def may_hold(packing: Counts) -> Bools:
         return np.asarray(by_row >= sum(packing[block] for block in blocks))
 
-    making.whole.append(may_hold)
+    rules.whole.append(may_hold)
