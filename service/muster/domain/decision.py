@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation
@@ -40,6 +41,11 @@ class Objective:
     damage: int
     preference_penalty: int | None = None
     """Σ over members of 100 − the score of their node; None if no role has scores."""
+
+    def by_name(self) -> dict[str, Any]:
+        """Return the value of each level by name, without those that the gang has by default."""
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        return {field.name: value for field, value in values if value != field.default}
 
 
 @dataclass(frozen=True, slots=True)

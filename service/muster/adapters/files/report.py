@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from muster.adapters.files.decide import Decided, Outcome, Status
-from muster.domain.decision import Decision, MemberPlacement, Objective, Placed, Unplaceable
+from muster.domain.decision import Decision, MemberPlacement, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.reasons import Cause, in_bytes
 from muster.domain.sentences import relaxation_sentence
@@ -100,16 +100,10 @@ def _relaxations(decision: Decision | None) -> list[str]:
 
 
 def _objective(placed: Placed) -> dict[str, Any]:
-    value: Objective = placed.objective
-    return {
-        "members": len(placed.members),
-        "preferred_reached": value.preferred_reached,
-        "crossings": [{"scope": scope, "parts": parts} for scope, parts in value.crossings],
-        "weakest_link_gb_per_s": value.weakest_link_gb_per_s,
-        "ring_gb_per_s": value.ring_gb_per_s,
-        "damage_gpu_thousandths": value.damage,
-        **({} if value.preference_penalty is None else {"preference_penalty": value.preference_penalty}),
-    }
+    levels = placed.objective.by_name()
+    levels["crossings"] = [{"scope": scope, "parts": parts} for scope, parts in placed.objective.crossings]
+    levels["damage_gpu_thousandths"] = levels.pop("damage")
+    return {"members": len(placed.members), **levels}
 
 
 def _members(outcome: Outcome) -> list[dict[str, Any]]:

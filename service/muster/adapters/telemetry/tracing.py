@@ -75,7 +75,8 @@ class Tracing:
 def describe(span: Span, decision: Decision) -> None:
     """Return what a decision says, as attributes."""
     if isinstance(decision, Placed):
-        objective = decision.objective
+        levels = decision.objective.by_name()
+        levels["crossings"] = [f"{scope}={parts}" for scope, parts in decision.objective.crossings]
         span.set_attributes(
             {
                 "muster.outcome": "placed",
@@ -83,13 +84,10 @@ def describe(span: Span, decision: Decision) -> None:
                 "muster.scope_reached": decision.scope_reached or "",
                 "muster.optimal": decision.optimal,
                 "muster.truncated": decision.truncated,
-                "muster.objective.crossings": [f"{scope}={parts}" for scope, parts in objective.crossings],
-                "muster.objective.ring_gb_per_s": objective.ring_gb_per_s,
-                "muster.objective.damage": objective.damage,
             }
         )
-        if objective.weakest_link_gb_per_s is not None:
-            span.set_attribute("muster.objective.weakest_link_gb_per_s", objective.weakest_link_gb_per_s)
+        shown = {f"muster.objective.{name}": value for name, value in levels.items() if value is not None}
+        span.set_attributes(shown)
     else:
         span.set_attributes(
             {
