@@ -22,8 +22,16 @@ NODE = "node"
 """As `topology_key`: each node is a domain of its own (host ports, volumes that attach to one node)."""
 
 
+class CountsOn:
+    """Tells whether other members may need members of a role to keep the constraint."""
+
+    def counts_on(self, role: str) -> bool:
+        """Return whether they may. By default they need none."""
+        return False
+
+
 @dataclass(frozen=True, slots=True)
-class AntiAffinity:
+class AntiAffinity(CountsOn):
     """Keep members of `roles` out of every domain that holds a member of `others` or a pod on `existing`.
 
     It is symmetric between members, as in kube-scheduler (interpodaffinity/filtering.go): whichever comes
@@ -40,7 +48,7 @@ class AntiAffinity:
 
 
 @dataclass(frozen=True, slots=True)
-class Affinity:
+class Affinity(CountsOn):
     """Place members of `roles` only in domains that hold a matching pod.
 
     A matching pod is a running one, on the nodes `existing`, or a member of `others`. Nodes without the label
@@ -55,9 +63,13 @@ class Affinity:
     others: frozenset[str] = frozenset()
     existing: frozenset[str] = frozenset()
 
+    def counts_on(self, role: str) -> bool:
+        """Return whether members of the role open domains for others."""
+        return role in self.others
+
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(CountsOn):
     """Keep the skew of every domain that receives a member of `roles` at most `max_skew`.
 
     The skew of a domain is its number of matching pods less the smallest number in any eligible domain.
@@ -80,6 +92,10 @@ class Spread:
     required_keys: frozenset[str] = frozenset()
     honor_affinity: bool = True
     honor_taints: bool = False
+
+    def counts_on(self, role: str) -> bool:
+        """Return whether members of the role are counted."""
+        return role in self.counted
 
 
 Constraint = AntiAffinity | Affinity | Spread
@@ -162,7 +178,7 @@ class RoomTooSmall(ConstraintCause):
 
 
 @dataclass(frozen=True, slots=True)
-class PerScope:
+class PerScope(CountsOn):
     """A number of members of the gang, running ones counted, in one part of `scope`."""
 
     scope: str

@@ -9,8 +9,6 @@ from functools import cached_property
 
 import numpy as np
 
-from muster.domain.constraints import Affinity, Spread
-from muster.domain.constraints import Constraint as ConstraintBetweenPods
 from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.explain.counterfactual import amount_of, emptied, partly, resources_of
@@ -93,15 +91,10 @@ def _without_role(request: Request, dropped: Assumption) -> Request:
     need its members go with it, so that fewer roles never forbid more."""
     gone = sum(len(role.members) for role in request.roles if role.name == dropped.role)
     roles = tuple(replace(role, members=()) if role.name == dropped.role else role for role in request.roles)
-    kept = tuple(rule for rule in request.constraints if not _counts_on(rule, dropped.role))
-    return replace(request, roles=roles, min_member=max(0, request.min_member - gone), constraints=kept)
-
-
-def _counts_on(rule: ConstraintBetweenPods, role: str) -> bool:
-    """Whether other members may need members of the role to keep the constraint."""
-    if isinstance(rule, Spread):
-        return role in rule.counted
-    return isinstance(rule, Affinity) and role in rule.others
+    request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
+    rules = (rule for rule in request.constraints if not rule.counts_on(dropped.role))
+    limits = (limit for limit in request.per_scope if not limit.counts_on(dropped.role))
+    return replace(request, constraints=tuple(rules), per_scope=tuple(limits))
 
 
 def _without(request: Request, dropped: Assumption) -> Request:
