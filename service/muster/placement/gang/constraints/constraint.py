@@ -113,7 +113,7 @@ class ByScope(Constraint):
 
     def changed(self, request: Request, scope: str, *changed: PerScope) -> Request:
         """Return the request with this instead of what it asks for by the scope."""
-        old = self.of(request)[scope]
+        old = self.of(request).get(scope)
         others = (each for each in request.per_scope if each is not old)
         return replace(request, per_scope=(*others, *changed))
 

@@ -1,0 +1,40 @@
+"""The list of constraints is complete, and each of what a request asks for can be dropped by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, MaxPer, Spread
+from muster.placement.explain.assumptions import bound
+from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
+from muster.placement.gang.constraints.max_per import MAX_PER
+from tests.placement.drawings import gang
+
+W = frozenset("w")
+EVERYTHING = replace(
+    gang("8 x 1 GPU within zone by 4 rack + 2 x 1 GPU within rack, max rack=6 node=4"),
+    constraints=(
+        AntiAffinity("apart", NODE, W, W),
+        Affinity("near", "disk", W, W),
+        Spread("even", "disk", 1, W, W),
+    ),
+)
+EVERYTHING = replace(EVERYTHING, roles=tuple(replace(role, room={"a": 1}) for role in EVERYTHING.roles))
+
+
+def test_each_is_dropped_by_itself() -> None:
+    asked = list(constraints_of(EVERYTHING))
+    assert [each for each, *_ in asked] == sorted((each for each, *_ in asked), key=CONSTRAINTS.index)
+    assert {each for each, *_ in asked} == set(CONSTRAINTS)
+    request = EVERYTHING
+    for left in range(len(asked), 0, -1):
+        constraint, role, what = asked[left - 1]
+        request = constraint.without(request, role, what)
+        assert list(constraints_of(request)) == asked[: left - 1]
+    assert not bound(request)
+
+
+def test_what_is_dropped_twice_is_gone() -> None:
+    once = MAX_PER.without(EVERYTHING, "", "rack")
+    assert once.per_scope == (MaxPer("node", 4),)
+    assert MAX_PER.without(once, "", "rack") == once
