@@ -200,6 +200,10 @@ headofline: build ## How long gangs wait beside others that hang, are slow, refu
 openb: $(READY) ## Replay the openb trace beside FGD and best fit: GPUs left over (about ten minutes)
 	$(PY) -m benchmarks.openb
 
+.PHONY: streams
+streams: $(READY) ## Gangs come and go on 64 nodes: how many find no place (about ten minutes)
+	$(PY) -m benchmarks.streams
+
 # --- trying it out --------------------------------------------------------------------------------
 
 # A ring on a busy node, a gang that no rack holds, and two whole nodes, on nodes from a file. The last

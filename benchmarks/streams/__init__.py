@@ -1,0 +1,1 @@
+"""Gangs that come and go: how many are turned away, and how much work is placed (docs/streams.md)."""

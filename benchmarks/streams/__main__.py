@@ -1,0 +1,97 @@
+"""python -m benchmarks.streams: run streams, print a table, write JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.clusters import Boards
+from benchmarks.options import chosen
+from benchmarks.streams.arrivals import MIXES
+from benchmarks.streams.stream import Outcome, Task, Tree, run
+
+TREES = {
+    "racks": Tree(1, 8, 8),
+    "cubes": Tree(1, 8, 8, Boards.CUBE),
+    "zones": Tree(4, 4, 4),
+    "domains": Tree(1, 8, 8, domain=True),
+}
+"""Clusters of 64 nodes, by name."""
+
+STREAMS = (
+    ("whole", "racks"),
+    ("odd", "racks"),
+    ("mixed", "racks"),
+    ("mixed", "cubes"),
+    ("parts", "racks"),
+    ("zones", "zones"),
+    ("domains", "domains"),
+    ("philly", "racks"),
+    ("openb", "racks"),
+)
+"""Which mix comes to which cluster."""
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    mixes: Annotated[str, typer.Option(help="Mixes, comma-separated.")] = "",
+    loads: Annotated[str, typer.Option(help="Shares of the GPUs asked for, comma-separated.")] = "0.8,1.0",
+    seeds: Annotated[int, typer.Option(help="Streams of each.")] = 3,
+    gangs: Annotated[int, typer.Option(help="Gangs of a stream.")] = 1000,
+    processes: Annotated[int, typer.Option(help="At a time.")] = os.cpu_count() or 1,
+    out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/streams.jsonl"),
+) -> None:
+    """Let gangs come and go, and count those that find no place (docs/streams.md)."""
+    wanted = chosen(mixes, MIXES, "--mixes")
+    todo = {
+        Task(mix, float(load), TREES[tree], gangs, seed): tree
+        for mix, tree in STREAMS
+        if mix in wanted
+        for load in loads.split(",")
+        for seed in range(seeds)
+    }
+    found: dict[tuple[str, str, float], list[Outcome]] = defaultdict(list)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", encoding="utf-8") as lines, ProcessPoolExecutor(processes) as pool:
+        futures = {pool.submit(run, task): task for task in todo}
+        for future in as_completed(futures):
+            task, outcome = futures[future], future.result()
+            found[task.mix, todo[task], task.load].append(outcome)
+            lines.write(json.dumps(asdict(task) | asdict(outcome)) + "\n")
+            lines.flush()
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console.print(_table(found))
+
+
+def _table(found: dict[tuple[str, str, float], list[Outcome]]) -> Table:
+    table = Table(
+        "mix", "cluster", "load", "gangs turned away", "of them large", "work placed, %", "nodes", "unproven"
+    )
+    for (mix, tree, load), outcomes in sorted(found.items()):
+        table.add_row(
+            mix,
+            tree,
+            f"{load:g}",
+            str(sum(each.turned_away for each in outcomes)),
+            str(sum(each.large for each in outcomes)),
+            f"{100 * sum(each.work for each in outcomes) / len(outcomes):.2f}",
+            str(sum(each.nodes for each in outcomes)),
+            str(sum(each.unproven for each in outcomes)),
+        )
+    return table
+
+
+if __name__ == "__main__":
+    app()
