@@ -19,7 +19,7 @@ from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
-from tests.placement import prices
+from tests.placement import fits, prices
 from tests.placement.naive_parts import label
 
 INF = float("inf")
@@ -611,16 +611,15 @@ def preferred(
     snapshot: Snapshot, request: Request, value: Value, counts: Mapping[str, tuple[int, ...]]
 ) -> Value:
     """The value with the best fit and, below it, the scores of the nodes, where a role has any."""
+    value = value._replace(fit=fits.best_fit(snapshot, request, counts))
     if not any(role.scores and role.members for role in request.roles):
         return value
-    fit = penalty = 0
-    for name, by_role in counts.items():
-        pairs, state = list(zip(by_role, request.roles, strict=True)), snapshot.nodes[name]
-        penalty += sum(n * (100 - role.scores.get(name, 0)) for n, role in pairs)
-        gpus, cores = state.node.topology.gpu_count, state.node.allocatable.cpu_milli
-        fit += 8 * max(0, state.free_gpu_count - sum(n * role.gpus for n, role in pairs)) // gpus
-        fit += 8 * max(0, state.free.cpu_milli - cpu_of(request, by_role)) // cores
-    return value._replace(fit=fit, penalty=penalty)
+    penalty = sum(
+        n * (100 - role.scores.get(name, 0))
+        for name, by_role in counts.items()
+        for n, role in zip(by_role, request.roles, strict=True)
+    )
+    return value._replace(penalty=penalty)
 
 
 def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Placed:
@@ -639,6 +638,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         weakest_link_gb_per_s=None if got.weakest in (0, -INF) else -got.weakest,
         ring_gb_per_s=-got.ring,
         damage=got.damage,
+        best_fit=got.fit,
         preference_penalty=got.penalty if any(r.scores and r.members for r in request.roles) else None,
     )
     return Placed(request.gang, members, objective, scope, f"{scope} {part}" if scope else "", optimal=True)

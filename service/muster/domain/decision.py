@@ -31,7 +31,8 @@ class Objective:
     smallest weakest link on the best ring over the gang's GPUs there; None if no node holds two of them
     or no link is known. `ring_gb_per_s`: the sum of the links on those rings. `damage`: how many more
     GPU-thousandths of what stays free become unusable, weighted over the typical requests; where the
-    snapshot says which these are, what they lose, priced: comparable within one snapshot.
+    snapshot says which these are, what they lose, priced: comparable within one snapshot. `best_fit`: what
+    stays free on the touched nodes, in eighths, plus what opening nodes takes from domains, in sixteenths.
     """
 
     preferred_reached: str | None
@@ -39,6 +40,7 @@ class Objective:
     weakest_link_gb_per_s: float | None
     ring_gb_per_s: float
     damage: int
+    best_fit: int = 0
     preference_penalty: int | None = None
     """Σ over members of 100 − the score of their node; None if no role has scores."""
 

@@ -17,6 +17,7 @@ from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import Place, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
+from muster.placement.gang.on_node import fit_of
 from muster.placement.gpus.fragmentation import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
 from muster.placement.gpus.opportunity_cost import is_priced, prices_of
@@ -46,7 +47,7 @@ def objective(
     values = [_worth(place, mask, there.get(place.name, 0)) for place, mask in spots]
     parts = Held(view, spots, existing)
     plan = Plan(request, members, view, values, parts)
-    value = Objective(**{entry.shown: SHOWN[entry.shown](plan) for entry in OBJECTIVE if entry.shown})
+    value = Objective(**{name: SHOWN[name](plan) for entry in OBJECTIVE for name in entry.shown})
     asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
     for scope in narrow_to_wide(view.levels, asked):
         common = parts.common(scope)
@@ -92,6 +93,19 @@ def _damage(plan: Plan) -> int:
     return whole + sum(_of_slices(place, plan.members) for place in shared)
 
 
+def _best_fit(plan: Plan) -> int:
+    """The best fit, nodes with like members at once."""
+    roles = plan.request.roles
+    index, on_node = {role.name: i for i, role in enumerate(roles)}, dict[str, list[int]]()
+    for member in plan.members:
+        on_node.setdefault(member.node, [0] * len(roles))[index[member.role]] += 1
+    like: dict[tuple[int, ...], list[int]] = {}
+    for node, counts in on_node.items():
+        like.setdefault(tuple(counts), []).append(plan.view.row[node])
+    fits = (fit_of(plan.view, roles, np.array(rows), np.array([counts])) for counts, rows in like.items())
+    return sum(int(fit.sum()) for fit in fits)
+
+
 def _preferences(plan: Plan) -> int | None:
     """Σ over members of 100 − the score of their node; None where no role has scores."""
     scores = {role.name: role.scores for role in plan.request.roles if role.members}
@@ -106,9 +120,10 @@ SHOWN: Mapping[str, Callable[[Plan], Any]] = {
     "weakest_link_gb_per_s": _weakest_link,
     "ring_gb_per_s": _rings,
     "damage": _damage,
+    "best_fit": _best_fit,
     "preference_penalty": _preferences,
 }
-"""How the value of each level is counted for a plan, by `Entry.shown`."""
+"""How the value of each level is counted for a plan, by the names in `Entry.shown`."""
 
 
 _value_of = lru_cache(maxsize=1 << 14)(value_of)

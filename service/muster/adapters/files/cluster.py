@@ -82,7 +82,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     """The cluster that these documents describe.
 
     Raises:
-        BadInput: a document has not the shape of its kind, a name is there twice, there is no node, or labels
+        BadInput: a document has not the shape of its kind, a name is there twice, or there is no node. Or labels
             name no parts of a scope of `settings.unique_names`.
     """
     found = _Found()

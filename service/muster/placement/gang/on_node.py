@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.placement.cluster.columns import Bools, Ints
+from muster.domain.request import Role
+from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.topology import Domains
 from muster.placement.gang.instance import Instance
+from muster.placement.gang.whole_nodes import opening
 from muster.placement.gpus.costs import On
 from muster.placement.gpus.fragmentation import left_over_steps
-from muster.placement.gpus.slices import NodeGpus
+from muster.placement.gpus.slices import NodeGpus, ask_of
+from muster.placement.limits import takes_gpus
 
 NVSWITCH = "nvidia.com/nvswitch.present"
 """The label, "true" where a node has an NVSwitch."""
@@ -55,27 +59,34 @@ def kinds_of(instance: Instance, rows: Ints) -> Ints:
 def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
     """Return the best fit of these members on these nodes [row, packing], with their preferences below it.
 
-    One step of what is left free outweighs all scores of the gang. `counts` are [packing, role].
+    One step of the best fit outweighs all scores of the gang. `counts` are [packing, role].
     """
-    view, at = instance.columns, rows[:, None]
-    total, free = _gpu_shares(instance, rows, counts)
-    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, instance.cpu(counts))
+    fit = fit_of(instance.columns, instance.roles, rows, counts)
     if instance.penalty is None:
-        return left
-    return np.asarray(left * (100 * instance.request.size + 1) + instance.penalty[:, rows].T @ counts.T)
+        return fit
+    return np.asarray(fit * (100 * instance.request.size + 1) + instance.penalty[:, rows].T @ counts.T)
 
 
-def _gpu_shares(instance: Instance, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
+def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> Ints:
+    """Return the best fit of members of these roles [row, packing]: what is left free on the node, and what
+    it costs to open it."""
+    at, with_gpus = rows[:, None], np.array([takes_gpus(role) for role in roles])
+    total, free = _gpu_shares(view, roles, rows, counts)
+    cpu = counts @ np.array([role.resources.cpu_milli for role in roles], np.int64)
+    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, cpu)
+    return left + opening(view)[at] * (counts[:, with_gpus] > 0).any(axis=1)
+
+
+def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """For the best fit: by row, GPUs in all and those still free after these members, [row, …]. Where
     members share GPUs, and a node serves slices, both in units of memory."""
-    view = instance.columns
     total, free = view.gpu_total[rows][:, None], view.free_count[rows][:, None]
-    if not instance.sliced:
-        return total, free - instance.gpus(counts)
+    if not any(role.slice and role.members for role in roles):
+        return total, free - counts @ np.array([role.gpus for role in roles], np.int64)
     of_shape = np.array([sum(shape.memory) for shape in view.shapes], np.int64)[view.shape[rows]][:, None]
-    serves = of_shape > 0
-    units = np.array([ask.units * ask.gpus for ask in instance.asks], np.int64)
-    whole = np.array([0 if ask.units else ask.gpus for ask in instance.asks], np.int64)
+    serves, asks = of_shape > 0, [ask_of(role) for role in roles]
+    units = np.array([ask.units * ask.gpus for ask in asks], np.int64)
+    whole = np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     each = np.where(serves, of_shape // np.maximum(1, total), 1)
     left = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
     return np.where(serves, of_shape, total), left - counts @ units - each * (counts @ whole)

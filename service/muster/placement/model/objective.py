@@ -79,11 +79,11 @@ class Entry:
     """One entry of OBJECTIVE.
 
     `levels`: how it is modelled, from the counted scopes (widest first) and the costs of the gang. `shown`:
-    the field of `domain.decision.Objective` that has its value, "" for none.
+    the fields of `domain.decision.Objective` that have its value.
     """
 
     levels: Callable[[Sequence[str], Sequence[Cost]], tuple[Level, ...]]
-    shown: str = ""
+    shown: tuple[str, ...] = ()
     counted: bool = False
     """Whether it counts members or parts; the levels after those are of quality."""
 
@@ -94,13 +94,13 @@ def _always(level: Level) -> Callable[[Sequence[str], Sequence[Cost]], tuple[Lev
 
 OBJECTIVE = (
     Entry(_always(MEMBERS), counted=True),
-    Entry(_always(PREFERRED_SCOPE), "preferred_reached", counted=True),
-    Entry(lambda scopes, costs: (*map(parts_level, scopes), NODES), "crossings", counted=True),
+    Entry(_always(PREFERRED_SCOPE), ("preferred_reached",), counted=True),
+    Entry(lambda scopes, costs: (*map(parts_level, scopes), NODES), ("crossings",), counted=True),
     Entry(lambda scopes, costs: tuple(PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,))),
-    Entry(_always(WEAKEST_LINK), "weakest_link_gb_per_s"),
-    Entry(_always(RING), "ring_gb_per_s"),
-    Entry(_always(DAMAGE), "damage"),
-    Entry(_always(BEST_FIT), "preference_penalty"),  # below it, in the same number: see instance.fit
+    Entry(_always(WEAKEST_LINK), ("weakest_link_gb_per_s",)),
+    Entry(_always(RING), ("ring_gb_per_s",)),
+    Entry(_always(DAMAGE), ("damage",)),
+    Entry(_always(BEST_FIT), ("best_fit", "preference_penalty")),  # in one number: see on_node.best_fit
 )
 """The levels of a plan, best first: a lower level never outweighs a higher one. See docs/objective.md."""
 

@@ -27,7 +27,7 @@ class Patterns:
 
     Rows are padded; `valid` says which patterns there are. `counts` [kind, pattern, role]: members by role.
     `nodes` is 1, or 0 on a node that the gang is on already. `domains` counts NVLink domains inside the node.
-    `weakest`, `ring` in MB/s, `damage` in GPU-thousandths, `left_over` in eighths: see gpusets and damage.
+    `weakest`, `ring` in MB/s, `damage` in GPU-thousandths, `left_over` the best fit: see gpusets, on_node.
     `choice` is the index of the GPU set among those of its packing (`packing`: index in the kind's own list).
     """
 

@@ -1,0 +1,54 @@
+"""The best fit, counted by definition: what the oracle of the properties takes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.domain.request import Request
+from muster.domain.snapshot import NodeState, Snapshot
+
+CLIQUES = ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique")
+
+
+def best_fit(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> int:
+    """The best fit of so many members by node and role."""
+    return sum(_on(snapshot, request, snapshot.nodes[name], by_role) for name, by_role in counts.items())
+
+
+def _on(snapshot: Snapshot, request: Request, state: NodeState, by_role: tuple[int, ...]) -> int:
+    pairs = list(zip(by_role, request.roles, strict=True))
+    cores, every, memory = state.node.allocatable.cpu_milli, state.node.topology.gpu_count, 0
+    cpu = state.free.cpu_milli - sum(n * role.resources.cpu_milli for n, role in pairs)
+    free = state.free_gpu_count - sum(n * role.gpus for n, role in pairs)
+    if any(role.slice and role.members for role in request.roles):
+        memory = sum(state.node.gpu_memory)
+    if memory:
+        free = sum(state.free_memory) - memory // every * sum(n * role.gpus for n, role in pairs)
+        free -= sum(n * role.slice.units * role.slice.gpus for n, role in pairs if role.slice)
+        every = memory
+    fit = 8 * max(0, free) // every if every else 0
+    fit += 8 * max(0, cpu) // cores if cores else 0
+    if _whole(state) and any(n and (role.gpus or role.slice) for n, role in pairs):
+        fit += sum(_share(snapshot, state, keys) for keys in (*_levels(snapshot), CLIQUES))
+    return fit
+
+
+def _share(snapshot: Snapshot, state: NodeState, keys: tuple[str, ...]) -> int:
+    """Sixteenths of the nodes with GPUs in the node's domain that are wholly free, rounded up."""
+    here = _domain(state, keys)
+    peers = [s for s in snapshot.nodes.values() if s.node.topology.gpu_count and _domain(s, keys) == here]
+    return -(-16 * sum(map(_whole, peers)) // len(peers)) if here else 0
+
+
+def _levels(snapshot: Snapshot) -> list[tuple[str, ...]]:
+    return [tuple(level.labels) for level in snapshot.levels]
+
+
+def _domain(state: NodeState, keys: tuple[str, ...]) -> str:
+    return next((state.node.labels[key] for key in keys if state.node.labels.get(key)), "")
+
+
+def _whole(state: NodeState) -> bool:
+    """Whether pods may come to the node and none of its GPUs is taken."""
+    node = state.node
+    return node.ready and not node.unschedulable and 0 < node.topology.gpu_count == state.free_gpu_count

@@ -1,0 +1,57 @@
+"""Best fit above the node: gangs open nodes where gangs of whole nodes miss them least."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.domain.decision import Placed
+from muster.domain.node import Resources, Usage
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.domain.topology import mask_of
+from muster.placement.place import place
+from tests.placement.drawings import cluster, gang
+
+FOUR_AND_ONE = """
+rack r0: a[8] b[8] c[8] d[8]
+rack r1: e[8] f[8, free 0000 0000] g[8, free 0000 0000] h[8, free 0000 0000]
+"""
+
+
+def placed(snapshot: Snapshot, request: Request) -> Placed:
+    decision = place(snapshot, request)
+    assert isinstance(decision, Placed)
+    assert decision.optimal
+    return decision
+
+
+def test_a_node_is_opened_in_the_tightest_rack_and_the_next_gang_fits() -> None:
+    snapshot = cluster(FOUR_AND_ONE)
+    first = placed(snapshot, gang("1 x 8 GPU"))
+    assert [member.node for member in first.members] == ["e"]
+    taken = [Usage(m.uid, m.node, Resources(), mask_of(m.gpus)) for m in first.members]
+    assert len(placed(snapshot.taking(taken), gang("4 x 8 GPU, scope rack")).members) == 4
+
+
+@pytest.mark.parametrize(
+    ("drawn", "asked", "nodes"),
+    [
+        ("zone z1: a[8] b[8]\nzone z2: c[8] d[8, free 0000 0000]", "1 x 8 GPU", ["c"]),
+        ("rack r1: a[8] b[8]\n: c[8]", "1 x 8 GPU", ["c"]),
+        ("rack r1: a[8] b[8]\nrack r2: c[8] d[8, cordoned]", "1 x 8 GPU", ["c"]),
+        ("rack r1: a[4, clique x] b[4, clique x] c[4, clique y]", "1 x 4 GPU", ["a"]),
+        (
+            "rack r1: a[8] b[8] c[8]\nrack r2: d[8] e[8] f[8, free 0000 0000]",
+            "2 x 8 GPU, scope rack",
+            ["d", "e"],
+        ),
+    ],
+    ids=["zones", "a node in no rack", "a cordoned node", "cliques are all free", "a gang in one rack"],
+)
+def test_the_domain_with_the_smallest_free_share_is_opened(drawn: str, asked: str, nodes: list[str]) -> None:
+    assert sorted({member.node for member in placed(cluster(drawn), gang(asked)).members}) == nodes
+
+
+def test_the_value_counts_what_is_left_and_what_is_opened() -> None:
+    objective = placed(cluster(FOUR_AND_ONE), gang("1 x 6 GPU")).objective
+    assert objective.best_fit == 2 + 8 + 4  # two of eight GPUs, all cpu, one of four nodes
