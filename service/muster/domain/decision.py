@@ -45,9 +45,11 @@ class Objective:
     """Σ over members of 100 − the score of their node; None if no role has scores."""
 
     def by_name(self) -> dict[str, Any]:
-        """Return the value of each level by name, without those that the gang has by default."""
+        """Return the value of each level by name, without those that are None by default."""
         values = ((field, getattr(self, field.name)) for field in fields(self))
-        return {field.name: value for field, value in values if value != field.default}
+        return {
+            field.name: value for field, value in values if value is not None or field.default is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)

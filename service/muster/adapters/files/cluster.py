@@ -82,8 +82,8 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     """The cluster that these documents describe.
 
     Raises:
-        BadInput: a document has not the shape of its kind, a name is there twice, or there is no node. Or labels
-            name no parts of a scope of `settings.unique_names`.
+        BadInput: a document has not the shape of its kind, or a name is there twice. There is no node. Or
+            labels name no parts of a scope of `settings.unique_names`.
     """
     found = _Found()
     problems: list[Malformed] = []
