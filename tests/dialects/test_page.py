@@ -16,7 +16,10 @@ from muster.gangs.messages.instructions import EventReason
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "surfaces.md").read_text()
-NO_KEYS = {"scheduler_names", "gpu_resources", "foreign_prefixes", "system_namespace", "policies_namespace"}
+NO_KEYS = {
+    "scheduler_names", "gpu_resources", "foreign_prefixes", "system_namespace", "policies_namespace",
+    "unique_names",
+}  # fmt: skip
 """Settings that are no single key."""
 KEYS = {
     *(getattr(DEFAULTS, field.name) for field in fields(DEFAULTS) if field.name not in NO_KEYS),

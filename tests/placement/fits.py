@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
-
-CLIQUES = ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique")
+from tests.placement.naive_parts import label
 
 
 def best_fit(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> int:
@@ -29,23 +28,20 @@ def _on(snapshot: Snapshot, request: Request, state: NodeState, by_role: tuple[i
     fit = 8 * max(0, free) // every if every else 0
     fit += 8 * max(0, cpu) // cores if cores else 0
     if _whole(state) and any(n and (role.gpus or role.slice) for n, role in pairs):
-        fit += sum(_share(snapshot, state, keys) for keys in (*_levels(snapshot), CLIQUES))
+        fit += sum(_share(snapshot, state, scope) for scope in (*_levels(snapshot), "nvlink-domain"))
     return fit
 
 
-def _share(snapshot: Snapshot, state: NodeState, keys: tuple[str, ...]) -> int:
+def _share(snapshot: Snapshot, state: NodeState, scope: str) -> int:
     """Sixteenths of the nodes with GPUs in the node's domain that are wholly free, rounded up."""
-    here = _domain(state, keys)
-    peers = [s for s in snapshot.nodes.values() if s.node.topology.gpu_count and _domain(s, keys) == here]
+    here = label(snapshot, state, scope)
+    with_gpus = [each for each in snapshot.nodes.values() if each.node.topology.gpu_count]
+    peers = [each for each in with_gpus if label(snapshot, each, scope) == here]
     return -(-16 * sum(map(_whole, peers)) // len(peers)) if here else 0
 
 
-def _levels(snapshot: Snapshot) -> list[tuple[str, ...]]:
-    return [tuple(level.labels) for level in snapshot.levels]
-
-
-def _domain(state: NodeState, keys: tuple[str, ...]) -> str:
-    return next((state.node.labels[key] for key in keys if state.node.labels.get(key)), "")
+def _levels(snapshot: Snapshot) -> list[str]:
+    return [level.scope for level in snapshot.levels]
 
 
 def _whole(state: NodeState) -> bool:

@@ -231,7 +231,9 @@ class InTree:
             by = answer.everywhere or (_missing(answer) if answer.missing_claims else "")
             return refused(by) if by else answer.refused
 
-        return {role.name: common(map(of, _distinct(self._of(role, record)))) for role in roles}
+        return {
+            role.name: common(map(of, _distinct(self._of(role, record)))) for role in roles if role.members
+        }
 
     # --- helpers ------------------------------------------------------------------------------------
 
