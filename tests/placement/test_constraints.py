@@ -233,3 +233,26 @@ def test_preferences_decide_between_equals_alone() -> None:
     plain = place(snapshot, request)
     assert isinstance(plain, Placed)
     assert plain.objective.preference_penalty is None
+
+
+def test_fewer_members_start_on_one_node_if_a_spread_over_nodes_forbids_more() -> None:
+    """Node c counts as a domain of the spread without a member, so two members may lie on node a."""
+    snapshot = cluster(
+        "kubernetes.io/hostname a: a[1, cpu 2, pool=p]\nkubernetes.io/hostname c: c[1, cpu 1, pool=q]"
+    )
+    spread = Spread(
+        name="even",
+        topology_key="kubernetes.io/hostname",
+        max_skew=2,
+        roles=frozenset({"w"}),
+        counted=frozenset({"w"}),
+        existing={},
+        min_domains=1,
+        required_keys=frozenset(),
+        honor_affinity=False,
+        honor_taints=True,
+    )
+    asked = replace(gang("3 x 0 GPU 0.5 cpu pool=p, scope node, min 2"), constraints=(spread,))
+    placed = place(snapshot, asked)
+    assert isinstance(placed, Placed), placed
+    assert (len(placed.members), placed.optimal) == (2, True)

@@ -75,7 +75,9 @@ class _Fewer:
     def best(self) -> tuple[Instance, Found]:
         """The best plan of the most members, or of those that a greedy choice leaves where that is not
         decided."""
-        counts = self._counted_down() if begun(self.instance.request) else self._most()
+        counts = None if begun(self.instance.request) else self._most()
+        if counts is None and (begun(self.instance.request) or self.tried):
+            counts = self._counted_down()
         order = range(len(self.instance.request.roles))
         if counts is None and not self.proven:
             counts = self._greedy(order) or self._greedy(order[::-1])
@@ -100,7 +102,7 @@ class _Fewer:
 
     def _most(self) -> Counts | None:
         """The most members that fit, counted at once: each way to cut the roles shows all with no more
-        segments."""
+        segments. None where that is too many: inside one node, constraints over nodes are not counted."""
         best: Counts = (0,) * len(self.instance.request.roles)
         self.proven, ways = True, 0
         with self.budget.share(CHOICE_SHARE):
@@ -118,8 +120,8 @@ class _Fewer:
         return best if sum(best) >= least and self._attempt(best, SUBSETS if ways else MOST) else None
 
     def _counted_down(self) -> Counts | None:
-        """The most members that fit, where some that run have begun segments: most of all first, then most of
-        the earlier roles. Of one role fewer fit where more do, so the greedy choice is the most."""
+        """The most members that fit, where they can't be counted at once: most of all first, then most of the
+        earlier roles. Of one role fewer fit where more do, so the greedy choice is the most."""
         request = self.instance.request
         if len(request.roles) == 1 and not any(isinstance(rule, Spread) for rule in request.constraints):
             return self._greedy(range(1))
