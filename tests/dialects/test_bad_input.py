@@ -397,16 +397,6 @@ POD_GROUPS: dict[str, tuple[str, Any, str]] = {
         roles({"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}),
         "spec.subGroups[0].parent",
     ),
-    "kai: a level for two of three": (
-        "scheduling.run.ai/v2alpha2",
-        roles(
-            {"name": "ab", CONSTRAINT: {REQUIRED: "example.com/row"}},
-            {"name": "a", "parent": "ab"},
-            {"name": "b", "parent": "ab"},
-            {"name": "c"},
-        ),
-        f"spec.subGroups[0].{CONSTRAINT}.{REQUIRED}",
-    ),
     "kai: some of the subgroups": (
         "scheduling.run.ai/v2alpha2",
         {**roles({"name": "a"}, {"name": "b"}), "minSubGroup": 1},

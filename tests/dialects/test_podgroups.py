@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from muster.dialects import podgroups, pods
 from muster.dialects.objects import CustomObject
+from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
@@ -44,6 +45,9 @@ def subgroup(
 def two_of_three(**levels: str) -> list[dict[str, Any]]:
     """Three leaves, and a parent of two of them."""
     return [subgroup("up", 1, **levels), subgroup("a", 1, "up"), subgroup("b", 1, "up"), subgroup("c", 1)]
+
+
+TWO = frozenset({"a", "b"})
 
 
 @dataclass(frozen=True)
@@ -245,18 +249,6 @@ def test_a_level_must_be_one_of_its_topology() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]] | None, str, str]] = {
     # name: the spec, Topologies, the field, what is expected
-    "a level for two of three leaves": (
-        {"subGroups": two_of_three(required=RACK)},
-        None,
-        "spec.subGroups[0].topologyConstraint.requiredTopologyLevel",
-        "a level for one subgroup without others below it, or for all of them",
-    ),
-    "one inside what the whole requires": (
-        {"topologyConstraint": {"requiredTopologyLevel": ZONE}, "subGroups": two_of_three(required=RACK)},
-        None,
-        "spec.subGroups[0].topologyConstraint.requiredTopologyLevel",
-        "a level for one subgroup without others below it, or for all of them",
-    ),
     "two levels of which nobody knows how they lie": (
         {
             "topologyConstraint": {"requiredTopologyLevel": RACK},
@@ -303,8 +295,32 @@ def test_a_topology_says_which_level_lies_in_which() -> None:
     }
     group = read(spec, podgroups.KAI_API, topologies={"dc": (BLOCK, RACK)})
     assert (group.causes, group.wishes.required_scope) == ((), "rack")
-    (cause,) = read(spec, podgroups.KAI_API, topologies={"dc": (RACK, BLOCK)}).causes
-    assert isinstance(cause, BadValue)
+    assert group.subgroups == ()
+    group = read(spec, podgroups.KAI_API, topologies={"dc": (RACK, BLOCK)})
+    assert group.subgroups == (Subgroup("the level of subgroup up", BLOCK, TWO),)
+
+
+SHARED: dict[str, tuple[dict[str, Any], tuple[Subgroup, ...]]] = {
+    "a level for two of three leaves": (
+        {"subGroups": two_of_three(required=RACK)},
+        (Subgroup("the level of subgroup up", "rack", TWO),),
+    ),
+    "one inside what the whole requires": (
+        {"topologyConstraint": {"requiredTopologyLevel": ZONE}, "subGroups": two_of_three(required=RACK)},
+        (Subgroup("the level of subgroup up", "rack", TWO),),
+    ),
+    "one that the whole's keeps": (
+        {"topologyConstraint": {"requiredTopologyLevel": RACK}, "subGroups": two_of_three(required=ZONE)},
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_level_of_some_leaves_is_for_their_members_together(name: str) -> None:
+    spec, shared = SHARED[name]
+    group = read(spec, podgroups.KAI_API)
+    assert (group.causes, group.subgroups) == ((), shared)
 
 
 UNHEARD: dict[str, tuple[list[dict[str, Any]], dict[str, str], tuple[str, ...]]] = {

@@ -49,6 +49,7 @@ def requires(label: str | None) -> dict[str, Any]:
 def allowed(group: PodGroup, one: tuple[str, int], other: tuple[str, int]) -> bool:
     """Whether two pods, each of a leaf and on a node, may lie so: all that is required is of pairs."""
     scopes = [group.wishes.required_scope]
+    scopes += [shared.scope for shared in group.subgroups if {one[0], other[0]} <= shared.roles]
     if one[0] == other[0]:
         scopes.append(group.role_wishes[one[0]].role_scope)
     return all(same(LABEL_OF.get(scope, scope), one[1], other[1]) for scope in scopes if scope is not None)

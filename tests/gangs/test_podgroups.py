@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
@@ -144,6 +145,22 @@ SUBGROUPS = replace(
     role_wishes={"prefill": Wishes(role="prefill"), "decode": Wishes(role="decode")},
     role_min={"prefill": 2, "decode": 1},
 )
+
+
+def test_a_level_that_several_subgroups_share_names_all_roles_that_their_pods_are() -> None:
+    """Pods of one subgroup that ask for different things are several roles."""
+    shared = Subgroup("the level of subgroup up", "rack", frozenset({"prefill", "decode"}))
+    world = World(Settings(settle_s=0), auto=False).start(node("a", 8, {"topology.kubernetes.io/rack": "r"}))
+    seen(world, replace(SUBGROUPS, subgroups=(shared,)))
+    world.see(named("p0", role="prefill"), named("d0", role="decode"))
+    world.see(replace(named("p1", role="prefill"), gpus=2))
+    (asked,) = world.solves
+    (subgroup,) = asked.request.subgroups
+    assert subgroup == replace(shared, roles=frozenset({"prefill-1", "prefill-2", "decode"}))
+    world.solve()
+    assert gang(world).phase is Phase.PLANNED
+    seen(world, SUBGROUPS)
+    assert world.solves[-1].request.subgroups == ()
 
 
 def test_a_gang_with_subgroups_waits_for_the_least_of_each() -> None:

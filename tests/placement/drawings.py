@@ -12,10 +12,11 @@ colon are labels of their own ("block b1:").
 
     3 x 4 GPU 2 cpu + 1 x 0 GPU, scope rack, prefer nvlink-domain node, min 2
     8 x 1 GPU within rack by 4 node by 2 nvlink-domain, max rack=6 node=4, running w-8@a/01 w-9@b
+    4 x 1 GPU + 2 x 1 GPU + 1 x 0 GPU, share rack=w+x
     3 x 4 GiB 1 cpu + 2 x 8 GiB on 2 GPUs + 1 x 1 GPU, terms numa:pack nvlink:spread
 
-"within" is the scope of a role, "by" its segments, widest first. Running members have the GPUs after the
-slash, one digit each; that they are taken is drawn in the cluster.
+"within" is the scope of a role, "by" its segments, widest first, "share" a scope of several roles. Running
+members have the GPUs after the slash, one digit each; that they are taken is drawn in the cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from local_cluster.topology import parse_topology
-from muster.domain.constraints import MaxPer
+from muster.domain.constraints import MaxPer, Subgroup
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.node import Node, Resources, Usage
@@ -173,7 +174,13 @@ def gang(drawing: str) -> Request:
         tuple(MaxPer(scope, int(cap)) for scope, cap in (rule.split("=") for rule in said.get("max", ()))),
         tuple(_running(text) for text in said.get("running", ())),
         tuple(Term(*text.split(":")) for text in said.get("terms", ())),
+        tuple(_subgroup(*text.split("=")) for text in said.get("share", ())),
     )
+
+
+def _subgroup(scope: str, names: str) -> Subgroup:
+    """ "rack=w+x": the members of w and x in one rack."""
+    return Subgroup(f"the level of {names}", scope, frozenset(names.split("+")))
 
 
 def _running(text: str) -> Running:

@@ -197,6 +197,10 @@ class Rules:
             for segment in role.segments:
                 starts = range(0, len(uids), segment.size)
                 self.groups += [(segment.scope, uids[i : i + segment.size]) for i in starts]
+        for group in request.subgroups:
+            new = [member for role in request.roles if role.name in group.roles for member in role.members]
+            old = [r.member for r in stay if r.role in group.roles]
+            self.groups.append((group.scope, [member.uid for member in (*new, *old)]))
         if request.required_scope:
             self.groups.append((request.required_scope, everyone))
 

@@ -23,6 +23,7 @@ from muster.domain.constraints import (
     RoomTooSmall,
     SkewTooLarge,
     Spread,
+    SubgroupScope,
     TooFewParts,
 )
 from muster.domain.decision import Placed
@@ -65,6 +66,7 @@ from muster.placement.gang.constraints.max_per import MAX_PER
 from muster.placement.gang.constraints.role_scope import ROLE_SCOPE
 from muster.placement.gang.constraints.room import ROOM
 from muster.placement.gang.constraints.segments import SEGMENTS
+from muster.placement.gang.constraints.subgroup import SUBGROUP
 from muster.placement.gang.instance import instance_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.place import place
@@ -85,6 +87,8 @@ FEATURES = {
     "segments of which members run": ("segments", "ranks", "running"),
     "roles of which members run": ("role scope", "running"),
     "all at once": ("role scope", "max per", "running"),
+    "subgroups": ("subgroups",),
+    "subgroups of which members run": ("subgroups", "running"),
     "members kept apart": ("anti-affinity",),
     "members near pods": ("affinity",),
     "members spread": ("skew",),
@@ -175,7 +179,7 @@ def without_taints(world: World) -> World:
     return World(replace(snapshot, nodes=states), replace(request, roles=roles, constraints=rules))
 
 
-def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: PLR0911 — one cause, one return
+def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: PLR0911, PLR0912 — one return each
     """What a cause says that should be otherwise."""
     kinds: set[Kind | Constraint] = {Kind.TAKEN} if getattr(cause, "even_empty", True) is False else set()
     match cause:
@@ -197,6 +201,8 @@ def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: 
             return {MAX_PER, *kinds, *([Kind.RUNNING] if running else [])}
         case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge():
             return {BETWEEN_PODS, *kinds}
+        case SubgroupScope():
+            return {SUBGROUP, *kinds}
         case RoomTooSmall():
             return {ROOM, *kinds}
         case RunningElsewhere():
@@ -215,7 +221,7 @@ def asking_for(request: Request, scope: str, name: str) -> Kind | Constraint:
             return ROLE_SCOPE
         if role.name == name and scope in {segment.scope for segment in role.segments}:
             return SEGMENTS
-    return MAX_PER
+    return MAX_PER if any(rule.scope == scope for rule in request.per_scope) else SUBGROUP
 
 
 def fits(snapshot: Snapshot, request: Request) -> bool:
@@ -240,7 +246,10 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
         and not (isinstance(rule, Spread) and gone_roles & rule.counted)
         and not (isinstance(rule, Affinity) and gone_roles & rule.others)
     )
-    request = replace(request, per_scope=limits, constraints=rules)
+    groups = tuple(
+        group for group in request.subgroups if Assumption(SUBGROUP, "", group.name) not in dropped
+    )
+    request = replace(request, per_scope=limits, constraints=rules, subgroups=groups)
     if Kind.SCOPE in kinds:
         request = replace(request, required_scope=None)
     if Kind.RUNNING in kinds:
@@ -334,7 +343,8 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
             return [World(snapshot, replace(request, per_scope=rules))]
         case DropConstraint(name):
             constraints = tuple(rule for rule in request.constraints if rule.name != name)
-            return [World(snapshot, replace(request, constraints=constraints))]
+            groups = tuple(group for group in request.subgroups if group.name != name)
+            return [World(snapshot, replace(request, constraints=constraints, subgroups=groups))]
         case FewerMembers(least):
             return [World(snapshot, replace(request, min_member=least))]
     raise AssertionError(f"nobody drew what {relaxation} changes")

@@ -12,7 +12,7 @@ from tests.placement.drawings import gang
 
 W = frozenset("w")
 EVERYTHING = replace(
-    gang("8 x 1 GPU within zone by 4 rack + 2 x 1 GPU within rack, max rack=6 node=4"),
+    gang("8 x 1 GPU within zone by 4 rack + 2 x 1 GPU within rack, share rack=w+x, max rack=6 node=4"),
     constraints=(
         AntiAffinity("apart", NODE, W, W),
         Affinity("near", "disk", W, W),

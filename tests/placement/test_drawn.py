@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from muster.domain.constraints import SubgroupScope
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.reasons import (
     Cause,
@@ -158,6 +159,24 @@ CASES = {
         "rack r0: a[1, cpu 2]\n rack r1: c[0, cpu 3]",
         "1 x 1 GPU 1 cpu + 2 x 0 GPU 1 cpu",
         placed({"a": 2, "c": 1}),
+    ),
+    "prefill's leader and workers in one rack, decode's in another": Case(
+        "rack r0: a[4] b[2]\n rack r1: c[4] d[2]",
+        "1 x 2 GPU + 2 x 2 GPU + 1 x 2 GPU + 2 x 2 GPU, share rack=w+x rack=y+z",
+        placed({"a": 2, "b": 1, "c": 2, "d": 1}),
+    ),
+    "a rack for two roles of three": Case(
+        "rack r0: a[4] b[1]\n rack r1: c[5]",
+        "3 x 1 GPU + 2 x 1 GPU + 4 x 1 GPU, share rack=w+x",
+        placed({"a": 4, "c": 5}),
+    ),
+    "no rack for two roles of three": Case(
+        "rack r0: a[4]\n rack r1: c[4]",
+        "3 x 1 GPU + 2 x 1 GPU + 1 x 1 GPU, share rack=w+x",
+        refused(
+            SubgroupScope("the level of w+x", "rack", 4, 5, even_empty=True),
+            helps="to drop the level of w+x",
+        ),
     ),
     "a gang bigger than the cluster": Case(
         ": a[8] b[8]", "24 x 1 GPU", refused(ClusterTooSmall("w", GPU, 16, 24, 16, 24, "a", 8))

@@ -109,6 +109,9 @@ ASKED = {
         "max per",
     ),
     "few must fit, in segments, kept apart and spread": ("least", "segments", "anti-affinity", "skew"),
+    "subgroups": ("subgroups",),
+    "subgroups, roles with scopes, members that run": ("subgroups", "role scope", "running"),
+    "subgroups in segments, at most so many, levels": ("subgroups", "segments", "max per", "levels"),
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 

@@ -26,6 +26,18 @@ FITS = {
     "a wide domain is as many GPUs": Fits(
         ": a[2, clique k] b[2, clique k]", "2 x 1 GPU within gpu, min 1", "w-0@a/0"
     ),
+    "a subgroup of which a member without GPUs runs: any domain of its node will do": Fits(
+        ": a[4 = 2+2, free 1101]",
+        "2 x 1 GPU + 1 x 0 GPU, share nvlink-domain=w+x, running x-9@a",
+        "w-0@a/0 w-1@a/1 x-0@a",
+    ),
+    "and any GPU": Fits(PAIRS, "1 x 1 GPU + 1 x 0 GPU, share gpu=w+x, running x-9@a", "w-0@a/0 x-0@a"),
+    "a role in two subgroups, of which members run in two domains": Fits(
+        ": a[8 = 4+4, free 0100 0111]",
+        "1 x 1 GPU + 2 x 1 GPU + 1 x 1 GPU, share nvlink-domain=w+x nvlink-domain=x+y, "
+        "running w-9@a/0 y-9@a/4, min 2",
+        "w-0@a/1 y-0@a/5",
+    ),
 }
 
 

@@ -14,6 +14,7 @@ from muster.domain.constraints import (
     MorePerPart,
     RoomTooSmall,
     SkewTooLarge,
+    SubgroupScope,
     TooFewParts,
 )
 from muster.domain.decision import Invalid, Placed, Unplaceable
@@ -216,6 +217,10 @@ GOLDEN: list[tuple[Cause, str]] = [
     (
         SkewTooLarge("the spread of web", "zone", 1, None, 4),
         "By the spread of web, one zone may have 1 more pod than another at most",
+    ),
+    (
+        SubgroupScope("the level of subgroup decode", "rack", 4, 5),
+        "By the level of subgroup decode, its members must lie in one rack: 4 of 5 fit",
     ),
     (
         RoomTooSmall("worker", 3, 4, 3, 6),

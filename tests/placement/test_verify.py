@@ -109,6 +109,20 @@ CASES = {
         "w-0@a/0 w-1@b/0 x-0@d x-1@b",
         "no one rack holds all members of role x",
     ),
+    "two roles that share a rack": Case(
+        PLAIN,
+        "1 x 1 GPU + 1 x 0 GPU + 1 x 0 GPU, share rack=w+x",
+        "w-0@a/0 x-0@b y-0@d",
+        "w-0@a/0 x-0@d y-0@a",
+        "the level of w+x: no one rack holds all its members",
+    ),
+    "a role away from a running member of one that shares its node": Case(
+        ISLANDS,
+        "1 x 1 GPU + 1 x 1 GPU, share rack=w+x, running w-9@a/0",
+        "w-0@b/0 x-0@a/1",
+        "w-0@b/0 x-0@c/0",
+        "the level of w+x: no one rack holds all its members",
+    ),
     "a role away from its running member": Case(
         ISLANDS,
         "1 x 1 GPU within rack + 1 x 1 GPU, running w-9@a/0",
@@ -319,6 +333,7 @@ WORLDS = st.one_of(
     worlds("segments", "ranks"),
     worlds("max per", "levels"),
     worlds("role scope", "running"),
+    worlds("subgroups", "running"),
     worlds("unknown running"),
     worlds("ranks", "segments", "max per", "running"),
     worlds("anti-affinity"),

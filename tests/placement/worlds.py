@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, MaxPer, Spread
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, MaxPer, Spread, Subgroup
 from muster.domain.levels import DEFAULT_LEVELS, NVLINK, Level, Naming
 from muster.domain.node import Node, Resources, Taint, TaintEffect, Usage
 from muster.domain.request import (
@@ -124,11 +124,12 @@ FEATURES = (
     "room",
     "scores",
     "least",
+    "subgroups",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs nobody knows.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
 hold few members. "scores": preferences of kube-scheduler, by node. "least": few must fit, and a crowd of a
-further role fits nowhere.
+further role fits nowhere. "subgroups": several roles lie in one part of a scope.
 "typical": the cluster says what usually comes."""
 
 
@@ -175,7 +176,7 @@ class World(NamedTuple):
             lines.append(f"{gpus} {cpu:g} cpu{pools} within {role.required_scope} by {by}: {names}")
         stay = [f"{r.member.name} (rank {r.member.rank})@{r.node}/{r.gpus:b}" for r in request.running]
         lines += [str(kind) for kind in self.snapshot.typical]
-        lines += [str(rule) for rule in request.constraints]
+        lines += [str(rule) for rule in (*request.constraints, *request.subgroups)]
         lines += [f"room of {role.name}: {dict(role.room)}" for role in request.roles if role.room]
         lines += [f"scores of {role.name}: {dict(role.scores)}" for role in request.roles if role.scores]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
@@ -226,7 +227,7 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     if "typical" in features:
         packing = (TypicalRequest(2, 1, 500), *draw(st.lists(_typical_requests(), max_size=4)))
         world = World(replace(world.snapshot, typical=packing), world.request)
-    world = draw(_between_pods(world, [*features]))
+    world = draw(_between_pods(world, [*features], scopes))
     for feature in ("running", "unknown running"):
         if feature in features:
             world = draw(_with_running(world, known=feature == "running"))
@@ -234,8 +235,10 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
 
 
 @st.composite
-def _between_pods(draw: st.DrawFn, world: World, features: list[str]) -> World:
-    """Constraints between pods, and room, where these are among the features."""
+def _between_pods(draw: st.DrawFn, world: World, features: list[str], scopes: list[str]) -> World:
+    """Subgroups, constraints between pods, and room, where these are among the features."""
+    if "subgroups" in features:
+        world = World(world.snapshot, draw(_with_subgroups(world.request, scopes)))
     if {"anti-affinity", "affinity", "skew"}.intersection(features):
         world = draw(_with_constraints(world, features))
     if "room" in features:
@@ -253,6 +256,23 @@ def _between_pods(draw: st.DrawFn, world: World, features: list[str]) -> World:
             roles = tuple(replace(role, scores=draw(points)) for role in roles)
         world = World(world.snapshot, replace(world.request, roles=roles))
     return world
+
+
+@st.composite
+def _with_subgroups(draw: st.DrawFn, request: Request, scopes: list[str]) -> Request:
+    """Three roles or more, and one level or two that some of them must share."""
+    roles = [*request.roles]
+    for name in "xyz"[len(roles) - 1 :]:
+        crowd = tuple(Member(f"{name}{i}", f"{name}-{i}") for i in range(draw(st.integers(1, 2))))
+        roles.append(Role(name, crowd, Resources(), 1, RESOURCE))
+    roles = roles[:3]
+    names = [role.name for role in roles]
+    groups = st.frozensets(st.sampled_from(names), min_size=2)
+    chosen = draw(st.lists(st.tuples(st.sampled_from([*scopes, "gpu"]), groups), min_size=1, max_size=2))
+    rules = tuple(Subgroup(f"s{i}", scope, some) for i, (scope, some) in enumerate(chosen))
+    size = sum(len(role.members) for role in roles)
+    least = draw(st.sampled_from([size, size, max(1, size - 1), 1]))
+    return replace(request, roles=tuple(roles), min_member=least, subgroups=rules)
 
 
 HOSTNAME, DISK = "kubernetes.io/hostname", "disk"

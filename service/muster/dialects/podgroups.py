@@ -102,6 +102,7 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
         wishes=Wishes(required_scope=next(iter(sorted(asked)), None), preferred_scopes=tree.preferred),
         role_wishes=tree.role_wishes,
         role_min=tree.role_min,
+        subgroups=tree.shared,
         required=required,
         queue=spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") or "",
         causes=tuple(spec.causes),

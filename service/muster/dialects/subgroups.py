@@ -1,10 +1,9 @@
 """KAI's subgroups: roles of a PodGroup with counts and topology constraints of their own, in a tree.
 
 Pods name a leaf, by the label kai.scheduler/subgroup-name. What a subgroup requires holds for all its leaves
-together. The planner can be asked for it if the subgroup has one leaf: then it is that role's scope. It can
-also be asked if the subgroup has all leaves, or if the whole gang requires a level inside it. Of several
-levels for the same leaves the narrowest counts. Anything else is refused. A preferred level counts if it is
-for all leaves, or if a required level keeps it. Otherwise it is reported as a problem.
+together. Of one leaf it is that role's scope, of all of them the gang's, and of some of them a `Subgroup` of
+the request. Of several levels for one leaf, or for all of them, the narrowest counts. A preferred level
+counts if it is for all leaves, or if a required level keeps it. Otherwise it is reported as a problem.
 
 The fields are those of NVIDIA/KAI-Scheduler, pkg/apis/scheduling/v2alpha2/podgroup_types.go, and what
 they mean is in its docs/developer/designs/hierarchical-podgroup.
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 
 from muster.dialects.fields import Fields
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, OBJECT_NAME
+from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import Wishes
 from muster.domain.request import Scope
@@ -68,6 +68,8 @@ class Tree:
     preferred: tuple[str, ...] = ()
     role_wishes: Mapping[str, Wishes] = field(default_factory=dict)
     role_min: Mapping[str, int] = field(default_factory=dict)
+    shared: tuple[Subgroup, ...] = ()
+    """Levels for some leaves together."""
     problems: tuple[str, ...] = ()
 
     @property
@@ -169,13 +171,13 @@ class _Reader:
             ((self.spec, self.root.required), *((group.fields, group.constraint.required) for group in whole))
         )
         scopes = {leaf: self._scope_of(leaf) for leaf in sorted(every)} if len(every) > 1 else {}
-        self._refuse_shared(every, required)
         return Tree(
             required=required,
             preferred=self.nesting.narrow_first(
                 (self.root.preferred, *(group.constraint.preferred for group in whole))
             ),
             role_wishes={leaf: Wishes(role=leaf, role_scope=scopes.get(leaf)) for leaf in sorted(every)},
+            shared=tuple(self._shared(every, required)),
             role_min={leaf: self._least(leaf) for leaf in sorted(every)},
             problems=tuple(self._unheard(every, required, scopes)),
         )
@@ -189,15 +191,14 @@ class _Reader:
         least = self.groups[leaf].fields.natural("minMember")
         return 1 if least is None else least
 
-    def _refuse_shared(self, every: frozenset[str], required: str | None) -> None:
-        """Note a level for some leaves together: the planner can't be asked for it."""
+    def _shared(self, every: frozenset[str], required: str | None) -> Iterator[Subgroup]:
+        """Yield the levels for some leaves together, except where the gang's own keeps them."""
         for name, group in self.groups.items():
-            scope = group.constraint.required
-            if scope is None or not 1 < len(self.leaves[name]) < len(every):
+            scope, leaves = group.constraint.required, self.leaves[name]
+            if scope is None or not 1 < len(leaves) < len(every):
                 continue
             if required is None or not self.nesting.inside(required, scope):
-                expected = "a level for one subgroup without others below it, or for all of them"
-                group.fields.bad(_REQUIRED, scope, expected)
+                yield Subgroup(f"the level of subgroup {name}", scope, leaves)
 
     def _unheard(
         self, every: frozenset[str], required: str | None, scopes: Mapping[str, str | None]

@@ -231,9 +231,41 @@ class MorePerPart(ConstraintRelaxation):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Subgroup:
+    """All members of these roles, by name, lie in one part of `scope`, running ones too.
+
+    `name` is how causes and relaxations call it.
+    """
+
+    name: str
+    scope: str
+    roles: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SubgroupScope(ConstraintCause):
+    """All members of the subgroup must lie in one part of a scope: `constraint` names it. So `members_fit`
+    of the gang fit."""
+
+    constraint: str
+    scope: str
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+    def __str__(self) -> str:
+        return f"by {self.constraint}, its members must lie in one {self.scope}{_so(self)}"
+
+
 PER_SCOPE: tuple[type[PerScope], ...] = (MaxPer,)
 """Each is an annotation of its own."""
 
 
-def _so(cause: AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge | RoomTooSmall | TooFewParts) -> str:
+_SoManyFit = (
+    AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge | RoomTooSmall | TooFewParts | SubgroupScope
+)
+
+
+def _so(cause: _SoManyFit) -> str:
     return so_many_fit(cause.members_fit, cause.members_needed, cause.even_empty)

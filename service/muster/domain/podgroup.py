@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from muster.domain.constraints import Subgroup
 from muster.domain.pod import Wishes
 from muster.domain.reasons import Cause
 from muster.domain.request import SelectorTerm
@@ -67,6 +68,8 @@ class PodGroup:
     wishes: Wishes = field(default_factory=Wishes)
     role_wishes: Mapping[str, Wishes] = field(default_factory=dict)
     role_min: Mapping[str, int] = field(default_factory=dict)
+    subgroups: tuple[Subgroup, ...] = ()
+    """Scopes for the members of several roles together."""
     required: tuple[SelectorTerm, ...] = ()
     queue: str = ""
     causes: tuple[Cause, ...] = ()

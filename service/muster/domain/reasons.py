@@ -263,7 +263,7 @@ class NodesExcluded:
 @dataclass(frozen=True, slots=True)
 class NotSupported:
     """The gang shares GPUs, and has a rule about parts inside a node, `rule` (max-per, role-scope or
-    segment-scope) by `scope`: that is not decided."""
+    segment-scope, or a subgroup's level) by `scope`: that is not decided."""
 
     rule: str
     scope: str

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from muster.domain.constraints import Constraint, PerScope
+from muster.domain.constraints import Constraint, PerScope, Subgroup
 from muster.domain.node import Resources
 
 
@@ -176,6 +176,8 @@ class Request:
     per_scope: tuple[PerScope, ...] = ()
     running: tuple[Running, ...] = ()
     terms: tuple[Term, ...] = ()
+    subgroups: tuple[Subgroup, ...] = ()
+    """Several roles that share a part of a scope. The scope of one role is its own."""
     constraints: tuple[Constraint, ...] = ()
     """Rules between pods, from the pods' own affinity, spread constraints, host ports and shared volumes."""
     priority: int = 0

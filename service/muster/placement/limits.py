@@ -132,6 +132,7 @@ def unlike_roles(request: Request, excluded: Mapping[tuple[str, str], str]) -> i
                 role.rules,
                 role.required_scope,
                 role.segments,
+                frozenset(group.name for group in request.subgroups if role.name in group.roles),
                 frozenset(at for at, roles in rules if role.name in roles),
             )
             for role in request.roles

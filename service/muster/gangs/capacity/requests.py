@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 
+from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
@@ -77,10 +78,18 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
         per_scope=wishes.per_scope,
         running=tuple(_running(roles, ledger)),
         terms=policies.terms(wishes.policies),
+        subgroups=tuple(_subgroups(group, roles)),
         constraints=peers.constraints(waiting),
         priority=priority(group),
         created=created(group),
     )
+
+
+def _subgroups(group: Group, by_role: dict[str, list[Pod]]) -> Iterator[Subgroup]:
+    """Yield the scopes that several roles share, by the names that these have in the request."""
+    for subgroup in group.subgroups:
+        names = frozenset(name for name, pods in by_role.items() if _wishes(pods[0]).role in subgroup.roles)
+        yield replace(subgroup, roles=names)
 
 
 def _least(group: Group) -> int:

@@ -36,7 +36,7 @@ gang is doing goes on, and the pods are counted after it."""
 
 def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
     """Look at a gang again, because its pods changed."""
-    same = gang.group.facts == group.facts
+    same, levels = gang.group.facts == group.facts, gang.group.subgroups
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
         gang.was_complete &= not was_split_by_crash(group)  # bound by another service, or late
     if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
@@ -51,7 +51,8 @@ def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
         case _ if same:
             return
         case Planned(plan) | Reserving(plan):
-            if void := _why_void(state, gang, plan):
+            changed = "" if levels == group.subgroups else "the levels of its PodGroup changed"
+            if void := changed or _why_void(state, gang, plan):
                 plans.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void, now)
         case _:
             gang.attempts = 0

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from muster.domain.constraints import Subgroup
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES, Policies
@@ -112,6 +113,11 @@ class Group:
                 yield MembersMissing(there[role], needed, role)
 
     @property
+    def subgroups(self) -> tuple[Subgroup, ...]:
+        """Return the scopes that members of several roles share, by the roles that pods state."""
+        return self.pod_group.subgroups if self.pod_group is not None else ()
+
+    @property
     def facts(self) -> tuple[object, ...]:
         """Return everything that planning depends on."""
         return (
@@ -119,6 +125,7 @@ class Group:
             {pod.uid: planning_facts(pod) for pod in self.unbound},
             self.needed,
             self.role_needed,
+            self.subgroups,
             self.causes,
         )
 

@@ -209,6 +209,7 @@ class InTree:
             required_scope=scope,
             running=tuple(replace(one, role=names.get(one.role, (one.role,))[0]) for one in request.running),
             constraints=tuple(_renamed(one, names) for one in request.constraints),
+            subgroups=tuple(replace(group, roles=_all_of(group.roles, names)) for group in request.subgroups),
         )
 
     def excluded(
@@ -334,12 +335,15 @@ def _named(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
 
 
 def _renamed(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -> Constraint:
-    def all_of(roles: frozenset[str]) -> frozenset[str]:
-        return frozenset(part for role in roles for part in names.get(role, (role,)))
-
+    roles = _all_of(constraint.roles, names)
     if isinstance(constraint, AntiAffinity | Affinity):
-        return replace(constraint, roles=all_of(constraint.roles), others=all_of(constraint.others))
-    return replace(constraint, roles=all_of(constraint.roles), counted=all_of(constraint.counted))
+        return replace(constraint, roles=roles, others=_all_of(constraint.others, names))
+    return replace(constraint, roles=roles, counted=_all_of(constraint.counted, names))
+
+
+def _all_of(roles: frozenset[str], names: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """Return the names of all parts of these roles."""
+    return frozenset(part for role in roles for part in names.get(role, (role,)))
 
 
 def _missing(answer: InTreeAnswer) -> str:

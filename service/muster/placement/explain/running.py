@@ -17,12 +17,12 @@ from muster.placement.gang.existing import BoundMember, common_parts, existing_o
 from muster.placement.gpus.slices import ask_of, slice_room
 
 
-def existing(conflict: Conflict, role: str | None = None) -> tuple[BoundMember, ...]:
-    """Those of a role, or all, if it matters that they run."""
+def existing(conflict: Conflict, *roles: str) -> tuple[BoundMember, ...]:
+    """Those of these roles, or all, if it matters that they run."""
     if not conflict.told(Kind.RUNNING):
         return ()
     members = existing_of(conflict.assumptions.view, conflict.assumptions.request).members
-    return tuple(stay for stay in members if role is None or stay.running.role == role)
+    return tuple(stay for stay in members if not roles or stay.running.role in roles)
 
 
 def where_they_run(conflict: Conflict, scope: str, stays: Sequence[BoundMember]) -> str:
@@ -30,9 +30,9 @@ def where_they_run(conflict: Conflict, scope: str, stays: Sequence[BoundMember])
     return min(common_parts(conflict.assumptions.view, scope, stays) or ("",))
 
 
-def joining(conflict: Conflict, scope: str, role: str | None = None) -> Iterator[RunningElsewhere]:
-    """That others must join those that run, of this role or of all."""
-    stays = existing(conflict, role)
+def joining(conflict: Conflict, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
+    """That others must join those that run, of these roles or of all."""
+    stays = existing(conflict, *roles)
     if stays:
         yield RunningElsewhere(scope, where_they_run(conflict, scope, stays), len(stays))
 

@@ -1,4 +1,4 @@
-"""What binds members to each other: scopes of roles, segments, and at most so many in a part."""
+"""What binds members to each other: scopes of roles and subgroups, segments, at most so many in a part."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ def binding(
     fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, old: Spots
 ) -> Iterator[str]:
     """What the plan breaks of it, running members (`old`) counted."""
-    if request.per_scope or any(role.segments or role.required_scope for role in request.roles):
+    bound = any(role.segments or role.required_scope for role in request.roles)
+    if bound or request.per_scope or request.subgroups:
         new = spots.placed(snapshot, placed.members)
         yield from _role_scopes(fabric, request, new, old)
+        yield from _subgroups(fabric, request, new, old)
         yield from _segments(fabric, request, new, old)
         yield from _max_per(fabric, request, new, old)
 
@@ -33,6 +35,16 @@ def _role_scopes(fabric: Fabric, request: Request, new: Spots, old: Spots) -> li
         members = [spot for spot in (*new.values(), *old.values()) if spot.role == role.name]
         if not fabric.common(members, role.required_scope):
             wrong.append(f"no one {role.required_scope} holds all members of role {role.name}")
+    return wrong
+
+
+def _subgroups(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
+    wrong = []
+    for group in request.subgroups:
+        members = [spot for spot in (*new.values(), *old.values()) if spot.role in group.roles]
+        placed = any(spot.role in group.roles for spot in new.values())
+        if placed and not fabric.common(members, group.scope):
+            wrong.append(f"{group.name}: no one {group.scope} holds all its members")
     return wrong
 
 

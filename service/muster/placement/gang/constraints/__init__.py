@@ -14,8 +14,9 @@ from muster.placement.gang.constraints.max_per import MAX_PER
 from muster.placement.gang.constraints.role_scope import ROLE_SCOPE
 from muster.placement.gang.constraints.room import ROOM
 from muster.placement.gang.constraints.segments import SEGMENTS
+from muster.placement.gang.constraints.subgroup import SUBGROUP
 
-CONSTRAINTS: tuple[Constraint, ...] = (ROLE_SCOPE, SEGMENTS, MAX_PER, BETWEEN_PODS, ROOM)
+CONSTRAINTS: tuple[Constraint, ...] = (ROLE_SCOPE, SEGMENTS, SUBGROUP, MAX_PER, BETWEEN_PODS, ROOM)
 """In the order in which causes and relaxations name them. Explanations do without the last ones first."""
 
 

@@ -34,8 +34,8 @@ class Refusal:
     """The part of a scope that is best for the role alone, and the same two numbers for it."""
     no_such: Callable[..., bool]
     """(scope, role or none): whether no node, that admits the role, lies in any part of the scope."""
-    joining: Callable[[str, str], Iterator[Cause]]
-    """(scope, role): that members must join those that run."""
+    joining: Callable[..., Iterator[Cause]]
+    """(scope, *roles): that members of these roles must join those of them that run."""
     begun_segment: Callable[[Role], Iterator[Cause]]
     """That a segment must be completed where some of its members run."""
     admitting: Callable[[Role], Iterable[str]]

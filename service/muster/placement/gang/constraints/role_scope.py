@@ -49,7 +49,7 @@ class _RoleScope(OfRoles):
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for together in rules.blocks.together:
-            _add(rules, together, existing)
+            in_one_part(rules, together, existing)
 
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
         asking = role_of(refusal.request, role)
@@ -83,8 +83,8 @@ def outside_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
     return ~np.array(promised, bool)[view.shape]
 
 
-def _add(rules: Rules, together: Together, existing: ExistingMembers) -> None:
-    """One part for these blocks: where running members say which one, other nodes are refused."""
+def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
+    """Keep these blocks in one part: where running members say which one, other nodes are refused."""
     view, scope, blocks = rules.view, together.scope, together.blocks
     staying = [stay for stay in existing.members if stay.running in together.running]
     pinned = common_parts(view, scope, staying)
@@ -109,7 +109,8 @@ def _add(rules: Rules, together: Together, existing: ExistingMembers) -> None:
     rules.refuse(blocks, refused)
     if scope == Scope.GPU:
         for block in blocks:
-            rules.refused[block] |= outside_gpus(rules, block, several=bool(staying))
+            several = any(stay.has_gpus for stay in staying)
+            rules.refused[block] |= outside_gpus(rules, block, several=several)
         taking = tuple(block for block in blocks if rules.blocks.roles[block].gpus)
         rules.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
     members = sum(len(rules.blocks.roles[block].members) for block in blocks)
@@ -120,9 +121,15 @@ def _add(rules: Rules, together: Together, existing: ExistingMembers) -> None:
 
 
 def _pin(rules: Rules, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
+    """Bind these blocks to the domain of the node that holds the running members.
+
+    If these have no GPUs, several domains do: then any one of them is as good.
+    """
     topology = rules.view.topology
     if topology.in_wide[row]:
         return
-    for domain, (name, _) in enumerate(topology.nvlink_domains(row)):
-        if name in parts:
-            rules.pinned.setdefault(row, {}).update(dict.fromkeys(blocks, domain))
+    left = [domain for domain, (name, _) in enumerate(topology.nvlink_domains(row)) if name in parts]
+    if len(left) == 1:
+        pins = rules.pinned.setdefault(row, {})
+        for block in blocks:
+            rules.refused[block, row] |= pins.setdefault(block, left[0]) != left[0]

@@ -1,0 +1,52 @@
+"""All members of several roles lie in one part of a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from muster.domain.constraints import DropConstraint, Subgroup, SubgroupScope
+from muster.domain.reasons import Cause, NoSuchDomain
+from muster.domain.request import Request, Role
+from muster.placement.gang.blocks import Together
+from muster.placement.gang.constraints.constraint import Constraint, Refusal
+from muster.placement.gang.constraints.role_scope import in_one_part
+from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.rules import Rules
+
+
+class _Subgroup(Constraint):
+    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+        yield from (("", group.name) for group in request.subgroups)
+
+    def without(self, request: Request, role: str, what: str) -> Request:
+        return replace(request, subgroups=tuple(group for group in request.subgroups if group.name != what))
+
+    def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+        for group in request.subgroups:
+            roles = tuple(role for role in request.roles if role.members and role.name in group.roles)
+            if roles:
+                yield group.name, group.scope, roles
+
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+        for group in request.subgroups:
+            running = tuple(one for one in request.running if one.role in group.roles)
+            in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), running), existing)
+
+    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
+        group = _named(refusal.request, what)
+        yield SubgroupScope(what, group.scope, *refusal.fit(), refusal.even_empty)
+        yield from refusal.joining(group.scope, *group.roles)
+        if refusal.no_such(group.scope):
+            yield NoSuchDomain(group.scope)
+
+    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[DropConstraint]:
+        if refusal.works(self.without(refusal.request, role, what)):
+            yield DropConstraint(what)
+
+
+SUBGROUP = _Subgroup()
+
+
+def _named(request: Request, name: str) -> Subgroup:
+    return next(group for group in request.subgroups if group.name == name)
