@@ -175,9 +175,24 @@ def test_a_gang_with_subgroups_waits_for_the_least_of_each() -> None:
     assert gang(world).phase is Phase.COLLECTING
 
 
-def test_none_of_them_starts_without_the_others() -> None:
-    """Five pods, three must fit, and there is room for four: which four is not left to chance."""
-    world = World(Settings(settle_s=0)).start(node("a", gpus=4))
+def test_the_least_of_each_starts_and_then_as_many_as_fit() -> None:
+    """Five pods, three must fit, and there is room for four."""
+    world = World(Settings(settle_s=0)).start(node("a", gpus=1))
+    seen(world, SUBGROUPS)
+    world.see(*(named(f"p{number}", role="prefill") for number in range(4)))
+    world.see(named("d0", role="decode"))
+    assert gang(world).phase is Phase.UNPLACEABLE
+    world.send(events.NodeSeen(world.now, node("a", gpus=4)))
+    assert sorted(name for name, _ in world.verdict("train").members) == ["d0", "p0", "p1"]
+    world.run("train")
+    assert [name for name, _ in world.verdict("train").members] == ["p2"]
+    world.run("train")
+    assert gang(world).phase is Phase.UNPLACEABLE
+    assert gang(world).was_complete
+
+
+def test_all_of_them_start_at_once_where_they_fit() -> None:
+    world = World(Settings(settle_s=0)).start(node("a", gpus=2))
     seen(world, SUBGROUPS)
     world.see(*(named(f"p{number}", role="prefill") for number in range(4)))
     world.see(named("d0", role="decode"))

@@ -106,15 +106,19 @@ def decide(
     outcomes, again = dict[str, Outcome](), list[Outcome]()
     for number, group in enumerate(pending):
         request = requests.request(group, ledger, policies)
+        needed = requests.least_of(request, group)
         others = chain((least.group for least in again), islice(pending, number + 1, None))
-        if _must_share(group, request, others):
-            least = _outcome(group, requests.least_of(request), ledger, place, clock)
+        if needed.size < request.size and _must_share(group, request, others):
+            least = _outcome(group, needed, ledger, place, clock)
             if least.placed is not None:
                 again.append(replace(least, request=request))
                 _hold(least, ledger)
                 continue
-        outcomes[group.gang.key] = _outcome(group, request, ledger, place, clock)
-        _hold(outcomes[group.gang.key], ledger)
+        outcome = _outcome(group, request, ledger, place, clock)
+        if outcome.status is Status.UNPLACEABLE and needed.size < request.min_member:
+            outcome = _outcome(group, needed, ledger, place, clock)
+        outcomes[group.gang.key] = outcome
+        _hold(outcome, ledger)
     for least in again:
         ledger.release(pod.uid for pod in least.group.unbound)
         outcome = _outcome(least.group, least.request, ledger, place, clock)
@@ -129,9 +133,7 @@ def _must_share(group: Group, request: Request, others: Iterable[Group]) -> bool
     So it is if it can do with fewer members, and others of its priority need some: the first of two must not
     take what both need.
     """
-    if group.enough_bound or request.min_member >= request.size:
-        return False
-    return any(
+    return not group.enough_bound and any(
         requests.priority(other) >= request.priority
         for other in others
         if not (other.causes or other.enough_bound) and other.waits_for is None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 
 from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
@@ -46,14 +46,24 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
         return _request(group, ledger, policies)
 
 
-def least_of(request: Request) -> Request:
-    """Return the request for as many members as must fit: the first by rank, of the earlier roles first."""
-    left, roles = request.min_member, list[Role]()
-    for role in request.roles:
-        members = tuple(sorted(role.members, key=rank_key)[:left])
-        left -= len(members)
-        roles.append(replace(role, members=members))
-    return replace(request, roles=tuple(roles))
+def least_of(request: Request, group: Group) -> Request:
+    """Return the request for as many members as the gang needs: all of these must fit.
+
+    They are the first by rank: what each role of its PodGroup needs, then more of the earlier roles.
+    """
+    there = {pod.uid: _wishes(pod).role for pod in group.unbound}
+    lacks = {short.role: short.needed - short.present for short in group.roles_short(group.bound)}
+    ranked = [member for role in request.roles for member in sorted(role.members, key=rank_key)]
+    kept: set[str] = set()
+    for member in ranked:
+        role = there[member.uid]
+        if lacks.get(role, 0) > 0:
+            lacks[role] -= 1
+            kept.add(member.uid)
+    others = (member.uid for member in ranked if member.uid not in kept)
+    kept.update(islice(others, max(0, _least(group) - len(kept))))
+    roles = (replace(role, members=tuple(m for m in role.members if m.uid in kept)) for role in request.roles)
+    return replace(request, roles=tuple(roles), min_member=len(kept))
 
 
 def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:

@@ -57,8 +57,8 @@ def _refused(
         refusals.planner_was_ended(state, gang, solving.hint, sentence(decision), now, took_s)
         return
     gang.ended, gang.pause_s = 0, 0.0
-    if solving.partial:  # other members of it may fit
-        gang.ask_for_all = True
+    gang.ask_next = planning.next_question(gang, solving)
+    if gang.ask_next is not None:
         planning.enqueue_again(state, gang)
         return
     if overtaken and not phase.overtaken:

@@ -28,7 +28,7 @@ from muster.gangs.messages.events import Decided
 from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
 from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import MODELLED
-from muster.gangs.record.gang import Gang, Solving, Timer
+from muster.gangs.record.gang import Ask, Gang, Solving, Timer
 from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Withdrawn
 from muster.gangs.record.plan import Plan, usages
@@ -196,13 +196,14 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     request = state.in_tree.refine(gang.key, request)
     gang.arrived = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
-    hint = QueueingHint.of(request, interest)
+    by_role = any(gang.group.roles_short(gang.group.bound))
+    hint = QueueingHint.of(requests.least_of(request, gang.group) if by_role else request, interest)
     state.in_tree.used(gang.key)
     if causes:
         refusals.refuse(state, gang, hint, causes, sentence(causes), state.now)
         return False
-    asked = requests.least_of(request) if _must_share(state, gang, request.priority) else request
-    gang.ask_for_all = False
+    ask, gang.ask_next = gang.ask_next or _first_question(state, gang, request.priority), None
+    asked = requests.least_of(request, gang.group) if ask is Ask.LEAST else request
     excluded = state.excluded(gang, asked.roles, {pod.uid: pod for pod in gang.group.unbound})
     floor, namespace, share = None, namespace_of(gang.key), state.shares[lane]
     if lane is Lane.BACKGROUND and namespace not in share.resting(state.now):
@@ -216,13 +217,27 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     return True
 
 
-def _must_share(state: State, gang: Gang, priority: int) -> bool:
-    """Return whether the gang is planned with the members alone that it needs.
+def _first_question(state: State, gang: Gang, priority: int) -> Ask:
+    """Return with which members the gang is planned.
 
-    So it is while a gang that is as important lacks members which it needs: the first of two gangs must not
-    take what both need. The other members have their turn once these are bound.
+    While a gang that is as important lacks members which it needs, these are those alone that this one needs:
+    the first of two gangs must not take what both need. The others have their turn once these are bound.
     """
-    return not (gang.ask_for_all or gang.group.enough_bound) and state.queue.any_lacking(priority)
+    shares = not gang.group.enough_bound and state.queue.any_lacking(priority)
+    return Ask.LEAST if shares else Ask.ALL
+
+
+def next_question(gang: Gang, solving: Solving) -> Ask | None:
+    """Return what else may fit of a gang for which nothing fitted; None if nothing.
+
+    A gang whose roles have minimums is asked about as a whole until each has its own: which members to leave
+    out is not up to the planner then. Those that it needs may fit if not all do.
+    """
+    if not any(gang.group.roles_short(gang.group.bound)):
+        return Ask.ALL if solving.partial else None
+    if solving.partial or requests.least_of(solving.request, gang.group).size == solving.request.size:
+        return None
+    return Ask.LEAST
 
 
 def take_instructions(state: State) -> list[Instruction]:

@@ -79,8 +79,15 @@ class Solving:
     lane: Lane
     floor: int | None = None
     partial: bool = False
-    """Whether it asks for the members alone that the gang needs."""
+    """Whether it asks for `Ask.LEAST`, and the gang has more members."""
     since: Since = field(default_factory=Since)
+
+
+class Ask(StrEnum):
+    """Which of a gang's waiting members the planner is asked about."""
+
+    ALL = "all"
+    LEAST = "those that the gang needs"
 
 
 class Timer(StrEnum):
@@ -154,8 +161,8 @@ class Gang:
     """Seconds that the gang had to wait after the last of these."""
     slow: bool = False
     """Whether the foreground planner ran out of time for it: the background planner decides then."""
-    ask_for_all: bool = False
-    """Whether the next question is about all its members: the first by rank did not fit."""
+    ask_next: Ask | None = None
+    """What the next question is about, if the last one was not the only one."""
     stale: bool = False
     """Whether pods of `group` have changed since it was counted, without effect on the phase.
 
