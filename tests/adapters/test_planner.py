@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from muster.domain.reasons import Cause, DomainTooSmall, TookTooLong, TookTooMuc
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.events import Decided, SolveFailed
-from muster.gangs.messages.instructions import EndSolve, Solve
+from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 
 DEADLINE_S = 10.0
 GANG = GangId("default", "ack", "g")
@@ -193,8 +194,20 @@ async def test_a_process_that_fails_is_told_in_its_own_words() -> None:
 @pytest.mark.parametrize("cause", [TookTooLong(10.0), TookTooMuchMemory(1024)])
 async def test_a_decision_that_was_ended_is_counted_as_that(cause: Cause) -> None:
     async with planning(lambda solve, seconds_left: Unplaceable(GANG, (cause,))) as bench:
-        bench.planner.submit(asked("hog"))
+        bench.planner.submit(replace(asked("hog"), lane=Lane.BACKGROUND))
         await bench.answer()
     assert bench.metrics.value("muster_decision_seconds_count", outcome="ended") == 1
     (span,) = bench.spans()
     assert span.attributes["muster.causes"] == (type(cause).__name__,)
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [replace(PLACED, truncated=True), Unplaceable(GANG, (TookTooLong(2.0),))],
+    ids=["plan", "none"],
+)
+async def test_what_the_foreground_passes_on_is_counted_as_that(decision: Decision) -> None:
+    async with planning(lambda solve, seconds_left: decision) as bench:
+        bench.planner.submit(asked("slow"))
+        await bench.answer()
+    assert bench.metrics.value("muster_decision_seconds_count", outcome="passed on") == 1

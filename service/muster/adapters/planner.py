@@ -23,11 +23,14 @@ from muster.adapters.telemetry.tracing import Tracing, describe, trace_id
 from muster.domain.decision import Decision, Placed
 from muster.domain.reasons import Ended
 from muster.gangs.messages.events import Decided, SolveFailed
-from muster.gangs.messages.instructions import EndSolve, Solve
+from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 
 SWITCH_INTERVAL_S = 0.0005
 """Python's default of 5 ms is what a call of the shim would wait, several times over, for a planner that
 computes; the calls have deadlines of milliseconds. The cost, more switches, is below 1 % of the planner."""
+
+PASSED_ON = "passed on"
+"""Outcome of a gang that the foreground planner did not decide in time: the background planner does."""
 
 log = structlog.get_logger(__name__)
 
@@ -138,7 +141,7 @@ class Planner:
                 return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)
             describe(span, decision)
         took, trace = time.monotonic() - began, trace_id(span)
-        outcome = _outcome(decision)
+        outcome = PASSED_ON if solve.lane is Lane.FOREGROUND and decision.truncated else _outcome(decision)
         self._metrics.decision_seconds.labels(outcome).observe(took)
         log.info(
             "decided",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from muster.domain.reasons import Cause
+from muster.domain.reasons import Cause, NotDecided, TookTooLong
 from muster.domain.relaxations import Relaxation
 from muster.domain.request import GangId
 
@@ -94,6 +94,14 @@ class Unplaceable:
     gang: GangId
     causes: tuple[Cause, ...]
     relaxations: tuple[Relaxation, ...] = ()
+
+    @property
+    def truncated(self) -> bool:
+        """Return whether time ended the search before it found a plan or a proof that there is none."""
+        return any(
+            isinstance(cause, TookTooLong) or (isinstance(cause, NotDecided) and cause.truncated)
+            for cause in self.causes
+        )
 
 
 @dataclass(frozen=True, slots=True)

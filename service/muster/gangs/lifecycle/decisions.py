@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.domain.decision import Decision, Placed, Unplaceable
-from muster.domain.reasons import Ended, NotDecided, TookTooLong
+from muster.domain.decision import Placed, Unplaceable
+from muster.domain.reasons import Ended, NotDecided
 from muster.domain.sentences import sentence
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import planning, reconciliation, refusals
@@ -22,7 +22,7 @@ def decided(state: State, event: events.Decided) -> None:
         return
     gang, phase, solving, took_s = found
     decision = event.decision
-    if solving.lane is Lane.FOREGROUND and _cut_short(decision):
+    if solving.lane is Lane.FOREGROUND and decision.truncated:
         gang.slow = True
         planning.enqueue_again(state, gang)
     elif isinstance(decision, Unplaceable):
@@ -102,16 +102,6 @@ def _asked(
     if record is None or record.generation != generation or not isinstance(record.in_phase, Planning):
         return None
     return record, record.in_phase, solving, took_s
-
-
-def _cut_short(decision: Decision) -> bool:
-    """Return whether the planner ran out of time before it had the best plan, or a proof that none exists."""
-    if isinstance(decision, Unplaceable):
-        return any(
-            isinstance(cause, TookTooLong) or (isinstance(cause, NotDecided) and cause.truncated)
-            for cause in decision.causes
-        )
-    return decision.truncated
 
 
 def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> bool:
