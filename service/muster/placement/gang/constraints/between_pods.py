@@ -6,14 +6,13 @@ What concerns one node alone (host names, `NODE`) never reaches the model, so th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import ModuleType
 
-from muster.domain.constraints import Affinity, AntiAffinity, DropConstraint, Spread
+from muster.domain.constraints import Affinity, AntiAffinity, Spread
 from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.placement.gang.constraints import affinity, anti_affinity, spread
-from muster.placement.gang.constraints.constraint import Constraint, Refusal
+from muster.placement.gang.constraints.constraint import ByName, Refusal
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
 
@@ -21,12 +20,8 @@ KINDS: Mapping[type, ModuleType] = {AntiAffinity: anti_affinity, Affinity: affin
 """Each module has `add(rules, rule, name)` and `cause(rule, fit, needed, even_empty)`."""
 
 
-class _BetweenPods(Constraint):
-    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
-        yield from (("", name) for name in dict.fromkeys(rule.name for rule in request.constraints))
-
-    def without(self, request: Request, role: str, what: str) -> Request:
-        return replace(request, constraints=tuple(rule for rule in request.constraints if rule.name != what))
+class _BetweenPods(ByName):
+    field = "constraints"
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for i, rule in enumerate(request.constraints):
@@ -35,10 +30,6 @@ class _BetweenPods(Constraint):
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
         rule = next(rule for rule in refusal.request.constraints if rule.name == what)
         yield KINDS[type(rule)].cause(rule, *refusal.fit(), refusal.even_empty)
-
-    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[DropConstraint]:
-        if refusal.works(self.without(refusal.request, role, what)):
-            yield DropConstraint(what)
 
 
 BETWEEN_PODS = _BetweenPods()

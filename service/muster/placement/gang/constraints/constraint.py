@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from muster.domain.constraints import PerScope
+from muster.domain.constraints import DropConstraint, PerScope
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation
 from muster.domain.request import Request, Role
@@ -94,6 +94,24 @@ class OfRoles(Constraint):
         change: dict[str, object] = {self.field: value}
         roles = (replace(role, **change) if role.name == name else role for role in request.roles)  # type: ignore[arg-type]
         return replace(request, roles=tuple(roles))
+
+
+class ByName(Constraint):
+    """A constraint that is a field of the request: objects with names, each of which can be dropped."""
+
+    field: ClassVar[str]
+
+    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+        yield from (("", name) for name in dict.fromkeys(each.name for each in getattr(request, self.field)))
+
+    def without(self, request: Request, role: str, what: str) -> Request:
+        left = tuple(each for each in getattr(request, self.field) if each.name != what)
+        change: dict[str, object] = {self.field: left}
+        return replace(request, **change)  # type: ignore[arg-type]
+
+    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[Relaxation]:
+        if refusal.works(self.without(refusal.request, role, what)):
+            yield DropConstraint(what)
 
 
 class ByScope(Constraint):

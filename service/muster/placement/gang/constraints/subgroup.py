@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from muster.domain.constraints import DropConstraint, Subgroup, SubgroupScope
+from muster.domain.constraints import Subgroup, SubgroupScope
 from muster.domain.reasons import Cause, NoSuchDomain
 from muster.domain.request import Request, Role
 from muster.placement.gang.blocks import Together
-from muster.placement.gang.constraints.constraint import Constraint, Refusal
+from muster.placement.gang.constraints.constraint import ByName, Refusal
 from muster.placement.gang.constraints.role_scope import in_one_part
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
 
 
-class _Subgroup(Constraint):
-    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
-        yield from (("", group.name) for group in request.subgroups)
-
-    def without(self, request: Request, role: str, what: str) -> Request:
-        return replace(request, subgroups=tuple(group for group in request.subgroups if group.name != what))
+class _Subgroup(ByName):
+    field = "subgroups"
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         for group in request.subgroups:
@@ -39,10 +34,6 @@ class _Subgroup(Constraint):
         yield from refusal.joining(group.scope, *group.roles)
         if refusal.no_such(group.scope):
             yield NoSuchDomain(group.scope)
-
-    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[DropConstraint]:
-        if refusal.works(self.without(refusal.request, role, what)):
-            yield DropConstraint(what)
 
 
 SUBGROUP = _Subgroup()
