@@ -81,6 +81,8 @@ def _goes_on(gang: Gang, state: State) -> list[str]:
     """Return sentences about phases that the gang can't leave: no event, timer or answer would move it on."""
     broken = []
     waits = state.queue.has(gang)
+    if state.queue.lanes(gang) > 1:
+        broken.append(f"{gang.key} waits for both planners")
     asked = (gang.key, gang.generation) in ((out.gang, out.generation) for out in state.solving.values())
     if waits and gang.phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
         broken.append(f"{gang.key} is {gang.phase} and waits for the planner")

@@ -122,7 +122,9 @@ def _ask_planners(state: State) -> None:
     if not state.to_wake and state.active and not state.interrupted:
         # A slow gang comes first, because of its priority. Last come those that the foreground passes on.
         for lane in (Lane.BACKGROUND, Lane.FOREGROUND, Lane.BACKGROUND):
-            if lane not in state.solving:
+            # The foreground is asked even if no gang waits: it updates the numbers of refused gangs.
+            wanted = lane is Lane.FOREGROUND or state.queue.waiting(lane)
+            if wanted and lane not in state.solving:
                 _ask(state, lane)
     if state.background_ends_at is not None and state.shares[Lane.BACKGROUND].late(state.now):
         solving = state.solving[Lane.BACKGROUND]

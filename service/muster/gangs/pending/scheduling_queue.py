@@ -95,7 +95,11 @@ class SchedulingQueue:
 
     def has(self, gang: Gang) -> bool:
         """Return whether the gang waits or is refused."""
-        return gang.key in self._hint_of or any(gang.key in queue for queue in self._queues.values())
+        return gang.key in self._hint_of or self.lanes(gang) > 0
+
+    def lanes(self, gang: Gang) -> int:
+        """Return for how many planners the gang waits: one at most."""
+        return sum(gang.key in queue for queue in self._queues.values())
 
     def leave(self, gang: Gang) -> None:
         """Note that the gang neither waits nor is refused any more."""
