@@ -136,7 +136,7 @@ class _Unreadable(ValueError):
 def _devices(data: Mapping[str, str], problem: Callable[[str], None]) -> int:
     """Return the bit mask of the GPUs that are not healthy.
 
-    What is no state of a GPU leaves the others as they are: one that is said to be broken is not planned on.
+    An entry that can't be read changes no other GPU. A GPU that is reported broken is not planned on.
     """
     if DEVICES not in data:
         return 0

@@ -4,9 +4,8 @@
     [["X", "NV2"], ["NV2", "X"]]             rows, as newer ACK device plugins write them
     GPU0 GPU1 … / GPU0  X  NV2 …             tables, as nvidia-smi topo -m and rocm-smi --showtopo print them
 
-What is said of one pair never changes another. A word that is not known makes its pair unknown. Where two
-places say different links of one pair, the weaker counts. All of that is reported, in one sentence for each
-kind of problem.
+An entry for one pair never changes another pair. An unknown word makes its pair unknown. If two entries give
+different links for one pair, the weaker one counts. Each kind of problem is reported in one sentence.
 """
 
 from __future__ import annotations

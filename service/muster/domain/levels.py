@@ -117,9 +117,9 @@ class Hierarchy:
         return found
 
     def _told_apart(self, domains: Collection[Path]) -> Mapping[Path, str]:
-        """Return what is said of each domain so that no two are alike.
+        """Return a description of each domain; no two are alike.
 
-        These are the names around it in which they differ, the nearest first, as many as it takes.
+        It has the names of wider domains in which they differ: the nearest first, as many as are needed.
         """
         differ = [i for i in range(1, len(self.levels)) if len({path[i] for path in domains}) > 1]
         for count in range(1, len(differ) + 1):

@@ -102,7 +102,7 @@ class _Fewer:
 
     def _most(self) -> Counts | None:
         """The most members that fit, counted at once: each way to cut the roles shows all with no more
-        segments. None where that is too many: inside one node, constraints over nodes are not counted."""
+        segments. None if that is too many: the count inside one node knows no constraints over nodes."""
         best: Counts = (0,) * len(self.instance.request.roles)
         self.proven, ways = True, 0
         with self.budget.share(CHOICE_SHARE):
@@ -142,8 +142,8 @@ class _Fewer:
             yield from shared_out(total, caps)
 
     def _greedy(self, order: Sequence[int]) -> Counts | None:
-        """The most of each role in this order that fit beside those of the roles before; None where that is
-        fewer than `min_member`."""
+        """Return the most members of each role that fit with those of the roles before it, in this order.
+        Return None if these are fewer than `min_member`."""
         counts, caps = [0] * len(order), self._caps()
         for role in order:
             low, high = 0, caps[role]

@@ -104,7 +104,7 @@ def in_wide(node: Node) -> bool:
 
 
 def describes(said: str, part: str) -> bool:
-    """Whether what is said of a part holds: its name, and some of what its labels say."""
+    """Return whether a description fits a part: it has the name, and some of the wider parts, of the part."""
     name, *around = said.split(" of ")
     known = part.split(" of ")
     return name == known[0] and all(each in known[1:] or each.startswith("no ") for each in around)
