@@ -36,8 +36,11 @@ QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|https?://\S+")
 MAX_WORDS = 25
 """Of one sentence, or of a part of it that ends with a colon or semicolon. Quoted code is one word."""
 C_LIKE = {".go", ".proto"}
+YAML = {".yaml", ".yml"}
 COMMENT = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|`[^`]*`|//(?P<prose>[^\n]*)")
 """Strings come before comments: a string may contain //, and in Go a raw string may contain newlines."""
+CHECKED = {".py", ".md", *C_LIKE, *YAML}
+HASH_COMMENT = re.compile(r"(?:^|\s)#(?P<prose>.*)")
 GENERATED = re.compile(r"^\W*(Code g|G)enerated .*DO NOT EDIT", re.MULTILINE)
 Line = tuple[int, str]
 
@@ -86,7 +89,7 @@ def _files(folders: list[str]) -> Iterator[Path]:
     for folder in folders:
         path = ROOT / folder
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        yield from (file for file in files if file.suffix in {".py", ".md", *C_LIKE} and not _generated(file))
+        yield from (file for file in files if file.suffix in CHECKED and not _generated(file))
 
 
 def _generated(file: Path) -> bool:
@@ -99,6 +102,8 @@ def _prose(text: str, suffix: str) -> Iterator[Line]:
         yield from _python(text)
     elif suffix == ".md":
         yield from _page(text)
+    elif suffix in YAML:
+        yield from _hash_comments(text)
     else:
         yield from _line_comments(text)
 
@@ -108,6 +113,13 @@ def _line_comments(text: str) -> Iterator[Line]:
     for found in COMMENT.finditer(text):
         if found["prose"] is not None:
             yield text.count("\n", 0, found.start()) + 1, found["prose"]
+
+
+def _hash_comments(text: str) -> Iterator[Line]:
+    """Yield the # comments of YAML."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := HASH_COMMENT.search(line):
+            yield number, found["prose"]
 
 
 def _page(text: str) -> Iterator[Line]:

@@ -31,6 +31,7 @@ def test_each_phrase_is_found_in_pages_docstrings_and_comments(phrase: str) -> N
         (f'x = 1\n"""{line}"""\n', ".py", 2),
         (f"message A {{\n  // {line}\n}}\n", ".proto", 2),
         (f"package a\n\n// {line}\nfunc b() {{}}\n", ".go", 3),
+        (f"a: 1\nb: 2  # {line}\n", ".yaml", 2),
         (f'c := `\n` + "//" // {line}\n', ".go", 2),
     ):
         assert [(at, prose.BANNED[phrase] in said) for at, said in prose.problems(text, suffix)] == [
@@ -47,6 +48,7 @@ def test_each_phrase_is_found_in_pages_docstrings_and_comments(phrase: str) -> N
         ("```\nbeside\n```\n", ".md"),
         ("    make beside\n", ".md"),
         ('A user writes "beside".\n', ".md"),
+        ("beside: so#many\n", ".yaml"),
         ("string beside = 1;\n", ".proto"),
         ("beside := nobody\n", ".go"),
         ('fmt.Print("\\" // so many")\n', ".go"),

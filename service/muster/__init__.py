@@ -1,4 +1,4 @@
 """Muster: decides whole gangs of GPU pods at once, down to the GPU.
 
-Imports go one way: app → adapters → gangs → placement → domain, with dialects → domain beside them.
+Imports go one way: app → adapters → gangs → placement → domain, and dialects → domain.
 """

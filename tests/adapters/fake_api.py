@@ -116,7 +116,7 @@ class FakeApi:
         self.never_answered: set[str] = set()
         """Objects about which events are taken, and never answered."""
         self.answerless = 0
-        """So many posts are taken, and never answered."""
+        """Read this number of posts and never answer them."""
         self.expire_token = False
         """Whether the next page token is refused as too old."""
         self.texts: dict[str, str] = {}

@@ -35,7 +35,7 @@ def place(snapshot: Snapshot, request: Request, limits: Limits) -> Decision:
         case "fills the memory in C":
             hoard = [bytearray(b"\1") * MIB for _ in range(48)]
             time.sleep(1)  # the service looks at it from time to time
-            os.kill(os.getpid(), signal.SIGABRT)  # what libstdc++ does where nobody catches bad_alloc
+            os.kill(os.getpid(), signal.SIGABRT)  # as libstdc++ does when bad_alloc is not caught
         case "takes 32 MiB":
             hoard = [bytearray(b"\1") * MIB for _ in range(32)]
         case "dies":

@@ -164,7 +164,7 @@ async def test_a_pod_group_is_planned_and_shows_how_it_stands(api: FakeApi, shor
 
 
 async def test_what_a_config_map_says_is_waited_for(api: FakeApi, short_folder: Path) -> None:
-    """Planning before it was heard which GPUs are unhealthy would place pods on them."""
+    """A plan that is made before the service knows the unhealthy GPUs would use them."""
     path = "/api/v1/namespaces/kube-system/configmaps"
     api.held.add(path)
     async with serving(api, short_folder) as (app, _):

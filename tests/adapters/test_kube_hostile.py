@@ -64,7 +64,7 @@ TEXTS = {
     "a long text": json.dumps("x" * 1_500_000),
     "100,000 keys": json.dumps({f"k{number}": number for number in range(100_000)}),
 }
-"""JSON in a field that nobody reads."""
+"""JSON in a field that Muster does not read."""
 
 
 def _with(item: dict[str, Any], text: str) -> bytes:
@@ -113,7 +113,7 @@ def test_a_custom_object_that_is_too_large_to_keep_is_left_out_by_name(field: st
 
 @pytest.mark.parametrize("depth", [800, 9_000])
 def test_a_deep_spec_of_a_custom_object_can_be_read_and_compared(depth: int) -> None:
-    """msgspec reads 900 levels, of which neither == nor the encoder can make anything."""
+    """msgspec reads 900 levels. Neither == nor the encoder can handle the result."""
     item = custom("scheduling.run.ai/v2", "PodGroup", "g", {"minMember": 2, "x": "TEXT"})
     line = with_texts({"type": "ADDED", "object": item}, {"TEXT": deep(depth)}).encode()
     first, second = (decode.kai_pod_groups().event(line) for _ in range(2))

@@ -46,7 +46,7 @@ class Box(Outbox[str]):
         self.answers_others = False
         """Whether the server says something to others all the time."""
         self.slow: set[str] = set()
-        """Items that nobody answers before the test ends."""
+        """Items that the server does not answer before the test ends."""
 
     def put(self, *items: str) -> list[bool]:
         return [self._put(item.partition("/")[0], item) for item in items]
@@ -172,7 +172,7 @@ async def test_a_slow_request_holds_up_those_of_its_object_and_few_others() -> N
     others = [str(number) for number in range(40)]
     box.put(*others)
     async with at_work(box), asyncio.timeout(DEADLINE_S / 2):
-        while len(box.ended) < 8:  # noqa: ASYNC110 - nobody tells
+        while len(box.ended) < 8:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
     assert "after it" not in box.sent
 

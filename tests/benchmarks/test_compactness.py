@@ -1,4 +1,4 @@
-"""What counts as a plan, whoever made it, and how compact it is."""
+"""Tests of what counts as a plan of any scheduler, and of how compact it is."""
 
 from __future__ import annotations
 

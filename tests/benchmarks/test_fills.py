@@ -15,7 +15,7 @@ CUBES = ("v100-8x-gputopology-document", "v100-8x-hybrid-cube-mesh")
 
 
 def arrivals(gpus: int) -> Iterator[list[int]]:
-    """Every order in which pods of these sizes, the last one cut to what is left, fill so many GPUs."""
+    """Return every order of pods of these sizes that fills the GPUs. The last pod is cut to fit."""
     if not gpus:
         yield []
         return

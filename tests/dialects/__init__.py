@@ -1,1 +1,1 @@
-"""Tests of the dialects: tables of what users write, and objects that nobody should write."""
+"""Tests of the dialects: tables of what users write, and objects that are wrong on purpose."""

@@ -1,4 +1,4 @@
-"""No object that the API could hand over, and none that it could not, makes read() raise."""
+"""Tests that read() never raises, with any JSON object, whether an API server accepts it or not."""
 
 from __future__ import annotations
 

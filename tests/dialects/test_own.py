@@ -57,7 +57,7 @@ WISHES: dict[str, tuple[dict[str, str], Wishes]] = {
         Wishes(per_scope=(MaxPer("node", 1), MaxPer("rack", 2))),
     ),
 }
-"""Annotations → wishes."""
+"""Annotations → request."""
 
 
 @pytest.mark.parametrize(("annotations", "wishes"), WISHES.values(), ids=WISHES.keys())

@@ -345,7 +345,7 @@ def test_two_dialects_that_disagree_name_both(other: GangClaim) -> None:
 
 
 def test_what_the_shim_holds_is_read_or_refused() -> None:
-    """A pod that the shim gates and nobody answers would wait for ever in silence."""
+    """Otherwise the shim would hold a pod for which the service has no gang, and it would wait for ever."""
     args = (Path(__file__).parents[2] / "shim/internal/plugin/args.go").read_text()
 
     def held(field: str) -> set[str]:

@@ -60,7 +60,7 @@ def test_of_a_pod_that_is_remembered_only_what_is_summed_up_is(monkeypatch: pyte
 
 
 def away_from(pod: int, values: int) -> PodSpec:
-    """A pod that keeps away from pods with any of so many values."""
+    """Return a pod with anti-affinity to pods with any of this number of values."""
     expression = NodeSelectorRequirement("app", "In", [f"{pod}-{n}" for n in range(values)])
     term = PodAffinityTerm("zone", LabelSelector(match_expressions=[expression]))
     return PodSpec(affinity=Affinity(pod_anti_affinity=PodAffinity(required=[term])))

@@ -1,4 +1,4 @@
-"""PodGroups, Topologies and ConfigMaps beside nodes and pods: what they change in decisions and pictures."""
+"""Tests of PodGroups, Topologies and ConfigMaps in the input: they change decisions and pictures."""
 
 from __future__ import annotations
 

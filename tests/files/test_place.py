@@ -205,7 +205,7 @@ def test_the_examples_on_the_demos_cluster(example: str) -> None:
 
 
 def test_the_example_of_typical_requests(tmp_path: Path) -> None:
-    """Beside the same pod without the ConfigMap."""
+    """The same pod without the ConfigMap is the comparison."""
     example = EXAMPLES / "features/typical-requests.yaml"
     _, alone = yaml.safe_load_all(example.read_text())
     racks = []

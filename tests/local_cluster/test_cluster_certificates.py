@@ -1,4 +1,4 @@
-"""Certificates: who they are for, who signed them, and that nobody else can read the keys."""
+"""Tests of certificates: their names, their CA, and the file modes of their keys."""
 
 from __future__ import annotations
 

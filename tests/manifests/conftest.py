@@ -31,7 +31,7 @@ def client(cluster: LocalCluster) -> Any:
 
 @pytest.fixture(scope="session")
 def installed(client: Any, rendered: list[Manifest]) -> list[Manifest]:
-    """scheduler-config/ applied for real, by way of a dry run of every object."""
+    """Apply scheduler-config/, after a dry run of every object."""
     for manifest in rendered:
         if manifest["kind"] == "Namespace":  # a dry run of what lies in it needs it
             apply(client, manifest)

@@ -1,4 +1,4 @@
-"""admission.yaml: allocation annotations are Muster's to write, and nobody else's."""
+"""Tests of admission.yaml: only Muster writes allocation annotations."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_the_service_takes_its_settings(rendered: list[Manifest]) -> None:
 
 
 def test_every_rule_names_what_it_grants(rendered: list[Manifest]) -> None:
-    """No wildcard, and no escalation by way of RBAC itself."""
+    """No right has a wildcard, and none lets the account give itself more rights."""
     roles = [item for item in rendered if item["kind"] in {"Role", "ClusterRole"}]
     for role in roles:
         for rule in role["rules"]:

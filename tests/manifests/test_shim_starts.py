@@ -160,7 +160,7 @@ def test_the_profile_is_the_one_that_the_shim_is_tested_with(rendered: list[Mani
 
 
 def test_the_lease_keeps_its_name(rendered: list[Manifest]) -> None:
-    """Role and configuration name the same lease; if one moves alone, nobody leads."""
+    """Role and configuration name the same lease. Otherwise no replica could lead."""
     data = yaml.safe_load(one(rendered, "ConfigMap", "muster-scheduler")["data"]["scheduler.yaml"])
     role = one(rendered, "Role", "muster-election")
     named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
