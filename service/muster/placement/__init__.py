@@ -1,7 +1,13 @@
-"""The planner, a pure function: (Snapshot, Request, Limits) → Decision. No clock, no I/O, no globals.
+"""Decide where the members of one gang go: (Snapshot, Request, Limits) → Decision, without a clock or I/O.
 
-`place` is the whole, `verify` its judge, which shares no code with it but domain/, `moves` of single members.
-Of the folders each may use those below it: `explain/` why nothing fits, and what would help; `search/` the
-best plan; `gang/` what binds members; `model/` bounds and CP-SAT; `gpus/` the best GPUs inside a node;
-`cluster/` the snapshot as columns, and which nodes admit whom.
+`place` makes the decision. `verify/` checks each plan and shares no code with the planner except `domain/`.
+`moves` looks for better places of single running members. Each folder may import the folders after it in this
+list:
+
+- `explain/`: why nothing fits, and which changes would help
+- `search/`: the best plan
+- `gang/`: the gang on this cluster: its constraints, and what each node can take
+- `model/`: the problem as arrays, bounds, and CP-SAT
+- `gpus/`: the best GPUs inside a node
+- `cluster/`: the snapshot as columns, and which nodes admit which members
 """

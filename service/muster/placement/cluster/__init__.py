@@ -1,1 +1,3 @@
-"""The cluster as the planner reads it: columns of facts, where each GPU lies, which nodes admit whom."""
+"""Read the cluster for the planner: a snapshot as columns, the domain of each node, and which nodes admit a
+role.
+"""

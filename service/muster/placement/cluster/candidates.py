@@ -1,8 +1,8 @@
-"""Which nodes admit a role, and what refused the others.
+"""Decide which nodes admit a role, and name what refused the others.
 
-What kube-scheduler's in-tree filters decide and what matters for GPUs is modelled here: readiness, cordons,
-taints, node selector and required node affinity, the offered GPU resource. What is not modelled comes back
-as a pair (role, node) that a plugin refused, and is excluded by that plugin's name.
+This module models the checks of kube-scheduler's in-tree filters that matter most: readiness, cordons,
+taints, node selectors, required node affinity, and the GPU resource that a node offers. The shim reports
+other refusals as pairs (role, node). The planner excludes these pairs, each with the name of the plugin.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from muster.placement.exclusions import of_role
 NODE_NAME = "metadata.name"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCHEDULE)
-"""What a cordon stands for: a pod that tolerates it may go on a cordoned node."""
+"""The taint that a cordon stands for: a pod that tolerates this taint may use a cordoned node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Nodes that admit a role, by name, sorted; and those that do not, by the first thing that refused."""
+    """The nodes that admit a role, and the nodes that refuse it, by name and sorted.
+
+    `refused` maps the first reason that applies to the nodes that it applies to.
+    """
 
     admitted: tuple[str, ...]
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def candidates(snapshot: Snapshot, role: Role, excluded: Mapping[tuple[str, str], str]) -> Candidates:
-    """Which nodes admit `role`, whatever is free on them."""
+    """Return which nodes admit `role`, regardless of what is free on them."""
     view = columns(snapshot)
     reason, reasons = _refusals(view, role, excluded)
     named: list[list[str]] = [[] for _ in reasons]
@@ -47,12 +50,12 @@ def candidates(snapshot: Snapshot, role: Role, excluded: Mapping[tuple[str, str]
 
 
 def admits(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]) -> Bools:
-    """By row, whether the node admits `role`, whatever is free on it."""
+    """Return [row] bool: whether the node admits `role`, regardless of what is free on it."""
     return _refusals(view, role, excluded)[0] < 0
 
 
 def refusal(node: Node, role: Role) -> str | None:
-    """What on the node refuses the role, or None."""
+    """Return why the node refuses the role, or None if it admits the role."""
     by = profile_refusal(node, role)
     if by is not None:
         return by
@@ -60,14 +63,14 @@ def refusal(node: Node, role: Role) -> str | None:
         if not matches(term, node):
             return selector_text(term)
     any_of = role.rules.any_of
-    # As in the API: a term without requirements matches no node.
+    # As in the Kubernetes API, a term without requirements matches no node.
     if any_of and not any(terms and all(matches(term, node) for term in terms) for terms in any_of):
         return affinity_text(any_of)
     return None
 
 
 def profile_refusal(node: Node | Profile, role: Role) -> str | None:
-    """What refuses the role that many nodes have in common, labels left aside, or None."""
+    """Return why a node with this profile refuses the role, or None. Labels are not checked here."""
     tolerations = role.rules.tolerations
     if role.gpus and role.gpu_resource not in node.gpu_resources:
         return f"no {role.gpu_resource}"
@@ -87,7 +90,11 @@ def profile_refusal(node: Node | Profile, role: Role) -> str | None:
 def _refusals(
     view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]
 ) -> tuple[Codes, tuple[str, ...]]:
-    """`refusal` of all nodes at once, its code by row, -1 where none; exclusions come before it."""
+    """Return `refusal` for all nodes at once, and the reasons.
+
+    The array is [row] int32: the index of the reason, -1 if the node admits the role. An exclusion by a
+    plugin replaces any other reason.
+    """
     codes: dict[str | None, int] = {None: -1}
 
     def code(by: str | None) -> int:
@@ -108,9 +115,12 @@ def _refusals(
 
 
 def holding(view: Columns, term: SelectorTerm) -> Bools:
-    """By row, whether the node satisfies one requirement: asked once a value, not once a node."""
+    """Return [row] bool: whether the node satisfies one requirement.
+
+    The requirement is evaluated once for each value of the label, because many nodes have equal values.
+    """
     values = view.nodes if term.key == NODE_NAME else view.label(term.key)
-    truth = np.zeros(len(values.names) + 1, np.bool_)  # the last slot is that of code -1, no such label
+    truth = np.zeros(len(values.names) + 1, np.bool_)  # the last entry is for code -1: no such label
     if term.operator in ("In", "NotIn"):
         truth[[values.index[value] for value in term.values if value in values.index]] = True
         if term.operator == "NotIn":
@@ -121,7 +131,7 @@ def holding(view: Columns, term: SelectorTerm) -> Bools:
 
 
 def tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
-    """Whether one of the tolerations covers the taint. No key with operator Exists covers all."""
+    """Return whether a toleration covers the taint. An empty key with operator Exists covers all taints."""
     return any(
         (not toleration.effect or toleration.effect == taint.effect)
         and (toleration.key == taint.key or (not toleration.key and toleration.operator == "Exists"))
@@ -134,13 +144,16 @@ def tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
 
 
 def matches(term: SelectorTerm, node: Node) -> bool:
-    """Whether the node satisfies one requirement."""
+    """Return whether the node satisfies one requirement."""
     return satisfies(term, node.name if term.key == NODE_NAME else node.labels.get(term.key))
 
 
 def satisfies(term: SelectorTerm, value: str | None) -> bool:  # noqa: PLR0911 â€” one operator, one return
-    """Whether this value of the term's key does; None where the node has no such key: NotIn holds then, as in
-    the API. An empty value is a value."""
+    """Return whether this value of the term's key satisfies the requirement.
+
+    `value` is None if the node has no such key. As in the Kubernetes API, NotIn then holds. An empty value is
+    a value.
+    """
     match term.operator:
         case "In":
             return value in term.values
@@ -159,7 +172,7 @@ def satisfies(term: SelectorTerm, value: str | None) -> bool:  # noqa: PLR0911 â
 
 
 def term_text(term: SelectorTerm) -> str:
-    """A requirement as people write it: "pool=a100", "disk in (ssd, nvme)", "gpu exists"."""
+    """Return a requirement as people write it: "pool=a100", "disk in (ssd, nvme)", "gpu exists"."""
     values = ", ".join(term.values)
     match term.operator:
         case "In" if len(term.values) == 1:
@@ -176,15 +189,20 @@ def term_text(term: SelectorTerm) -> str:
 
 
 def selector_text(term: SelectorTerm) -> str:
+    """Return the sentence of a node selector's requirement that a node does not satisfy."""
     return f"selector {term_text(term)}"
 
 
 def affinity_text(any_of: tuple[tuple[SelectorTerm, ...], ...]) -> str:
+    """Return the sentence for required node affinity that a node does not satisfy in any alternative."""
     return "affinity " + " or ".join(" and ".join(map(term_text, terms)) for terms in any_of)
 
 
 def _int64(text: str) -> int | None:
-    """The integer as Go's strconv.ParseInt reads it; None for what is none: the API server lets it by."""
+    """Return the integer as Go's strconv.ParseInt reads it, or None.
+
+    The API server accepts values of Gt and Lt that are no integers, so they do come here.
+    """
     if not _INTEGER.fullmatch(text):
         return None
     number = int(text)

@@ -1,4 +1,4 @@
-"""What differs between two snapshots, node by node, found without looking at each node."""
+"""Find what differs between two snapshots, without a look at each node."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from muster.placement.cluster.fabric import natural
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Order:
-    """The nodes of a snapshot. `names`, `states` by row: nodes in natural order of their names. `chunks`: the
-    states in the snapshot's own order, as they are compared; `rows`: the row of each of these."""
+    """The nodes of a snapshot, in two orders.
+
+    `names` and `states` are by row: in the natural order of the nodes' names. `chunks` are the states in the
+    snapshot's own order, cut into pieces that are compared at once. `rows` is the row of each of these.
+    """
 
     names: tuple[str, ...]
     states: Sequence[NodeState]
@@ -27,10 +30,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changes:
-    """What differs between two views, the later one with its nodes in `order`.
+    """What differs between two views. `order` has the nodes of the later one.
 
-    `rows` have another state; of these, `reshaped` have another Node or another number of unindexed GPUs,
-    `renewed` another Node.
+    `rows` are those with another state. Those in `reshaped` have another Node, or another number of GPUs
+    taken with unknown indices. Those in `renewed` have another Node.
     """
 
     order: Order
@@ -41,7 +44,7 @@ class Changes:
 
 
 def changes(last: Order, snapshot: Snapshot, size: int) -> Changes:
-    """From the view before to the snapshot; `size` states are compared at once."""
+    """Return what changed between the previous view and the snapshot. `size` states are compared at once."""
     in_order = list(snapshot.nodes.values())
     chunks, positions = _compared(last.chunks, in_order, size)
     source: Source = None
@@ -51,9 +54,9 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> Changes:
         for position, row in zip(positions, rows, strict=True):
             states[row] = in_order[position]
         before: list[NodeState | None] = [last.states[row] for row in rows]
-    else:  # nodes came, went, or are in another order
+    else:  # nodes were added or removed, or are in another order
         row_before = {name: row for row, name in enumerate(last.names)}
-        known = [name for name in last.names if name in snapshot.nodes]  # sorted: few comparisons are left
+        known = [name for name in last.names if name in snapshot.nodes]  # nearly sorted, so sorting is cheap
         added = [name for name in snapshot.nodes if name not in row_before]
         names = tuple(sorted(known + added, key=natural))
         states = [snapshot.nodes[name] for name in names]
@@ -76,9 +79,9 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> Changes:
 def _compared(
     before: list[list[NodeState]], now: list[NodeState], size: int
 ) -> tuple[list[list[NodeState]], list[int] | None]:
-    """`now` in chunks, and the positions of other states than before; None if these are of other nodes.
+    """Return `now` in chunks, and the positions of states that differ; None if they are of other nodes.
 
-    Lists compare by identity first, at a few ns a state: only a chunk that differs costs more.
+    Lists compare elements by identity first, at a few ns each. Only a chunk that differs costs more.
     """
     chunks: list[list[NodeState]] = []
     found: list[tuple[int, NodeState, NodeState]] = []

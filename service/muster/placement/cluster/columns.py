@@ -1,8 +1,8 @@
-"""The cluster as columns: what decisions look at, one numpy array a fact, one row a node.
+"""Read a snapshot as columns: one numpy array for each property, one row for each node.
 
-A decision may not touch thousands of nodes in Python. So a view is made from the view before it: only rows
-whose `NodeState` is another object are read again, and an array that none of them changes is shared between
-the views. A view does not tell how it was come by: codes follow the rows or the names, never history.
+A decision must not loop over thousands of nodes in Python. So each view is made from the previous one: only
+rows whose `NodeState` is another object are read again. An array in which no row changed is shared between
+views. A view does not depend on the views before it: codes follow from the rows or from the names.
 """
 
 from __future__ import annotations
@@ -27,34 +27,40 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 MASK_GPUS = 62
-"""GPUs of one node that a mask in a column can show. Nodes have 16 at most today (HGX-2, p2.16xlarge); of a
-larger one, GPUs from index 62 on count as taken."""
+"""How many GPUs of a node a mask in a column can show.
+
+Nodes have at most 16 GPUs today (HGX-2, p2.16xlarge). On a larger node, GPUs from index 62 on count as taken.
+"""
 
 ALL_GPUS = (1 << MASK_GPUS) - 1
 """The mask of all GPUs that a column can show."""
 
 LARGEST = 2**62
-"""Amounts are cut off here: one absurd quantity in the API must not overflow a column."""
+"""The largest amount in a column. Larger ones are cut, so that an absurd quantity does not overflow."""
 
 CHUNK = 256
-"""States that are compared at once; a chunk that differs is looked through one by one."""
+"""How many states are compared at once. Only a chunk that differs is looked through one by one."""
 
 
 def gpu_counts(masks: Ints) -> Ints:
-    """How many GPUs are in each mask."""
+    """Return int64, in the shape of `masks`: the number of GPUs in each mask."""
     counts: Ints = np.bitwise_count(masks).astype(np.int64)
     return counts
 
 
 def gpus_in(masks: Ints, part: int) -> Ints:
-    """How many GPUs of each mask of a column lie in a part of the node, which may reach further than
-    masks."""
+    """Return int64, in the shape of `masks`: how many GPUs of each mask lie in `part`.
+
+    `part` is a mask of GPUs of one node. It may have more bits than the masks of columns.
+    """
     return gpu_counts(masks & (part & ALL_GPUS))
 
 
 class Profile(NamedTuple):
-    """What of a node, besides labels and its name, decides whom it admits. Fields as in `Node`; of
-    `gpu_memory`, whether it serves slices."""
+    """The properties of a node that decide which pods it admits, besides its name and labels.
+
+    Fields are as in `Node`, but `gpu_memory` is only whether the node serves slices.
+    """
 
     gpu_resources: frozenset[str]
     ready: bool
@@ -65,11 +71,13 @@ class Profile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """A snapshot by columns; rows are nodes in natural order of their names. Nothing in it may be changed.
+    """A snapshot as columns. Rows are the nodes in the natural order of their names. No array may be changed.
 
-    `nodes` are the nodes' own names: the code of each is its row. `shape`, `profile` index `shapes` and
-    `profiles`, in order of the first row that has each; `wide` indexes `wide_names`, as in `Domains`: what
-    labels name, which `wide_domains` tells apart. What a wide domain is, and `promised`: see `Place`.
+    All columns have the axis [row]. Each node is its own domain in `nodes`, so its code is its row. `shape`
+    and `profile` are indices into `shapes` and `profiles`, which are in the order of the first row with each.
+    `wide` is an index into `wide_names`: the name of an NVLink domain that a label gives, -1 for none. Equal
+    names may be several domains, which `wide_domains` tells apart. `Place` explains wide domains and
+    `promised`.
     """
 
     snapshot: Snapshot
@@ -84,62 +92,68 @@ class Columns:
     profiles: tuple[Profile, ...]
     amounts: Ints
     totals: Ints
-    """Matrices, a line each column below: a new view copies once. `amounts` is what is free; `totals` what
-    would be, had nobody taken anything, unhealthy GPUs left aside, and then the number of GPUs."""
+    """Two matrices of int64, with one line for each property, so that a new view copies only once.
+
+    `amounts` [6, row] is what is free; the properties below name its lines. `totals` [7, row] has the same
+    lines for the healthy node without any pod. Its last line is the number of all GPUs.
+    """
     gpu_memory: Ints
-    """[GPU, row]: units that slices can be given, `NodeState.free_memory`; as many lines as any node has GPUs
-    that serve slices, none where no node does."""
+    """[GPU index, row] int64: units of memory that slices can get, as `NodeState.free_memory` says.
+
+    There is a line for each index that a GPU serving slices has on any node.
+    """
     others: dict[str, Ints]
-    """What is free of further resources, by name: those that `other` was asked about."""
+    """Free amounts of further resources by name, [row] int64: those that `other` was asked for."""
     _order: Order
     _readings: dict[tuple[bool, str], Domains]
-    """What `named` (True) and `label` (False) gave; views share the memo as long as all their nodes agree."""
+    """Results of `named` (key True) and `label` (key False). Views share them while all their nodes agree."""
     _domains: dict[str, Domains]
-    """What `part` gave; views share the memo as long as no label that was read has changed."""
+    """Results of `part`. Views share them while no label that was read has changed."""
     _places: dict[str, Place]
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the nodes, by row."""
         return self.nodes.names
 
     @property
     def row(self) -> Mapping[str, int]:
-        """Name → row."""
+        """The row of each node, by name."""
         return self.nodes.index
 
     @property
     def free_gpus(self) -> Ints:
-        """The free GPUs as a bit mask, up to MASK_GPUS."""
+        """[row] The free GPUs as a bit mask of MASK_GPUS bits."""
         column: Ints = self.amounts[0]
         return column
 
     @property
     def free_count(self) -> Ints:
-        """How many of these can be given: `NodeState.free_gpu_count`."""
+        """[row] How many of the free GPUs can be given to pods, as `NodeState.free_gpu_count` says."""
         column: Ints = self.amounts[1]
         return column
 
     @property
     def unindexed(self) -> Ints:
-        """GPUs that are taken, nobody knows which."""
+        """[row] How many GPUs are taken by pods whose GPU indices are unknown."""
         column: Ints = self.amounts[2]
         return column
 
     @property
     def cpu(self) -> Ints:
-        """Free cpu, thousandths of a core; like all that is free, it may be negative."""
+        """[row] Free cpu in thousandths of a core. Like all free amounts, it may be negative."""
         column: Ints = self.amounts[3]
         return column
 
     @property
     def memory(self) -> Ints:
-        """Free memory, bytes."""
+        """[row] Free memory in bytes."""
         column: Ints = self.amounts[4]
         return column
 
     @property
     def pods(self) -> Ints:
-        """Pods that there is room for."""
+        """[row] How many more pods the node has room for."""
         column: Ints = self.amounts[5]
         return column
 
@@ -156,23 +170,24 @@ class Columns:
 
     @property
     def gpu_total(self) -> Ints:
-        """GPUs of the node, those beyond MASK_GPUS too."""
+        """[row] The number of GPUs of the node, including those that masks do not show."""
         column: Ints = self.totals[6]
         return column
 
     @property
     def cpu_total(self) -> Ints:
-        """Allocatable cpu, thousandths of a core."""
+        """[row] Allocatable cpu in thousandths of a core."""
         column: Ints = self.totals[3]
         return column
 
     @property
     def levels(self) -> tuple[Level, ...]:
+        """The levels of the fabric above the node, widest first."""
         return self.snapshot.levels
 
     @property
     def topology(self) -> Topology:
-        """Which domain each node lies in."""
+        """The domain of each node, scope by scope."""
         return Topology(self)
 
     @property
@@ -181,25 +196,27 @@ class Columns:
         return self.part(Scope.NVLINK_DOMAIN)
 
     def part(self, scope: str) -> Domains:
-        """The domains of a scope given by labels: a level, a label key, or the wide NVLink domains."""
+        """Return the domains of a scope that labels give: a level, a label key, or wide NVLink domains."""
         found = self._domains.get(scope)
         if found is None:
             found = self._domains[scope] = by_path(self, scope)
         return found
 
     def named(self, scope: str) -> Domains:
-        """What labels name the domains of such a scope, as `part_of` has it; equal names may be several
-        domains."""
+        """Return the names that labels give to the parts of a scope, as `part_of` reads them.
+
+        Equal names may be several domains: `part` tells them apart.
+        """
         return (
             Domains(self.wide, self.wide_names) if scope == Scope.NVLINK_DOMAIN else self._read(True, scope)
         )
 
     def label(self, key: str) -> Domains:
-        """The values of a label. Other than for `named`, an empty value is a value."""
+        """Return the values of a label. Unlike in `named`, an empty value is a value."""
         return self._read(False, key)
 
     def place(self, row: int) -> Place:
-        """The node as the planner sees it one by one."""
+        """Return one node as the planner sees it."""
         state = self.states[row]
         place = self._places.get(state.node.name)
         if place is None or place.state is not state:
@@ -217,9 +234,9 @@ class Columns:
 
 
 def columns(snapshot: Snapshot) -> Columns:
-    """The columns of a snapshot; cheap where most of its states are those of the last snapshot seen.
+    """Return the columns of a snapshot. This is cheap if it shares most states with the previous snapshot.
 
-    Any thread may call it: the one entry of the memo is replaced whole.
+    Several threads may call this: the memo has one entry, which is replaced as a whole.
     """
     last = _latest[0]
     if last.snapshot is not snapshot:
@@ -228,7 +245,7 @@ def columns(snapshot: Snapshot) -> Columns:
 
 
 def following(last: Columns, snapshot: Snapshot) -> Columns:
-    """The columns of `snapshot`, made from those of any other one."""
+    """Return the columns of `snapshot`, made from those of any other snapshot."""
     step = changes(last._order, snapshot, CHUNK)
     source, order, states, levels = step.source, step.order, step.order.states, snapshot.levels
     nodes = last.nodes
@@ -291,7 +308,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
 
 
 def amounts_of(state: NodeState) -> tuple[int, ...]:
-    """What is free on a node, as `Columns.amounts` has it."""
+    """Return one node's values for the lines of `Columns.amounts`."""
     mask, free = state.free_gpus & ALL_GPUS, state.free
     given = min(mask.bit_count(), state.free_gpu_count)
     return mask, given, state.unindexed_gpus, _cut(free.cpu_milli), _cut(free.memory_bytes), _cut(free.pods)
@@ -323,7 +340,7 @@ def _memory_with(
     states: Sequence[NodeState],
     shapes: Sequence[Shape],
 ) -> Ints:
-    """`Columns.gpu_memory` with these rows set; shapes say how many lines it has."""
+    """Return `Columns.gpu_memory` with these rows set. The shapes decide how many lines it has."""
     lines = max((min(len(shape.memory), MASK_GPUS) for shape in shapes), default=0)
     if lines != len(old):
         kept = np.zeros((lines, old.shape[1]), np.int64)
@@ -335,13 +352,13 @@ def _memory_with(
 
 
 def memory_of(state: NodeState, lines: int) -> tuple[int, ...]:
-    """A row of `Columns.gpu_memory`."""
+    """Return one node's values for the lines of `Columns.gpu_memory`."""
     left = [_cut(units) for units in state.free_memory[:lines]]
     return (*left, *(0,) * (lines - len(left)))
 
 
 def _nothing() -> Columns:
-    """The columns of no node at all, from which any others follow."""
+    """Return the columns of an empty cluster. The first view is made from them."""
     no_code = fixed(np.zeros(0, np.int32))
     return Columns(
         snapshot=Snapshot({}),

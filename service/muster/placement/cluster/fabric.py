@@ -1,4 +1,4 @@
-"""The shape of a node as the planner sees it, and the natural order of names."""
+"""Describe how the GPUs of a node are connected, and sort names in their natural order."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from functools import cached_property, lru_cache
 from muster.domain.topology import GpuTopology
 
 MAX_RING_GPUS = 16
-"""Up to so many GPUs a node's link matrix is used: tables over their subsets grow as 2^n."""
+"""The most GPUs of a node whose link matrix is used. Tables over subsets of n GPUs have 2^n entries."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the value of GPU sets on a node, whatever its name: equal shapes share their tables.
+    """All properties of a node that decide the value of a set of its GPUs. Nodes of equal shape share tables.
 
-    `domains` are the NVLink domains inside the node as bit masks. `pools` are the sets within which a typical
-    request must find its GPUs: the domains where the node has NVLink, else all its GPUs at once.
-    `hidden` GPUs of those that look free are taken, nobody knows which.
-    `memory` is what each GPU offers in slices, in units by index, () where the node serves none; such a node
-    has pools only if it serves whole GPUs too. `spread`: slices go where most is left.
+    `domains` are the NVLink domains inside the node, as bit masks of GPUs. A typical request must find all
+    its GPUs in one of `pools`: the NVLink domains if the node has NVLink, else all GPUs of the node. `hidden`
+    is how many GPUs that look free are in fact taken, by pods whose GPU indices are unknown.
+
+    `memory` is what each GPU offers in slices, by GPU index, in units (GiB). It is () if the node serves no
+    slices. A node that serves slices has pools only if it serves whole GPUs too. `spread` is true if slices
+    go to the GPU with most memory left.
     """
 
     topology: GpuTopology
@@ -40,7 +42,7 @@ class Shape:
 
 @lru_cache(maxsize=1 << 16)
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key that puts worker-2 before worker-10."""
+    """Return a sort key that puts worker-2 before worker-10."""
     return tuple(
         (0, int(piece), piece) if piece.isdecimal() else (1, 0, piece)
         for piece in re.split(r"(\d+)", name)

@@ -1,8 +1,8 @@
-"""Which domain a node lies in, scope by scope: the only code of the planner that knows.
+"""Say in which domain of each scope a node lies. No other code of the planner knows this.
 
-A domain is one part of a scope: a zone, a rack, an NVLink domain. Domains of a scope have dense indices in
-the natural order of their names, which are unique in a view: "r1", or "r1 of zone a" where there are several.
-Labels name the domains above the node; inside a node an NVLink domain is a mask of its GPUs.
+A domain is one part of a scope: a zone, a rack, an NVLink domain. The domains of a scope have the indices 0,
+1, 2 … in the natural order of their names. Names are unique in a view: "r1", or "r1 of zone a" if there are
+several r1. Labels name the domains above the node. Inside a node, an NVLink domain is a mask of GPUs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from muster.domain.topology import GpuTopology, bits
 from muster.placement.cluster.arrays import Codes, coded, fixed
 from muster.placement.cluster.fabric import Shape, natural
 
-if TYPE_CHECKING:  # columns are made of domains
+if TYPE_CHECKING:  # columns import this module
     from muster.placement.cluster.columns import Columns
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 NONE = -1
-"""The index of no domain."""
+"""The index that stands for "in no domain"."""
 
 INSIDE = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value)
 """Scopes whose parts may be smaller than a node."""
@@ -38,9 +38,9 @@ INSIDE = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value)
 
 @dataclass(frozen=True, eq=False)
 class Domains:
-    """The domains of one scope: by row the index of the node's domain, NONE for none; and their names.
+    """The domains of one scope: [row] the index of the node's domain or NONE, and the domains' names.
 
-    `names` are in natural order, so codes compare as names do; each is the name of at least one node's.
+    `names` are in natural order, so indices compare as names do. Each domain has at least one node.
     """
 
     codes: Codes
@@ -48,61 +48,69 @@ class Domains:
 
     @cached_property
     def by_row(self) -> Ints:
-        """The codes as 64-bit numbers, which the planner computes with; read-only."""
+        """[row] The indices as int64, the dtype that the planner computes with. The array is read-only."""
         return fixed(self.codes.astype(np.int64))
 
     @cached_property
     def index(self) -> Mapping[str, int]:
-        """Name → code."""
+        """The index of each domain, by name."""
         return {name: code for code, name in enumerate(self.names)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """The domains of all nodes of a view. Arrays are by row."""
+    """The domains of all nodes of a view. All arrays have the axis [row]."""
 
     _view: Columns
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes above the node that mean something in this cluster, widest first.
+        """The scopes above the node that count in this cluster, widest first.
 
-        A scope whose label no node carries is none (a cluster without zone labels has no zones to cross);
-        where some carry it, each node without it counts as a domain of its own.
+        A scope counts if at least one node carries its label: a cluster without zone labels has no zones to
+        cross. If only some nodes carry it, each node without it counts as a domain of its own.
         """
         return tuple(level.scope for level in self._view.levels if self._view.part(level.scope).names)
 
     def crossed(self, gpus: bool) -> tuple[str, ...]:
-        """Return the scopes whose touched domains are counted, widest first. Gangs without GPUs touch no
-        NVLink domain."""
+        """Return the scopes whose touched domains are counted, widest first.
+
+        Gangs without GPUs touch no NVLink domain.
+        """
         domain = (Scope.NVLINK_DOMAIN.value,) if gpus else ()
         return (*self.scopes, Scope.NODE.value, *domain)
 
     def domains(self, scope: str) -> Domains:
-        """Return the domains of a scope that are nodes or wider; of those inside nodes, the NVLink domains
-        that a label names."""
+        """Return the domains of a scope that are nodes or wider.
+
+        For scopes inside a node these are the NVLink domains that labels name.
+        """
         if scope == Scope.NODE:
             return self._view.nodes
         return self._view.wide_domains if scope in INSIDE else self._view.part(scope)
 
     def index(self, scope: str) -> Ints:
-        """Return the index of each node's domain, NONE for none."""
+        """Return [row] int64: the index of each node's domain, NONE for none."""
         return self.domains(scope).by_row
 
     def index_or_own(self, scope: str) -> Ints:
-        """Return the index of each node's domain; a node without one is a domain of its own."""
+        """Return [row] int64: the index of each node's domain. A node without one is a domain of its own."""
         return own(self.index(scope))
 
     def by_label(self, key: str) -> Ints:
-        """Return the domain of each node by the topology key of a pod's constraint. Other than for scopes, an
-        empty value is a value."""
+        """Return [row] int64: the domain of each node by the topology key of a pod's own constraint.
+
+        Unlike for scopes, an empty label value is a value.
+        """
         if key == NODE:
             return np.arange(len(self._view.names), dtype=np.int64)
         return self._view.label(key).codes.astype(np.int64)
 
     def parts(self, row: int, scope: str) -> tuple[tuple[str, int], ...]:
-        """Return the parts of `scope` that the node lies in, with the mask of its GPUs there; () if it has no
-        label of the scope."""
+        """Return the parts of `scope` that the node lies in, each with the mask of its GPUs there.
+
+        The result is () if the node has no label of the scope.
+        """
         place = self._view.place(row)
         if scope == Scope.GPU:
             indices = bits(place.all_gpus) if not place.state.unindexed_gpus else ()
@@ -113,13 +121,13 @@ class Topology:
         return ((part, place.all_gpus),) if part else ()
 
     def part(self, row: int, scope: str) -> str:
-        """Return the name of the node's domain, of those that `domains` gives; "" for none."""
+        """Return the name of the node's domain as in `domains`; "" if it lies in none."""
         domains = self.domains(scope)
         code = int(domains.codes[row])
         return domains.names[code] if code >= 0 else ""
 
     def nvlink_domains(self, row: int) -> tuple[tuple[str, int], ...]:
-        """Return the NVLink domains that the node lies in, promised or not, with the masks of its GPUs."""
+        """Return the NVLink domains of the node with the masks of its GPUs, whether promised or not."""
         place, wide = self._view.place(row), self.part(row, Scope.NVLINK_DOMAIN)
         if wide:
             return ((wide, place.all_gpus),)
@@ -127,8 +135,10 @@ class Topology:
         return tuple((f"{place.name}/{i}", mask) for i, mask in enumerate(islands))
 
     def touched(self, row: int, mask: int) -> set[str]:
-        """Return the names of the NVLink domains that these GPUs lie in; one a GPU where indices can't be
-        promised."""
+        """Return the names of the NVLink domains that these GPUs lie in.
+
+        If GPU indices cannot be promised, each GPU counts as a domain.
+        """
         place = self._view.place(row)
         if not place.promised:
             return {f"{place.name}/gpu{i}" for i in bits(mask)}
@@ -136,19 +146,24 @@ class Topology:
 
     @property
     def in_wide(self) -> Bools:
-        """Whether a label names the node's NVLink domain, which may span nodes."""
+        """[row] Whether a label names the node's NVLink domain, which may span nodes."""
         return np.asarray(self._view.wide_domains.codes >= 0)
 
     def whole_nodes(self) -> Ints:
-        """Return the NVLink domain that holds all GPUs of each node: one that a label names, or one of its
-        own; NONE where there are several, or none."""
+        """Return [row] int64: the NVLink domain that holds all GPUs of the node, NONE if none does.
+
+        A label may name the domain. Otherwise the node has one NVLink domain of its own, or several.
+        """
         view, wide = self._view, self.index(Scope.NVLINK_DOMAIN)
         alone = np.array([len(shape.domains) == 1 for shape in view.shapes], bool)[view.shape]
         return np.where(alone & (wide < 0), own(wide), wide)
 
     def regions(self, scope: str | None) -> Ints:
-        """Return the domain of each node in which a gang with this required scope could lie: the node itself
-        where a domain lies inside it; one domain of all nodes for no scope."""
+        """Return [row] int64: the region in which a gang with this required scope could lie.
+
+        The region is the node if a domain of the scope may be smaller than a node. Without a scope all nodes
+        are one region.
+        """
         count = len(self._view.names)
         if scope is None:
             return np.zeros(count, np.int64)
@@ -158,12 +173,12 @@ class Topology:
 
 
 def own(index: Ints) -> Ints:
-    """Return the index with a domain of its own for each node without one."""
+    """Return the indices, with a new domain for each node without one."""
     return np.where(index < 0, int(index.max(initial=NONE)) + 1 + np.arange(len(index)), index)
 
 
 def by_path(view: Columns, scope: str) -> Domains:
-    """The domains of a scope that labels give: those of one name are told apart by the wider ones."""
+    """Return the domains of a scope that labels give. Wider domains tell domains of one name apart."""
     hierarchy = Hierarchy.of(scope, view.levels, view.snapshot.naming)
     own, *around = (view.named(level.scope) for level in hierarchy.levels)
     ended = _ends(view, hierarchy, 0)
@@ -184,7 +199,7 @@ def by_path(view: Columns, scope: str) -> Domains:
 
 
 def _ends(view: Columns, hierarchy: Hierarchy, at: int) -> Bools:
-    """Whether each node's path ends at this level: with a name that is unique."""
+    """Return [row] bool: whether the node's path ends at this level, because the name there is unique."""
     level = hierarchy.levels[at]
     there = view.named(level.scope).codes >= 0
     if level.scope in hierarchy.unique:
@@ -197,7 +212,7 @@ def _ends(view: Columns, hierarchy: Hierarchy, at: int) -> Bools:
 
 
 def _several(own: Codes, wider: Codes | Ints) -> bool:
-    """Whether nodes of one domain lie in two wider ones."""
+    """Return whether nodes of one domain lie in two wider domains."""
     rows = np.flatnonzero((own >= 0) & (wider >= 0))
     any_of = np.zeros(int(own.max(initial=NONE)) + 1, np.int64)
     any_of[own[rows]] = wider[rows]
@@ -208,9 +223,9 @@ def _several(own: Codes, wider: Codes | Ints) -> bool:
 class Place:
     """One node as the planner sees it.
 
-    `wide` is what a label names its NVLink domain, which may span nodes, else "". `promised` says that a
-    scope narrower than the node can be kept: false while GPUs of unknown index are taken, unless all the
-    node's GPUs are one domain.
+    `wide` is the name that a label gives to its NVLink domain, which may span nodes, else "". `promised` is
+    whether scopes narrower than the node can be kept. They cannot while GPUs with unknown indices are taken,
+    unless all GPUs of the node are one domain.
     """
 
     name: str
@@ -226,7 +241,7 @@ class Place:
 
 
 def place_of(state: NodeState) -> Place:
-    """The view of one node under its state."""
+    """Return the node of a state as the planner sees it."""
     node = state.node
     count = node.topology.gpu_count
     everything = (1 << count) - 1
@@ -236,7 +251,8 @@ def place_of(state: NodeState) -> Place:
     pools = masks if fabric and not state.unindexed_gpus else (everything,)
     promised = not state.unindexed_gpus or len(masks) == 1
     if state.unindexed_gpus:
-        # Which GPUs are free is a guess: no link can be promised, and no domain but the whole node.
+        # It is unknown which GPUs are free, so neither links nor domains smaller than the node can be
+        # promised.
         topology = GpuTopology.unknown(count)
         if not promised:
             masks = tuple(1 << i for i in range(count))
@@ -247,8 +263,10 @@ def place_of(state: NodeState) -> Place:
 
 
 def narrow_to_wide(levels: tuple[Level, ...], asked: Iterable[str]) -> tuple[str, ...]:
-    """All scopes that a plan may be said to lie in, narrowest first; label keys asked for before the widest
-    level."""
+    """Return all scopes that a plan may be reported to lie in, narrowest first.
+
+    Label keys that the gang asks for come before the widest level.
+    """
     named = [level.scope for level in levels[::-1]]
     narrow = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value)
     custom = [scope for scope in asked if scope not in {*Scope, *named}]
