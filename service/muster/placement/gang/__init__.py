@@ -1,1 +1,3 @@
-"""One gang on this cluster: blocks of like members, what binds them, where some run, what a node takes."""
+"""Describe one gang on this cluster: blocks of like members, constraints, existing members, and what nodes
+take.
+"""

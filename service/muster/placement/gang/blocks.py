@@ -1,8 +1,9 @@
-"""Roles cut into blocks: members that the planner counts as alike, and what binds them.
+"""Cut roles into blocks of members that the planner counts as alike.
 
-A role without segments is one block. Otherwise its whole segments are one, and a segment that is shorter, or
-has members running already, is taken apart: its missing members are blocks of their own that lie together, in
-the part where the running ones are."""
+A role without segments is one block. Otherwise all its whole segments are one block. A segment that is
+shorter, or that has existing members, is taken apart: its missing members are blocks of their own. These
+blocks lie together, in the part where the existing members are.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from muster.placement.cluster.fabric import natural
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """These blocks, by index, lie in one part of the scope, and so do the running members."""
+    """Blocks, by index, that must lie in one part of the scope, with the existing members `running`."""
 
     scope: str
     blocks: tuple[int, ...]
@@ -24,8 +25,11 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """`roles`: one a block, with the role's name and the block's members, and only the segments that still
-    bind it. `together`: what binds several, or to running members."""
+    """The blocks of a request.
+
+    `roles` has one role for each block: with the role's name, the block's members, and the segments that
+    still bind them. `together` says which blocks must lie in one part, or where existing members are.
+    """
 
     roles: tuple[Role, ...]
     together: tuple[Together, ...]
@@ -39,7 +43,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """A member in its place by rank: to be placed, running, or left out of the plan."""
+    """A member in its order by rank: to be placed, running, or left out of the plan."""
 
     member: Member
     running: Running | None = None
@@ -51,9 +55,9 @@ class _Ranked:
 
 
 def blocks_of(request: Request, kept: Mapping[str, int] | None = None) -> Blocks:
-    """The blocks of a request, role after role. A role without members keeps an empty block.
+    """Return the blocks of a request, role after role. A role without members keeps an empty block.
 
-    `kept`: how many members of each role are to be placed, the first by rank; by default all.
+    `kept` is how many members of each role are to be placed, the first by rank. None means all.
     """
     cut = _Cut()
     for role in request.roles:
@@ -77,14 +81,14 @@ def blocks_of(request: Request, kept: Mapping[str, int] | None = None) -> Blocks
 
 
 def rank_key(member: Member) -> tuple[object, ...]:
-    """By rank, those without one last, by natural order of names (worker-2 before worker-10)."""
+    """Return a sort key by rank. Members without a rank come last, in the natural order of their names."""
     return (member.rank is None, member.rank or 0, natural(member.name), member.uid)
 
 
 def _divided(
     cut: _Cut, role: Role, ranked: Sequence[_Ranked], segments: tuple[Segment, ...]
 ) -> Iterator[int]:
-    """Append the blocks of these members; yields their indices."""
+    """Append the blocks of these members, and yield their indices."""
     if not segments:
         yield from _block(cut, role, [one.member for one in ranked if one.new], ())
         return

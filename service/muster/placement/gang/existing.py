@@ -1,4 +1,4 @@
-"""Running members of the gang: where they are, and what the gang touches already because of them."""
+"""Describe existing members: where they are, and what the gang already touches because of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.placement.limits import takes_gpus
 
 @dataclass(frozen=True, slots=True)
 class BoundMember:
-    """A running member on a node that is there. `unknown`: it has GPUs, and nobody knows which."""
+    """An existing member on a node of the snapshot."""
 
     row: int
     running: Running
@@ -22,12 +22,13 @@ class BoundMember:
 
     @property
     def unknown(self) -> bool:
+        """Whether the member has GPUs whose indices are unknown."""
         return self.has_gpus and not self.running.gpus
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExistingMembers:
-    """All that stay; `masks`: their GPUs by row."""
+    """All existing members of a gang. `masks` are their GPUs by row, as bit masks."""
 
     masks: Mapping[int, int]
     members: tuple[BoundMember, ...]
@@ -36,15 +37,18 @@ class ExistingMembers:
         return bool(self.members)
 
     def parts(self, view: Columns, scope: str) -> frozenset[str] | None:
-        """The parts of a scope that hold all of them; None of nothing."""
+        """Return the parts of a scope that hold all of them; None if there are no existing members."""
         return common_parts(view, scope, self.members)
 
     def touching(self, scope: str) -> frozenset[int]:
-        """The nodes whose part of the scope the gang touches: of NVLink domains, only with GPUs."""
+        """Return the rows of the nodes whose part of the scope the gang touches.
+
+        Only members with GPUs touch an NVLink domain.
+        """
         return frozenset(stay.row for stay in self.members if scope != Scope.NVLINK_DOMAIN or stay.has_gpus)
 
     def after(self, view: Columns, row: int, rule: InNode) -> InNode:
-        """What binds the node's further members."""
+        """Return the rule for further members on the node: `rule`, less what existing members use up."""
         here = [stay for stay in self.members if stay.row == row]
         if not here:
             return rule
@@ -65,7 +69,7 @@ class ExistingMembers:
 
 
 def existing_of(view: Columns, request: Request) -> ExistingMembers:
-    """The running members of a request; one whose node is gone is left out."""
+    """Return the existing members of a request. A member whose node is gone is left out."""
     asks = {role.name: takes_gpus(role) for role in request.roles}
     members = tuple(
         BoundMember(view.row[running.node], running, bool(running.gpus or asks.get(running.role)))
@@ -79,7 +83,7 @@ def existing_of(view: Columns, request: Request) -> ExistingMembers:
 
 
 def common_parts(view: Columns, scope: str, members: Iterable[BoundMember]) -> frozenset[str] | None:
-    """The parts of a scope that hold all these; None of nothing."""
+    """Return the parts of a scope that hold all these members; None if there are no members."""
     common: frozenset[str] | None = None
     for stay in members:
         inside = frozenset(parts_holding(view, scope, stay))
@@ -88,8 +92,10 @@ def common_parts(view: Columns, scope: str, members: Iterable[BoundMember]) -> f
 
 
 def parts_holding(view: Columns, scope: str, stay: BoundMember) -> list[str]:
-    """The parts of a scope that hold a running member. Whose GPUs nobody knows lies in a domain only if that
-    is its whole node."""
+    """Return the parts of a scope that hold an existing member.
+
+    A member whose GPU indices are unknown lies in a domain only if the domain is its whole node.
+    """
     topology = view.topology
     parts = topology.parts(stay.row, scope)
     if scope in INSIDE and stay.unknown and len(topology.parts(stay.row, Scope.NVLINK_DOMAIN)) != 1:

@@ -1,5 +1,7 @@
-"""The placement instance: one decision's fixed data. The cluster as columns, which nodes admit which roles,
-and how many members one node takes."""
+"""Build the instance: one gang on one cluster as arrays.
+
+An instance has the cluster as columns, which nodes admit which roles, and how many members one node takes.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,22 @@ from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE
 
 Counts = tuple[int, ...]
-"""Members by role, in the order of `Instance.roles`."""
+"""Numbers of members by role, in the order of `Instance.roles`."""
 
 
 BEYOND = 2 * LARGEST - 1
-"""A request for so much, or more, fits nowhere: amounts in columns end at LARGEST."""
+"""A request for this amount or more fits nowhere, because amounts in columns end at LARGEST."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """The cluster as one gang sees it.
+    """One gang on one cluster, as arrays.
 
-    `roles` are the gang's roles, cut into blocks where segments ask for it: members that count as alike.
-    `admits` and `room` are [role, row]: whether the node admits the role, and how many members of it alone
-    the node has room for (0 where it is not admitted). `levels`: scopes above the node whose parts are
-    counted."""
+    `roles` are the gang's roles, cut into blocks if segments ask for it. `admits` [role, row] bool is whether
+    the node admits the role. `room` [role, row] int64 is how many members of the role alone the node has room
+    for, 0 if it does not admit the role. `levels` are the scopes above the node whose touched parts are
+    counted.
+    """
 
     columns: Columns
     request: Request
@@ -52,18 +55,19 @@ class Instance:
     existing: ExistingMembers
     rules: Rules
     admitted: Mapping[str, Bools]
-    """By role of the request, as `candidates` has it: without what rules refuse."""
+    """By role of the request, [row] bool as `admits` of candidates.py returns it: before rules refuse nodes.
+    """
     penalty: Ints | None = None
-    """[block, row]: 100 − the score of the node for a member; None where no role has scores."""
+    """[role, row] int64: 100 − the score of the node for a member; None if no role has scores."""
 
     @property
     def asks(self) -> Asks:
-        """What members ask for, by role."""
+        """The GPUs or slices that a member asks for, by role."""
         return tuple(map(ask_of, self.roles))
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names of the further resources (`Resources.others`) that any member asks for."""
+        """Names of the further resources (`Resources.others`) that members ask for."""
         return tuple(sorted({name for role in self.roles for name, _ in role.resources.others}))
 
     @property
@@ -73,27 +77,29 @@ class Instance:
 
     @property
     def costs(self) -> tuple[Cost, ...]:
-        """The levels between the nodes and the links, in order, where these are more than the NVLink domains:
-        then the GPUs of each node are chosen by `gpus.choices`. () for most gangs."""
+        """The levels between nodes and links, in their order, if there are more than the NVLink domains.
+
+        Then `gpus.choices` chooses the GPUs of each node. Most gangs have none: ().
+        """
         return costs_of(self.request.terms, self.sliced)
 
     @property
     def prices(self) -> Prices | None:
-        """What damage is priced by; None where it is F."""
+        """The prices of typical requests that damage is counted by; None if damage is F."""
         return prices_of(self.columns) if is_priced(self.request, self.columns) else None
 
     def unit(self, role: int) -> int:
-        """Multiples of this many members of the role are multiples of what any node's rule asks for."""
+        """Return a number of members whose multiples satisfy the unit of each node's rule."""
         return lcm(1, *(rule.unit_of(role) for rule in self.rules.node_rules if rule is not None))
 
     def common_unit(self, role: int) -> int:
-        """Members of the role come in multiples of this on every node, whatever rule it has."""
+        """Return the largest number such that every node takes a multiple of it, whatever its rule."""
         used = np.flatnonzero(np.bincount(self.rules.in_node)).tolist()
         rules = [self.rules.node_rules[i] for i in used]
         return gcd(*(1 if rule is None else rule.unit_of(role) for rule in rules))
 
     def keeping(self, kept: Mapping[str, int]) -> Instance:
-        """The instance for so many members of each role, the first by rank."""
+        """Return the instance for only `kept` members of each role, the first by rank."""
         return instance_with(self.columns, self.request, self.admitted, kept)
 
     @property
@@ -104,16 +110,16 @@ class Instance:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing binds members to each other or to running ones, besides the scopes of the gang.
+        """Whether nothing but the gang's own scopes binds members to each other, or to existing members.
 
-        Nodes may still have room for fewer members of a role (`rules.caps`) than resources say.
+        `rules.caps` may still limit how many members of a role a node takes.
         """
         return not self.rules.model and len(self.rules.node_rules) == 1 and not self.existing
 
     def for_all(self, need: Counts) -> Instance:
-        """Return the instance without the parts that are too small for roles which must lie in one part.
+        """Return the instance without parts that are too small for a role whose members must lie in one part.
 
-        Nothing is lost where all these members are to be placed.
+        No plan that places all these members is lost.
         """
         if not self.rules.together:
             return self
@@ -127,7 +133,7 @@ class Instance:
         return replace(self, room=room)
 
     def node_rule(self, row: int) -> tuple[InNode | None, Shape, int]:
-        """What binds members on the node; its shape and free GPUs."""
+        """Return what binds members on the node, the node's shape, and the mask of its free GPUs."""
         view = self.columns
         return (
             self.rules.node_rules[self.rules.in_node[row]],
@@ -137,19 +143,20 @@ class Instance:
 
     @property
     def need(self) -> Counts:
+        """The number of members of each role."""
         return tuple(len(role.members) for role in self.roles)
 
     def gpus(self, counts: Ints) -> Ints:
-        """Whole GPUs that so many members take; the last axis of `counts` is the role's."""
+        """Return the number of whole GPUs that `counts` members take. The last axis is the role."""
         return counts @ np.array([role.gpus for role in self.roles], np.int64)
 
     def cpu(self, counts: Ints) -> Ints:
-        """cpu that so many members take, thousandths of a core."""
+        """Return the cpu in thousandths of a core that `counts` members take. The last axis is the role."""
         return counts @ np.array([role.resources.cpu_milli for role in self.roles], np.int64)
 
 
 def instance_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[str, str], str]) -> Instance:
-    """The instance of a request. Roles without members stay: they need none."""
+    """Return the instance of a request. Roles without members stay in it."""
     view = columns(snapshot)
     by_name = {role.name: admits(view, role, excluded) for role in request.roles}
     return instance_with(view, request, by_name)
@@ -158,9 +165,9 @@ def instance_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[st
 def instance_with(
     view: Columns, request: Request, admitted: Mapping[str, Bools], kept: Mapping[str, int] | None = None
 ) -> Instance:
-    """Return the instance, had the nodes admitted these roles, by name.
+    """Return the instance under the assumption that `admitted` nodes, by role name, admit the roles.
 
-    `kept`: how many members of each role there are, the first by rank; None for all.
+    `kept` is how many members of each role there are, the first by rank. None means all.
     """
     existing = existing_of(view, request)
     there = replace(request, running=tuple(stay.running for stay in existing.members))
@@ -196,7 +203,7 @@ def _penalties(view: Columns, roles: tuple[Role, ...]) -> Ints | None:
 
 
 def _ruled_room(instance: Instance) -> Ints:
-    """The room that the rules of the nodes leave each role alone."""
+    """Return the room that the rules of the nodes leave for each role alone."""
     view = instance.columns
     room: Ints = np.minimum(instance.room, np.array(instance.need)[:, None])
     ruled = instance.rules.in_node.astype(np.int64) * len(view.shapes) + view.shape
@@ -210,7 +217,7 @@ def _ruled_room(instance: Instance) -> Ints:
 
 
 def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> Ints:
-    """How many members of one role alone nodes of one shape take, of those that there is `room` for."""
+    """Return how many members of one role alone nodes of one shape take, at most `room`."""
     if rule.alone(r) >= 0:
         room = np.asarray(np.minimum(room, rule.alone(r)))
     simple = not rule.single and not rule.domain_most and rule.pinned[r] < 0
@@ -231,8 +238,10 @@ def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> I
 
 
 def room_of(view: Columns, role: Role) -> Ints:
-    """By row, how many members of the role fit as far as what is free goes, as kube-scheduler counts: what is
-    not asked for is not checked."""
+    """Return [row] int64: how many members of the role fit into what is free.
+
+    As in kube-scheduler, a resource that the role does not ask for is not checked.
+    """
     asked: Resources = role.resources
     room = np.maximum(0, view.pods) // min(max(1, asked.pods), BEYOND)
     if asked.cpu_milli > 0:
@@ -249,7 +258,7 @@ def room_of(view: Columns, role: Role) -> Ints:
 
 
 def fits_at_once(instance: Instance, need: Counts) -> Bools:
-    """By row, whether the node takes all these members together, as far as sums go."""
+    """Return [row] bool: whether the node takes all these members together, by sums of resources."""
     view = instance.columns
     total = Resources(pods=0)
     admitted = np.ones(len(view.names), bool)

@@ -1,4 +1,4 @@
-"""The rules of a request: what its constraints add, and what follows inside each node."""
+"""Make the rules of a request: what its constraints add, and what follows inside each node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rules_of(view: Columns, request: Request, blocks: Blocks, existing: Existing
 
 
 def _in_node(rules: Rules, existing: ExistingMembers) -> None:
-    """What binds members inside each node, by row: equal rules are one."""
+    """Set the rule of each node, by row. Equal rules share one index."""
     view, count = rules.view, len(rules.blocks.roles)
     in_wide = view.topology.in_wide
     gpus, nothing = tuple(role.gpus for role in rules.blocks.roles), (-1,) * count

@@ -1,4 +1,8 @@
-"""Ways to leave members out, where segments make each of them a problem of its own."""
+"""Find which members to leave out of a gang with segments when not all of them fit.
+
+The last members by rank are left out. Then a segment may be shorter, so each number of members is a problem
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,16 @@ from muster.domain.request import Request, Role
 from muster.placement.gang.instance import Counts, Instance
 
 MAX_TRIES = 64
-"""Ways that are tried for one answer."""
+"""The most numbers of members that are tried for one answer."""
 
 
 def ways_to_cut(request: Request) -> Iterator[Mapping[str, int]]:
-    """How many members of each role to look at so that all ways to leave members out are seen.
+    """Yield numbers of members by role, such that solving with each of them covers all ways to leave members
+    out.
 
-    What is left of a role is whole segments and a shorter one. Looking at a number of members shows all that
-    have no more of either: those whose shorter segment is longer need a look at a number that ends there.
-    Most members come first. Holds where no segment has running members.
+    A role with a number of members has whole segments and a shorter one. Solving for that number also covers
+    all plans with fewer whole segments and with a shorter last one. Only a longer last segment needs another
+    try. The largest numbers come first. This holds only if no segment has existing members.
     """
     names = [role.name for role in request.roles]
     for counts in product(*map(_cuts, request.roles)):
@@ -25,20 +30,23 @@ def ways_to_cut(request: Request) -> Iterator[Mapping[str, int]]:
 
 
 def _cuts(role: Role) -> list[int]:
-    """All members, and by segment size the most that end one member before a segment is whole."""
+    """Return the numbers of members to try: all, and those that end one member before a whole segment."""
     count = len(role.members)
     shorter = {(count + 1) // segment.size * segment.size - 1 for segment in role.segments}
     return sorted({count, *(cut for cut in shorter if cut >= 0)}, reverse=True)
 
 
 def begun(request: Request) -> bool:
-    """Whether members that run may have begun a segment: then those left out are not the last of it."""
+    """Return whether existing members may have begun a segment.
+
+    Then the members that are left out need not be the last of the segment.
+    """
     segmented = {role.name for role in request.roles if role.segments}
     return any(running.role in segmented for running in request.running)
 
 
 def by_role(instance: Instance, counts: Counts) -> Counts:
-    """Members by role of the request, of those by block."""
+    """Return the number of members for each role of the request, given the number for each block."""
     kept = dict.fromkeys((role.name for role in instance.request.roles), 0)
     for block, count in zip(instance.roles, counts, strict=True):
         kept[block.name] += count
@@ -46,7 +54,7 @@ def by_role(instance: Instance, counts: Counts) -> Counts:
 
 
 def shared_out(total: int, sizes: Counts) -> Iterator[Counts]:
-    """So many members shared out to roles of these sizes, most of the earlier roles first."""
+    """Yield the ways to divide `total` members among roles of these sizes, earlier roles first."""
     if not sizes:
         yield ()
         return

@@ -1,4 +1,4 @@
-"""What one gang sees of single nodes: their GPUs, how choices of these count, and the best fit."""
+"""Describe single nodes for one gang: their GPUs, the costs of GPU choices, and the best fit."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import takes_gpus
 
 NVSWITCH = "nvidia.com/nvswitch.present"
-"""The label, "true" where a node has an NVSwitch."""
+"""The label that is "true" on a node with an NVSwitch."""
 
 NO_SUCH = -2
-"""The code of no value: those of nodes begin at −1, for no label."""
+"""A code that no node has. The smallest code of nodes is −1, for no label."""
 
 
 def _is_true(label: Domains) -> Bools:
-    """By row, whether the label says so."""
+    """Return [row] bool: whether the label is "true"."""
     return np.asarray(label.codes == label.index.get("true", NO_SUCH))
 
 
 def gpus_on(instance: Instance, row: int) -> NodeGpus:
-    """What the node has, where members share GPUs."""
+    """Return the GPUs of the node, for gangs whose members share GPUs."""
     view = instance.columns
     shape = view.shapes[view.shape[row]]
     memory = view.gpu_memory[: len(shape.memory), row]
@@ -39,7 +39,7 @@ def gpus_on(instance: Instance, row: int) -> NodeGpus:
 
 
 def costs_on(instance: Instance, row: int) -> On:
-    """How choices of its GPUs count."""
+    """Return what decides the costs of GPU choices on the node."""
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
     here = any(stay.row == row and stay.has_gpus for stay in instance.existing.members)
     wide, nvswitch = instance.columns.topology.in_wide[row], instance.columns.label(NVSWITCH)
@@ -47,7 +47,7 @@ def costs_on(instance: Instance, row: int) -> On:
 
 
 def kinds_of(instance: Instance, rows: Ints) -> Ints:
-    """[line, node]: what tells nodes apart by their GPUs, and by how choices of these count."""
+    """Return [property, node] int64. Nodes with equal columns have equal GPUs and equal costs of choices."""
     view = instance.columns
     lines: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], instance.rules.in_node[rows]]
     lines += [view.promised[rows], view.topology.in_wide[rows]]
@@ -57,9 +57,9 @@ def kinds_of(instance: Instance, rows: Ints) -> Ints:
 
 
 def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
-    """Return the best fit of these members on these nodes [row, packing], with their preferences below it.
+    """Return [row, packing] int64: the best fit of these members on these nodes, with preferences below it.
 
-    One step of the best fit outweighs all scores of the gang. `counts` are [packing, role].
+    One step of the best fit outweighs all scores of the gang. `counts` is [packing, role] int64.
     """
     fit = fit_of(instance.columns, instance.roles, rows, counts)
     if instance.penalty is None:
@@ -68,8 +68,10 @@ def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
 
 
 def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> Ints:
-    """Return the best fit of members of these roles [row, packing]: what is left free on the node, and what
-    it costs to open it."""
+    """Return [row, packing] int64: what is left free on the node, and what it costs to open the node.
+
+    `counts` is [packing, role] int64: members of these roles.
+    """
     at, with_gpus = rows[:, None], np.array([takes_gpus(role) for role in roles])
     total, free = _gpu_shares(view, roles, rows, counts)
     cpu = counts @ np.array([role.resources.cpu_milli for role in roles], np.int64)
@@ -78,8 +80,10 @@ def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> In
 
 
 def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """For the best fit: by row, GPUs in all and those still free after these members, [row, …]. Where
-    members share GPUs, and a node serves slices, both in units of memory."""
+    """Return the GPUs of each node [row, 1], and those still free after these members [row, packing].
+
+    Both are in units of memory if members share GPUs and the node serves slices.
+    """
     total, free = view.gpu_total[rows][:, None], view.free_count[rows][:, None]
     if not any(role.slice and role.members for role in roles):
         return total, free - counts @ np.array([role.gpus for role in roles], np.int64)

@@ -1,7 +1,8 @@
-"""Which packings of slices, whole GPUs and cpu-only members many nodes have room for, all nodes at once.
+"""Decide which packings of slices, whole GPUs and cpu-only members fit on nodes, for many nodes at once.
 
-By dynamic programming over the GPUs of the nodes: for each number of the other roles' members, the most of
-one role, the deepest. As all that fits still fits with fewer members, that says it of every packing.
+A dynamic program goes over the GPUs of the nodes. For each number of members of the other roles it finds the
+most members of one role, the deep one. This decides all packings, because a packing with fewer members than
+one that fits also fits.
 """
 
 from __future__ import annotations
@@ -20,19 +21,26 @@ from muster.placement.gpus.slices import Asks, Counts, every_filling
 Small = NDArray[np.int16]
 
 NEVER = -(1 << 13)
-"""No such packing fits: so low that what is added to it stays below zero, and four of it fit in 16 bits."""
+"""Stands for a packing that does not fit.
+
+Adding members to it stays below zero, and a sum of four of it fits in 16 bits.
+"""
 
 AT_ONCE = 1 << 17
-"""Cells of the tables that are filled at once: as much as a core's cache holds."""
+"""Cells of the tables that are filled at once: as many as a core's cache holds."""
 
 MAX_WORK = 1 << 29
-"""Steps of filling the tables, in all; where there are more, packings are looked at one by one."""
+"""The most steps of filling the tables. If there were more, packings are checked one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """`most` [count of each of `others` …, kind of node]: how many members of role `deep` fit beside so many
-    of the others, below zero where these do not fit themselves. `roles`: of the gang."""
+    """A table of packings.
+
+    `most` [count of each of `others` …, kind of node] int16 is the most members of role `deep` on such a
+    node, next to these counts of the other roles. It is below zero if these counts alone do not fit. `roles`
+    is the number of the gang's roles.
+    """
 
     most: Small
     others: tuple[int, ...]
@@ -40,17 +48,19 @@ class Packed:
     roles: int
 
     def holds(self, packing: Counts) -> Bools:
-        """By kind, whether there is room for the packing, which has members of these roles alone."""
+        """Return [kind] bool: whether there is room for the packing. It must have members of these roles
+        alone.
+        """
         at = tuple(packing[r] for r in self.others)
         if any(n >= size for n, size in zip(at, self.most.shape, strict=False)):
             return np.zeros(self.most.shape[-1], bool)
         return np.asarray(self.most[at] >= packing[self.deep])
 
     def largest(self) -> list[Ints]:
-        """By kind, the packings that nothing can be added to, [packing, role]."""
+        """Return the maximal packings of each kind, [packing, role] int64."""
         most = self.most
         alone = most >= 0
-        alone[(0,) * len(self.others)] &= most[(0,) * len(self.others)] > 0  # else it is the empty one
+        alone[(0,) * len(self.others)] &= most[(0,) * len(self.others)] > 0  # leaves out the empty packing
         for axis in range(len(self.others)):
             fewer, more = ((slice(None),) * axis + (part,) for part in (slice(0, -1), slice(1, None)))
             alone[fewer] &= most[fewer] > most[more]
@@ -63,7 +73,7 @@ class Packed:
         return np.split(packings, np.searchsorted(kind[order], np.arange(1, most.shape[-1])))
 
     def every(self, kind: int) -> Ints:
-        """All packings of one kind but the empty one, [packing, role], in order."""
+        """Return all packings of one kind except the empty one, [packing, role] int64, sorted."""
         most = self.most[..., kind]
         at = np.argwhere(most >= 0)
         times = most[tuple(at.T)].astype(np.int64) + 1
@@ -75,11 +85,12 @@ class Packed:
 
 
 def packed(asks: Asks, caps: Ints, each: Ints, free: Ints, units: Ints, whole: Bools) -> Packed | None:
-    """The table for these kinds of nodes; None where it would be too large.
+    """Return the table for these kinds of nodes; None if it would be too large.
 
-    `caps` [role, kind]: how many members of each role alone a node takes; `each` [resource, role] what a
-    member takes of other resources, `free` [resource, kind] what there is. `units` left of each GPU,
-    [GPU, kind], and whether it may be taken `whole`.
+    `caps` [role, kind] is how many members of each role alone a node takes. `each` [resource, role] is what a
+    member asks for of other resources, and `free` [resource, kind] is what a node has. `units` [GPU, kind] is
+    what is left of each GPU's memory, and `whole` [GPU, kind] bool is whether a member may take the GPU
+    whole.
     """
     active = [r for r in range(len(asks)) if caps[r].max(initial=0)]
     single = [r for r in active if asks[r].units and asks[r].gpus == 1]
@@ -102,7 +113,7 @@ def packed(asks: Asks, caps: Ints, each: Ints, free: Ints, units: Ints, whole: B
 
 
 def _limited(most: Small, others: Counts, deep: int, caps: Ints, each: Ints, free: Ints) -> None:
-    """Cut the table down to what other limits leave."""
+    """Cut the table down to what the other limits allow. It is changed in place."""
     np.minimum(most, caps[deep], out=most, casting="unsafe")
     at: tuple[Ints, ...] = np.indices(most.shape[:-1], sparse=True)
     for r, counts in zip(others, at, strict=True):
@@ -118,8 +129,10 @@ def _limited(most: Small, others: Counts, deep: int, caps: Ints, each: Ints, fre
 
 
 class _Filling:
-    """The GPUs of many nodes filled, one after another. Dimensions of the state: whole GPUs taken, then the
-    places of each other role that asks for slices."""
+    """Fill the GPUs of many nodes, one GPU after another.
+
+    The axes of the state are the number of whole GPUs taken, then the places of each other role with slices.
+    """
 
     def __init__(self, asks: Asks, most: Ints, others: Counts, deep: int) -> None:
         self._asks, self._others, self._deep = asks, others, asks[deep].units
@@ -127,22 +140,22 @@ class _Filling:
         self._sliced = [i for i, r in enumerate(others) if asks[r].units]
         self._units = tuple(asks[others[i]].units for i in self._sliced)
         self._whole = [0 if asks[r].units else asks[r].gpus for r in others]
-        # Members of several GPUs have one slice on each: how many there are bounds those on one GPU.
+        # Members of several GPUs have one slice on each. So their number bounds their slices on one GPU.
         self._several = [i for i in self._sliced if asks[others[i]].gpus > 1]
 
     @property
     def cells(self) -> int:
-        """Cells of the table for one node."""
+        """The cells of the table for one node."""
         return prod(self._sizes)
 
     def work(self, units: int, gpus: int) -> int:
-        """Steps for one node with GPUs of so many units."""
+        """Return the steps for one node that has `gpus` GPUs of `units` units."""
         ways = prod(units // each + 1 for each in self._units)
         times = prod(self._sizes[i] for i in self._several)
         return max(self.cells, times * gpus * ways * prod(self._state(self._sizes, gpus)))
 
     def most(self, units: Ints, whole: Bools) -> Small:
-        """[count of each other role …, node]: the most members of the deepest one."""
+        """Return [count of each other role …, node] int16: the most members of the deep role."""
         found = np.full((*self._sizes, units.shape[1]), NEVER, np.int16)
         for several in product(*(range(self._sizes[i]) for i in self._several)):
             fixed = dict(zip(self._several, several, strict=True))
@@ -178,8 +191,10 @@ class _Filling:
         return state
 
     def _ways(self, left: Ints, on_one: Counts) -> Iterator[tuple[Counts, Small]]:
-        """The ways to put slices of the other roles on a GPU of each node; and how many of the deepest role's
-        fit beside them."""
+        """Yield the ways to put slices of the other roles on one GPU of each node.
+
+        With each way comes [node] int16: how many slices of the deep role still fit on that GPU.
+        """
         for way in every_filling(int(left.max(initial=0)), self._units, on_one):
             if any(way):
                 rest = left - sum(n * each for n, each in zip(way, self._units, strict=True))
@@ -187,7 +202,7 @@ class _Filling:
 
 
 def _grow(grown: Small, state: Small, step: Counts, gain: Small) -> None:
-    """Reach cells that are a step further."""
+    """Improve the cells of `grown` that are `step` further than cells of `state`."""
     if any(n >= size for n, size in zip(step, state.shape, strict=False)):
         return
     target = grown[tuple(slice(n, None) for n in step)]

@@ -1,4 +1,4 @@
-"""How many members of each role one node can take: the packings, found once for all nodes that are alike."""
+"""Find the packings of nodes: how many members of each role one node can take. Equal nodes share one list."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_
 from muster.placement.gpus.slices import Asks, Gpu, ask_of, fitting, slice_room, whole_gpus
 
 MAX_PACKINGS = 2048
-"""Ways to packing the roles on one node that are looked at; beyond, a thinned grid, and nothing is proven."""
+"""The most packings of a node that are listed. Beyond this only a thinned grid is, and nothing is proven."""
 
 MIN_STEPS = 3
-"""Counts of each role on a thinned grid, at least."""
+"""The least number of counts of each role on a thinned grid."""
 
 ENOUGH = -1
-"""In the key of a packing: there is so much of the resource that it rules nothing out."""
+"""In the key of a packing: there is enough of the resource, so it rules out no packing."""
 
 LOTS = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
 class Packings:
-    """All packings but the empty one, those that nothing can be added to, and whether the lists are complete.
-    As arrays [packing, role], all of them `made` when they are asked for: most nodes are only counted."""
+    """All packings of a node except the empty one, its maximal packings, and whether the lists are complete.
+
+    Both are [packing, role] int64. `made` returns all packings. They are made only on request, because most
+    nodes are only counted.
+    """
 
     maximal: Ints
     complete: bool
@@ -39,10 +42,12 @@ class Packings:
 
     @cached_property
     def all(self) -> tuple[Counts, ...]:
+        """All packings except the empty one."""
         return _tuples(self.made())
 
     @cached_property
     def largest(self) -> tuple[Counts, ...]:
+        """The maximal packings."""
         return _tuples(self.maximal)
 
 
@@ -51,7 +56,7 @@ def _tuples(packings: Ints) -> tuple[Counts, ...]:
 
 
 def _listed(every: Sequence[Counts], largest: Sequence[Counts], roles: int, *, complete: bool) -> Packings:
-    """Packings that are known one by one."""
+    """Return packings that are known one by one."""
     table = np.array(every, np.int64).reshape(len(every), roles)
     maximal = np.array(largest, np.int64).reshape(len(largest), roles)
     return Packings(maximal, complete, lambda: table)
@@ -60,9 +65,9 @@ def _listed(every: Sequence[Counts], largest: Sequence[Counts], roles: int, *, c
 def packings_on(
     instance: Instance, rows: Ints, need: Counts, masks: Ints | None = None
 ) -> tuple[Ints, list[Packings]]:
-    """What these nodes can take of `need`: the index of each row's packings, and the packings.
+    """Return the packings of `need` on these nodes: [row] the index into the list, and the list.
 
-    GPUs of each row in `masks` may be used, by default all.
+    A node may use the GPUs of its mask in `masks` [row]. None means all of its GPUs.
     """
     view = instance.columns
     wanted = np.array(need, np.int64)
@@ -114,7 +119,7 @@ def _of_roles(
 
 
 def _asked(instance: Instance, roles: Sequence[Role]) -> Ints:
-    """Return what a member of each role asks for besides GPUs, [role, resource]."""
+    """Return [role, resource] int64: what a member of each role asks for besides GPUs."""
     asks = [
         (
             role.resources.cpu_milli,
@@ -128,7 +133,7 @@ def _asked(instance: Instance, roles: Sequence[Role]) -> Ints:
 
 
 def _free(instance: Instance, rows: Ints) -> Ints:
-    """Return what these nodes have free, [resource, row], of the resources of `_asked`."""
+    """Return [resource, row] int64: what these nodes have free of the resources of `_asked`."""
     view = instance.columns
     lines = [view.cpu, view.memory, view.pods, *(view.other(name) for name in instance.others)]
     return np.stack([line[rows] for line in lines])
@@ -137,15 +142,17 @@ def _free(instance: Instance, rows: Ints) -> Ints:
 def _packed(
     instance: Instance, rows: Ints, caps: Ints, memory: Ints, free: Ints
 ) -> tuple[Ints, list[Packings]] | None:
-    """The packings of gangs that share GPUs, for all nodes at once: `memory` left, [GPU, row], and a mask of
-    the GPUs that are `free`. None where the tables would be too large. Nodes that differ in the order of
-    their GPUs, or in what is of no use, are one."""
+    """Return the packings of gangs that share GPUs, by the table of packed.py; None if it is too large.
+
+    `memory` [GPU, row] is what is left of each GPU, and `free` [row] masks the free GPUs. Nodes that differ
+    only in the order of their GPUs, or in amounts that are of no use, are one kind.
+    """
     asks = instance.asks
     if any(rule is not None and max(rule.unit) > 1 for rule in instance.rules.node_rules):
-        return None  # then not all that is less than what fits does
+        return None  # then a packing below one that fits need not fit
     units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
     each = _asked(instance, instance.roles).T
-    left = np.minimum(np.maximum(0, _free(instance, rows)), each @ caps)  # more is of no use
+    left = np.minimum(np.maximum(0, _free(instance, rows)), each @ caps)  # more than this is of no use
     index, first = _distinct(np.concatenate([caps, left, units * 2 + whole]))
     table = packed(asks, caps[:, first], each, left[:, first], units[:, first], whole[:, first])
     if table is None:
@@ -156,8 +163,7 @@ def _packed(
 
 
 def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tuple[Ints, Bools]:
-    """The units left of each GPU that are of use, and whether it is taken whole, [GPU, row]: the fullest
-    first."""
+    """Return the useful units left of each GPU, and whether it can be taken whole, [GPU, row]: fullest first."""
     of_slices = [ask.units for ask, count in zip(asks, need, strict=True) if ask.units and count]
     step = gcd(*of_slices) or 1
     useful = np.minimum(memory, sum(need) * max(of_slices, default=0)) // step * step
@@ -173,9 +179,11 @@ def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tup
 def _sharing_gpus(
     asks: Asks, need: Counts, mixed: tuple[Ints, list[Packings]], memory: Ints, free: Ints
 ) -> tuple[Ints, list[Packings]]:
-    """Without the packings whose slices and whole GPUs do not fit in the GPUs: `memory` left, [GPU, row], and
-    a mask of those that are `free`. Nodes with like GPUs in another order, as far as it matters, are looked
-    at once."""
+    """Return the packings without those whose slices and whole GPUs do not fit into the GPUs.
+
+    `memory` [GPU, row] is what is left of each GPU, and `free` [row] masks the free GPUs. Nodes whose useful
+    GPUs differ only in their order are checked once.
+    """
     index_of, found = mixed
     units = [ask.units for ask, count in zip(asks, need, strict=True) if ask.units and count]
     step = gcd(*units)
@@ -197,7 +205,7 @@ def _sharing_gpus(
 
 
 def _kept(packings: Packings, kept: tuple[Counts, ...], complete: bool) -> Packings:
-    """Fewer packings, and those of them that nothing can be added to."""
+    """Return fewer packings, and the maximal ones among them."""
     if len(kept) == len(packings.all):
         return packings
     counts = np.array(kept, np.int64).reshape(len(kept), -1)
@@ -209,7 +217,7 @@ def _kept(packings: Packings, kept: tuple[Counts, ...], complete: bool) -> Packi
 def _under_rules(
     instance: Instance, rows: Ints, index: Ints, found: list[Packings]
 ) -> tuple[Ints, list[Packings]]:
-    """Without the packings that the rules of a node forbid."""
+    """Return the packings without those that the rule of a node forbids."""
     rules = instance.rules
     if len(rules.node_rules) == 1:
         return index, found
@@ -247,14 +255,14 @@ def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Packings
 
 
 def _one_each(instance: Instance, rows: Ints, active: list[int]) -> bool:
-    """Whether each of these nodes takes one member at most, whatever its role."""
+    """Return whether each of these nodes takes at most one member, whatever its role."""
     used = np.unique(instance.rules.in_node[rows]).tolist()
     rules = [instance.rules.node_rules[i] for i in used]
     return bool(rules) and all(rule is not None and rule.takes_one(active) for rule in rules)
 
 
 def _of_one_member(caps: Ints, active: list[int]) -> tuple[Ints, list[Packings]]:
-    """The packings of one member each."""
+    """Return the packings of one member each."""
     index, first = _distinct((caps[active] > 0).astype(np.int64))
     found = []
     for fits in caps[:, first].T > 0:
@@ -264,8 +272,10 @@ def _of_one_member(caps: Ints, active: list[int]) -> tuple[Ints, list[Packings]]
 
 
 def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:
-    """What is free of each resource, in steps of what can be asked; ENOUGH where all caps fit in it at
-    once."""
+    """Return what is free of each resource, in steps of what can be asked for.
+
+    It is ENOUGH if the most members of all roles fit at once.
+    """
     found = np.empty_like(free)
     for i, ask in enumerate(asks.T):
         step = gcd(*ask.tolist()) or 1
@@ -274,7 +284,7 @@ def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:
 
 
 def _distinct(key: Ints) -> tuple[Ints, Ints]:
-    """Columns of the key that are equal get one index; and the first column of each."""
+    """Return the index of each column of the key among distinct columns, and the first column of each."""
     code = np.zeros(key.shape[1], np.int64)
     for line in key:
         values = line - int(line.min(initial=0))
@@ -288,7 +298,7 @@ def _distinct(key: Ints) -> tuple[Ints, Ints]:
 
 
 def _spread(packings: Packings, active: list[int], roles: int) -> Packings:
-    """The packings of the active roles as packings of all."""
+    """Return packings of the active roles as packings of all roles."""
 
     def spread(counts: Ints) -> Ints:
         every = np.zeros((len(counts), roles), np.int64)
@@ -300,7 +310,7 @@ def _spread(packings: Packings, active: list[int], roles: int) -> Packings:
 
 @lru_cache(maxsize=1 << 14)
 def _packings(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Counts, units: Counts) -> Packings:
-    """Packings that take each role in multiples of its unit."""
+    """Return packings that have a multiple of the unit of each role."""
     left = tuple(LOTS if f == ENOUGH else f * step for f, step in zip(free, steps, strict=True))
     grouped = tuple(tuple(ask * unit for ask in role) for role, unit in zip(asks, units, strict=True))
     caps = tuple(cap // unit for cap, unit in zip(caps, units, strict=True))
@@ -330,7 +340,7 @@ def _one_more(packing: Counts) -> Iterator[Counts]:
 
 
 def _some(asks: tuple[Counts, ...], caps: Counts, free: Counts) -> Iterator[Counts]:
-    """Of too many packings, those on an evenly thinned grid; of too many roles, those of one role each."""
+    """Yield packings on an evenly thinned grid; with too many roles, those of one role each."""
     mixed = sum(cap > 0 for cap in caps)
     steps = int(MAX_PACKINGS ** (1 / mixed))
     if steps >= MIN_STEPS:
@@ -346,7 +356,7 @@ def _thinned(cap: int, steps: int) -> Sequence[int]:
 
 
 def _filled(asks: tuple[Counts, ...], caps: Counts, free: Counts, packing: Counts) -> Counts:
-    """The packing with as much added as fits, role after role: nothing can be added to it."""
+    """Return the packing with as many members added as fit, role after role. It is a maximal packing."""
     filled = list(packing)
     left = [f - sum(n * ask[i] for n, ask in zip(packing, asks, strict=True)) for i, f in enumerate(free)]
     for r, ask in enumerate(asks):

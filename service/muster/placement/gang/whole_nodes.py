@@ -1,4 +1,4 @@
-"""Best fit above the node: which free nodes gangs of whole nodes would miss least."""
+"""Price the opening of nodes by how much gangs that need whole nodes would miss them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import Columns, Ints
 
 SIXTEENTHS = 16
-"""Steps of a share: exact for racks of 16 nodes. Finer steps would tell nearly all nodes apart."""
+"""Steps of a share: exact for racks of 16 nodes. With finer steps nearly all nodes would differ."""
 
 
 @lru_cache(maxsize=1)
 def opening(view: Columns) -> Ints:
-    """Return by row what it costs the best fit to open the node: to take the first of its GPUs.
+    """Return [row] int64: what it costs the best fit to open the node, that is to take the first of its GPUs.
 
-    It is the share of the nodes with GPUs in its domain that are wholly free, in sixteenths rounded up, added
-    over the scopes above the node. Nodes that are in use, or closed to pods, cost nothing: gangs of whole
-    nodes can't use them. Nor do nodes in no domain, which no such gang can have.
+    The cost is the share of nodes with GPUs in its domain that are wholly free. It is in sixteenths rounded
+    up, and added over the scopes above the node. Gangs of whole nodes cannot use a node that is in use,
+    closed to pods, or in no domain. So opening such a node costs nothing.
     """
     open_to_pods = np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile]
     has_gpus = view.gpu_total > 0
@@ -28,7 +28,7 @@ def opening(view: Columns) -> Ints:
     for scope in (*view.topology.scopes, Scope.NVLINK_DOMAIN):
         domains = view.topology.domains(scope)
         if len(whole) and domains.names:
-            domain = 1 + domains.by_row  # none is the first
+            domain = 1 + domains.by_row  # 0 stands for no domain
             nodes = np.bincount(domain, has_gpus).astype(np.int64)
             free = np.bincount(domain[whole], minlength=len(nodes))
             free[0] = 0

@@ -1,4 +1,4 @@
-"""All that binds the members of a gang besides its scope: a module for each constraint.
+"""List the constraints on the places of members, besides the gang's own scope. Each is a module.
 
 The verifier has its own code for each, in placement/verify.
 """
@@ -17,7 +17,7 @@ from muster.placement.gang.constraints.segments import SEGMENTS
 from muster.placement.gang.constraints.subgroup import SUBGROUP
 
 CONSTRAINTS: tuple[Constraint, ...] = (ROLE_SCOPE, SEGMENTS, SUBGROUP, MAX_PER, BETWEEN_PODS, ROOM)
-"""In the order in which causes and relaxations name them. Explanations do without the last ones first."""
+"""Causes and relaxations name constraints in this order. Explanations try to drop the last one first."""
 
 
 def constraints_of(request: Request) -> Iterator[tuple[Constraint, str, str]]:

@@ -1,4 +1,4 @@
-"""Members lie only in domains with a matching pod, running or planned."""
+"""Let members lie only in domains with a matching pod, which runs already or is planned."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from muster.placement.model.variables import LinearExpr, Variables
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Near(Rule):
-    """Members of `roles` lie only in parts that are `opened`, or that a member of `others` opens.
+    """Keep members of `roles` in parts that are `opened` [part] bool, or that a member of `others` opens.
 
-    A member of both opens a part only where `first` says that it may, and only one part.
+    A member that is in both may open a part only if `first` is true, and then only one part.
     """
 
     opened: Bools
@@ -26,9 +26,11 @@ class Near(Rule):
 
     @property
     def told_by(self) -> tuple[Ints, ...]:
+        """Return [row] arrays that tell apart nodes for which this rule makes a difference."""
         return (self.of_part(self.opened.astype(np.int64)),)
 
     def add(self, variables: Variables, name: str) -> None:
+        """Add the rule to the model, with a variable for each part that a member may open."""
         problem, model = variables.problem, variables.model
         need = sum(problem.need[role] for role in self.roles)
         opening = variables.by_part(self.part, set(self.others) - set(self.roles))
@@ -53,12 +55,15 @@ class Near(Rule):
 
 
 def cause(rule: Affinity, fit: int | None, needed: int, even_empty: bool) -> AffinityUnsatisfied:
-    """Return why the gang does not fit."""
+    """Return the cause that says why the gang does not fit."""
     return AffinityUnsatisfied(rule.name, rule.topology_key, fit, needed, even_empty)
 
 
 def add(rules: Rules, rule: Affinity, name: str) -> None:
-    """Keep members off the nodes without a matching pod, as far as members can bring none."""
+    """Add one affinity constraint of the request to the rules.
+
+    If no member can open a domain, members are only kept off nodes without a matching pod.
+    """
     domains = rules.view.topology.by_label(rule.topology_key)
     mine, others = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
     if not mine:

@@ -1,4 +1,4 @@
-"""No domain holds two members that must be apart, or a member and a pod that must be apart."""
+"""Keep members out of a domain that has a pod, or a member, from which they must stay apart."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from muster.placement.model.variables import IntVar, LinearExpr, Variables
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Apart(Rule):
-    """No part holds a member of `roles` and another one of `others`; a role in both has one member there."""
+    """Let no part hold a member of `roles` and another member of `others`.
+
+    A role in both has at most one member in each part.
+    """
 
     def add(self, variables: Variables, name: str) -> None:
-        """Let each part have members of one side, or of the other, or one member that is of both."""
+        """Let each part have members of one side only, or a single member that is on both sides."""
         problem, model = variables.problem, variables.model
         both = tuple(role for role in self.roles if role in self.others)
         sides = (
@@ -41,12 +44,15 @@ class Apart(Rule):
 
 
 def cause(rule: AntiAffinity, fit: int | None, needed: int, even_empty: bool) -> AntiAffinityLimits:
-    """Return why the gang does not fit."""
+    """Return the cause that says why the gang does not fit."""
     return AntiAffinityLimits(rule.name, rule.topology_key, fit, needed, even_empty)
 
 
 def add(rules: Rules, rule: AntiAffinity, name: str) -> None:
-    """Keep members off the nodes of pods that they repel, and apart from each other."""
+    """Add one anti-affinity constraint of the request to the rules.
+
+    Members are kept off the domains of pods that they must stay apart from, and out of each other's domains.
+    """
     domains = rules.view.topology.by_label(rule.topology_key)
     mine, others = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
     taken = domains[rules.rows(rule.existing)]

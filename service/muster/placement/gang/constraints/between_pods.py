@@ -1,6 +1,6 @@
-"""Constraints between pods, from their own fields. This is what they have in common; each kind is a module.
+"""Translate the constraints between pods that are in the pods' own fields. Each kind has a module of its own.
 
-What concerns one node alone (host names, `NODE`) never reaches the model, so that it costs nothing there.
+A constraint whose domains are single nodes is kept without the model, so it costs nothing there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
 
 KINDS: Mapping[type, ModuleType] = {AntiAffinity: anti_affinity, Affinity: affinity, Spread: spread}
-"""Each module has `add(rules, rule, name)` and `cause(rule, fit, needed, even_empty)`."""
+"""The module of each kind. It has `add(rules, rule, name)` and `cause(rule, fit, needed, even_empty)`."""
 
 
 class _BetweenPods(ByName):

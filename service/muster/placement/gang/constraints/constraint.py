@@ -1,7 +1,8 @@
-"""The interface of a constraint: what it does to the model, how it is dropped, its cause, what would help.
+"""Define the interface of a constraint: its rules in the model, how it is dropped, its cause, and what would
+help.
 
 Each constraint is a module of this folder that has all of this. CONSTRAINTS in __init__.py lists them, and
-the planner walks through that list. The verifier judges each constraint again without this code.
+the planner walks through that list. The verifier checks each constraint again without this code.
 """
 
 from __future__ import annotations
@@ -21,43 +22,50 @@ from muster.placement.limits import takes_gpus
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a constraint may ask about a gang that does not fit."""
+    """Everything that a constraint may ask about a gang that does not fit."""
 
     request: Request
     even_empty: bool
-    """Whether nothing would fit even if other pods took nothing."""
+    """Whether the gang would not fit even in a cluster without other pods."""
     running: int
-    """Running members, if it matters that they run; else 0."""
+    """The number of existing members, if the refusal depends on them; else 0."""
     fit: Callable[[], tuple[int | None, int]]
-    """How many members fit (None if unknown), and how many must."""
+    """Return how many members fit (None if unknown), and how many must."""
     best_part: Callable[[Role, str], tuple[str, int | None, int]]
-    """The part of a scope that is best for the role alone, and the same two numbers for it."""
+    """Given a role and a scope: return the part that is best for this role alone, and how many fit and must.
+    """
     no_such: Callable[..., bool]
-    """(scope, role or none): whether no node, that admits the role, lies in any part of the scope."""
+    """Given a scope and perhaps a role: return whether no node that admits the role lies in a part of the
+    scope.
+    """
     joining: Callable[..., Iterator[Cause]]
-    """(scope, *roles): that members of these roles must join those of them that run."""
+    """Given a scope and names of roles: yield the cause that their members must join existing members, if so.
+    """
     begun_segment: Callable[[Role], Iterator[Cause]]
-    """That a segment must be completed where some of its members run."""
+    """Yield the cause that a segment must be completed where some of its members run, if so."""
     admitting: Callable[[Role], Iterable[str]]
-    """The nodes that admit the role."""
+    """Return the nodes that admit the role."""
     wider: Callable[[str], Iterable[str | None]]
-    """The scopes that are wider than this one, the narrowest first; None for no scope."""
+    """Return the scopes that are wider than this one, the narrowest first. The last is None: no scope."""
     works: Callable[[Request], bool]
-    """Whether the gang fits if it asks for this instead."""
+    """Return whether the gang fits if it asks for this request instead."""
 
 
 class Constraint:
-    """One constraint. `role` and `what` say which of a request is meant, as `asked` yields them."""
+    """One kind of constraint.
+
+    `role` and `what` say which constraint of a request is meant, as `asked` yields them.
+    """
 
     binds: ClassVar[bool] = True
-    """Whether the place of one member limits others. Then no member is moved without the others."""
+    """Whether the place of one member limits the places of others. Then members are not moved one by one."""
 
     def asked(self, request: Request) -> Iterator[tuple[str, str]]:
-        """Yield what the request asks for, as (role, what): each can be dropped by itself."""
+        """Yield the constraints of this kind in the request, as (role, what). Each can be dropped by itself."""
         raise NotImplementedError
 
     def without(self, request: Request, role: str, what: str) -> Request:
-        """Return the request without it."""
+        """Return the request without this constraint."""
         raise NotImplementedError
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
@@ -69,24 +77,28 @@ class Constraint:
         raise NotImplementedError
 
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
-        """Yield why the gang does not fit, as far as it is this."""
+        """Yield the causes of the refusal that this constraint accounts for."""
         raise NotImplementedError
 
     def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[Relaxation]:
-        """Yield smaller demands with which the gang fits: each was tried."""
+        """Yield weaker constraints with which the gang fits. Each of them was tried."""
         yield from ()
 
 
 class OfRoles(Constraint):
-    """A constraint that is a field of roles; `nothing` is its value for a role without it."""
+    """A constraint that is a field of roles. `nothing` is the field's value for a role without the
+    constraint.
+    """
 
     field: ClassVar[str]
     nothing: ClassVar[object]
 
     def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+        """Yield each role that has the constraint."""
         yield from ((role.name, "") for role in request.roles if getattr(role, self.field))
 
     def without(self, request: Request, role: str, what: str) -> Request:
+        """Return the request without the constraint of this role."""
         return self.changed(request, role, self.nothing)
 
     def changed(self, request: Request, name: str, value: object) -> Request:
@@ -97,45 +109,51 @@ class OfRoles(Constraint):
 
 
 class ByName(Constraint):
-    """A constraint that is a field of the request: objects with names, each of which can be dropped."""
+    """A constraint that is a field of the request: a list of objects, each with a name."""
 
     field: ClassVar[str]
 
     def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+        """Yield each name once."""
         yield from (("", name) for name in dict.fromkeys(each.name for each in getattr(request, self.field)))
 
     def without(self, request: Request, role: str, what: str) -> Request:
+        """Return the request without the objects of this name."""
         left = tuple(each for each in getattr(request, self.field) if each.name != what)
         change: dict[str, object] = {self.field: left}
         return replace(request, **change)  # type: ignore[arg-type]
 
     def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[Relaxation]:
+        """Yield that the constraint is dropped, if the gang fits without it."""
         if refusal.works(self.without(refusal.request, role, what)):
             yield DropConstraint(what)
 
 
 class ByScope(Constraint):
-    """A constraint that gives numbers of members by scope; `kind` is its class in the request."""
+    """A constraint that gives a number of members for each scope. `kind` is its class in the request."""
 
     kind: ClassVar[type[PerScope]]
 
     def of(self, request: Request) -> dict[str, PerScope]:
-        """Return what the request asks for, by scope."""
+        """Return the constraints of this kind in the request, by scope."""
         return {each.scope: each for each in request.per_scope if isinstance(each, self.kind)}
 
     def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+        """Yield each scope that has the constraint."""
         yield from (("", scope) for scope in self.of(request))
 
     def without(self, request: Request, role: str, what: str) -> Request:
+        """Return the request without the constraint for this scope."""
         return self.changed(request, what)
 
     def changed(self, request: Request, scope: str, *changed: PerScope) -> Request:
-        """Return the request with this instead of what it asks for by the scope."""
+        """Return the request with these constraints in place of the one for the scope."""
         old = self.of(request).get(scope)
         others = (each for each in request.per_scope if each is not old)
         return replace(request, per_scope=(*others, *changed))
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+        """Yield each scope, for all roles that take GPUs."""
         roles = tuple(role for role in request.roles if role.members and takes_gpus(role))
         yield from ((self.kind.annotation, scope, roles) for scope in self.of(request))
 

@@ -1,4 +1,4 @@
-"""At most so many members of the gang in one part of a scope, running ones counted."""
+"""Keep each part of a scope to at most a number of the gang's members. Existing members count."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ from muster.placement.model.variables import LinearExpr, Variables
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaxPerPart(Rule):
-    """The members of these roles in each part are at most `left` of it."""
+    """Limit the members of these roles in each part to `left` [part]."""
 
     in_numbers: ClassVar[bool] = True
 
     def add(self, variables: Variables, name: str) -> None:
+        """Add one inequality for each part to the model."""
         for part, placed in variables.by_part(self.part, self.roles).items():
             if part >= 0:
                 most = int(self.left[part])
                 variables.model.add(LinearExpr.sum(placed) <= most).with_name(f"{name}/{part}")
 
     def share(self, problem: Problem) -> PartShare:
+        """Return the limits of each part for the bound."""
         low, part = np.zeros(len(self.left), np.int64), self.part[problem.cell]
         return PartShare(self.roles, part, low, self.left, self.left, capacity(problem, self.roles))
 
@@ -46,7 +48,7 @@ class _MaxPer(ByScope):
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for rule in self.of(request).values():
-            if rule.scope != Scope.GPU:  # a GPU holds one member as it is
+            if rule.scope != Scope.GPU:  # a GPU never holds two members that take it whole
                 _add(rules, rule, existing)
 
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
@@ -56,7 +58,7 @@ class _MaxPer(ByScope):
             yield NoSuchDomain(rule.scope)
 
     def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[MorePerPart]:
-        """The least that does: twice as many more each time, then by halving."""
+        """Yield the smallest number that works: the step is doubled, then the interval is halved."""
         request, before = refusal.request, self.of(refusal.request)[what].members
 
         def works(members: int) -> bool:
@@ -78,7 +80,7 @@ MAX_PER = _MaxPer()
 
 def _add(rules: Rules, rule: PerScope, existing: ExistingMembers) -> None:
     wide = rule.scope == Scope.NVLINK_DOMAIN
-    if not wide:  # what a part may not hold, no node of it may
+    if not wide:  # a node cannot hold more than its part
         rules.node_most = _less(rules.node_most, rule.members)
         if rule.scope == Scope.NODE:
             return
@@ -105,7 +107,10 @@ def _less(most: int, members: int) -> int:
 
 
 def _may_hold_all(rules: Rules, rule: PerScope, blocks: Counts, running: int, packing: Counts) -> Bools:
-    """Return by row whether the node may hold all of the gang; domains inside a node are told apart there."""
+    """Return [row] bool: whether the node may hold the whole gang.
+
+    Domains inside a node are left to the rule of the node.
+    """
     inside = rule.scope == Scope.NVLINK_DOMAIN and not rules.sliced
     spared = ~rules.view.topology.in_wide if inside else np.zeros(len(rules.view.names), bool)
     return np.asarray(spared | (sum(packing[block] for block in blocks) + running <= rule.members))

@@ -1,4 +1,7 @@
-"""All members of a role lie in one part of the scope that it requires; so do those of a begun segment."""
+"""Keep all members of a role in one part of the scope that the role requires.
+
+The same code keeps the members of a subgroup together, and those of a segment that has existing members.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,12 @@ from muster.placement.model.variables import LinearExpr, Variables
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoleScope(Rule):
-    """All members of these roles lie in one part; where `part` is −1 they may not be."""
+    """Keep all members of these roles in one part, and off nodes whose `part` is −1."""
 
     in_one_part: ClassVar[bool] = True
 
     def add(self, variables: Variables, name: str) -> None:
+        """Add a choice of one part to the model."""
         chosen, model = [], variables.model
         need = sum(variables.problem.need[role] for role in self.roles)
         for part, placed in variables.by_part(self.part, self.roles).items():
@@ -72,9 +76,9 @@ ROLE_SCOPE = _RoleScope()
 
 
 def outside_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
-    """Return the nodes, by row, where no GPU can hold one member of the block, or `several`.
+    """Return [row] bool: whether no GPU of the node can hold one member of the block, or `several`.
 
-    A GPU holds any number of members without GPUs; where indices are unknown, it holds none.
+    A GPU holds any number of members that take no GPU. If its index is unknown, a GPU holds no member.
     """
     view, gpus = rules.view, rules.blocks.roles[block].gpus
     if gpus > 1 or (gpus and several):
@@ -84,14 +88,17 @@ def outside_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
 
 
 def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
-    """Keep these blocks in one part: where running members say which one, other nodes are refused."""
+    """Keep these blocks in one part.
+
+    If existing members decide which part that is, all nodes outside it are refused.
+    """
     view, scope, blocks = rules.view, together.scope, together.blocks
     staying = [stay for stay in existing.members if stay.running in together.running]
     pinned = common_parts(view, scope, staying)
     codes = rules.codes(scope)
     inner = scope == Scope.NVLINK_DOMAIN and not rules.sliced
     if inner:
-        small = codes < 0  # not in a wide domain: its parts lie inside the node
+        small = codes < 0  # not in a wide domain, so its NVLink domains lie inside the node
         refused = small & ~view.promised
         rules.single += [blocks] if small.any() else []
         codes = own(codes)
@@ -121,9 +128,10 @@ def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> 
 
 
 def _pin(rules: Rules, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
-    """Bind these blocks to the domain of the node that holds the running members.
+    """Bind these blocks to the NVLink domain of this node that holds the existing members.
 
-    If these have no GPUs, several domains do: then any one of them is as good.
+    Existing members without GPUs lie in several domains. Then any of these domains will do, and nothing is
+    bound.
     """
     topology = rules.view.topology
     if topology.in_wide[row]:

@@ -1,4 +1,6 @@
-"""Nodes hold few members of a role, for a reason that the planner does not model, as volumes to attach."""
+"""Limit the members of a role on single nodes for reasons that the planner does not model, as volumes to
+attach.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class _Room(OfRoles):
     field, nothing, binds = "room", MappingProxyType[str, int]({}), False
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
-        """Blocks of one role share its room."""
+        """Limit all blocks of a role together, because they share its room."""
         for name in dict.fromkeys(rules.blocks.roles[block].name for block in rules.active):
             blocks = rules.blocks_of([name])
             room, row = rules.blocks.roles[blocks[0]].room, rules.view.row
@@ -30,7 +32,7 @@ class _Room(OfRoles):
                 rules.at_most(blocks, most)
 
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[RoomTooSmall]:
-        """How many members of the role nodes can hold that admit it, as far as it is known."""
+        """Yield how many members the nodes that admit the role can hold, as far as known."""
         asking = role_of(refusal.request, role)
         members = len(asking.members)
         room = sum(min(asking.room.get(node, members), members) for node in refusal.admitting(asking))

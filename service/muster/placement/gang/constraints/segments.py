@@ -1,4 +1,4 @@
-"""Consecutive members of a role lie in one part of a scope, segment by segment."""
+"""Keep each segment, which is consecutive members of a role, in one part of a scope."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from muster.placement.model.variables import LinearExpr, Variables
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeSegments(Rule):
-    """The members of the one role in each part are a multiple of `step`."""
+    """Let each part have a multiple of `step` members of the one role."""
 
     in_numbers: ClassVar[bool] = True
 
     def add(self, variables: Variables, name: str) -> None:
+        """Add one equation for each part to the model."""
         model, (role,) = variables.model, self.roles
         for part, placed in variables.by_part(self.part, self.roles).items():
             if part >= 0:
@@ -57,7 +58,10 @@ class _Segments(OfRoles):
         yield from refusal.begun_segment(asking)
 
     def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[SmallerSegments]:
-        """Half of the size, a quarter …, as long as nested sizes stay multiples; else none."""
+        """Yield the first of these that works: half of the sizes, a quarter …, no segments.
+
+        Nested sizes stay multiples of each other.
+        """
         before = role_of(refusal.request, role).segments
         sizes, tried = [segment.size for segment in before], list[tuple[Segment, ...]]()
         while sizes and all(size % 2 == 0 for size in sizes) and sizes[-1] > 2:
@@ -77,7 +81,7 @@ def _sizes(segments: tuple[Segment, ...]) -> tuple[tuple[int, str], ...]:
 
 
 def _add(rules: Rules, block: int) -> Iterator[str]:
-    """Add the segments of a block; yield the names of the parts by which it is cut, widest first."""
+    """Add the segments of a block, and yield the names of the parts by which they are cut, widest first."""
     view = rules.view
     nested = np.zeros(len(view.names), np.int64)
     for segment in rules.blocks.roles[block].segments:

@@ -1,4 +1,6 @@
-"""A domain that receives a member holds at most so many more matching pods than the emptiest eligible one."""
+"""Keep the skew small: how many more matching pods a domain with a member has than the emptiest eligible
+domain.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ from muster.placement.model.variables import LinearExpr, Variables
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Skew(Rule):
-    """A part that receives a member of `roles` holds at most `most` more than the emptiest `eligible` part.
+    """Limit each part with a member of `roles` to `most` more pods than the emptiest `eligible` part has.
 
-    What counts are `there` [part] and the members of `others` in cells of that part by `counts`, which is
-    −1 where they do not count. The smallest number lies between `lowest` and `highest`.
+    The pods that count are `there` [part] int64, the matching pods that run, and the members of `others`. A
+    member counts in the part `counts` [row, later cell] int64 of its node; −1 means that it does not count.
+    The number of pods in the emptiest part lies between `lowest` and `highest`.
     """
 
     counts: Ints
@@ -36,11 +39,15 @@ class Skew(Rule):
 
     @property
     def told_by(self) -> tuple[Ints, ...]:
+        """Return [cell] arrays that tell apart nodes for which this rule makes a difference."""
         counts = (self.counts >= 0).astype(np.int64)
         return (self.of_part(self.there), self.of_part(self.eligible.astype(np.int64)), counts)
 
     def share(self, problem: Problem) -> PartShare | None:
-        """The smallest number of members in a part bounds the largest one, and the other way round."""
+        """Return limits for each part that hold in every plan, for the bound.
+
+        The emptiest part limits the fullest one, and the members that must be placed raise the emptiest one.
+        """
         if set(self.roles) != set(self.others):
             return None
         part, held_by = self.counts[problem.cell], capacity(problem, self.roles)
@@ -61,6 +68,7 @@ class Skew(Rule):
         return PartShare(self.roles, part, low, most(highest), most(lowest), held_by)
 
     def add(self, variables: Variables, name: str) -> None:
+        """Add the rule to the model, with one variable for the number of pods in the emptiest part."""
         problem, model = variables.problem, variables.model
         counted = variables.by_part(self.counts, self.others)
         total = {
@@ -79,7 +87,7 @@ class Skew(Rule):
         same = set(self.roles) == set(self.others)
         for part, placed in variables.by_part(self.part, self.roles).items():
             if part not in total:
-                continue  # nothing counts there
+                continue  # no pod counts there
             within = total[part] <= least + self.most
             if same and self.there[part] <= self.lowest + self.most:
                 model.add(within).with_name(f"{name}/{part}")
@@ -90,12 +98,16 @@ class Skew(Rule):
 
 
 def cause(rule: Spread, fit: int | None, needed: int, even_empty: bool) -> SkewTooLarge:
-    """Return why the gang does not fit."""
+    """Return the cause that says why the gang does not fit."""
     return SkewTooLarge(rule.name, rule.topology_key, rule.max_skew, fit, needed, even_empty)
 
 
 def add(rules: Rules, rule: Spread, name: str) -> None:
-    """Keep members off the nodes where no number of members can lie, and the skew small."""
+    """Add one spread constraint of the request to the rules.
+
+    Members are kept off nodes where the skew would be too large for any plan. For the other nodes, the model
+    or limits for each node keep the skew small.
+    """
     domains = rules.view.topology.by_label(rule.topology_key)
     mine, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted)
     rules.refuse(mine, domains < 0)
@@ -109,7 +121,10 @@ def add(rules: Rules, rule: Spread, name: str) -> None:
 
 
 def eligible_to(view: Columns, rule: Spread, role: Role) -> Bools:
-    """Return by row whether the node is eligible for the spread of this role, its own key aside."""
+    """Return [row] bool: whether the node is eligible for the spread of this role.
+
+    Whether the node has the topology key of the constraint itself is not checked.
+    """
     eligible = np.ones(len(view.names), bool)
     for key in rule.required_keys:
         eligible &= view.label(key).codes >= 0
@@ -140,7 +155,11 @@ def _spread_of(
     mine: Counts,
     counted: Counts,
 ) -> None:
-    """Add the rule for blocks to which the same nodes are eligible: `counts` is −1 on the others."""
+    """Add the rule for blocks that have the same eligible nodes.
+
+    `domains` [row] is the domain of each node. `counts` [row] is the same on eligible nodes, and −1 on
+    others.
+    """
     parts = int(domains.max(initial=0)) + 1
     eligible, there = np.zeros(parts, bool), np.zeros(parts, np.int64)
     eligible[counts[counts >= 0]] = True
@@ -152,7 +171,7 @@ def _spread_of(
     few = int(eligible.sum()) < rule.min_domains or not eligible.any()
     lowest, highest = (0, 0) if few else _least(there[eligible], need)
     most = rule.max_skew
-    if not counted or lowest == highest:  # the smallest number is known
+    if not counted or lowest == highest:  # then the number of pods in the emptiest part is known
         left = np.where(eligible, lowest + most - there, LARGEST)
         rules.refuse(mine, (domains >= 0) & (left[np.maximum(domains, 0)] < 0))
         if not counted:
@@ -190,15 +209,18 @@ def _spread_of(
 
 
 def _least(there: Ints, need: int) -> tuple[int, int]:
-    """Return the smallest number of pods in any domain before and, at most, after so many more are placed."""
+    """Return the number of pods in the emptiest domain: now, and the largest possible after `need` more are
+    placed.
+    """
     low, ordered = int(there.min()), np.sort(there)
-    filled = np.arange(1, len(ordered) + 1) * ordered - np.cumsum(ordered)  # to raise the first ones to this
+    # By n: the pods that raise the first n domains to the n-th.
+    filled = np.arange(1, len(ordered) + 1) * ordered - np.cumsum(ordered)
     last = int(np.searchsorted(filled, need, side="right"))
     return low, int(ordered[last - 1] + (need - filled[last - 1]) // last)
 
 
 def _known_least(rules: Rules, name: str, counts: PartsByRow, left: Ints, blocks: Counts) -> None:
-    """Each domain has room for so many members of these blocks."""
+    """Give each domain room for `left` [domain] int64 members of these blocks."""
     by_row = np.where(counts >= 0, left[np.maximum(counts, 0)], LARGEST)
     if one_node_each(counts):
         rules.at_most(blocks, by_row)

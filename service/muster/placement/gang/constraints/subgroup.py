@@ -1,4 +1,4 @@
-"""All members of several roles lie in one part of a scope."""
+"""Keep all members of several roles in one part of a scope."""
 
 from __future__ import annotations
 
