@@ -37,9 +37,9 @@ MAX_WORK = 1 << 29
 class Packed:
     """A table of packings.
 
-    `most` [count of each of `others` …, kind of node] int16 is the most members of role `deep` on such a
-    node, next to these counts of the other roles. It is below zero if these counts alone do not fit. `roles`
-    is the number of the gang's roles.
+    `most` [count of each of `others` …, kind of node] is int16. It is the most members of role `deep` on such
+    a node, next to these counts of the other roles. It is below zero if these counts alone do not fit.
+    `roles` is the number of the gang's roles.
     """
 
     most: Small

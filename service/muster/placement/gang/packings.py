@@ -163,7 +163,10 @@ def _packed(
 
 
 def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tuple[Ints, Bools]:
-    """Return the useful units left of each GPU, and whether it can be taken whole, [GPU, row]: fullest first."""
+    """Return the useful units left of each GPU, and whether it can be taken whole, both [GPU, row].
+
+    The GPUs with most units come first.
+    """
     of_slices = [ask.units for ask, count in zip(asks, need, strict=True) if ask.units and count]
     step = gcd(*of_slices) or 1
     useful = np.minimum(memory, sum(need) * max(of_slices, default=0)) // step * step

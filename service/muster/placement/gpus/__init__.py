@@ -1,1 +1,3 @@
-"""The GPUs of one node: rings over links, the best sets, what taking them spoils, rules inside a node."""
+"""Choose GPUs inside a node: rings over links, the best sets, the damage of taking them, and rules inside a
+node.
+"""

@@ -1,9 +1,9 @@
-"""Which GPUs of a node, where members share some or a policy prefers some: every set that can be in a best
-plan, for every packing of members.
+"""Find the GPU sets of a node for gangs that share GPUs or have a policy.
 
-A set is the GPUs that slices go to and those that are taken whole. Of GPUs that are alike the first ones are
-used. The cheapest way to fill the shared ones is found for all sets at once: each is one GPU more than
-another. Then the sets of a packing are narrowed, level by level, to those of each weakest link that matter.
+For every packing of members it finds every set that can be in a best plan. A set is the GPUs for slices and
+the GPUs taken whole. Of GPUs that are alike, those with the lowest indices are used. The cheapest way to fill
+shared GPUs is found for all sets at once, each from a set with one GPU less. Then the sets of each packing
+are narrowed, level by level, to those of each weakest link that matter.
 """
 
 from __future__ import annotations
@@ -29,17 +29,23 @@ from muster.placement.gpus.rings import NO_LINK, rings
 from muster.placement.gpus.slices import Asks, Counts, Gpu, NodeGpus, Values, first_fit
 
 MAX_SETS = 1 << 13
-"""Sets of one node that are looked at; where there are more, first fit chooses, and nothing is proven."""
+"""The most sets of one node that are tried. If there are more, first fit chooses one, and
+nothing is proven.
+"""
 
 MAX_WORK = 1 << 21
-"""The same for the steps of filling them: sets by places of the slices."""
+"""The most steps of filling sets, in sets times places of slices. If there are more, first fit chooses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Arrays by choice: the `packing` it is of, by its index, those of one packing together and the largest
-    weakest link first, as in `gpusets.best_sets`. `masks`: all GPUs of the choice, `shared` those for slices;
-    `costs` [level, choice]. `weakest` and `ring` are those of all the gang's GPUs on the node."""
+    """The GPU choices of several packings, as int64 arrays.
+
+    All arrays are [choice], but `costs` is [level, choice]. `packing` is the index of the packing. Choices of
+    one packing are adjacent, and ordered as in `gpusets.best_sets`: largest weakest link first. `masks` are
+    all GPUs of the choice, and `shared` those for slices. `weakest` and `ring`, in MB/s, count all the gang's
+    GPUs on the node. `damage` is in GPU-thousandths.
+    """
 
     packing: Values
     masks: Values
@@ -51,24 +57,30 @@ class Choices:
     complete: bool
 
     def chosen(self, choice: int) -> tuple[GpuSet, int]:
-        """One choice as a set, whose domains are among its `costs`, and its shared GPUs."""
+        """Return one choice as a set, and the mask of its shared GPUs.
+
+        NVLink domains are counted in `costs`, so the set says 0.
+        """
         links = int(self.weakest[choice]), int(self.ring[choice])
         chosen = GpuSet(int(self.masks[choice]), 0, *links, int(self.damage[choice]))
         return chosen, int(self.shared[choice])
 
 
 NODE_TIME, PACKING_TIME, LIKE_TIME = 1e-3, 2e-5, 3e-6
-"""What choosing is held to take of the solver's time (`Budget`), about what it does: for a node, for each
-packing of it, and for each that takes like GPUs."""
+"""The solver time (`Budget`) that choosing GPUs counts as: for a node, for each packing that takes other
+GPUs than those before it, and for each packing. It is close to what choosing really takes."""
 
 
 def choosing_time(asks: Asks, packings: Values) -> float:
-    """The same for one node and these packings, [packing, role]."""
+    """Return the solver time (`Budget`) that choosing GPUs counts as, for one node and these packings.
+
+    `packings` is [packing, role].
+    """
     return NODE_TIME + PACKING_TIME * len(_taking(asks, packings)[0]) + LIKE_TIME * len(packings)
 
 
 def _taking(asks: Asks, packings: Values) -> tuple[Values, Values]:
-    """The first of the packings that take like GPUs, and for each packing which of these it is like."""
+    """Return the first of all packings that take equal GPUs, and for each packing its index among these."""
     whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole[:, None]], axis=1)
     _, first, like = np.unique(taken, axis=0, return_index=True, return_inverse=True)
@@ -77,8 +89,10 @@ def _taking(asks: Asks, packings: Values) -> tuple[Values, Values]:
 
 @lru_cache(maxsize=1 << 13)
 def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
-    """All choices of these packings; a packing that there is no room for has none. Packings that take like
-    GPUs have like choices, unless a rule tells their members apart."""
+    """Return all choices of these packings. A packing without room has none.
+
+    Packings that take equal GPUs have equal choices, unless a rule treats their members differently.
+    """
     table = np.array(packings, np.int64).reshape(len(packings), len(asks))
     first, like = _taking(asks, table)
     if len(first) == len(packings) or (on.rule is not None and on.rule.binds_domains):
@@ -104,21 +118,23 @@ def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """Every way: the index of its `packing`, what it takes, and the damage of `filled` GPUs that are shared,
-    in STEPs."""
+    """Ways to take GPUs for packings.
+
+    `packing` [way] is the index of the packing. `filled` [way] is the damage to the shared GPUs, in STEPs.
+    """
 
     packing: Values
     taken: Taken
     filled: Values
 
     def those(self, kept: NDArray[Any]) -> _Found:
-        """Some of them."""
+        """Return the ways in `kept` only."""
         taken = Taken(self.taken.shared[kept], self.taken.whole[kept])
         return _Found(self.packing[kept], taken, self.filled[kept])
 
 
 def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None:
-    """Every way; None where there are too many."""
+    """Return all ways; None if there are too many."""
     sliced = [r for r, ask in enumerate(asks) if ask.units and packings[:, r].any()]
     units, gpus = tuple(asks[r].units for r in sliced), np.array([asks[r].gpus for r in sliced], np.int64)
     whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
@@ -130,7 +146,8 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None
     shared, index = np.unique(taken.shared, return_inverse=True)
     right_size = gpu_counts(taken.whole) == whole[:, None]
     found: list[tuple[Values, Values, Values]] = []
-    # A member of several GPUs has one slice on each: so packings with like numbers of these go together.
+    # A member of several GPUs has one slice on each. So packings with equal numbers of such members are
+    # solved together.
     several = packings[:, sliced] * (gpus > 1)
     for key in np.unique(several, axis=0):
         group = np.flatnonzero((several == key).all(axis=1))
@@ -147,7 +164,7 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None
 
 
 def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Taken | None:
-    """All sets up to a swap of GPUs that are alike; None where there are too many."""
+    """Return all sets, up to a swap of GPUs that are alike; None if there are too many."""
     shared, taken = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for gpus in _alike(node, on):
         slices, free = 0 < smallest <= node.units(gpus[0]), node.whole(gpus[0])
@@ -168,7 +185,7 @@ def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Ta
 
 
 def _alike(node: NodeGpus, on: On) -> list[list[int]]:
-    """Usable GPUs in groups that nothing tells apart."""
+    """Return the usable GPUs in groups. GPUs of one group can be swapped without any effect."""
     groups: dict[tuple[int, ...], list[int]] = {}
     touched, there = (on.rule.touched, on.rule.there) if on.rule else (0, 0)
     sockets = numa_nodes(node.shape.topology) if {Cost.NUMA_NODES, Cost.NUMA_SPREAD} & {*on.costs} else ()
@@ -186,7 +203,7 @@ def _alike(node: NodeGpus, on: On) -> list[list[int]]:
 def _narrowed(
     node: NodeGpus, on: On, packings: tuple[Counts, ...], found: _Found, *, complete: bool
 ) -> Choices:
-    """The choices that matter, of all ways."""
+    """Return the choices that matter, out of all ways."""
     shape = node.shape
     ways = _ways(node, on, packings)
     if ways is not None:
@@ -201,8 +218,9 @@ def _narrowed(
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
-    # As for whole GPUs (gpu_tables): of an equal weakest link the first, then those that are faster.
-    split = (shared, -whole_ring, -whole_weakest)  # of one union, the best linked are taken whole
+    # As in gpu_tables: keep the first of each equal weakest link, then only sets with a faster weakest link.
+    # in one union, the GPUs with the best links are taken whole
+    split = (shared, -whole_ring, -whole_weakest)
     order = np.lexsort((*split, masks, -inside, tightness, damage, -ring, packing))
     rank = packing[order] * (2 * NO_LINK) + weakest[order]
     order = order[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
@@ -216,7 +234,7 @@ def _narrowed(
 
 
 def _ways(node: NodeGpus, on: On, packings: tuple[Counts, ...]) -> list[dict[Counts, Spread]] | None:
-    """The GPUs by NVLink domain that a rule allows each packing; None where none binds domains."""
+    """Return the GPUs by NVLink domain that a rule allows each packing; None if no rule binds domains."""
     if on.rule is None or not on.rule.binds_domains:
         return None
     free = free_by_domain(node.shape, node.free & node.allowed)
@@ -224,7 +242,9 @@ def _ways(node: NodeGpus, on: On, packings: tuple[Counts, ...]) -> list[dict[Cou
 
 
 def _links(shape: Shape, free: int, masks: Values, there: int) -> tuple[Values, Values, Values]:
-    """Weakest link and sum of the ring over the gang's GPUs on the node, and the links of the rest."""
+    """Return [way] the weakest link and the sum of the ring over the gang's GPUs, and the
+    links of the rest.
+    """
     union = masks | there
     if shape.topology.gpu_count > MAX_RING_GPUS:
         none = np.zeros_like(masks)
@@ -234,7 +254,7 @@ def _links(shape: Shape, free: int, masks: Values, there: int) -> tuple[Values, 
 
 
 def _pool_damage(node: NodeGpus, masks: Values) -> Values:
-    """The damage of taking GPUs out of the wholly free ones."""
+    """Return [way] the damage of taking these GPUs out of the wholly free ones."""
     shape = node.shape
     unused = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
     damage = np.zeros_like(masks)
@@ -246,7 +266,7 @@ def _pool_damage(node: NodeGpus, masks: Values) -> Values:
 
 
 def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
-    """One way for each packing, where there are too many to look at."""
+    """Return one way for each packing, for nodes with too many ways to try."""
     rows = []
     for m, packing in enumerate(packings):
         found = first_fit(asks, packing, gpus_of(node))
@@ -273,6 +293,6 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: 
 
 
 def gpus_of(node: NodeGpus) -> tuple[Gpu, ...]:
-    """The node's GPUs as packings see them."""
+    """Return the node's GPUs as packings see them."""
     count = max(len(node.memory), node.free.bit_length())
     return tuple(Gpu(node.units(gpu), node.whole(gpu)) for gpu in range(count))

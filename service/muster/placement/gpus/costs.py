@@ -1,4 +1,6 @@
-"""What a node's GPUs cost at the levels before the links, where these are more than the NVLink domains."""
+"""Price the GPUs of a node at the levels before the links, for gangs where these are not
+just NVLink domains.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from muster.placement.gpus.slices import NodeGpus, Values
 
 
 class Cost(Enum):
-    """A level of the objective that sums up over the touched nodes; its value is the level's name."""
+    """A level of the objective that is summed over the touched nodes. Its value is the level's name."""
 
     NVLINK_DOMAINS = "nvlink_domains"
     NVLINK_SPREAD = "nvlink_spread"
@@ -41,14 +43,15 @@ SPREAD = {
     Topology.NUMA: Cost.NUMA_SPREAD,
     Topology.NVSWITCH: Cost.NVSWITCH_SPREAD,
 }
+"""What the strategy spread makes small."""
 
 SHARING_COSTS = (Cost.SHARING, Cost.SHARED_GPUS)
-"""Those of gangs that share GPUs."""
+"""The levels of gangs that share GPUs."""
 
 
 @lru_cache(maxsize=256)
 def costs_of(terms: tuple[Term, ...], sliced: bool) -> tuple[Cost, ...]:
-    """The levels between the nodes and the links, in order; () where these are the NVLink domains alone."""
+    """Return the levels between nodes and links, in their order; () if they are only the NVLink domains."""
     chosen = [
         (SPREAD if term.strategy == Strategy.SPREAD else PACK)[Topology(term.topology)] for term in terms
     ]
@@ -60,9 +63,12 @@ def costs_of(terms: tuple[Term, ...], sliced: bool) -> tuple[Cost, ...]:
 
 @dataclass(frozen=True, slots=True)
 class On:
-    """What stands on the node already, and how it counts: `costs` are the levels before the links, in order;
-    `wide`: all its GPUs lie in one NVLink domain that is counted elsewhere; `rule` binds its members;
-    `nvswitch`: it has one; `here`: the gang has GPUs there already."""
+    """What decides the costs of GPU choices on one node.
+
+    `costs` are the levels before the links, in their order. `wide` is whether all GPUs of the node lie in one
+    NVLink domain that is counted elsewhere. `rule` binds the members on the node. `nvswitch` is whether the
+    node has an NVSwitch, and `here` whether the gang already has GPUs on it.
+    """
 
     costs: tuple[Cost, ...]
     wide: bool = False
@@ -72,25 +78,25 @@ class On:
 
     @property
     def there(self) -> int:
-        """GPUs of running members."""
+        """The mask of the GPUs of existing members."""
         return self.rule.there if self.rule else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """GPUs for slices and whole GPUs, as masks: one of each for every way to take them."""
+    """Ways to take GPUs: [way] masks of the GPUs for slices, and of the GPUs taken whole."""
 
     shared: Values
     whole: Values
 
     @property
     def all(self) -> Values:
-        """Both."""
+        """[way] Masks of all GPUs taken."""
         return self.shared | self.whole
 
 
 def cost_of(cost: Cost, node: NodeGpus, taken: Taken, on: On) -> Values:
-    """The cost of each way."""
+    """Return [way] int64: the cost of each way."""
     masks, shape = taken.all, node.shape
     if cost in (Cost.SHARING, Cost.SHARED_GPUS):
         counted = node.free if cost is Cost.SHARING else ~on.there
@@ -107,7 +113,7 @@ def cost_of(cost: Cost, node: NodeGpus, taken: Taken, on: On) -> Values:
 
 
 def _parts(masks: Values, parts: tuple[int, ...], touched: int) -> Values:
-    """How many of the parts the GPUs lie in, but for those that are touched anyway."""
+    """Return [way] int64: how many parts the GPUs touch, without the parts that are touched anyway."""
     found = np.zeros_like(masks)
     for part in parts:
         if not part & touched:

@@ -1,5 +1,8 @@
-"""Slices dealt out to given GPUs with the least damage: the cost of every set of GPUs at once, and then who
-has which."""
+"""Assign slices to given GPUs with the least damage.
+
+First the cost of every set of GPUs is found, for all sets at once. Then it is decided which member gets which
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,21 @@ from muster.placement.gpus.slices import Asks, Counts, NodeGpus, Values, every_f
 
 NEVER = np.int64(1) << 60
 STEP = np.int64(1) << 24
-"""One GPU-thousandth of damage: evenness decides only between equals."""
+"""One GPU-thousandth of damage in costs. Smaller amounts stand for evenness, which decides only between
+equals.
+"""
 
 
 def filled(node: NodeGpus, shared: Values, units: Counts, most: Counts, slots: Counts) -> Values:
-    """[set of shared GPUs, places by role]: the least damage of filling the set so, every GPU of it with one
-    slice at least; NEVER where that can't be. `shared` rise, and with each set come those it grows from.
+    """Return [set of shared GPUs, places of each role …] int64: the least damage of filling the set, in
+    STEPs.
+
+    Each GPU of the set gets at least one slice. The value is NEVER if that is impossible. `shared` must be
+    sorted, and with each set it must have the set without its highest GPU.
     """
     cells = tuple(n + 1 for n in slots)
     found = np.full((len(shared), *cells), NEVER, np.int64)
-    found[(0,) * found.ndim] = 0  # no GPU, nothing filled: the first set is the empty one
+    found[(0,) * found.ndim] = 0  # the first set is empty: no GPU is filled
     index = {mask: i for i, mask in enumerate(shared.tolist())}
     highest = [mask.bit_length() - 1 for mask in shared.tolist()]
     for gpu in sorted({gpu for gpu in highest if gpu >= 0}):
@@ -40,8 +48,10 @@ def filled(node: NodeGpus, shared: Values, units: Counts, most: Counts, slots: C
 
 
 def _ways(node: NodeGpus, gpu: int, units: Counts, most: Counts) -> tuple[tuple[Counts, int], ...]:
-    """The ways to fill the GPU with one slice at least, each with its damage in STEPs; nodes that spread fill
-    their GPUs evenly."""
+    """Return the ways to fill the GPU with at least one slice, each with its damage in STEPs.
+
+    On nodes that spread, a small extra cost makes the GPUs fill evenly.
+    """
     left = node.memory[gpu]
     most = tuple(min(n, left // each) for n, each in zip(most, units, strict=True))
     return _costed(node.shape, gpu, bool(node.free >> gpu & 1), left, units, most)
@@ -62,8 +72,10 @@ def _costed(
 
 @lru_cache(maxsize=1 << 13)
 def dealt(asks: Asks, packing: Counts, node: NodeGpus, shared: int) -> tuple[Counts, ...]:
-    """By role, how many of its slices each GPU of the node takes, when a packing fills these shared GPUs as
-    it was chosen: with the least damage."""
+    """Return by role how many of its slices each GPU of the node takes.
+
+    The packing fills the shared GPUs with the least damage, as it was priced when they were chosen.
+    """
     sliced = [r for r, ask in enumerate(asks) if ask.units and packing[r]]
     units = tuple(asks[r].units for r in sliced)
     most = tuple(packing[r] for r in sliced)

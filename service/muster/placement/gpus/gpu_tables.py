@@ -1,7 +1,7 @@
-"""All best GPU sets of a node at once, every size of them, as arrays that many nodes' searches share.
+"""Tabulate the best GPU sets of a node for every size at once, as arrays that many searches share.
 
-Sets are compared within groups of one free mask and one size. Only the best set of each weakest link can
-matter, so a group is narrowed key by key (no sorting of 2^n sets), and what is left is a handful.
+Sets are compared within groups of one mask of free GPUs and one size. Only the best set of each weakest link
+can matter. So a group is narrowed key by key, which avoids sorting 2^n sets, and a handful is left.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from muster.placement.gpus.fragmentation import fragmentation, unusable
 from muster.placement.gpus.rings import NO_LINK, Values, kinds_of, link_matrix, popcounts, rings
 
 TABLED_GPUS = 8
-"""Up to so many GPUs all free masks of a shape are tabled at once: 3^8 = 6,561 pairs of a mask and a set."""
+"""Shapes with at most this many GPUs have one table for all masks of free GPUs: 3^8 =
+6,561 pairs for 8 GPUs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sets:
     """The sets of every size that can be in a best plan, for one shape and one mask of free GPUs.
 
-    Arrays are [size, choice], size from 0 to the node's GPU count; `choices[size]` of a row are valid (0: too
-    few GPUs are free), the rest is padding. Choices come as in `gpusets.best_sets`, largest weakest link
-    first; values are those of a `gpusets.GpuSet`: `weakest` and `ring` in MB/s, `damage` in GPU-thousandths.
-    They are shared, so not to be written to.
+    Arrays are [size, choice] int64, for sizes from 0 to the node's number of GPUs. `choices` [size] is how
+    many choices of a row are valid; the rest is padding. It is 0 if too few GPUs are free. Order and values
+    are those of `gpusets.best_sets`: `weakest` and `ring` in MB/s, `damage` in GPU-thousandths. The arrays
+    are shared, so they must not be written to.
     """
 
     masks: Values
@@ -42,7 +44,7 @@ class Sets:
 
 @lru_cache(maxsize=1 << 14)
 def sets_of(shape: Shape, free: int) -> Sets:
-    """All best sets among the `free` GPUs of a node of this shape: `gpusets.best_sets` for every size."""
+    """Return `gpusets.best_sets` for every size, among the `free` GPUs of a node of this shape."""
     if shape.topology.gpu_count > TABLED_GPUS:
         return sets_within(shape, free, free)
     tables = every_free_mask(shape)
@@ -51,7 +53,9 @@ def sets_of(shape: Shape, free: int) -> Sets:
 
 @lru_cache(maxsize=1 << 12)
 def sets_within(shape: Shape, free: int, allowed: int, per_domain: tuple[int, ...] | None = None) -> Sets:
-    """The same, of sets inside `allowed`; with `per_domain`, those that take so many GPUs of each domain."""
+    """Return the same for sets inside `allowed`, and with `per_domain[i]` GPUs of domain
+    i if that is given.
+    """
     if shape.topology.gpu_count > MAX_RING_GPUS:
         return _without_links(shape, free, allowed & free, per_domain)
     masks = _up_to_symmetry(shape, free & allowed, per_domain is not None)
@@ -65,24 +69,25 @@ def sets_within(shape: Shape, free: int, allowed: int, per_domain: tuple[int, ..
 
 @lru_cache(maxsize=256)
 def every_free_mask(shape: Shape) -> tuple[Values, ...]:
-    """The fields of Sets with one axis more, the first: the mask of free GPUs."""
+    """Return the fields of Sets with one more axis in front: the mask of free GPUs."""
     free, masks = _pairs(shape.topology.gpu_count)
     return _best(shape, 1 << shape.topology.gpu_count, free, free, masks)
 
 
 @lru_cache(maxsize=TABLED_GPUS + 1)
 def _pairs(count: int) -> tuple[Values, Values]:
-    """Every (mask of free GPUs, subset of it)."""
+    """Return all pairs of a mask of free GPUs and a subset of it, as two arrays."""
     every = np.arange(1 << count)
     free, masks = np.nonzero((every & ~every[:, None]) == 0)
     return free.astype(np.int64), masks.astype(np.int64)
 
 
 def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> tuple[Values, ...]:
-    """The fields of Sets for each row, from candidates: `masks[i]`, out of `free[i]`, belongs to `row[i]`.
+    """Return the fields of Sets for each row, from candidates: `masks[i]` out of `free[i]` belongs to
+    `row[i]`.
 
-    The order of preference is that of `gpusets.best_sets`. A set that has an equal but for the order of
-    indices may be left out of the candidates where its lower twin is among them.
+    The order of preference is that of `gpusets.best_sets`. If two sets differ only by a swap of equal GPUs,
+    only the one with lower indices must be among the candidates.
     """
     topology = shape.topology
     known, sizes = rings(topology), topology.gpu_count + 1
@@ -95,19 +100,19 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     weakest, ring, damage = known.weakest[masks], known.total[masks], _damages(shape, free, masks)
     inside = known.inside[free & ~masks]
 
-    # Of equal weakest link only the first in the order counts: narrow each such group to it, key by key.
+    # Of sets with equal weakest links only the best matters: narrow each such group to it, key by key.
     finer = group * len(known.levels) + np.searchsorted(known.levels, weakest)
     left = np.arange(len(masks))
     for key in (-ring, damage, -inside, masks):
         left = left[least_of(finer[left], key[left])]
 
-    # The largest ring first: each later one must have a faster weakest link to matter.
+    # Largest ring first, so a later set matters only if its weakest link is faster.
     left = left[np.lexsort((masks[left], -inside[left], damage[left], -ring[left], group[left]))]
     rank = group[left] * (2 * NO_LINK) + weakest[left]
     left = left[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
     choices = np.bincount(group[left], minlength=rows * sizes)
     last = np.cumsum(choices)[group[left]] - 1
-    choice = last - np.arange(len(left))  # turned round: the largest weakest link first
+    choice = last - np.arange(len(left))  # reversed: the largest weakest link first
     width = max(1, int(choices.max()))
     fields = [np.zeros((rows * sizes, width), np.int64) for _ in range(5)]
     for field, values in zip(fields, (masks, domains, weakest, ring, damage), strict=True):
@@ -119,7 +124,7 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
 
 
 def least_of(group: Values, key: Values) -> NDArray[np.bool_]:
-    """Which have the least key of their group; groups are small numbers."""
+    """Return [i] bool: whether `key[i]` is the least of its group. Groups are small numbers."""
     if not len(group):
         return np.zeros(0, bool)
     least = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
@@ -138,8 +143,10 @@ def _damages(shape: Shape, free: Values, masks: Values) -> Values:
 
 
 def _up_to_symmetry(shape: Shape, allowed: int, fixed_domains: bool) -> Values:
-    """All subsets of `allowed`, but of those that differ by a swap of like GPUs only the lowest: 17 sets
-    instead of 65,536 of 16 GPUs behind one NVSwitch."""
+    """Return subsets of `allowed`. Of those that differ by a swap of equal GPUs, only the lowest is returned.
+
+    That is 17 sets instead of 65,536 for 16 GPUs behind one NVSwitch.
+    """
     masks = np.zeros(1, np.int64)
     for kind in kinds_in(shape, fixed_domains):
         lowest = [0]
@@ -152,10 +159,10 @@ def _up_to_symmetry(shape: Shape, allowed: int, fixed_domains: bool) -> Values:
 
 @lru_cache(maxsize=256)
 def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
-    """GPUs in kinds: swapping two of a kind changes neither links nor domains nor pools.
+    """Return GPUs in kinds: swapping two GPUs of a kind changes neither links nor domains nor pools.
 
-    Two GPUs that are a domain of their own each may be swapped with their domains, unless those are told
-    apart (`fixed_domains`).
+    If two GPUs are a domain of their own each, they can be swapped with their domains. They cannot if domains
+    are told apart (`fixed_domains`).
     """
     parts: dict[tuple[int, ...], list[int]] = {}
     for number, kind in enumerate(kinds_of(link_matrix(shape.topology))):
@@ -171,8 +178,12 @@ def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
 
 
 def _without_links(shape: Shape, free: int, allowed: int, per_domain: tuple[int, ...] | None) -> Sets:
-    """Too many GPUs for the tables: one choice a size, links unknown. As few domains as can be, the fullest
-    that is enough, lowest indices."""
+    """Return one choice of each size, for nodes with too many GPUs for the tables; their links count as
+    unknown.
+
+    The choice touches as few domains as possible. It prefers the fullest domain that is enough, then low
+    indices.
+    """
     if per_domain is None:
         found = [_packed(shape.domains, allowed, size) for size in range(allowed.bit_count() + 1)]
     else:
@@ -205,5 +216,5 @@ def _packed(domains: Iterable[int], allowed: int, left: int) -> int:
 
 
 def _lowest(mask: int, count: int) -> int:
-    """The lowest `count` bits of the mask."""
+    """Return the lowest `count` bits of the mask."""
     return sum(1 << gpu for gpu in list(bits(mask))[:count])

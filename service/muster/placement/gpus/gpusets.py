@@ -1,6 +1,6 @@
-"""Which GPUs of a node: the best union for all members of the gang on it, then its split among them.
+"""Choose GPUs of a node: the best union for all members of the gang, then its split among the members.
 
-The union first, so that members talk over NVLink across pods as well as inside one.
+The union comes first, so that members talk over NVLink between pods as well as inside one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from muster.placement.gpus.gpu_tables import Sets, sets_of, sets_within
 from muster.placement.gpus.rings import NO_LINK, Rings, rings
 
 EXACT_SPLIT_GPUS = 8
-"""Up to so many GPUs a union is split exactly; larger ones of unequal links, best set first."""
+"""Unions with at most this many GPUs are split exactly. Larger ones with unequal links are split greedily."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSet:
-    """GPUs of one node, by index, as a bit mask, and what they are worth.
+    """GPUs of one node, as a bit mask of indices, and their values.
 
-    `domains`: NVLink domains they touch. `weakest`, `ring`: of the best ring over them, MB/s; NO_LINK and 0
-    below two GPUs, 0 where links are unknown. `damage`: F after − F before, GPU-thousandths (may be negative:
-    taking what was of no use).
+    `domains` is how many NVLink domains they touch. `weakest` and `ring` are the weakest link and the sum of
+    the best ring, in MB/s. With fewer than two GPUs they are NO_LINK and 0; with unknown links they are 0.
+    `damage` is F after minus F before, in GPU-thousandths. It is negative if the set takes GPUs that no
+    typical request could use.
     """
 
     mask: int
@@ -37,12 +38,13 @@ class GpuSet:
 
 @lru_cache(maxsize=1 << 16)
 def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[GpuSet, ...]:
-    """The sets of `size` GPUs, free and allowed, that can be in a best plan, largest weakest link first.
+    """Return the sets of `size` free and allowed GPUs that can be in a best plan, largest weakest link first.
 
-    All touch as few NVLink domains as can be. The first is the best for the node alone: the largest weakest
-    link, then the largest ring sum, then the least damage. Each further one has a weaker link, but a larger
-    sum or, at the same, less damage: they matter when another node has the gang's weakest link anyway.
-    Between equals the set that leaves the best-linked rest, then the lowest indices. () if they are too few.
+    All of them touch as few NVLink domains as possible. The first is the best for the node alone: the largest
+    weakest link, then the largest ring sum, then the least damage. Each later set has a weaker link, but a
+    larger sum, or an equal sum and less damage. It matters when another node has the gang's weakest link.
+    Between equals, the set that leaves the best-linked rest is taken, then the lowest indices. The result is
+    () if too few GPUs are free.
     """
     if free & ~allowed:
         return _row(sets_within(shape, free, free & allowed), size)
@@ -51,7 +53,10 @@ def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[Gp
 
 @lru_cache(maxsize=1 << 14)
 def best_set_of(shape: Shape, free: int, per_domain: tuple[int, ...]) -> tuple[GpuSet, ...]:
-    """As `best_sets`, with exactly `per_domain[i]` GPUs of `shape.domains[i]`; () where one has too few."""
+    """Return sets as `best_sets` does, with exactly `per_domain[i]` GPUs of `shape.domains[i]`.
+
+    The result is () if a domain has too few.
+    """
     return _row(sets_within(shape, free, free, per_domain), sum(per_domain))
 
 
@@ -64,7 +69,7 @@ def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
 
 
 def value_of(shape: Shape, free: int, mask: int) -> GpuSet:
-    """What this very set is worth, taken from the `free` GPUs of a node of this shape."""
+    """Return this set with its values, if taken from the `free` GPUs of a node of this shape."""
     domains = sum(1 for domain in shape.domains if domain & mask)
     damage = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
     if mask.bit_count() < 2:
@@ -77,13 +82,18 @@ def value_of(shape: Shape, free: int, mask: int) -> GpuSet:
 
 @lru_cache(maxsize=1 << 14)
 def split(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Share the `union` out: one mask a member, in the order of `sizes`, which sum up to it.
+    """Divide the `union` among members: one mask for each, in the order of `sizes`, which sum up to the
+    union.
 
-    The largest weakest link over the members' own rings, then the largest sum of these. Exact up to
-    EXACT_SPLIT_GPUS GPUs; beyond, and where links are equal or unknown, members take what is best in turn.
+    The largest weakest link over the members' own rings decides, then the largest sum of these rings. This is
+    exact for at most EXACT_SPLIT_GPUS GPUs. In larger unions members take their best set in turn, and if
+    links are unknown, the lowest indices.
 
-    Members that have to stay inside given parts (each in one NVLink domain, say) are split part by part: one
-    call for each part's share of the union. Those are best in sum, too: no part's choice binds another's.
+    If members must stay inside given parts, for example one NVLink domain each, call this for each part. The
+    results are the best in sum, because the choice in one part does not limit the others.
+
+    Raises:
+        AssertionError: The sizes do not sum up to the union.
     """
     if topology.gpu_count > MAX_RING_GPUS or not topology.known or max(sizes, default=0) <= 1:
         parts = _in_order(union, sizes)
@@ -98,12 +108,15 @@ def split(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> tuple[in
 
 
 _Split = tuple[int, tuple[int, ...]]
-"""Sum of the members' rings, MB/s, and the members' masks."""
+"""Sum of the members' rings in MB/s, and the members' masks."""
 
 
 def _exactly(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list[int]:
-    """The largest weakest link first, then the sum among the splits that keep it: no one search may weigh
-    both, for what is best of a rest depends on the weakest link of the parts already cut off."""
+    """Return the split with the largest weakest link, and with the largest sum among those.
+
+    One search cannot weigh both: the best split of the rest depends on the weakest link of the parts before
+    it.
+    """
     table = rings(topology)
     for floor in table.levels[::-1].tolist():
         found = _largest_sum(table, floor, union, sizes, {})
@@ -119,9 +132,9 @@ def _largest_sum(
     sizes: tuple[int, ...],
     memo: dict[tuple[int, tuple[int, ...]], _Split | None],
 ) -> _Split | None:
-    """The best split into parts whose weakest links are all at or above `floor`; None if there is none.
+    """Return the best split into parts whose weakest links are all at least `floor`; None if there is none.
 
-    The lowest GPU is tried in a part of each size, so that no split comes twice.
+    The lowest GPU is tried in a part of each size, so that each split is tried once.
     """
     if not union:
         return 0, ()

@@ -1,5 +1,7 @@
-"""What members that share GPUs cost on a node at least: for many nodes at once, so that few are looked at
-closely (choices)."""
+"""Bound from below what members that share GPUs cost on a node, for many nodes at once.
+
+Only the few nodes with good bounds are then searched exactly (choices.py).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ from muster.placement.gpus.slices import Ask, Asks, Counts, Values, whole_gpus
 
 
 class Least:
-    """Bounds for nodes of one shape: `memory` [GPU, node] units left, `free` masks of wholly free GPUs.
+    """Lower bounds for nodes of one shape.
 
-    Every bound holds among the plans that meet those of the levels before it.
+    `memory` [GPU, node] is the units left, and `free` [node] masks the wholly free GPUs. Each bound holds
+    among the plans that reach the best values of the levels before it.
     """
 
     def __init__(self, shape: Shape, memory: Values, free: Values, asks: Asks) -> None:
@@ -30,10 +33,12 @@ class Least:
         self._fresh = np.bitwise_count(free & pools[:, None]).astype(np.int64)
         self._damage: dict[tuple[Ask, int], Values] = {}
         self._known: dict[Hashable, Values] = {}
-        """What many packings have in common."""
+        """Results that many packings have in common."""
 
     def of(self, packing: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
-        """[level, node]: the costs in their order, minus the weakest link, minus the ring, the damage."""
+        """Return [level, node] int64: the costs in their order, minus the weakest link, minus the ring, the
+        damage.
+        """
         places, needed, kind = self._places(packing)
         slots = sum(count * ask.gpus for count, ask in zip(packing, self._asks, strict=True) if ask.units)
         if self._shape.spread:
@@ -46,13 +51,14 @@ class Least:
             opened = np.minimum(opened, len(places))
             held = np.take_along_axis(most_unused, opened[None], axis=0)
             shared = opened + np.minimum((most_used + held < needed).sum(axis=0), len(places))
-        shared = np.minimum(shared, len(places))  # more there are not: then the node holds not all
+        # A node that would need more GPUs than it has cannot hold the packing; no GPU is counted twice.
+        shared = np.minimum(shared, len(places))
         sign = -1 if self._shape.spread else 1
         whole = whole_gpus(self._asks, packing)
         none = np.zeros_like(opened)
 
         def covering(parts: tuple[int, ...]) -> Values:
-            """The fewest of these parts of the node that hold the slices."""
+            """Return [node] the fewest of these parts of the node that can hold the slices."""
             if not needed:
                 return np.full(places.shape[1], int(whole > 0))
             most = self._once((kind, parts), lambda: _cumulated(_within(parts, places)))
@@ -79,8 +85,10 @@ class Least:
         return self._known[key]
 
     def _places(self, packing: Counts) -> tuple[Values, int, Hashable]:
-        """What GPUs hold and what is needed: places for slices of one role, or units of several. And a name
-        for the former, for packings that have it in common."""
+        """Return what each GPU can hold, how much is needed, and a key for the former.
+
+        The unit is places of slices if only one role has slices, else units of memory.
+        """
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         if len(sliced) == 1:
             ask, members = self._asks[sliced[0]], packing[sliced[0]]
@@ -92,7 +100,7 @@ class Least:
         return useful, sum(packing[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
 
     def _damaged(self, packing: Counts, opened: Values, whole: int) -> Values:
-        """The least damage: to the pools, and to the shared GPUs as if each were filled alone."""
+        """Return the least damage: to the pools, and to each shared GPU as if it were filled alone."""
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         damage = self._pools(opened, whole)
         if len(sliced) == 1 and not whole:
@@ -104,7 +112,9 @@ class Least:
         return damage
 
     def _pools(self, opened: Values, whole: int) -> Values:
-        """The damage to the wholly free ones; where it is not said which are taken, in the best case."""
+        """Return the damage to the wholly free GPUs; the least possible if it is open
+        which GPUs are taken.
+        """
         shape = self._shape
         table = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
 
@@ -125,7 +135,7 @@ class Least:
         return known[0] if known else self._fill(ask, places)
 
     def _fill(self, ask: Ask, most: int) -> Values:
-        """[places, node]: the least damage of so many slices, on whatever GPUs."""
+        """Return [places, node]: the least damage of this many slices, on any GPUs."""
         never = np.int64(1) << 40
         total = np.full((most + 1, self._memory.shape[1]), never)
         total[0] = 0
@@ -141,13 +151,13 @@ class Least:
         return total
 
     def _before(self, gpu: int) -> Values:
-        """F of the GPU as it is, where it is used in part."""
+        """Return [node] F of the GPU as it is, if it is partly used; else 0."""
         return np.where(self._free[gpu], 0, unusable_slices(self._shape, gpu, self._memory[gpu]))
 
 
 @lru_cache(maxsize=256)
 def _links(topology: GpuTopology) -> tuple[Values, Values]:
-    """By number of GPUs, the fastest weakest link and the largest ring of any set of so many."""
+    """Return by number of GPUs the fastest weakest link and the largest ring of any set."""
     count = topology.gpu_count
     fastest, largest = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     if count <= MAX_RING_GPUS:
@@ -159,12 +169,12 @@ def _links(topology: GpuTopology) -> tuple[Values, Values]:
 
 
 def _within(parts: tuple[int, ...], places: Values) -> Values:
-    """[part, node]: what the GPUs of each part hold."""
+    """Return [part, node]: what the GPUs of each part can hold."""
     gpus = np.arange(len(places))
     return np.array([places[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])
 
 
 def _cumulated(held: Values) -> Values:
-    """[how many, node]: what so many of the largest hold, from none on."""
+    """Return [n, node]: what the n largest entries hold together, from n = 0 on."""
     largest = -np.sort(-held, axis=0)
     return np.concatenate([np.zeros((1, held.shape[1]), np.int64), np.cumsum(largest, axis=0)])

@@ -1,8 +1,9 @@
-"""Rules about members inside one node: segments, single domains, at most so many.
+"""Apply the rules about members inside one node: segments, single domains, and limits.
 
-They bind how many members lie in each NVLink domain of the node. So for a packing of members all ways are
-found to share GPUs out to the domains; each is a vector of GPUs by domain, and only sets of such a vector may
-be taken."""
+These rules bind how many members lie in each NVLink domain of the node. So for a packing of members, all ways
+to divide GPUs among the domains are found. Each way is a vector of GPUs by domain. Only GPU sets with such a
+vector may be taken.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +22,36 @@ from muster.placement.gpus.gpusets import GpuSet, best_sets, value_of
 from muster.placement.gpus.rings import popcounts, rings
 
 MAX_WAYS = 1 << 14
-"""Ways to share the GPUs of one node out that are looked at. More there are only on nodes of many small
-domains, where members that must lie in one stand beside others; the best of the first ones is taken then."""
+"""The most ways to divide the GPUs of one node that are tried.
+
+Only nodes with many small domains have more, and only if some members must lie in one domain. Then the best
+of the first ways is taken.
+"""
 
 MAX_STATES = 1 << 9
-"""Ways that are kept while members of several GPUs, which may lie across domains, are placed one by one."""
+"""The most ways that are kept while members of several GPUs, which may span domains, are
+placed one by one.
+"""
 
 Counts = tuple[int, ...]
 Spread = tuple[Counts | tuple[Counts, ...] | None, ...]
-"""By block: its members by domain; or, member by member, the GPUs by domain; None where they may lie
-anywhere."""
+"""How the members of each block lie: members by domain, or for each member its GPUs by domain.
+
+None means that the block's members may lie anywhere.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class InNode:
     """What binds a gang's members on one node.
 
-    By block: `gpus` of a member; `unit`: members come in multiples of it on the node; `domain_unit`: and in
-    each NVLink domain (0: not bound to domains); `pinned`: to this domain alone (−1: to none). `single`:
-    blocks that share one domain. `most`: members that the node takes, `domain_most` each domain (−1: no
-    limit): only members with GPUs count there. `there`: GPUs of running members; `touched`: those of the
-    domains that these lie in."""
+    By block: `gpus` is the number of GPUs of a member. The node takes a multiple of `unit` members, and each
+    NVLink domain a multiple of `domain_unit`; 0 means that domains do not matter. `pinned` is the only domain
+    that the block may use, −1 for any. `single` are blocks that share one domain.
+
+    `most` is how many members the node takes, and `domain_most` how many members with GPUs each domain takes;
+    −1 is no limit. `there` masks the GPUs of existing members, and `touched` all GPUs of their domains.
+    """
 
     gpus: Counts
     unit: Counts
@@ -53,9 +63,9 @@ class InNode:
     there: int = 0
     touched: int = 0
     apart: tuple[tuple[Counts, Counts], ...] = ()
-    """Members of the first blocks stay off a node with members of the second ones, but for themselves."""
+    """(blocks, blocks): members of the first ones stay off a node with members of the second ones."""
     limits: tuple[tuple[Counts, int], ...] = ()
-    """Members of these blocks that the node takes at most, all together."""
+    """(blocks, most): the node takes at most this many members of these blocks together."""
 
     @property
     def binds_domains(self) -> bool:
@@ -68,11 +78,11 @@ class InNode:
         )
 
     def unit_of(self, block: int) -> int:
-        """The block's members come in multiples of this on the node."""
+        """Return the unit of the block: the node takes a multiple of this number of members."""
         return lcm(self.unit[block], max(1, self.domain_unit[block]))
 
     def admits(self, packing: Counts) -> bool:
-        """Whether a node may take the packing, as far as numbers go."""
+        """Return whether the numbers of the packing are allowed. Domains are not checked."""
         return (
             (self.most < 0 or sum(packing) <= self.most)
             and all(count % unit == 0 for count, unit in zip(packing, self.unit, strict=True))
@@ -81,11 +91,11 @@ class InNode:
         )
 
     def takes_one(self, blocks: Sequence[int]) -> bool:
-        """Whether the node takes one member of all these blocks at most."""
+        """Return whether the node takes at most one member of all these blocks."""
         return any({*blocks} <= {*mine} & {*others} for mine, others in self.apart)
 
     def alone(self, block: int) -> int:
-        """How many members of one block the limits leave, −1 for no limit."""
+        """Return how many members of this block alone the limits allow, −1 for no limit."""
         most = [most for blocks, most in self.limits if block in blocks]
         most += [1 for mine, others in self.apart if block in mine and block in others]
         most += [self.most] if self.most >= 0 else []
@@ -98,18 +108,18 @@ def _apart(packing: Counts, mine: Counts, others: Counts) -> bool:
 
 
 def few_ways(rule: InNode, free: Counts) -> bool:
-    """Whether all ways to share GPUs out to domains with so many free ones are looked at."""
+    """Return whether all ways to divide the free GPUs among domains are tried."""
     across = rule.domain_most and max(rule.gpus) > 1
     return not rule.binds_domains or prod(n + 1 for n in free) <= (MAX_STATES if across else MAX_WAYS)
 
 
 def free_by_domain(shape: Shape, free: int) -> Counts:
-    """Free GPUs in each domain of the shape."""
+    """Return the number of free GPUs in each domain of the shape."""
     return tuple((free & domain).bit_count() for domain in shape.domains)
 
 
 def allowed(rule: InNode, packing: Counts, free: Counts) -> bool:
-    """Whether the node may take the packing, `free` GPUs by domain given."""
+    """Return whether the node may take the packing. `free` is the number of free GPUs by domain."""
     return rule.admits(packing) and (not rule.binds_domains or _exists(rule, packing, free))
 
 
@@ -121,7 +131,10 @@ def _exists(rule: InNode, packing: Counts, free: Counts) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def spreads(rule: InNode, packing: Counts, free: Counts) -> dict[Counts, Spread]:
-    """The ways to share GPUs out to domains with so many free ones: GPUs by domain → members by domain."""
+    """Return the ways to divide GPUs among domains: GPUs by domain → members by domain.
+
+    `free` is the number of free GPUs by domain.
+    """
     found: dict[Counts, Spread] = {}
     none = (0,) * len(free)
     for used, _, spread in islice(_walk(rule, packing, free, 0, none, none, ()), MAX_WAYS):
@@ -142,12 +155,12 @@ def _walk(
 def _placed(
     rule: InNode, packing: Counts, free: Counts, block: int, used: Counts, touched: Counts, spread: Spread
 ) -> Iterator[tuple[Counts, Counts, Counts | tuple[Counts, ...] | None]]:
-    """The ways to put one block's members beside those before."""
+    """Yield the ways to add one block's members to those of the blocks before it."""
     count, gpus = packing[block], rule.gpus[block]
     bound = rule.domain_unit[block] or rule.pinned[block] >= 0 or any(block in group for group in rule.single)
     if not count or (not gpus and not bound):
         yield used, touched, None
-    elif bound or (rule.domain_most and gpus == 1):  # one GPU lies across nothing
+    elif bound or (rule.domain_most and gpus == 1):  # a single GPU never spans domains
         unit = rule.domain_unit[block] or 1
         if count % unit == 0:
             each = unit * gpus
@@ -187,7 +200,9 @@ def _added(
 def _member_by_member(
     rule: InNode, free: Counts, count: int, gpus: int, used: Counts, touched: Counts
 ) -> Iterator[tuple[Counts, Counts, tuple[Counts, ...]]]:
-    """Members that may lie across domains, and count in each that they touch."""
+    """Yield the ways to place members that may span domains. A member counts in each
+    domain that it touches.
+    """
     states: dict[tuple[Counts, Counts], tuple[Counts, ...]] = {(used, touched): ()}
     for _ in range(count):
         more: dict[tuple[Counts, Counts], tuple[Counts, ...]] = {}
@@ -209,7 +224,7 @@ def _within(rule: InNode, touched: Counts) -> bool:
 
 
 def _compositions(total: int, most: Counts) -> Iterator[Counts]:
-    """The ways to write `total` as a sum of so many parts, each up to its `most`, in order."""
+    """Yield the ways to write `total` as a sum of parts, each at most its entry of `most`, in order."""
     if not most:
         if total == 0:
             yield ()
@@ -224,8 +239,12 @@ def _compositions(total: int, most: Counts) -> Iterator[Counts]:
 def sets_under(
     rule: InNode, shape: Shape, free: int, packing: Counts, allowed: int = -1
 ) -> tuple[tuple[GpuSet, Spread], ...]:
-    """The GPU sets for a packing under the rule that can be in a best plan, in the order of best_sets; with
-    each, how its members lie. Values are those of the gang's GPUs on the node, the running ones with them."""
+    """Return the GPU sets for a packing under the rule that can be in a best plan, and how members lie in
+    each.
+
+    The order is that of `best_sets`. Values are those of all the gang's GPUs on the node, existing members
+    included.
+    """
     size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
     anywhere: Spread = (None,) * len(packing)
     if not rule.binds_domains and not rule.touched:
@@ -248,15 +267,17 @@ def sets_under(
 
     every.sort(key=lambda pair: order(pair[0]))
     best: list[tuple[GpuSet, Spread]] = []
-    for pair in every:  # the largest ring first: each later one must have a faster weakest link to matter
+    for pair in every:  # largest ring first, so a later set matters only if its weakest link is faster
         if not best or pair[0].weakest > best[-1][0].weakest:
             best.append(pair)
     return tuple(reversed(best))
 
 
 def _value(shape: Shape, free: int, mask: int, rule: InNode) -> GpuSet:
-    """What the set is worth beside the GPUs that the gang has there already; `domains` counts the new
-    ones."""
+    """Return the set with its values, together with the GPUs that the gang already has there.
+
+    `domains` counts only domains that are touched newly.
+    """
     damage = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
     domains = sum(1 for domain in shape.domains if domain & mask and not domain & rule.touched)
     union = value_of(shape, free | rule.there, mask | rule.there)
@@ -265,7 +286,7 @@ def _value(shape: Shape, free: int, mask: int, rule: InNode) -> GpuSet:
 
 def _masks(shape: Shape, free: int, size: int) -> list[int]:
     count = shape.topology.gpu_count
-    if count > MAX_RING_GPUS:  # too many to try: the lowest ones, domain by domain
+    if count > MAX_RING_GPUS:  # too many to try, so take those with the lowest indices
         gpus = list(bits(free))[:size]
         return [mask_of(gpus)] if len(gpus) == size else []
     masks = np.flatnonzero(popcounts(count) == size)

@@ -1,4 +1,4 @@
-"""The NUMA nodes of a node's GPUs, as far as the link matrix tells them apart."""
+"""Find the NUMA nodes of a node's GPUs from its link matrix."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from functools import lru_cache
 from muster.domain.topology import GpuTopology
 
 ACROSS_SOCKETS = "SYS"
-"""The kind of a link that leads from one NUMA node to another. PSB, PIX, PXB, PHB and NODE stay
-inside one; NVLink, PCIE and unknown links say nothing."""
+"""The kind of a link from one NUMA node to another.
+
+PSB, PIX, PXB, PHB and NODE stay inside one NUMA node. NVLink, PCIE and unknown links say nothing about it.
+"""
 
 
 @lru_cache(maxsize=256)
 def numa_nodes(topology: GpuTopology) -> tuple[int, ...]:
-    """Masks: each GPU, by index, is of the first NUMA node to none of whose GPUs its link is SYS."""
+    """Return the NUMA nodes as masks of GPUs.
+
+    Each GPU, in the order of indices, joins the first NUMA node to which it has no SYS link.
+    """
     found: list[int] = []
     for gpu in range(topology.gpu_count):
         apart = sum(

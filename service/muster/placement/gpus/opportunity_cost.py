@@ -1,14 +1,16 @@
-"""Damage where the cluster says which requests usually come: what a plan takes from each of them, priced.
+"""Price damage by the requests that the cluster usually gets: how much of what they could use a plan takes.
 
 For a kind p of request, `usable(p)` on a node are the free GPU-thousandths on GPUs that have what p asks of
-one, times min(1, requests its free cpu feeds / requests its GPUs hold, one to a GPU); 0 where p does not fit.
+one. They are multiplied by min(1, requests that the free cpu feeds / requests that the GPUs hold, one to a
+GPU). It is 0 if p does not fit.
 
     damage of members on a node = Σ over p of price(p) · (usable(p) before - after)
     price(p) = share(p) / GPUs(p) · (free GPUs of the cluster / usable(p) summed over the cluster)²
 
-in steps of STEP GPU-thousandths. GPUs(p) are the GPUs that p asks for, slices in parts of one. The measure of
-"Beware of Fragmentation" (ATC'23) is the first factor of the price; docs/openb.md has what the rest brings.
-Which of a node's wholly free GPUs are taken does not count: the links say that.
+in steps of STEP GPU-thousandths. GPUs(p) are the GPUs that p asks for; slices count as parts of one. The
+first factor of the price is the measure of "Beware of Fragmentation" (ATC'23). docs/openb.md says what the
+rest brings. Which of a node's wholly free GPUs are taken does not count here, because the levels of links
+decide that.
 """
 
 from __future__ import annotations
@@ -29,24 +31,30 @@ from muster.placement.cluster.columns import LARGEST, MASK_GPUS, Bools, Columns,
 from muster.placement.gpus.fragmentation import GPU
 
 STEP = 10
-"""GPU-thousandths. Finer steps would tell nearly all nodes apart, and leave nothing to the best fit."""
+"""GPU-thousandths. With finer steps nearly all nodes would differ, and the best fit would decide nothing."""
 
 DIGITS = 6
-"""Decimals kept before that, so that halves of a step are halves whatever the order of a sum."""
+"""Decimals kept before rounding to steps, so that the order of a sum does not decide
+where half a step goes.
+"""
 
 MOST = 1 << 40
-"""Steps at most: sums over nodes must stay whole numbers of 64 bits."""
+"""The most steps: sums over nodes must fit into int64."""
 
 MOST_CODES = 4
-"""Codes for each node until they are given anew."""
+"""The most codes for each node. Beyond it, codes are given anew."""
 
 Floats = NDArray[np.float64]
 T = TypeVar("T", np.int64, np.float64, np.bool_)
 
 
 def is_priced(request: Request, view: Columns) -> bool:
-    """Whether the gang's damage is priced: those of whole GPUs, and one slice alone. How several slices fill
-    GPUs is decided GPU by GPU (`gpus.filling`), which prices that look at the whole node do not allow."""
+    """Return whether the gang's damage is priced. It is for gangs of whole GPUs, and for a single pod with
+    one slice.
+
+    With several slices, `gpus.filling` decides GPU by GPU how they fill GPUs. Prices look at the whole node,
+    so they do not fit into that.
+    """
     sliced = [role.slice for role in request.roles if role.slice and role.members]
     alone = request.size == 1 and not request.running
     return bool(view.snapshot.typical) and (not sliced or (alone and sliced[0].gpus == 1))
@@ -54,10 +62,11 @@ def is_priced(request: Request, view: Columns) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kinds:
-    """The typical requests. Those that differ in the nodes they accept alone have one *size*.
+    """The typical requests as arrays. Kinds that differ only in the nodes that they accept have one *size*.
 
-    By kind: `share`, adding up to 1, its `size`, and by `condition` the `labels` of the nodes it accepts. By
-    size: `cpu` and the `shape`. By shape: `gpus`, and `units` of each, 0 for whole ones.
+    `share` [kind] sums up to 1, `size` [kind] is an index, and `condition` [kind] is an index into `labels`:
+    which labels a node needs. `cpu` [size] is in thousandths of a core, and `shape` [size] is an index.
+    `gpus` [shape] is a number of GPUs, and `units` [shape] the memory of each, 0 for whole GPUs.
     """
 
     share: Floats
@@ -72,7 +81,7 @@ class Kinds:
 
 @lru_cache(maxsize=8)
 def kinds_of(typical: tuple[TypicalRequest, ...]) -> Kinds:
-    """The packing as arrays."""
+    """Return the typical requests as arrays."""
     sizes = sorted({(kind.gpus, kind.units, kind.cpu_milli) for kind in typical})
     shapes = sorted({size[:2] for size in sizes})
     labels = tuple(sorted({kind.labels for kind in typical}))
@@ -92,8 +101,12 @@ def kinds_of(typical: tuple[TypicalRequest, ...]) -> Kinds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gpus:
-    """GPUs of nodes. [node, GPU]: `units` left for slices, thousandths `free`, and which are `whole`. [node,
-    shape]: how many `have` what a shape asks of one, and the thousandths free on these, its `room`."""
+    """The GPUs of nodes.
+
+    [node, GPU]: the `units` left for slices, the thousandths that are `free`, and whether the GPU is `whole`.
+    [node, shape]: how many GPUs `have` what the shape asks of one, and the thousandths free on these, its
+    `room`.
+    """
 
     units: Ints
     free: Ints
@@ -102,7 +115,7 @@ class _Gpus:
     room: Ints
 
     def with_rows(self, rows: Ints, some: _Gpus) -> _Gpus:
-        """With these nodes replaced."""
+        """Return the GPUs with these nodes replaced."""
         return _Gpus(
             _with(self.units, rows, some.units),
             _with(self.free, rows, some.free),
@@ -114,11 +127,14 @@ class _Gpus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nodes:
-    """What changes seldom: the class of each row by what tells apart whose requests a node takes, and
-    `accepts`, [class, kind]; `memory` of each GPU when empty, [row, GPU]."""
+    """What seldom changes about nodes.
+
+    `row_class` [row] groups nodes that take requests of the same kinds. `accepts` [class, kind] is 1 if they
+    do, else 0. `memory` [row, GPU] is each GPU's memory in units when it is empty.
+    """
 
     of: tuple[object, ...]
-    """What it was read from."""
+    """What these values were read from."""
     row_class: Ints
     accepts: Floats
     memory: Ints
@@ -126,9 +142,12 @@ class _Nodes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """The prices of one snapshot: [row, size] `usable`, and `weights`, [class, size], the price of what a
-    size can use, summed over the kinds of it. Rows of equal `code` are alike in all that counts here; `codes`
-    has those of all states that were seen."""
+    """The prices of one snapshot.
+
+    `usable` [row, size] is what a size can use, in GPU-thousandths. `weights` [class, size] is its price,
+    summed over its kinds. Rows of equal `code` [row] are equal in everything that counts here. `codes` has
+    the code of each state that was seen.
+    """
 
     view: Columns
     kinds: Kinds
@@ -138,15 +157,19 @@ class Prices:
     weights: Floats
     code: Ints
     codes: defaultdict[bytes, int]
-    """Shared by those that follow each other; any thread may add to it, for no code is given twice."""
+    """Shared by the prices of successive snapshots. Any thread may add a code, because no code is given
+    twice.
+    """
 
     def of_whole(self, rows: Ints, gpus: Ints, cpu_milli: Ints) -> Ints:
-        """[row, way]: the damage of taking so many whole GPUs and so much cpu of these nodes."""
+        """Return [row, way] int64: the damage of taking `gpus` [way] whole GPUs and `cpu_milli` [way] of
+        these nodes.
+        """
         _, first, alike = np.unique(self.code[rows], return_index=True, return_inverse=True)
         return self._of_whole(rows[first], gpus, cpu_milli)[alike]
 
     def of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
-        """[row, GPU]: the damage of one slice on each GPU, LARGEST where there is no room for it."""
+        """Return [row, GPU] int64: the damage of one slice on each GPU, LARGEST if it has no room."""
         _, first, alike = np.unique(self.code[rows], return_index=True, return_inverse=True)
         return self._of_slice(rows[first], units, cpu_milli)[alike]
 
@@ -168,7 +191,7 @@ class Prices:
     def _of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
         gpus, memory = self.gpus, self.nodes.memory
         found = np.full((len(rows), memory.shape[1]), LARGEST)
-        # Of GPUs that are alike the first stands for all.
+        # The first of several equal GPUs stands for all.
         told = np.stack([gpus.units[rows], gpus.whole[rows], memory[rows]])
         same = (told[:, :, :, None] == told[:, :, None, :]).all(axis=0).argmax(axis=2)
         holds = told[0] >= units
@@ -185,14 +208,16 @@ class Prices:
 
     def _damage(self, rows: Ints, have: Ints, room: Ints, cpu_milli: int) -> Ints:
         taken = self.usable[rows] - _usable(self.kinds, have, room, self.view.cpu[rows] - cpu_milli)
-        # Summed along the last axis, so that a row's sum does not depend on the others.
+        # Sum along the last axis, so that the sum of a row does not depend on other rows.
         damage = np.round((self.weights[self.nodes.row_class[rows]] * taken).sum(axis=1), DIGITS)
         steps: Ints = np.rint(np.clip(damage / STEP, -MOST, MOST)).astype(np.int64)
         return STEP * steps
 
 
 def prices_of(view: Columns) -> Prices:
-    """The prices of a snapshot with typical requests; cheap where most nodes are as in the last one."""
+    """Return the prices of a snapshot with typical requests. This is cheap if most nodes are as in the last
+    one.
+    """
     last = _latest[0]
     if last is None or last.view is not view:
         last = _latest[0] = _following(last, view)
@@ -221,7 +246,7 @@ def _following(last: Prices | None, view: Columns) -> Prices:
 
 
 def _with(old: NDArray[T], rows: Ints, values: NDArray[T]) -> NDArray[T]:
-    """With these rows replaced."""
+    """Return the array with these rows replaced."""
     new = old.copy()
     new[rows] = values
     return new
@@ -271,7 +296,7 @@ def _nodes_of(view: Columns, kinds: Kinds, last: _Nodes | None) -> _Nodes:
 def _gpus_of(view: Columns, kinds: Kinds, rows: Ints, memory: Ints) -> _Gpus:
     count = memory.shape[1]
     whole = (view.free_gpus[rows][:, None] >> np.arange(count) & 1).astype(bool)
-    # Of GPUs that nobody knows to be taken, the last ones are.
+    # If it is unknown which GPUs are taken, the last ones count as taken.
     whole &= np.cumsum(whole, axis=1) <= view.free_count[rows][:, None]
     units = np.zeros((len(rows), count), np.int64)
     lines = view.gpu_memory[:count, rows].T
@@ -282,7 +307,9 @@ def _gpus_of(view: Columns, kinds: Kinds, rows: Ints, memory: Ints) -> _Gpus:
 
 
 def _usable(kinds: Kinds, have: Ints, room: Ints, cpu: Ints) -> Floats:
-    """[node, size]: thousandths that it can use, of GPUs that have what it asks of one."""
+    """Return [node, size]: the GPU-thousandths that the size can use, on GPUs that have
+    what it asks of one.
+    """
     fitting = have // kinds.gpus
     fed = cpu[:, None] / np.maximum(1, kinds.cpu)
     usable: Floats = np.minimum(1, fed / np.maximum(1, fitting)[:, kinds.shape])
@@ -292,5 +319,5 @@ def _usable(kinds: Kinds, have: Ints, room: Ints, cpu: Ints) -> Floats:
 
 
 def _enough(kinds: Kinds, units: Ints, whole: Bools) -> Bools:
-    """[…, shape]: whether a GPU with so much left has what the shape asks of one."""
+    """Return [GPU …, shape] bool: whether a GPU with this much left has what the shape asks of one."""
     return np.where(kinds.units > 0, units[..., None] >= kinds.units, whole[..., None])

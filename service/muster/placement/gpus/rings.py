@@ -1,7 +1,7 @@
-"""The best ring over every set of GPUs of a node: its weakest link and the sum of its links.
+"""Find the best ring over every set of GPUs of a node: its weakest link and the sum of its links.
 
-Bandwidths are whole MB/s (1000 = 1 GB/s): the solver counts in integers. A ring passes each GPU once; over
-two GPUs it uses their link both ways, so its sum is twice the link.
+Bandwidths are whole MB/s (1000 = 1 GB/s), because the solver counts in integers. A ring passes each GPU once.
+Over two GPUs it uses their link both ways, so its sum is twice the link.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.placement.cluster.fabric import MAX_RING_GPUS
 
 MB_PER_GB = 1000
 NO_LINK = 1 << 30
-"""The weakest link of fewer than two GPUs: none, so nothing is slow. Unknown links count as 0."""
+"""The weakest link of fewer than two GPUs: there is no link, so nothing is slow. Unknown links count as 0."""
 
 _NEVER = -(1 << 60)
 
@@ -26,11 +26,11 @@ Values = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """Tables over all subsets of a node's GPUs, indexed by bit mask, of length 2^gpu_count.
+    """Tables over all subsets of a node's GPUs, indexed by bit mask, each [2^gpu_count] int64.
 
-    `weakest`: the weakest link of the best ring, MB/s, NO_LINK below two GPUs, 0 where a link is unknown.
-    `total`: the sum of that ring's links, MB/s. `inside`: the sum of all links inside the set, MB/s.
-    `levels`: all that `weakest` may be, rising.
+    `weakest` is the weakest link of the best ring in MB/s: NO_LINK below two GPUs, 0 if a link is unknown.
+    `total` is the sum of that ring's links, and `inside` the sum of all links inside the set, both in MB/s.
+    `levels` are all values of `weakest`, in rising order.
     """
 
     weakest: Values
@@ -41,15 +41,15 @@ class Rings:
 
 @lru_cache(maxsize=64)
 def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
-    """The best ring of every set of GPUs: the largest weakest link, then the largest sum (or the sum alone).
+    """Return the best ring of every set of GPUs: the largest weakest link, then the largest sum.
 
-    Held and Karp's dynamic programme, not over subsets but over how many GPUs of each kind are taken, where
-    GPUs are of one kind when swapping them changes nothing (all GPUs behind one NVSwitch are): 17 states
-    instead of 65,536 for 16 of them. The weakest link comes first by running it over the links of each
-    bandwidth and faster, fastest first, until a ring closes.
+    With `weakest_first` false only the sum counts. The method is the dynamic program of Held and Karp. Its
+    states are not subsets but how many GPUs of each kind are taken. GPUs are of one kind if swapping them
+    changes nothing. So 16 GPUs behind one NVSwitch have 17 states instead of 65,536. To put the weakest link
+    first, the program runs over the links of each bandwidth and faster, fastest first, until a ring closes.
 
     Raises:
-        ValueError: the node has more than MAX_RING_GPUS GPUs.
+        ValueError: The node has more than MAX_RING_GPUS GPUs.
     """
     count = topology.gpu_count
     if count > MAX_RING_GPUS:
@@ -68,7 +68,7 @@ def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
         found = open_states & (closed > _NEVER // 2)
         weakest[found], total[found] = threshold, closed[found]
         open_states &= ~found
-        if open_states.sum() <= 1 + len(kinds):  # the empty set and single GPUs never close
+        if open_states.sum() <= 1 + len(kinds):  # no ring closes over the empty set or a single GPU
             break
     step_of = {gpu: stride for stride, kind in zip(_strides(sizes), kinds, strict=True) for gpu in kind}
     state_of = _subset_sums([step_of[gpu] for gpu in range(count)])
@@ -82,7 +82,7 @@ def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
 
 
 def link_matrix(topology: GpuTopology) -> Values:
-    """The links' bandwidths in MB/s, [gpu, gpu]; 0 where unknown and on the diagonal."""
+    """Return the links' bandwidths in MB/s, [gpu, gpu] int64; 0 if unknown and on the diagonal."""
     count = topology.gpu_count
     matrix = np.zeros((count, count), np.int64)
     for i in range(count):
@@ -95,12 +95,12 @@ def link_matrix(topology: GpuTopology) -> Values:
 
 @lru_cache(maxsize=MAX_RING_GPUS + 1)
 def popcounts(count: int) -> Values:
-    """The number of bits of each mask below 2^count."""
+    """Return the number of bits of each mask below 2^count."""
     return _subset_sums([1] * count)
 
 
 def _subset_sums(values: list[int]) -> Values:
-    """The sum of the values at the set bits of each mask."""
+    """Return for each mask the sum of the values at its set bits."""
     table = np.zeros(1, np.int64)
     for value in values:
         table = np.concatenate((table, table + value))
@@ -108,7 +108,7 @@ def _subset_sums(values: list[int]) -> Values:
 
 
 def kinds_of(links: Values) -> list[list[int]]:
-    """GPUs grouped so that any two of a group have equal links to every third: an equivalence."""
+    """Return GPUs in groups: two GPUs of a group have equal links to every third GPU."""
     kinds: list[list[int]] = []
     for gpu in range(len(links)):
         for kind in kinds:
@@ -122,7 +122,9 @@ def kinds_of(links: Values) -> list[list[int]]:
 
 
 def _between_kinds(links: Values, kinds: list[list[int]], threshold: int) -> Values:
-    """Link between any GPU of one kind and another of the other, [kind, kind]; _NEVER below the threshold."""
+    """Return [kind, kind]: the link between a GPU of one kind and one of the other; _NEVER below the
+    threshold.
+    """
     matrix = np.full((len(kinds), len(kinds)), _NEVER, np.int64)
     for a, first in enumerate(kinds):
         for b, second in enumerate(kinds):
@@ -143,9 +145,10 @@ def _strides(sizes: tuple[int, ...]) -> list[int]:
 
 
 def _longest_rings(links: Values, sizes: tuple[int, ...]) -> Values:
-    """The largest ring sum of each state (how many of each kind, in mixed radix); _NEVER where none closes.
+    """Return the largest ring sum of each state; _NEVER if no ring closes.
 
-    `best[state, last]` is the largest path over the state's GPUs that starts at its lowest kind.
+    A state is how many GPUs of each kind are taken, in mixed radix. `best[state, last]` is the largest path
+    over the state's GPUs that starts at its lowest kind.
     """
     strides = _strides(sizes)
     states = int(np.prod([size + 1 for size in sizes], dtype=np.int64))

@@ -1,7 +1,7 @@
-"""Memory of shared GPUs: how many slices a node takes, and which packings of them and of whole GPUs.
+"""Count how many slices nodes take, and which packings of slices and whole GPUs fit.
 
-A slice takes `units` on each of several GPUs of a node, each another one. Slices may share a GPU with each
-other, never with a member that takes it whole.
+A slice takes `units` of memory on each of several GPUs of a node, all different. Slices may share a GPU with
+each other, but not with a member that takes the GPU whole.
 """
 
 from __future__ import annotations
@@ -22,25 +22,30 @@ Counts = tuple[int, ...]
 Values = NDArray[np.int64]
 
 MAX_CELLS = 1 << 14
-"""Combinations of slices of several roles on one node that are looked at; of more, first fit decides."""
+"""The most combinations of slices of several roles on one node that are tried. Beyond it,
+first fit decides.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one member asks for: so many whole GPUs, or `units` of the memory of so many."""
+    """What one member asks for: `gpus` whole GPUs, or `units` of the memory of each of `gpus` GPUs."""
 
     gpus: int
     units: int = 0
 
 
 Asks = tuple[Ask, ...]
-"""By role."""
+"""What a member of each role asks for."""
 
 
 @dataclass(frozen=True)
 class NodeGpus:
-    """What a node has for a gang: its shape, the GPUs that are wholly free, and the units left by GPU. Those
-    in `allowed` may be used."""
+    """The GPUs of a node for a gang.
+
+    `free` masks the wholly free GPUs, and `memory` is the units left by GPU. Only GPUs in `allowed` may be
+    used.
+    """
 
     shape: Shape
     free: int
@@ -48,24 +53,25 @@ class NodeGpus:
     allowed: int = -1
 
     def units(self, gpu: int) -> int:
-        """Units of a GPU that may be used."""
+        """Return the units of a GPU that may be used."""
         return self.memory[gpu] if gpu < len(self.memory) and self.allowed >> gpu & 1 else 0
 
     def whole(self, gpu: int) -> bool:
-        """Whether a member may have it whole."""
+        """Return whether a member may take the GPU whole."""
         return bool(self.free & self.allowed & 1 << gpu)
 
 
 def ask_of(role: Role) -> Ask:
-    """What one member of the role asks for."""
+    """Return what one member of the role asks for."""
     return Ask(role.slice.gpus, role.slice.units) if role.slice else Ask(role.gpus)
 
 
 def slice_room(memory: Values, ask: Ask) -> Values:
-    """How many members of one role that asks for slices nodes take which have these units left, [GPU, node].
+    """Return [node] int64: how many members of a role with slices the node takes.
 
-    n of them need n · gpus places, at most n on one GPU, for each needs GPUs of its own. The places grow less
-    with each further member, so all numbers up to the largest will do: it is found bit by bit.
+    `memory` [GPU, node] is the units left. n members need n · gpus places, at most n of them on one GPU,
+    because each member needs different GPUs. Each further member adds fewer places. So all numbers up to the
+    largest one fit, and the largest is found bit by bit.
     """
     places = memory // max(1, ask.units)
     most = places.sum(axis=0) // max(1, ask.gpus)
@@ -90,7 +96,10 @@ class Gpu:
 def fitting(
     asks: Asks, packings: tuple[Counts, ...], gpus: tuple[Gpu, ...]
 ) -> tuple[tuple[Counts, ...], bool]:
-    """The packings that these GPUs have room for; and whether none is left out for being hard to tell."""
+    """Return the packings that fit on these GPUs, and whether the list is complete.
+
+    It may be incomplete if there are too many combinations, because then first fit decides.
+    """
     sliced = [r for r, ask in enumerate(asks) if ask.units]
     several = [r for r in sliced if asks[r].gpus > 1]
     single = [r for r in sliced if asks[r].gpus == 1]
@@ -120,15 +129,18 @@ def fitting(
 
 
 def whole_gpus(asks: Asks, packing: Counts) -> int:
-    """Whole GPUs that a packing takes."""
+    """Return how many whole GPUs a packing takes."""
     return sum(count * ask.gpus for count, ask in zip(packing, asks, strict=True) if not ask.units)
 
 
 def _reached(
     units: Counts, most: Counts, places: list[int], whole: int, gpus: tuple[Gpu, ...]
 ) -> NDArray[np.bool_]:
-    """[whole GPUs, places of each role]: whether the GPUs have so many, or more. GPU after GPU: each is taken
-    whole, or by as many slices as it holds, of each role no more than one a member."""
+    """Return [whole GPUs, places of each role …] bool: whether the GPUs have at least this room.
+
+    Each GPU is taken whole, or by as many slices as it holds. Of each role it takes at most one slice of a
+    member.
+    """
     shape = (whole + 1, *(n + 1 for n in places))
     reached = np.zeros(shape, np.bool_)
     reached[(0,) * len(shape)] = True
@@ -144,7 +156,7 @@ def _reached(
 
 
 def fillings(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
-    """The ways to fill one GPU with slices of these units that nothing can be added to."""
+    """Yield the ways to fill one GPU with slices of these units such that no slice can be added."""
     if not units:
         yield ()
         return
@@ -158,16 +170,19 @@ def fillings(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
 
 
 def every_filling(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
-    """All ways to fill one GPU with slices of these units."""
+    """Yield all ways to fill one GPU with slices of these units."""
     for way in product(*(range(min(n, room // each) + 1) for each, n in zip(units, most, strict=True))):
         if sum(count * each for count, each in zip(way, units, strict=True)) <= room:
             yield way
 
 
 def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[Counts], list[int]] | None:
-    """A way to do it without a search: the largest slices first, each on the GPU with least left that is
-    enough, no wholly free one while others do. By role, how many of its slices each GPU takes; and the GPUs
-    taken whole. None where that finds no room."""
+    """Return one way to place a packing, found without a search; None if it finds no room.
+
+    The largest slices come first. Each goes to the GPU with least memory left that is enough, and to a wholly
+    free one only if no other will do. The result is how many slices of each role each GPU takes, and the GPUs
+    taken whole.
+    """
     left = [gpu.units for gpu in gpus]
     taken = [[0] * len(gpus) for _ in asks]
     opened = [not gpu.whole for gpu in gpus]

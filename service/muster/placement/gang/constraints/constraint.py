@@ -35,11 +35,12 @@ class Refusal:
     """Given a role and a scope: return the part that is best for this role alone, and how many fit and must.
     """
     no_such: Callable[..., bool]
-    """Given a scope and perhaps a role: return whether no node that admits the role lies in a part of the
+    """Given a scope and perhaps a role: return whether no node that admits the role lies in any part of the
     scope.
     """
     joining: Callable[..., Iterator[Cause]]
-    """Given a scope and names of roles: yield the cause that their members must join existing members, if so.
+    """Given a scope and names of roles: yield the cause that their members must join
+    existing members, if so.
     """
     begun_segment: Callable[[Role], Iterator[Cause]]
     """Yield the cause that a segment must be completed where some of its members run, if so."""
@@ -61,7 +62,7 @@ class Constraint:
     """Whether the place of one member limits the places of others. Then members are not moved one by one."""
 
     def asked(self, request: Request) -> Iterator[tuple[str, str]]:
-        """Yield the constraints of this kind in the request, as (role, what). Each can be dropped by itself."""
+        """Yield the constraints of this kind in the request, as (role, what). Each can be dropped alone."""
         raise NotImplementedError
 
     def without(self, request: Request, role: str, what: str) -> Request:
