@@ -1,6 +1,4 @@
-"""The CP-SAT model: classes of nodes and the patterns they may take. build.py shows the whole problem.
+"""Model the problem: arrays of classes and patterns, the bound, and CP-SAT on the core that the bound leaves.
 
-`problem` is its data, `rule` what binds members, `build` the model, `objective` the levels.
-`solve` runs them in order. Nothing outside this folder imports ortools; nothing inside knows pods, names or
-clocks.
+No other folder imports OR-tools.
 """

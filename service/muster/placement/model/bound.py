@@ -1,9 +1,13 @@
-"""A Lagrangian bound of one level, and what it rules out: for every level and any mix of roles.
+"""Compute a Lagrangian bound of one level, and what it rules out. It works for every level and any mix of
+roles.
 
-The constraints that couple nodes (members of each role, nodes, the levels decided) are priced with duals x:
+The constraints that couple nodes are the members of each role, the nodes, and the levels already decided.
+They are priced with duals x:
+
     L(x) = x·rhs + the sum of the R lowest parts of
-           Σ class size · min(0, min over patterns (cost − x·resources)),
-R being how many parts of the narrowest counted scope the plan may touch. L(x) is a bound for every x;
+           Σ class size · min(0, min over patterns (cost − x·resources))
+
+R is how many parts of the narrowest counted scope the plan may touch. L(x) is a bound for every x, and
 Kelley's cutting planes make it large. Every x tried also rules out what no plan of cost UB or less can use: a
 part or a pattern whose use raises L(x) above UB (reduced-cost fixing). Both are exact.
 """
@@ -23,14 +27,18 @@ Floats = NDArray[np.float64]
 
 ITERATIONS = 40
 CLOSE = 0.02
-"""Cutting planes end when the bound is so near its limit, in units of the level."""
+"""Cutting planes end when the bound is this close to the largest possible one, in units of the level."""
 
 BOX = 1000.0
-"""The largest dual, as a multiple of the largest cost of a pattern over the largest resource. Where the
-levels before are met exactly, their duals are large."""
+"""The largest dual, as a multiple of the largest cost of a pattern over the largest resource.
+
+Duals are large if the levels before must be met exactly.
+"""
 
 UNBOUNDED = 1e8
-"""The master problem's limit of the bound, in largest costs of a pattern. GLOP fails in silence at 1e12."""
+"""The master problem's limit of the bound, in largest costs of a pattern. GLOP fails without an error at
+1e12.
+"""
 
 KEPT_POINTS = 8
 EPSILON = 1e-6
@@ -38,7 +46,7 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Coupling:
-    """One coupling constraint Σ resource · use ≥ rhs, or == where `equal`. `resource` is [kind, pattern]."""
+    """One coupling constraint: Σ resource · use ≥ rhs, or == if `equal`. `resource` is [kind, pattern]."""
 
     resource: Ints
     rhs: int
@@ -47,8 +55,11 @@ class Coupling:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One dual point: x, the bound there, the slack of each pattern over the best use of its class
-    [class, pattern], and the value of each part of the counted scope (≤ 0)."""
+    """One dual point.
+
+    `x` [coupling] are the duals, and `bound` is L(x). `slack` [class, pattern] is how much worse the pattern
+    is than the best use of its class. `by_part` is the value of each part of the counted scope, at most 0.
+    """
 
     x: Floats
     bound: float
@@ -58,8 +69,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`lower`: no plan costs less. `points`: where it was found, best first. `part`: the part of the counted
-    scope by class; at most `limit` of them are touched."""
+    """A lower bound: no plan costs less than `lower`.
+
+    `points` are the best dual points, best first. `part` [class] is the part of the counted scope; a plan
+    touches at most `limit` of them.
+    """
 
     lower: float
     points: tuple[Point, ...]
@@ -67,8 +81,11 @@ class Bound:
     limit: int | None
 
     def within(self, problem: Problem, upper: float) -> tuple[Bools, Bools]:
-        """What plans of cost `upper` or less can use: patterns [class, pattern]; and the parts of the counted
-        scope that each of them touches [part]."""
+        """Return what plans of cost `upper` or less can use.
+
+        The first array is [class, pattern] bool: the patterns. The second is [part] bool: the parts of the
+        counted scope that every such plan touches.
+        """
         still_open = problem.open.copy()
         always = np.zeros(len(self.points[0].by_part), bool)
         for point in self.points:
@@ -88,10 +105,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pricing:
-    """The patterns of a problem, to be priced at dual points.
+    """The patterns of a problem, ready to be priced at dual points.
 
-    `costs` [kind, pattern], infinite where no class may take the pattern; `resources` [kind, pattern,
-    coupling], `rhs` [coupling]; by class its `kind`, its `size` and its `part` of the counted scope.
+    `costs` [kind, pattern] is infinite if no class may take the pattern. `resources` is [kind, pattern,
+    coupling] and `rhs` [coupling]. `kind`, `size` and `part` of the counted scope are [class].
     """
 
     costs: Floats
@@ -106,7 +123,7 @@ class _Pricing:
     def of(
         cls, problem: Problem, cost: Ints, couplings: Sequence[Coupling], part: Ints, limit: int | None
     ) -> _Pricing:
-        """Return the patterns of the kinds that the problem has."""
+        """Return the patterns of the kinds that occur in the problem."""
         kinds, kind = np.unique(problem.kind, return_inverse=True)
         valid = np.zeros((len(kinds), problem.open.shape[1]), bool)
         np.logical_or.at(valid, kind, problem.open)
@@ -137,7 +154,8 @@ class _Pricing:
 class _Master:
     """Kelley's master problem: the largest bound under the cuts so far.
 
-    It sees costs and resources as shares of the largest, `scale` and 1 / `unit`: GLOP likes numbers near one.
+    Costs and resources are scaled by the largest ones, `scale` and 1 / `unit`, because GLOP works best with
+    numbers near 1.
     """
 
     def __init__(self, couplings: Sequence[Coupling], scale: float, unit: Floats) -> None:
@@ -156,7 +174,7 @@ class _Master:
             cut.SetCoefficient(variable, -float(change))
 
     def best(self) -> tuple[float, Floats] | None:
-        """Return the largest bound that the cuts allow, and where; None if it was not found."""
+        """Return the largest bound that the cuts allow, and its duals; None if GLOP found none."""
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
         x = np.array([variable.solution_value() for variable in self._duals]) * self._unit
@@ -173,9 +191,9 @@ def bound(
     seeds: Sequence[Floats] = (),
     iterations: int = ITERATIONS,
 ) -> Bound:
-    """A lower bound of Σ cost over the plans that touch at most `limit` parts of `scope`.
+    """Return a lower bound of Σ cost over the plans that touch at most `limit` parts of `scope`.
 
-    `cost` is [kind, pattern], in whole units of the level. `seeds` are dual points to begin with.
+    `cost` is [kind, pattern] int64, in whole units of the level. `seeds` are dual points to begin with.
     """
     part = problem.part(scope) if scope is not None else np.full(problem.classes, FREE)
     pricing = _Pricing.of(problem, cost, couplings, part, limit)
@@ -196,7 +214,7 @@ def bound(
         best = max(points, key=lambda point: point.bound)
         if found is None or found[0] - best.bound < CLOSE:
             break
-        # Half-way back to the best point: plain cutting planes swing.
+        # Go half-way back to the best point, because plain cutting planes swing.
         tried(0.6 * found[1] + 0.4 * best.x if i % 3 else found[1])
     points.sort(key=lambda point: -point.bound)
     return Bound(points[0].bound, tuple(points[:KEPT_POINTS]), part, limit)

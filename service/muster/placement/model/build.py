@@ -1,4 +1,4 @@
-"""The whole problem as a model: what holds in every model, then the rules that bind members."""
+"""Build the model of the whole problem: what holds in every model, then the rules that bind members."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from muster.placement.model.variables import IntVar, LinearExpr, Variables
 
 
 def build(problem: Problem, level: Level | None = None, pooled: Bools | None = None) -> Variables:
-    """The model of the problem, to minimise `level`. `pooled` are classes [class] whose part is touched by
-    every plan: their nodes are counted together."""
+    """Return the model of the problem that minimises `level`.
+
+    Every plan touches the part of the `pooled` [class] bool classes. So the nodes of these are counted
+    together.
+    """
     variables = Variables(problem, levels_of(problem, level), pooled)
     _members_placed(variables)
     _nodes_taken(variables)
@@ -29,13 +32,13 @@ def build(problem: Problem, level: Level | None = None, pooled: Bools | None = N
 
 
 def levels_of(problem: Problem, level: Level | None) -> list[Level]:
-    """The levels that a model of the problem has to count: those decided, and the one to minimise."""
+    """Return the levels that a model of the problem counts: those decided, and the one to minimise."""
     levels = [SUMS.get(name) or parts_level(name) for name in problem.at_most]
     return levels if level is None else [*levels, level]
 
 
 def _members_placed(variables: Variables) -> None:
-    """Every role has its members placed; where the gang may be partial, as many as are counted."""
+    """Place all members of every role; if the gang may be partial, as many as `placed` counts."""
     cells: dict[int, list[int]] = {}
     for v, g in enumerate(variables.group.tolist()):
         cell = variables.groups[g].cell
@@ -58,16 +61,18 @@ def _hosted(variables: Variables, role: int, chosen: Sequence[int] | None, place
 
 
 def _nodes_taken(variables: Variables) -> None:
-    """No group of nodes takes more patterns than it has nodes."""
+    """Let no group of nodes take more patterns than it has nodes."""
     for g, chosen in enumerate(variables.of_group):
-        if len(chosen) > 1:  # with one pattern the variable's own bound says it
+        if len(chosen) > 1:  # a single pattern is limited by the variable's own bound
             taken = LinearExpr.sum([variables.takes[v] for v in chosen])
             variables.model.add(taken <= variables.groups[g].size).with_name(f"nodes/{g}")
 
 
 def _parts_touched(variables: Variables) -> None:
-    """A part of a counted scope is touched as soon as one node in it is used; a member without GPUs touches
-    no NVLink domain."""
+    """Count a part of a counted scope as touched as soon as one of its nodes is used.
+
+    Members without GPUs do not touch NVLink domains.
+    """
     gpus = variables.problem.patterns.gpus[variables.kind, variables.pattern]
     for scope, touched in variables.touched.items():
         part = variables.problem.parts[scope]

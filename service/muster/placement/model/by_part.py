@@ -1,7 +1,8 @@
-"""What follows from rules part by part, and what the solver would take long to see: no plan is lost by it.
+"""Add to the model what follows from rules part by part. The solver would take long to find it, and it loses
+no plan.
 
-A part that takes members in any case takes so many nodes at least. And it pays for them: the least cost of so
-many members on so few nodes is a table, whatever nodes the part has.
+If rules force members into a part, the part uses at least a number of nodes. It also pays for these members:
+a table has the least cost of a number of members on a number of nodes, whichever nodes of the part these are.
 """
 
 from __future__ import annotations
@@ -14,23 +15,25 @@ from muster.placement.model.shares import PartShare, shares
 from muster.placement.model.variables import LinearExpr, Variables
 
 MAX_CHOICES = 16
-"""Numbers of members that one part may take, up to which each is told apart."""
+"""The most numbers of members in one part for which each number is a choice of the model."""
 
 MAX_MEMBERS = 256
-"""Members and nodes of a part for which tables are made."""
+"""The most members, and the most nodes, of a part for which tables are made."""
 
 MAX_CLASSES = 128
-"""Classes of nodes up to which tables are made."""
+"""The most classes of nodes for which tables are made."""
 
 NEVER = np.int64(1) << 50
 
 
 def add(variables: Variables, level: Level | None) -> None:
-    """Add to the model the fewest nodes of each part, and the least of the level to be minimised."""
+    """Add to the model the fewest nodes of each part, and the least cost of each part at the level to
+    minimise.
+    """
     problem = variables.problem
     if not problem.rules or (problem.patterns.nodes[problem.patterns.valid] == 0).any():
         return
-    # Of several roles, and where nodes differ much, tables of members say too little.
+    # With several roles, or with very different nodes, tables of members are too weak to help.
     alike = sum(map(bool, problem.need)) == 1 and problem.classes <= MAX_CLASSES
     for i, share in enumerate(shares(problem)):
         fewest = share.fewest_nodes(problem)
@@ -52,7 +55,7 @@ def add(variables: Variables, level: Level | None) -> None:
 def _add_cost(
     variables: Variables, level: Level, share: PartShare, where: tuple[int, list[int]], nodes: int, name: str
 ) -> None:
-    """Let the part pay for the members that it takes, on so many nodes at most."""
+    """Make the part pay for the members that it takes, on at most this many nodes."""
     problem, (part, here) = variables.problem, where
     low, high = int(share.low[part]), int(share.high[part])
     if not 0 <= high - low < MAX_CHOICES or high > MAX_MEMBERS or not 0 < nodes <= MAX_MEMBERS:
@@ -72,7 +75,7 @@ def _add_cost(
 
 
 def _least(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most: tuple[int, int]) -> Ints:
-    """Return by members the least cost on up to so many nodes that are as the best of the part."""
+    """Return [members] the least cost on up to `nodes` nodes, each as good as the best node of the part."""
     nodes, members = most
     kind = problem.kind[inside][:, None]
     pattern = np.arange(problem.open.shape[1])

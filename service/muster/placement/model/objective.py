@@ -1,4 +1,4 @@
-"""The lexicographic objective: one list of its levels, each a cost to make small, in whole numbers."""
+"""List the levels of the objective. Each level is a cost to make small, in whole numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from muster.placement.gpus.costs import Cost
 from muster.placement.model.problem import FREE, Ints, Patterns, Problem, Use
 
 WIDE = Scope.NVLINK_DOMAIN.value
-"""In `Problem.parts`: NVLink domains that a label names, which may span nodes."""
+"""In `Problem.parts`: the NVLink domains that labels name, which may span nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level's cost: the sum of `sign` × a field of the patterns taken, and one for each part of `scope`
-    touched (by members with GPUs, for NVLink domains). `worst`: the largest of them in place of the sum."""
+    """One level: its cost is the sum of `sign` × a field of the patterns taken, plus the parts of `scope`
+    touched.
+
+    Only members with GPUs touch NVLink domains. If `worst` is true, the largest value counts in place of the
+    sum.
+    """
 
     name: str
     field: str = ""
@@ -27,17 +31,17 @@ class Level:
     worst: bool = False
 
     def cost(self, patterns: Patterns) -> Ints:
-        """By pattern [kind, pattern], without the parts touched."""
+        """Return [kind, pattern] the cost without the parts touched."""
         if not self.field:
             return np.zeros_like(patterns.nodes)
         return np.asarray(self.sign * patterns.values(self.field))
 
     def touches(self, patterns: Patterns) -> Ints:
-        """1 where taking the pattern touches the parts of `scope` [kind, pattern]."""
+        """Return [kind, pattern] 1 if taking the pattern touches the node's part of `scope`, else 0."""
         return np.asarray(patterns.gpus > 0 if self.scope == WIDE else patterns.valid, np.int64)
 
     def value(self, problem: Problem, use: Use) -> int:
-        """The cost of a solution."""
+        """Return the cost of a solution."""
         cost, touches = self.cost(problem.patterns), self.touches(problem.patterns)
         total, touched = 0, set()
         if self.worst:
@@ -52,7 +56,7 @@ class Level:
 
 
 def parts_level(scope: str) -> Level:
-    """Parts of a scope above the node that are touched."""
+    """Return the level that counts the touched parts of a scope above the node."""
     return Level(scope, scope=scope)
 
 
@@ -68,7 +72,7 @@ BEST_FIT = Level("best_fit", "left_over")
 PREFERENCES = {
     cost: NVLINK_DOMAINS if cost is Cost.NVLINK_DOMAINS else Level(cost.value, cost.value) for cost in Cost
 }
-"""The levels between the nodes and the links."""
+"""The levels between nodes and links."""
 
 SUMS = {level.name: level for level in (NODES, *PREFERENCES.values(), RING, DAMAGE, BEST_FIT)}
 """Levels by name that sum up a field of the patterns."""
@@ -78,14 +82,14 @@ SUMS = {level.name: level for level in (NODES, *PREFERENCES.values(), RING, DAMA
 class Entry:
     """One entry of OBJECTIVE.
 
-    `levels`: how it is modelled, from the counted scopes (widest first) and the costs of the gang. `shown`:
+    `levels` returns its levels from the counted scopes (widest first) and the costs of the gang. `shown` are
     the fields of `domain.decision.Objective` that have its value.
     """
 
     levels: Callable[[Sequence[str], Sequence[Cost]], tuple[Level, ...]]
     shown: tuple[str, ...] = ()
     counted: bool = False
-    """Whether it counts members or parts; the levels after those are of quality."""
+    """Whether the entry counts members or parts. The entries after those are levels of quality."""
 
 
 def _always(level: Level) -> Callable[[Sequence[str], Sequence[Cost]], tuple[Level, ...]]:
@@ -100,13 +104,17 @@ OBJECTIVE = (
     Entry(_always(WEAKEST_LINK), ("weakest_link_gb_per_s",)),
     Entry(_always(RING), ("ring_gb_per_s",)),
     Entry(_always(DAMAGE), ("damage",)),
-    Entry(_always(BEST_FIT), ("best_fit", "preference_penalty")),  # in one number: see on_node.best_fit
+    Entry(_always(BEST_FIT), ("best_fit", "preference_penalty")),  # both in one number: see on_node.best_fit
 )
-"""The levels of a plan, best first: a lower level never outweighs a higher one. See docs/objective.md."""
+"""The levels of a plan, the most important first. A lower level never outweighs a higher one: see
+docs/objective.md.
+"""
 
 
 def levels_of_plan(scopes: Sequence[str], costs: Sequence[Cost]) -> tuple[Level, ...]:
-    """Return the levels that are decided for given members: from the widest counted scope down."""
+    """Return the levels that are decided for a given number of members, from the widest
+    counted scope down.
+    """
     every = [level for entry in OBJECTIVE for level in entry.levels(scopes, costs)]
     return tuple(level for level in every if level not in (MEMBERS, PREFERRED_SCOPE))
 
@@ -117,5 +125,5 @@ def quality_levels(costs: Sequence[Cost]) -> tuple[Level, ...]:
 
 
 def value_of(levels: Sequence[Level], plan: Mapping[str, int]) -> tuple[int, ...]:
-    """Return what a plan is worth at these levels, each to be small, from its sums by field."""
+    """Return the value of a plan at these levels, each to be made small, from its sums by field."""
     return tuple(level.sign * plan[level.field] for level in levels)

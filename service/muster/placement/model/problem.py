@@ -1,6 +1,7 @@
-"""The problem as the model sees it: nodes in classes, what a node of each kind may take as patterns.
+"""Describe the problem as the model sees it: nodes in classes, and what one node of each kind may take as
+patterns.
 
-Arrays throughout: at 20,000 nodes nothing here may loop over classes in Python.
+Everything is an array: with 20,000 nodes no code here may loop over classes in Python.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 FREE = -1
-"""In `Problem.parts`: a cell that lies in no part, or in one that the gang touches anyway: costs nothing."""
+"""In `Problem.parts`: the cell lies in no part, or in a part that the gang touches
+anyway. It costs nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """What one node of each kind may take, and what that costs at each level: arrays [kind, pattern].
+    """What one node of each kind may take, and what that costs at each level: int64 arrays [kind, pattern].
 
-    Rows are padded; `valid` says which patterns there are. `counts` [kind, pattern, role]: members by role.
-    `nodes` is 1, or 0 on a node that the gang is on already. `domains` counts NVLink domains inside the node.
-    `weakest`, `ring` in MB/s, `damage` in GPU-thousandths, `left_over` the best fit: see gpusets, on_node.
-    `choice` is the index of the GPU set among those of its packing (`packing`: index in the kind's own list).
+    Lines are padded; `valid` is which patterns exist. `counts` [kind, pattern, role] is the number of
+    members. `nodes` is 1, or 0 on a node that the gang is on already. `domains` counts NVLink domains inside
+    the node. `weakest` and `ring` are in MB/s, `damage` is in GPU-thousandths, and `left_over` is the best
+    fit: see gpusets and on_node. `packing` is the index of the packing in the kind's own list. `choice` is
+    the index of the GPU set among those of the packing.
     """
 
     counts: Ints
@@ -43,17 +47,19 @@ class Patterns:
     packing: Ints
     choice: Ints
     more: Mapping[str, Ints] = field(default_factory=dict)
-    """Costs by the names of further levels (gpus.costs)."""
+    """Costs at further levels (gpus.costs), by name."""
 
     def values(self, name: str) -> Ints:
-        """One of the costs by its name; 0 where no pattern has it."""
+        """Return one of the costs by its name; 0 if no pattern has it."""
         found: Ints | None = getattr(self, name) if name in self.__slots__ else self.more.get(name)
         return np.zeros_like(self.nodes) if found is None else found
 
     @classmethod
     def of_counts(cls, packings: list[Ints], roles: int) -> Patterns:
-        """Patterns that say how many members fit, and nothing about GPU sets. `packings`: by kind, the counts
-        of one packing after another."""
+        """Return patterns that say how many members fit, and nothing about GPU sets.
+
+        `packings` has for each kind the counts of one packing after another.
+        """
         length = np.array([len(packing) // roles for packing in packings], np.int64)
         width = int(length.max(initial=0))
         counts = np.zeros((len(packings), width, roles), np.int64)
@@ -67,20 +73,21 @@ class Patterns:
 
 
 Use = dict[tuple[int, int], int]
-"""A solution: (class, pattern) → how many nodes of the class take the pattern; only what is not zero."""
+"""A solution: (class, pattern) → how many nodes of the class take the pattern. Entries of 0 are left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """Place `need[role]` members on the nodes of the classes.
 
-    A class is the nodes of one kind in one cell, and a cell is where all scopes in play agree: one rack, one
-    zone, one wide NVLink domain. [class] arrays: `cell`, `kind`, `size`, and `start` into `rows`, the nodes
-    of each class in order (as rows of Columns). `open` [class, pattern]: patterns not ruled out. `parts`:
-    scope → part by cell, or FREE.
+    A class is the nodes of one kind in one cell. A cell is the nodes that agree in all scopes that are
+    counted: one rack, one zone, one wide NVLink domain. `cell`, `kind` and `size` are [class]. `start`
+    [class] is where the nodes of the class begin in `rows`, which are rows of Columns. `open` [class,
+    pattern] bool is which patterns are not ruled out. `parts` maps a scope to the part of each cell, or FREE.
 
-    `exact`: members are placed as the patterns say. Otherwise a node may take less than its pattern: enough
-    for the levels that count parts and nodes. `at_most`: what was decided, level → value.
+    `exact` is whether members are placed as the patterns say. Otherwise a node may take less than its
+    pattern, which is enough for the levels that count parts and nodes. `partial` is whether some members may
+    stay out. `at_most` has what was decided: level → value.
     """
 
     need: tuple[int, ...]
@@ -99,22 +106,25 @@ class Problem:
 
     @property
     def classes(self) -> int:
+        """The number of classes."""
         return len(self.cell)
 
     def nodes(self, c: int) -> Ints:
-        """The rows of the nodes of class `c`."""
+        """Return the rows of the nodes of class `c`."""
         return self.rows[self.start[c] : self.start[c] + self.size[c]]
 
     def part(self, scope: str) -> Ints:
-        """The part of `scope` by class; FREE for all where the scope is not in play."""
+        """Return [class] the part of `scope`; FREE for all if the scope is not counted."""
         return self.parts[scope][self.cell] if scope in self.parts else np.full(self.classes, FREE)
 
     def keeping(self, **values: int) -> Problem:
-        """The problem with these levels decided."""
+        """Return the problem with these levels decided."""
         return replace(self, at_most={**self.at_most, **values})
 
     def keeping_use(self, still_open: Bools, use: Use) -> tuple[Problem, Use]:
-        """The problem with these patterns and those of a solution, and the solution in its terms."""
+        """Return the problem with only these patterns and those of a solution, and the solution in its
+        classes.
+        """
         kept_open = still_open.copy()
         for c, p in use:
             kept_open[c, p] = True
@@ -122,8 +132,10 @@ class Problem:
         return narrowed, carried(use, kept)
 
     def taken(self, use: Use) -> Iterator[tuple[int, int, int]]:
-        """The nodes of a solution, as rows, and the kind and the pattern that each takes: of a class the
-        first ones."""
+        """Yield the row of each node of a solution, with its kind and its pattern.
+
+        The first nodes of a class are used first.
+        """
         used: dict[int, int] = {}
         for (c, p), count in sorted(use.items()):
             start = used.get(c, 0)
@@ -132,7 +144,7 @@ class Problem:
                 yield row, int(self.kind[c]), p
 
     def narrowed(self, still_open: Bools) -> tuple[Problem, Ints]:
-        """The problem with these patterns alone, and the classes that are left of it, by old index."""
+        """Return the problem with only these patterns, and the old indices of the classes that are left."""
         kept = np.flatnonzero(still_open.any(axis=1))
         return (
             replace(
@@ -148,11 +160,13 @@ class Problem:
 
 
 def carried(use: Use, kept: Ints) -> Use:
-    """A solution in terms of the classes that `Problem.narrowed` kept; what used others is lost."""
+    """Return a solution in terms of the classes `kept` by `Problem.narrowed`. What used other classes is
+    dropped.
+    """
     index = {int(old): new for new, old in enumerate(kept)}
     return {(index[c], p): nodes for (c, p), nodes in use.items() if c in index}
 
 
 def carried_back(use: Use, kept: Ints) -> Use:
-    """The other way: a solution of a narrowed problem in terms of the classes it was narrowed from."""
+    """Return a solution of a narrowed problem in terms of the classes that it was narrowed from."""
     return {(int(kept[c]), p): nodes for (c, p), nodes in use.items()}

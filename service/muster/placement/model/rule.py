@@ -1,6 +1,6 @@
-"""What binds members of roles to the parts of a scope, as the model sees it.
+"""Define the interface of a rule: what binds members of roles to the parts of a scope, as the model sees it.
 
-The rules lie with the constraints that make them, in gang/constraints.
+The rules themselves are with the constraints that make them, in gang/constraints.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 NO_LIMIT: Ints = np.zeros(0, np.int64)
+"""The `left` of rules without a limit for each part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """A rule about the members of `roles`, and of `others`, in each part; `part` by cell, −1 for none.
+    """A rule about the members of `roles`, and of `others`, in each part. `part` [cell] is −1 for none.
 
-    `left` [part] is the most members that a part takes (empty without such a limit), and members in a part
-    are a multiple of `step`. Methods without a solver use these, and decline a rule that is more than that.
+    `left` [part] is the most members that a part takes, empty without such a limit. The members in a part are
+    a multiple of `step`. Methods without a solver use these two, and decline rules that say more.
     """
 
     part: Ints
@@ -35,16 +36,16 @@ class Rule:
     step: int = 1
 
     in_numbers: ClassVar[bool] = False
-    """Whether `left` and `step` say all of the rule."""
+    """Whether `left` and `step` are all of the rule."""
     in_one_part: ClassVar[bool] = False
     """Whether the rule is that all members lie in one part."""
 
     def add(self, variables: Variables, name: str) -> None:
-        """Add the rule to the model, under names that begin with this one."""
+        """Add the rule to the model. The names of variables and constraints begin with `name`."""
         raise NotImplementedError
 
     def share(self, problem: Problem) -> PartShare | None:
-        """Return how many members each part takes; None if the rule does not say it in numbers."""
+        """Return how many members each part takes, for the bound; None if the rule does not limit numbers."""
         return None
 
     @property
@@ -54,10 +55,10 @@ class Rule:
 
     @property
     def told_by(self) -> tuple[Ints, ...]:
-        """What else of a part tells it apart from others, by cell."""
+        """[cell] arrays: what else tells a part apart from others."""
         return (self.of_part(self.left),) if len(self.left) else ()
 
     def of_part(self, value: Ints) -> Ints:
-        """Return the value [part] of each cell's part, −1 for none."""
-        known = np.append(value, -1)  # the last one is of no part
+        """Return [cell] the value of the cell's part, −1 for none."""
+        known = np.append(value, -1)  # the last entry is for no part
         return known[np.where(self.part < 0, len(value), self.part)]

@@ -1,6 +1,6 @@
-"""What rules say of parts in numbers: how many members of some roles each takes, at least and at most.
+"""Derive from rules how many members of some roles each part takes, at least and at most.
 
-Bounds alone, of every plan that the rules leave: they end searches that the rules make hopeless.
+These are bounds that hold in every plan. They end searches early that the rules make hopeless.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from muster.placement.model.problem import FREE, Bools, Ints, Problem
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartShare:
-    """`part` by class, −1 for none. Each part takes `low` to `high` [part] members of `roles`; `capacity` by
-    class is what its nodes take of these roles at most, rules aside. Numbers from `low` to `even` will do.
+    """How many members of `roles` each part takes.
+
+    `part` [class] is −1 for none. Each part takes `low` [part] to `high` [part] members. A plan exists in
+    which it takes `low` to `even` [part]. `capacity` [class] is the most of these roles that the class's
+    nodes take, rules aside.
     """
 
     roles: tuple[int, ...]
@@ -27,7 +30,7 @@ class PartShare:
     capacity: Ints
 
     def fewest_nodes(self, problem: Problem) -> dict[int, int]:
-        """Return for each part that takes members in any case the fewest nodes that hold these."""
+        """Return the fewest nodes that hold its members, for each part that must take members."""
         found = {}
         for one in np.flatnonzero(self.low > 0).tolist():
             inside = self.part == one
@@ -37,7 +40,9 @@ class PartShare:
         return found
 
     def fewest_parts(self, other: Ints) -> int:
-        """Return the fewest parts of another scope, given by class, that hold what each part takes."""
+        """Return the fewest parts of another scope, given by `other` [class], that hold what each part must
+        take.
+        """
         total, least = 0, 0
         codes = np.unique(np.stack([other, self.part]), axis=1)
         codes = codes[:, (codes >= 0).all(axis=0)]
@@ -52,8 +57,11 @@ class PartShare:
         return total if nested else least
 
     def in_fullest(self, other: Ints) -> Bools:
-        """Return the classes [class] in those parts of another scope, given by class, that hold most of what
-        each part takes, as few as hold it; and all that lie in none of them."""
+        """Return [class] bool: the classes in the fullest parts of another scope, given by `other` [class].
+
+        For each part as many of them are taken as hold what the part may take. Classes that lie in no part
+        are always included.
+        """
         found = np.asarray((other == FREE) | (self.part < 0))
         for one in np.flatnonzero(self.high > 0).tolist():
             inside = (self.part == one) & (other != FREE)
@@ -65,7 +73,7 @@ class PartShare:
 
 
 def shares(problem: Problem) -> Iterator[PartShare]:
-    """Yield what the rules of the problem say in numbers."""
+    """Yield the limits of the problem's rules."""
     for rule in problem.rules:
         share = rule.share(problem)
         if share is not None:
@@ -73,13 +81,15 @@ def shares(problem: Problem) -> Iterator[PartShare]:
 
 
 def capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
-    """Return by class what its nodes take of the roles at most."""
+    """Return [class] the most members of the roles that the class's nodes take."""
     counts = problem.patterns.counts[:, :, list(roles)].sum(axis=2)
     return np.asarray(np.where(problem.open, counts[problem.kind], 0).max(axis=1, initial=0) * problem.size)
 
 
 def _fewest(held: Ints, wanted: int) -> int:
-    """How many of the largest reach what is wanted; one more than there are where all do not."""
+    """Return how many of the largest entries reach `wanted`; one more than there are if
+    all do not reach it.
+    """
     if wanted <= 0:
         return 0
     return int(np.searchsorted(np.cumsum(np.sort(held)[::-1]), wanted)) + 1

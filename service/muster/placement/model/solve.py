@@ -1,8 +1,9 @@
-"""Decides one level: the bound first, then CP-SAT on the small core that the bound leaves.
+"""Decide one level: compute the bound, then solve the small core that the bound leaves with CP-SAT.
 
-A guess of the level's value, from the bound upwards, rules out most of the problem; infeasible raises the
-guess, anything else is the answer. One worker, deterministic time, fixed seed; what else is set was measured
-best on these models (PARAMETERS).
+A guess of the level's value, from the bound upwards, rules out most of the problem. If the core is
+infeasible, the guess is raised; otherwise its solution is the answer. The solver has one worker,
+deterministic time and a fixed seed. The other parameters were measured as the best ones for these models
+(PARAMETERS).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from muster.placement.model.objective import NODES, SUMS, Level
 from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried_back
 
 GUESSES = (0, 3, 12, 48)
-"""Above the bound, in the level's unit; then as high as it can be."""
+"""Guesses above the bound, in the level's unit. After them comes the largest possible value."""
 
 PARAMETERS = {
     "num_workers": 1,
@@ -36,34 +37,43 @@ PARAMETERS = {
     "add_clique_cuts": False,
     "add_rlt_cuts": False,
 }
-"""The best of 30 sets on the 123 hardest models of a benchmark (ortools 9.15): 24 ms each. Without cuts 4 of
-them are not solved in a second, with presolve up to 14 are not."""
+"""The best of 30 sets on the 123 hardest models of a benchmark (ortools 9.15), with 24 ms for each model.
+
+Without cuts, 4 of the models are not solved in a second. With presolve up to 14 are not.
+"""
 
 FIRST_TRY = 0.03
-"""Deterministic time after which a solve starts again with LINEAR: a few models that take a second are done
-in 20 ms with it, most take a quarter longer."""
+"""Deterministic time after which a solve starts again with LINEAR.
+
+With LINEAR a few models that take a second are solved in 20 ms, but most models take a quarter longer.
+"""
 
 LINEAR = {"linearization_level": 2}
+"""Parameters of the second try."""
 
 FEW, MORE = 160, 1.25
-"""A higher guess is tried at once where it leaves so few patterns, or so few times those of the lower one."""
+"""A higher guess is taken at once if it leaves at most FEW patterns, or MORE times as many as a lower one."""
 
 
 class Status(Enum):
+    """How a solve ended."""
+
     SOLVED = "solved"
     INFEASIBLE = "infeasible"
-    """Proven: nothing fits."""
+    """It is proven that nothing fits."""
     UNKNOWN = "unknown"
-    """The limits ended before either was known."""
+    """The limits ended the search before the answer was known."""
 
 
 class ModelError(Exception):
-    """A defect of the model: it contradicts a solution that satisfies it."""
+    """Report a defect of the model: it contradicts a solution that satisfies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One solve. `bound`: no solution of the problem costs less; equal to `value` where that is proven."""
+    """The result of one solve. No solution of the problem costs less than `bound`. It equals `value` if that
+    is proven.
+    """
 
     status: Status
     use: Use
@@ -73,8 +83,11 @@ class Solution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decided:
-    """A level decided: the problem that is left, a solution of it, the level's value, and the gap where that
-    is not proven best: |value − bound| / max(1, |bound|). `duals`: the points where the bound was found."""
+    """A decided level: the problem that is left, a solution of it, and the level's value.
+
+    `gap` is |value − bound| / max(1, |bound|) if the value is not proven best, else None. `duals` are the
+    points where the bound was found.
+    """
 
     status: Status
     problem: Problem
@@ -85,14 +98,14 @@ class Decided:
 
 
 def decide(problem: Problem, level: Level, budget: Budget, use: Use | None = None) -> Decided:
-    """The least value of the level, starting from `use` where there is one."""
+    """Return the least value of the level. The search starts from the solution `use` if there is one."""
     cost, unit = _in_units(problem, level)
     scope, limit = counted_scope(problem)
     with budget.phase("bound"):
         found = bound(problem, cost, couplings(problem), scope, limit)
         if use is None and level is NODES:
             use = fullest_first(problem, found)
-    best: float = ceil(found.lower - EPSILON * max(1.0, abs(found.lower)))  # no plan costs less
+    best: float = ceil(found.lower - EPSILON * max(1.0, abs(found.lower)))  # a bound: no plan costs less
     most = _most_nodes(problem, found) if level is NODES else inf
     value = level.value(problem, use) // unit if use is not None else None
     guesses = _guesses(best, most if value is None else value - 1)
@@ -123,8 +136,12 @@ def decide(problem: Problem, level: Level, budget: Budget, use: Use | None = Non
 
 
 def fullest_first(problem: Problem, found: Bound) -> Use | None:
-    """A solution of a coarse problem of one role, of few nodes: in the parts that a dual point of the bound
-    takes, or the fullest, the nodes that hold most; None for several roles, or where that holds not all."""
+    """Return a solution with few nodes of a coarse problem with one role: nodes that hold most members, in
+    few parts.
+
+    The parts are those that a dual point of the bound takes, or the fullest ones. The result is None with
+    several roles, or if these parts do not hold all members.
+    """
     active = [role for role, need in enumerate(problem.need) if need]
     stays = (problem.patterns.nodes[problem.patterns.valid] == 0).any()
     if len(active) != 1 or problem.exact or problem.rules or len(problem.at_most) > 1 or stays:
@@ -159,17 +176,19 @@ def fullest_first(problem: Problem, found: Bound) -> Use | None:
 
 
 def feasible(problem: Problem, budget: Budget) -> Solution:
-    """Any solution of the problem with what was decided, or the proof that there is none."""
+    """Return any solution of the problem that keeps what was decided, or the proof that there is none."""
     return _solve(_core(problem, None, None, inf), None, 1, budget)
 
 
 def least(problem: Problem, level: Level, budget: Budget) -> Solution:
-    """The least value of a level that counts parts alone; on problems that are small as they are."""
+    """Return the least value of a level that counts only parts. Use it only for small problems: no bound is
+    computed.
+    """
     return _solve(_core(problem, None, level, inf), level, 1, budget)
 
 
 def couplings(problem: Problem) -> list[Coupling]:
-    """What binds the nodes of the problem together: members of each role, and the levels decided."""
+    """Return what binds the nodes of the problem together: members of each role, and the levels decided."""
     found = [
         Coupling(problem.patterns.counts[:, :, role], need, equal=problem.exact)
         for role, need in enumerate(problem.need)
@@ -182,7 +201,7 @@ def couplings(problem: Problem) -> list[Coupling]:
 
 
 def nodes_bound(problem: Problem, duals: Sequence[Floats] = ()) -> Bound:
-    """The bound of the nodes from the members alone; at these duals, if they are given, and no other."""
+    """Return the bound of the nodes from the members alone; only at `duals` if these are given."""
     members = couplings(replace(problem, at_most={}))
     iterations = 0 if duals else ITERATIONS
     cost = NODES.cost(problem.patterns)
@@ -190,13 +209,17 @@ def nodes_bound(problem: Problem, duals: Sequence[Floats] = ()) -> Bound:
 
 
 def counted_scope(problem: Problem) -> tuple[str | None, int | None]:
-    """The narrowest scope whose touched parts are limited, and the limit."""
+    """Return the narrowest scope whose touched parts are limited, and the limit."""
     scopes = [name for name in problem.at_most if name not in SUMS and name in problem.parts]
     return (scopes[-1], problem.at_most[scopes[-1]]) if scopes else (None, None)
 
 
 def most_members(problem: Problem, budget: Budget) -> tuple[tuple[int, ...] | None, bool]:
-    """The most members that fit, then the most of the first role, of the second …; whether that is proven."""
+    """Return how many members of each role fit, and whether that is proven best; None if the search found
+    nothing.
+
+    First the sum over all roles is as large as possible, then the first role, then the second, and so on.
+    """
     variables = build(problem)
     counts: tuple[int, ...] | None = None
     proven = True
@@ -214,7 +237,7 @@ def most_members(problem: Problem, budget: Budget) -> tuple[tuple[int, ...] | No
 
 
 def _in_units(problem: Problem, level: Level) -> tuple[Ints, int]:
-    """The level's cost in its largest common unit, and the unit."""
+    """Return the level's cost in its largest common unit, and the unit."""
     cost = level.cost(problem.patterns)
     taken = np.zeros(cost.shape, bool)
     np.logical_or.at(taken, problem.kind, problem.open)
@@ -224,8 +247,11 @@ def _in_units(problem: Problem, level: Level) -> tuple[Ints, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Core:
-    """What plans of cost `upper` or less can use: the problem, and its classes by old index. The cells of
-    `pooled` classes are no matter: their part is touched by every such plan, or none is counted."""
+    """What plans of cost `upper` or less can use: the problem, and the old indices of its classes.
+
+    The cells of `pooled` [class] classes do not matter: every such plan touches their part, or no part is
+    counted.
+    """
 
     upper: float
     problem: Problem
@@ -234,12 +260,15 @@ class _Core:
 
 
 def _guesses(lower: float, last: float) -> list[float]:
-    """What the level's value may be at most, in the order tried; nothing is to be had above the last one."""
+    """Return the guesses of the level's value in the order tried. No plan has a value above the last one."""
     return [*(lower + guess for guess in GUESSES if lower + guess < last), *([last] if last >= lower else [])]
 
 
 def _next_core(problem: Problem, found: Bound, level: Level, guesses: list[float]) -> _Core:
-    """The core of the next guess, which is taken off the list; of a higher one where it is hardly larger."""
+    """Take the next guess off the list and return its core.
+
+    A higher guess is taken at once if its core is hardly larger.
+    """
     core = _core(problem, found, level, guesses.pop(0))
     enough = max(FEW, MORE * int(core.problem.open.sum()))
     while guesses and guesses[0] < inf:
@@ -275,8 +304,10 @@ def _core(problem: Problem, found: Bound | None, level: Level | None, upper: flo
 
 
 def _in_best_parts(core: _Core, found: Bound) -> _Core | None:
-    """The core in the parts that the best dual point takes, where no cell is of matter; None where that is
-    the core itself."""
+    """Return the core in the parts that the best dual point takes; None if that is the whole core.
+
+    There the cells of classes do not matter.
+    """
     scope, limit = counted_scope(core.problem)
     if core.pooled is None or core.pooled.all() or scope is None or limit is None:
         return None
@@ -292,7 +323,7 @@ def _in_best_parts(core: _Core, found: Bound) -> _Core | None:
 
 
 def _most_nodes(problem: Problem, found: Bound) -> float:
-    """No plan has more nodes: those of the largest parts that may be touched."""
+    """Return the most nodes of any plan: those of the largest parts that may be touched."""
     nodes = np.where(problem.open, problem.patterns.nodes[problem.kind], 0).max(axis=1) * problem.size
     inside = found.part != FREE
     by_part = np.sort(np.bincount(found.part[inside], nodes[inside]))[::-1]
@@ -300,7 +331,7 @@ def _most_nodes(problem: Problem, found: Bound) -> float:
 
 
 def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: float = -inf) -> Solution:
-    """One solve with CP-SAT; values in units of the level."""
+    """Solve once with CP-SAT. Values are in units of the level."""
     if not core.problem.classes:
         return Solution(Status.INFEASIBLE, {})
     if budget.spent:

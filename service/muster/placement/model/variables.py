@@ -1,4 +1,4 @@
-"""The model's variables behind names that say what they mean."""
+"""Give the model's variables names that say what they mean."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ IntVar = cp_model.IntVar
 
 
 class Model(cp_model.CpModel):
-    """Without the CamelCase aliases that ortools 9.15 gives each model: they take a millisecond, and tie the
-    model into a cycle that only the garbage collector frees."""
+    """A CP-SAT model without the CamelCase aliases that ortools 9.15 gives to each model.
+
+    They take a millisecond. They also tie the model into a reference cycle that only the garbage collector
+    frees.
+    """
 
     def _add_pre_pep8_methods(self) -> None:
         pass
@@ -25,9 +28,12 @@ class Model(cp_model.CpModel):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Classes that share their variables, for they may take the same: classes of one cell, or a pool of those
-    whose cell is no matter (`cell` is None). `patterns` [class][column]: what each class takes where a
-    variable says column; patterns of one column are equal in all that the model looks at."""
+    """Classes that share their variables, because they may take the same.
+
+    They are classes of one cell, or a pool of classes whose cell does not matter: then `cell` is None.
+    `patterns` [class][column] is the pattern that each class takes if a variable says column. Patterns of one
+    column are equal in everything that the model looks at.
+    """
 
     classes: tuple[int, ...]
     patterns: tuple[tuple[int, ...], ...]
@@ -38,14 +44,15 @@ class Group:
 class Variables:
     """All variables of one model.
 
-    `takes[v]`: how many nodes of group `group[v]` take column `column[v]`; `kind[v]`, `pattern[v]`: what that
-    is on the group's first class, as good as on any other.
-    `touched[scope][part]`: whether the gang touches the part, for each scope that is counted or limited.
-    `placed[role]`: members placed; `placed_in[role, cell]`: there, where rules speak of cells.
+    `takes[v]` is how many nodes of group `group[v]` take column `column[v]`. `kind[v]` and `pattern[v]` are
+    what that means on the group's first class; other classes are equivalent. `touched[scope][part]` is
+    whether the gang touches the part, for each scope that is counted or limited. `placed[role]` is how many
+    members are placed. `placed_in[role, cell]` is how many are placed in the cell; it exists only if there
+    are rules.
     """
 
     def __init__(self, problem: Problem, levels: Sequence[Level], pooled: Bools | None = None) -> None:
-        """`levels` are those that the model counts: what else tells patterns apart is no matter to it."""
+        """Make the variables. Patterns that differ only in levels other than `levels` share a variable."""
         self.problem = problem
         self.model = model = Model()
         self.groups = _groups(problem, levels, pooled)
@@ -80,7 +87,7 @@ class Variables:
         }
 
     def by_part(self, part: Ints, roles: Iterable[int]) -> dict[int, list[cp_model.IntVar]]:
-        """`placed_in` of these roles by the part of the cell, -1 for none."""
+        """Return `placed_in` of these roles by the part of the cell, -1 for none. `part` is [cell]."""
         wanted, found = set(roles), dict[int, list[cp_model.IntVar]]()
         for (role, cell), variable in self.placed_in.items():
             if role in wanted:
@@ -88,21 +95,23 @@ class Variables:
         return found
 
     def total(self, weight: Ints, chosen: Sequence[int] | None = None) -> cp_model.LinearExprT:
-        """Σ over nodes of the weight [kind, pattern] of the pattern taken, over all `takes` or these."""
+        """Return Σ over nodes of the weight [kind, pattern] of their pattern, over all `takes` or the chosen
+        ones.
+        """
         at = np.arange(len(self.takes)) if chosen is None else np.asarray(chosen, np.int64)
         values = weight[self.kind[at], self.pattern[at]]
         kept = np.flatnonzero(values)
         return LinearExpr.weighted_sum([self.takes[at[i]] for i in kept], values[kept].tolist())
 
     def cost(self, level: Level) -> cp_model.LinearExprT:
-        """The cost of a level: what the patterns taken sum up to, and the parts touched."""
+        """Return the cost of a level: the sum over the patterns taken, plus the parts touched."""
         summed = self.total(level.cost(self.problem.patterns))
         if level.scope not in self.touched:
             return summed
         return LinearExpr.sum([summed, *self.touched[level.scope].values()])
 
     def use(self, solution: Sequence[int]) -> Use:
-        """The solution of the solver; what a group takes goes to its first classes."""
+        """Return the solver's solution by class. The first classes of a group get what the group takes."""
         found: Use = {}
         room = self.problem.size.copy()
         for v, variable in enumerate(self.takes):
@@ -118,7 +127,7 @@ class Variables:
 def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> list[Group]:
     alike = _alike(problem, levels)
     classes, patterns = np.nonzero(problem.open)
-    # Of patterns that are alike on a class the first one stands for all.
+    # The first of several equal patterns of a class stands for all.
     _, first = np.unique(classes * (int(alike.max(initial=0)) + 1) + alike, return_index=True)
     alike, classes, patterns = alike[first], classes[first], patterns[first]
     begins = np.flatnonzero(np.diff(classes, prepend=-1)).tolist()
@@ -135,8 +144,10 @@ def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> 
 
 
 def _alike(problem: Problem, levels: Sequence[Level]) -> Ints:
-    """A number for each open pattern, in the order of np.nonzero; equal ones differ neither in members nor in
-    what the levels count."""
+    """Return a number for each open pattern, in the order of np.nonzero.
+
+    Patterns with equal numbers differ neither in members nor in what the levels count.
+    """
     classes, pattern = np.nonzero(problem.open)
     at = (problem.kind[classes], pattern)
     weights = [problem.patterns.counts[:, :, role] for role in range(len(problem.need))]
