@@ -1,7 +1,8 @@
-"""The judge of every plan: counts it again with the simplest means. It knows no solver and no planner.
+"""Check every plan again with the simplest means, without the solver and without code of the planner.
 
-Imports nothing of muster but muster.domain (import-linter holds it), so that an error in the planner's view
-of the cluster is not repeated here. One module judges one theme, in sentences; `judge` asks them all.
+Nothing of muster but muster.domain is imported here, which import-linter enforces. So an error in the
+planner's view of the cluster is not repeated. Each module checks one theme, and `judge` calls them all. What
+is wrong is returned as sentences.
 """
 
 from muster.placement.verify.judge import verify

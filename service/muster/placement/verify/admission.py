@@ -1,4 +1,4 @@
-"""Which nodes admit whom: resources offered, readiness, cordons, taints, selectors, affinity."""
+"""Check that nodes admit members: resources offered, readiness, cordons, taints, selectors, affinity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.domain.snapshot import Snapshot
 
 
 def admission(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
-    """Where a node does not admit a member."""
+    """Return a sentence for each role and node of the plan where the node does not admit the role."""
     roles = {role.name: role for role in request.roles}
     pairs = sorted({(m.role, m.node) for m in placed.members if m.role in roles})
     return [
@@ -35,7 +35,7 @@ def _refused(node: Node, role: Role) -> str:
 
 
 def tolerates(node: Node, role: Role) -> str:
-    """Return the first taint of the node that the role does not tolerate, "" where there is none."""
+    """Return the first taint of the node that the role does not tolerate, "" if it tolerates all."""
     for taint in node.taints:
         kept_off = taint.effect != TaintEffect.PREFER_NO_SCHEDULE
         if kept_off and not _covered(role, taint.key, taint.value, taint.effect):
@@ -53,7 +53,7 @@ def _covered(role: Role, key: str, value: str, effect: str) -> bool:
 
 
 def selected(node: Node, role: Role) -> str:
-    """Return what of the role's node selector and affinity the node does not meet, "" where it meets all."""
+    """Return what the node does not meet of the role's node selector and affinity, "" if it meets all."""
     for term in role.rules.required:
         if not _holds(term, node):
             return f"selector on {term.key}"

@@ -1,4 +1,4 @@
-"""What binds members to each other: scopes of roles and subgroups, segments, at most so many in a part."""
+"""Check what binds members to each other: scopes of roles and subgroups, segments, most members in a part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.placement.verify.spots import Spots
 def binding(
     fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, old: Spots
 ) -> Iterator[str]:
-    """What the plan breaks of it, running members (`old`) counted."""
+    """Yield a sentence for each such constraint that the plan breaks. Existing members (`old`) count."""
     bound = any(role.segments or role.required_scope for role in request.roles)
     if bound or request.per_scope or request.subgroups:
         new = spots.placed(snapshot, placed.members)
@@ -49,7 +49,10 @@ def _subgroups(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list
 
 
 def _segments(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
-    """Who is left out of the plan keeps the position that its rank gives it, and lies nowhere."""
+    """Return the segments that do not lie in one part.
+
+    A member that is left out of the plan keeps its position by rank, and lies nowhere.
+    """
     wrong = []
     for role in request.roles:
         if not role.segments:
@@ -73,7 +76,7 @@ def _max_per(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[s
     wrong = []
     for rule in request.per_scope:
         if not isinstance(rule, MaxPer) or rule.scope == "gpu":
-            continue  # a GPU holds one member as it is
+            continue  # a GPU never holds two members that take it whole
         mine, others = (fabric.count(each.values(), rule.scope) for each in (new, old))
         wrong += [
             f"{count + others[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"

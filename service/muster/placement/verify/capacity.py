@@ -1,4 +1,4 @@
-"""What nodes and their GPUs have room for."""
+"""Check that nodes and their GPUs have room for the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.placement.verify.spots import Groups, Spot, Spots
 
 
 def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
-    """Where the plan takes more than is free."""
+    """Return a sentence for each resource if the plan takes more of it than is free."""
     wrong = []
     asks = {role.name: role.resources for role in request.roles}
     for name, members in groups.items():
@@ -39,7 +39,7 @@ def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
 
 
 def _all_free(spot: Spot, members: Sequence[MemberPlacement]) -> bool:
-    """Whether each member has its own GPUs of those that are free: so it is on most nodes."""
+    """Return whether each member has free GPUs of its own. This is a quick test that most nodes pass."""
     taken = sum([len(member.gpus) for member in members])
     return (
         not any(member.units for member in members)
@@ -49,7 +49,10 @@ def _all_free(spot: Spot, members: Sequence[MemberPlacement]) -> bool:
 
 
 def _gpus(state: NodeState, members: Sequence[MemberPlacement]) -> list[str]:
-    """Each GPU goes to one member whole, or to several that find their units on it."""
+    """Return what is wrong with the GPUs of one node.
+
+    Each GPU must go to one member whole, or to several members for which it has the memory.
+    """
     wrong, name = [], state.node.name
     taken: set[int] = set()
     shared: Counter[int] = Counter()

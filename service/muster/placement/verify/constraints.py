@@ -1,4 +1,4 @@
-"""Constraints between pods, counted again domain by domain; and how many members a node can hold."""
+"""Check constraints between pods, domain by domain, and how many members a node can hold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def constraints(snapshot: Snapshot, request: Request, placed: Placed) -> Iterato
 
 
 def preferences(request: Request, placed: Placed) -> list[str]:
-    """Return what is wrong with the claim of how much the scores of nodes are missed."""
+    """Return what is wrong with the claimed value of the preferences."""
     scores = {role.name: role.scores for role in request.roles if role.members}
     missed = 0
     for member in placed.members:
@@ -93,7 +93,7 @@ def _affinity(snapshot: Snapshot, rule: Affinity, members: Members) -> Iterator[
     unmatched = sorted(mine.keys() - opened)
     themselves = _by_domain(snapshot, key, members, rule.roles & rule.others)
     if unmatched and not rule.existing and unmatched[0] in themselves:
-        unmatched = unmatched[1:]  # the first member opens one domain
+        unmatched = unmatched[1:]  # the first member may open one domain
     for domain in unmatched:
         yield f"{rule.name}: {key} {domain} holds members and no pod that they need there"
 

@@ -1,4 +1,4 @@
-"""Level 4 counted again: how much more of what stays free becomes of no use."""
+"""Count the damage again: how much more of what stays free becomes unusable."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from muster.placement.verify.labels import in_wide
 from muster.placement.verify.spots import Groups, Spots
 
 _TYPICAL_GPUS = (1, 2, 4, 8)
-"""Whole GPUs of the requests that damage is measured by, each of equal weight."""
+"""Whole GPUs of the typical requests. All have equal weight."""
 
 _TYPICAL_PARTS = (1, 2, 4)
-"""GPU memory over so much: the slices that damage is measured by, each of equal weight."""
+"""Typical slices, as the divisor of a GPU's memory. All have equal weight."""
 
 
 def is_priced(request: Request) -> bool:
-    """Whether typical requests price the gang's damage, which then depends on the whole cluster: it says
-    which plan is better, nothing of whether the plan holds, and is not counted again here."""
+    """Return whether typical requests price the gang's damage, which then depends on the whole cluster.
+
+    Priced damage only ranks plans. It says nothing about whether a plan is valid, so it is not counted again.
+    """
     slices = [role.slice for role in request.roles if role.slice and role.members]
     alone = request.size == 1 and not request.running
     return not slices or (alone and slices[0].gpus == 1)
 
 
 def damage(placed: Placed, groups: Groups, touched: Spots) -> list[str]:
-    """F after − F before, over the nodes that the plan touches."""
+    """Return a sentence if F after − F before, over the nodes that the plan touches, is
+    not what it claims.
+    """
     total = 0
     for name, (_, state, gpus, _) in touched.items():
         before, after = state.free_gpus, state.free_gpus & ~gpus
@@ -41,7 +45,7 @@ def damage(placed: Placed, groups: Groups, touched: Spots) -> list[str]:
 
 
 def _spoilt(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> int:
-    """F of the GPUs that are used in part, once these members have theirs, and `free` are wholly free."""
+    """Return F of the partly used GPUs after these members have theirs. `free` masks the wholly free GPUs."""
     node, total = state.node, 0
     for gpu, (every, left) in enumerate(zip(node.gpu_memory, state.free_memory, strict=True)):
         if free >> gpu & 1 or node.spread or not every:
@@ -54,7 +58,10 @@ def _spoilt(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> 
 
 
 def _pools(state: NodeState) -> tuple[int, ...]:
-    """Where a typical request must find its GPUs: in one island where there is NVLink, else on the node."""
+    """Return masks of GPUs: a typical request must find all its GPUs in one pool.
+
+    A pool is an island if the node has NVLink, else the node.
+    """
     topology = state.node.topology
     if state.node.gpu_memory and not state.node.gpu_resources:
         return ()
@@ -65,5 +72,7 @@ def _pools(state: NodeState) -> tuple[int, ...]:
 
 @cache
 def _wasted(free: int) -> int:
-    """F of one pool with so many free GPUs: those that typical requests can't use, GPU-thousandths."""
+    """Return F of one pool with this many free GPUs: those that typical requests cannot use, in
+    GPU-thousandths.
+    """
     return sum(max(0, free) * 1000 // len(_TYPICAL_GPUS) for gpus in _TYPICAL_GPUS if gpus > free)

@@ -1,4 +1,4 @@
-"""In which parts of the scopes nodes and GPUs lie."""
+"""Say in which parts of the scopes nodes and GPUs lie."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from muster.placement.verify.labels import Labels
 from muster.placement.verify.spots import Spot
 
 Part = tuple[str, str]
-"""The name of a part, "" and the node's (or GPU's) name where that is a part of its own."""
+"""The name of a part. If the node or GPU is a part of its own, "" and the name of that node or GPU."""
 
 
 class Fabric:
-    """In which parts of the scopes things lie, of the nodes of some spots; kept for one verdict."""
+    """The parts of the scopes in which the nodes of some spots lie. Results are kept for one verdict."""
 
     def __init__(self, snapshot: Snapshot, spots: Iterable[Spot]) -> None:
         self.levels = snapshot.levels
@@ -25,7 +25,7 @@ class Fabric:
         self._known: dict[str, Mapping[str, int]] = {}
 
     def common(self, spots: Iterable[Spot], scope: str) -> set[str]:
-        """The parts of the scope that hold all of these."""
+        """Return the parts of the scope that hold all of these spots."""
         common: set[str] | None = None
         for spot in spots:
             inside = self._holding(spot, scope)
@@ -35,12 +35,14 @@ class Fabric:
         return common or set()
 
     def count(self, spots: Iterable[Spot], scope: str) -> Counter[Part]:
-        """How many of these lie in each part of the scope, or touch it."""
+        """Return how many of these spots lie in each part of the scope, or touch it."""
         return Counter(part for spot in spots for part in self.touched(spot, scope))
 
     def touched(self, spot: Spot, scope: str) -> set[Part]:
-        """The parts of the scope that count as touched: a node without the label is one, and so is each GPU
-        where no NVLink domain can be promised."""
+        """Return the parts of the scope that count as touched.
+
+        A node without the label is a part of its own. If no NVLink domain can be promised, each GPU is one.
+        """
         node = spot.state.node
         if scope != "nvlink-domain":
             part = self._named(node, scope)
@@ -53,20 +55,23 @@ class Fabric:
         return {("", f"{node.name}/gpu{i}") for i in range(spot.gpus.bit_length()) if spot.gpus >> i & 1}
 
     def _holding(self, spot: Spot, scope: str) -> set[str]:
-        """The parts of the scope that hold the spot; one without GPUs lies in each of its node's, one with
-        GPUs of unknown index only where the node is one NVLink domain."""
+        """Return the parts of the scope that hold the spot.
+
+        A spot without GPUs lies in each part of its node. A spot whose GPU indices are unknown does so only
+        if the node is one NVLink domain.
+        """
         state, node = spot.state, spot.state.node
         if not spot.known and scope in ("gpu", "nvlink-domain") and len(self._domains(state)) != 1:
             return set()
         if scope == "nvlink-domain":
             return {part for part, mask in self._domains(state).items() if not spot.gpus & ~mask}
-        if scope == "gpu":  # none can be promised where some of the free ones are not
+        if scope == "gpu":  # if some GPUs that look free are taken, no GPU can be promised
             count = 0 if state.unindexed_gpus else node.topology.gpu_count
             return {f"{node.name}/{i}" for i in range(count) if not spot.gpus & ~(1 << i)}
         return {part} if (part := self._named(node, scope)) else set()
 
     def _named(self, node: Node, scope: str) -> str:
-        """The part of a scope that is a node or wider, "" for none."""
+        """Return the part of a scope that is a node or wider, "" for none."""
         if scope == "node":
             return node.name
         if scope not in self._parts:
@@ -74,7 +79,7 @@ class Fabric:
         return self._parts[scope][node.name]
 
     def _domains(self, state: NodeState) -> Mapping[str, int]:
-        """NVLink domains of the node that can be promised: name → mask of its GPUs there."""
+        """Return the NVLink domains of the node that can be promised: name → mask of its GPUs there."""
         node = state.node
         if node.name not in self._known:
             islands = node.topology.islands

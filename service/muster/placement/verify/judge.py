@@ -1,4 +1,4 @@
-"""The verdict: what each theme finds wrong, in a fixed order."""
+"""Collect what each theme finds wrong, in a fixed order."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from muster.placement.verify.fabric import Fabric
 
 
 def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, ...]:
-    """What is wrong with the plan, one sentence each; () when it is good.
+    """Return what is wrong with the plan, one sentence each; () if it is valid.
 
-    `snapshot` is the cluster without the plan. What running members break without it is not the plan's fault:
-    roles, segments and parts are judged where it puts a member.
+    `snapshot` is the cluster without the plan. The plan is not blamed for what existing members break without
+    it: roles, segments and parts are checked only if the plan puts a member there.
     """
     groups = spots.by_node(placed.members)
     unknown = sorted(groups.keys() - snapshot.nodes.keys())

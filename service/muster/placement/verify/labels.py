@@ -1,4 +1,4 @@
-"""What labels say: in which part of a scope a node lies, told apart by the wider parts around it."""
+"""Read from labels in which part of a scope a node lies. The wider parts around it tell equal names apart."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from muster.domain.node import Node
 from muster.domain.snapshot import Snapshot
 
 Names = tuple[str, ...]
-"""What a node says of a scope and of those around it, outwards; "" where it says nothing."""
+"""The names that a node gives for a scope and for the wider ones around it, "" if it gives none."""
 
 NVLINK = ("nvlink-domain", ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
 UNIQUE = ("nvidia.com/gpu.clique", "accelerator.topograph.run/domain")
-"""Labels whose values no two parts share."""
+"""Labels whose values are unique in the cluster."""
 
 
 class Labels:
@@ -24,8 +24,10 @@ class Labels:
         self._order = [*((level.scope, level.labels) for level in snapshot.levels), NVLINK]
 
     def parts(self, scope: str, nodes: Iterable[Node]) -> Mapping[str, str]:
-        """Node → its part, as text with all that its labels say of it; "" for none. Equal texts are one
-        part."""
+        """Return node → its part, as a text with everything that its labels say about it; "" for none.
+
+        Equal texts are one part.
+        """
         around = self._around(scope)
         said = {node.name: self._names(node, around) for node in nodes}
         alike: dict[str, set[Names]] = {}
@@ -58,12 +60,12 @@ class Labels:
         return tuple(found)
 
     def _around(self, scope: str) -> list[tuple[str, tuple[str, ...]]]:
-        """The scope and those around it, outwards: those of the snapshot, and those of its trees."""
+        """Return the scope and those around it, outwards: the levels of the snapshot and of its trees."""
         known = [i for i, (word, keys) in enumerate(self._order) if scope in (word, *keys)]
         inside = self._order[known[0] :] if known else []
         whole = [each for each in inside[:1] if scope == each[0] or each[1] == (scope,)]
         found = whole or [(scope, (scope,))]
-        for _, keys in found:  # it grows meanwhile
+        for _, keys in found:  # `found` grows in this loop
             wider = [self._order[i - 1] for i, each in enumerate(self._order) if i and keys[0] in each[1]]
             for tree in self._snapshot.naming.trees:
                 for outer, inner in pairwise(tree):
@@ -77,7 +79,10 @@ class Labels:
 
 
 def _homes(touched: set[Names], every: set[Names]) -> Mapping[Names, Names]:
-    """Whether these name one part, or lie with the only one that says more and nothing else."""
+    """Return for each of these names the part that it belongs to.
+
+    All may be one part. Otherwise names that lack a label belong to the only part that fits and says more.
+    """
     levels = list(zip(*every, strict=True))
     if all(len({*level} - {""}) < 2 for level in levels):
         return dict.fromkeys(touched, max(every, key=lambda names: (len(names) - names.count(""), names)))
@@ -99,12 +104,12 @@ def _text(words: list[str], names: Names) -> str:
 
 
 def in_wide(node: Node) -> bool:
-    """Whether labels name the node's NVLink domain, which may span nodes."""
+    """Return whether labels name the node's NVLink domain, which may span nodes."""
     return node.topology.gpu_count > 0 and any(node.labels.get(key) for key in NVLINK[1])
 
 
 def describes(said: str, part: str) -> bool:
-    """Return whether a description fits a part: it has the name, and some of the wider parts, of the part."""
+    """Return whether a description fits a part: it has the part's name, and some of its wider parts."""
     name, *around = said.split(" of ")
     known = part.split(" of ")
     return name == known[0] and all(each in known[1:] or each.startswith("no ") for each in around)

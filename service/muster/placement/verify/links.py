@@ -1,4 +1,4 @@
-"""Level 3 counted again: the best rings over the gang's GPUs on each node."""
+"""Count the links again: the best rings over the gang's GPUs on each node."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from muster.domain.topology import GpuTopology
 from muster.placement.verify.spots import Spot
 
 MAX_RING_BY_FORCE = 8
-"""Rings over more GPUs are not counted again, unless all links are equal: 7! orders are enough."""
+"""The most GPUs of a ring that is counted again by trying 7! orders; with equal links, any number is."""
 
 MAX_PLANNED_GPUS = 16
-"""The planner claims no links on nodes with more GPUs."""
+"""On nodes with more GPUs than this, the planner claims no links."""
 
 _MB_PER_GB = 1000
-"""Links count in whole MB/s, as the objective says."""
+"""Links count in whole MB/s, as in the objective."""
 
 
 def links(placed: Placed, spots: Sequence[Spot]) -> list[str]:
-    """The rings over the gang's GPUs, placed and running, on the nodes that the plan touches."""
+    """Return what is wrong with the claimed links over the gang's GPUs on the nodes that the plan touches."""
     wrong = []
     rings = [_ring(spot) for spot in spots if spot.gpus.bit_count() > 1]
     if None in rings:
@@ -37,7 +37,10 @@ def links(placed: Placed, spots: Sequence[Spot]) -> list[str]:
 
 
 def _ring(spot: Spot) -> tuple[int, int] | None:
-    """Weakest link and sum of the best ring over the GPUs of the spot, MB/s; None where it is not counted."""
+    """Return the weakest link and the sum of the best ring over the GPUs of the spot in MB/s.
+
+    None means that they are not counted again.
+    """
     topology = spot.state.node.topology
     if spot.state.unindexed_gpus or topology.gpu_count > MAX_PLANNED_GPUS:
         return 0, 0
@@ -46,7 +49,7 @@ def _ring(spot: Spot) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=4096)
 def _best_ring(topology: GpuTopology, mask: int) -> tuple[int, int] | None:
-    """By trying every ring; None where there are too many."""
+    """Return the same by trying every ring; None if there are too many."""
     gpus = [gpu for gpu in range(topology.gpu_count) if mask >> gpu & 1]
     speed = {
         (i, j): round(link.gb_per_s * _MB_PER_GB) if (link := topology.links[i][j]) else 0
@@ -62,7 +65,7 @@ def _best_ring(topology: GpuTopology, mask: int) -> tuple[int, int] | None:
     best = (-1, -1)
     for order in permutations(others):
         if order[0] > order[-1]:
-            continue  # the same ring the other way round
+            continue  # the same ring in the other direction
         links = [speed[a, b] for a, b in pairwise((first, *order, first))]
         best = max(best, (min(links), sum(links)))
     return best

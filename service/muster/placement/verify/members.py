@@ -1,4 +1,4 @@
-"""Who is placed: members of the gang, each once, enough of them and the first by rank; what is said of it."""
+"""Check which members are placed: each of the gang's once, enough of them, and the first by rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.domain.request import Member, Request
 
 
 def members(request: Request, placed: Placed) -> list[str]:
-    """What is wrong with who is placed, and with what each member gets."""
+    """Return what is wrong with the set of placed members, and with what each member gets."""
     wrong = []
     expected = {m.uid: (m.name, role) for role in request.roles for m in role.members}
     seen: set[str] = set()
@@ -45,7 +45,9 @@ def members(request: Request, placed: Placed) -> list[str]:
 
 
 def in_rank_order(members: Sequence[Member]) -> list[Member]:
-    """By rank, those without one last; names decide between equal ranks, worker-2 before worker-10."""
+    """Return members by rank, those without one last. Between equal ranks the natural
+    order of names decides.
+    """
     ranks = Counter(member.rank for member in members)
 
     def key(member: Member) -> tuple[object, ...]:
@@ -57,7 +59,7 @@ def in_rank_order(members: Sequence[Member]) -> list[Member]:
 
 
 def proof(placed: Placed) -> list[str]:
-    """Whether what is said of the proof contradicts itself."""
+    """Return a sentence if the claims about the proof contradict each other."""
     if placed.optimal and (placed.gap is not None or placed.truncated):
         return ["the plan is called optimal, but has a gap or was cut short"]
     return []

@@ -1,4 +1,4 @@
-"""Where the gang as a whole lies: the required scope, the scope that is claimed, the parts crossed."""
+"""Check where the gang as a whole lies: its required scope, the scope that is claimed, the parts crossed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.placement.verify.spots import Spots
 
 
 def scopes(fabric: Fabric, request: Request, placed: Placed, everyone: Spots) -> list[str]:
-    """The required scope, and whether the preferred and the narrowest one are those that are claimed."""
+    """Return what is wrong with the required scope, and with the claimed preferred and narrowest scopes."""
     wrong, spots = [], everyone.values()
     if request.required_scope is not None and not fabric.common(spots, request.required_scope):
         wrong.append(f"no one {request.required_scope} holds all members, although it is required")
@@ -46,7 +46,7 @@ def scopes(fabric: Fabric, request: Request, placed: Placed, everyone: Spots) ->
 def crossings(
     fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, everyone: Spots
 ) -> list[str]:
-    """Whether as many parts are touched as is claimed."""
+    """Return a sentence if the number of touched parts is not what the plan claims."""
     claimed = placed.objective.crossings
     counted = tuple(
         (scope, len(set().union(*(fabric.touched(spot, scope) for spot in everyone.values()))))
@@ -59,8 +59,10 @@ def crossings(
 
 
 def _crossing_scopes(snapshot: Snapshot, request: Request, everyone: Spots) -> list[str]:
-    """Levels that any node of the cluster carries a label of, nodes, and NVLink domains if GPUs are asked."""
-    near = [spot.state for spot in everyone.values()]  # where none of these says it, all nodes are asked
+    """Return the levels with a label on any node of the cluster, nodes, and NVLink domains if GPUs are asked
+    for.
+    """
+    near = [spot.state for spot in everyone.values()]  # if none of these has the label, all nodes are asked
     scopes = [
         level.scope for level in snapshot.levels if _carried(chain(near, snapshot.nodes.values()), level)
     ]
@@ -71,7 +73,7 @@ def _crossing_scopes(snapshot: Snapshot, request: Request, everyone: Spots) -> l
 
 
 def _carried(states: Iterable[NodeState], level: Level) -> bool:
-    """Whether any of these nodes says in which part of the level it lies."""
+    """Return whether any of these nodes has a label of the level."""
     for state in states:
         labels = state.node.labels
         for key in level.labels:

@@ -1,4 +1,4 @@
-"""Where members lie."""
+"""Represent where members lie."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from muster.domain.snapshot import NodeState, Snapshot
 
 
 class Spot(NamedTuple):
-    """Where a member lies, placed or running, or all members on one node. `gpus` is a bit mask; `known` is
-    false where a running member has GPUs of unknown index."""
+    """Where one member lies, placed or existing, or all members on one node.
+
+    `gpus` is a bit mask. `known` is false if an existing member has GPUs whose indices are unknown.
+    """
 
     role: str
     state: NodeState
@@ -21,14 +23,14 @@ class Spot(NamedTuple):
 
 
 Spots = Mapping[str, Spot]
-"""By the members' uids, or by nodes' names."""
+"""Spots by the members' uids, or by the nodes' names."""
 
 Groups = Mapping[str, Sequence[MemberPlacement]]
 """The members of a plan by node."""
 
 
 def by_node(members: Iterable[MemberPlacement]) -> Groups:
-    """The members of a plan by node, in their order."""
+    """Return the members of a plan by node, in their order."""
     found: dict[str, list[MemberPlacement]] = {}
     for member in members:
         found.setdefault(member.node, []).append(member)
@@ -36,17 +38,17 @@ def by_node(members: Iterable[MemberPlacement]) -> Groups:
 
 
 def touched(snapshot: Snapshot, groups: Groups) -> Spots:
-    """A spot for each node of the plan."""
+    """Return a spot for each node of the plan."""
     return {name: _spot(snapshot.nodes[name], "", members) for name, members in groups.items()}
 
 
 def placed(snapshot: Snapshot, members: Iterable[MemberPlacement]) -> Spots:
-    """A spot for each member of the plan."""
+    """Return a spot for each member of the plan."""
     return {member.uid: _spot(snapshot.nodes[member.node], member.role, (member,)) for member in members}
 
 
 def running(snapshot: Snapshot, request: Request) -> Spots:
-    """A spot for each running member; those on nodes that are gone count for nothing."""
+    """Return a spot for each existing member. Members on nodes that are gone are left out."""
     asks = {role.name: role.gpus or role.slice for role in request.roles}
     found = {}
     for r in request.running:
@@ -57,7 +59,7 @@ def running(snapshot: Snapshot, request: Request) -> Spots:
 
 
 def together(spots: Iterable[Spot]) -> Spots:
-    """One spot a node for all of these."""
+    """Return one spot for each node, for all of these spots."""
     found: dict[str, Spot] = {}
     for spot in spots:
         name = spot.state.node.name
@@ -67,7 +69,9 @@ def together(spots: Iterable[Spot]) -> Spots:
 
 
 def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Spot:
-    """Indices that the node does not have are left out: `capacity` reports them."""
+    """Return the spot of these members. Indices that the node does not have are left out: `capacity` reports
+    them.
+    """
     mask = 0
     for member in members:
         for gpu in member.gpus:
