@@ -1,1 +1,1 @@
-"""Why nothing fits, and what would help."""
+"""Explain why nothing fits, and find changes that would help."""

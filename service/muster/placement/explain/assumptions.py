@@ -1,4 +1,4 @@
-"""What a gang assumes of the cluster, as a list: each can be dropped alone, and the gang be tried again."""
+"""List what a gang assumes about the cluster. Each assumption can be dropped, and the gang be tried again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.placement.gang.instance import Instance, instance_with, room_of
 
 
 class Kind(Enum):
-    """What is assumed besides constraints, and what it is to drop it."""
+    """Kinds of assumptions besides constraints. The value says what holds until it is dropped."""
 
     ROLE = "the members of a role are needed"
     REFUSED = "nodes refuse a role for one reason"
@@ -30,7 +30,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """`what`: the reason of a refusal, the resource that is taken, or which constraint is meant (`asked`)."""
+    """One assumption. `what` is the reason of a refusal, the resource that is taken, or the constraint
+    (`asked`).
+    """
 
     kind: Kind | Constraint
     role: str = ""
@@ -39,19 +41,19 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class World:
-    """A cluster and a request, not all of it real. `admitted`: role → the nodes [row] that admit it."""
+    """A cluster and a request, with some assumptions dropped. `admitted` maps a role to [row] bool."""
 
     view: Columns
     request: Request
     admitted: Mapping[str, Bools]
     room: Mapping[str, Ints]
-    """Role → how many members of it each node [row] has room for, whether it admits them or not."""
+    """Role → [row] int64: how many of its members the node has room for, whether it admits them or not."""
     bare: Instance
-    """What all instances have in common that no rule binds."""
+    """An instance without rules: what all instances without rules have in common."""
 
     @property
     def instance(self) -> Instance:
-        """As the planner sees it."""
+        """The world as the planner sees it."""
         request = self.request
         if bound(request):
             return instance_with(self.view, request, self.admitted)
@@ -69,26 +71,32 @@ class World:
 
     @property
     def wanted(self) -> int:
-        """Members that must fit."""
+        """How many members must fit."""
         return min(self.request.min_member, self.request.size)
 
     @property
     def scopes(self) -> tuple[str, ...]:
+        """The required scope, as a tuple of none or one."""
         return (self.request.required_scope,) if self.request.required_scope else ()
 
     def within(self, scope: str | None) -> World:
-        """The same with another required scope, or none."""
+        """Return the world with another required scope, or none."""
         return replace(self, request=replace(self.request, required_scope=scope))
 
 
 def bound(request: Request) -> bool:
-    """Whether more than the scope of the gang binds its members to each other or to running ones."""
+    """Return whether something binds members to each other or to existing members,
+    besides the gang's scope.
+    """
     return bool(request.running) or any(constraints_of(request))
 
 
 def _without_role(request: Request, dropped: Assumption) -> Request:
-    """The others are needed as far as they are when this role has all its members. Constraints for which they
-    need its members go with it, so that fewer roles never forbid more."""
+    """Return the request without the members of a role.
+
+    As many fewer members must fit. Constraints that need this role's members are dropped too, so that fewer
+    roles never forbid more.
+    """
     gone = sum(len(role.members) for role in request.roles if role.name == dropped.role)
     roles = tuple(replace(role, members=()) if role.name == dropped.role else role for role in request.roles)
     request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
@@ -98,7 +106,7 @@ def _without_role(request: Request, dropped: Assumption) -> Request:
 
 
 def _without(request: Request, dropped: Assumption) -> Request:
-    """The request without one of its own assumptions; the others lie in the cluster."""
+    """Return the request without one of its own assumptions. Other assumptions are about the cluster."""
     match dropped.kind:
         case Kind.ROLE:
             return _without_role(request, dropped)
@@ -112,7 +120,7 @@ def _without(request: Request, dropped: Assumption) -> Request:
 
 
 class Assumptions:
-    """All that a request assumes of a cluster."""
+    """All assumptions of a request about a cluster."""
 
     def __init__(self, instance: Instance, excluded: Mapping[tuple[str, str], str]) -> None:
         view, request = instance.columns, instance.request
@@ -130,15 +138,16 @@ class Assumptions:
 
     @property
     def needed(self) -> tuple[Assumption, ...]:
-        """That the members of each role are needed."""
+        """The assumptions that the members of each role are needed."""
         return tuple(Assumption(Kind.ROLE, role.name) for role in self.roles)
 
     @property
     def groups(self) -> tuple[tuple[Assumption, ...], ...]:
-        """All others, the first to be left out first.
+        """All other assumptions, in the order in which they are dropped.
 
-        Refusals come before what is taken, and that before the gang's own rules: of several explanations the
-        one is told that no waiting mends. Of refusals those of many nodes stay rather than those of few.
+        Refusals are dropped first, then what other pods take, then the gang's own rules. So if there are
+        several explanations, the reported one is that which waiting does not mend. Refusals of few nodes are
+        dropped before those of many.
         """
         refusals = [
             (int(rows.sum()), Assumption(Kind.REFUSED, role, by))
@@ -166,7 +175,9 @@ class Assumptions:
         return {resource_missing(role) for role in self.roles}
 
     def world(self, kept: Collection[Assumption]) -> World:
-        """The cluster and the request with these assumptions alone; the same one when asked again."""
+        """Return the cluster and the request with only these assumptions. Equal calls
+        return the same object.
+        """
         kept = frozenset(kept)
         if kept not in self._worlds:
             request = self.request
@@ -181,7 +192,7 @@ class Assumptions:
 
     @cached_property
     def _bare(self) -> Instance:
-        """A instance that no rule binds."""
+        """An instance without rules."""
         if not bound(self.request):
             return self._site
         request = replace(self.request, running=())
@@ -197,7 +208,7 @@ class Assumptions:
         return emptied(self.view, self.request)
 
     def _free(self, resources: frozenset[str]) -> tuple[Columns, Mapping[str, Ints]]:
-        """The cluster with these resources free, and the room there."""
+        """Return the cluster with these resources free, and the room there."""
         if resources not in self._views:
             view = partly(self.view, self._empty, resources) if resources else self.view
             self._views[resources] = view, {role.name: room_of(view, role) for role in self.request.roles}

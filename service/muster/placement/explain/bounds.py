@@ -1,4 +1,4 @@
-"""How many members the parts of a scope hold at most and at least, all parts at once and without a solver."""
+"""Bound how many members the parts of a scope hold, for all parts at once and without a solver."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from muster.placement.search.classes import REGION
 Floats = NDArray[np.float64]
 
 STEPS = (0.0, 0.5, 0.75, 0.875, 1.0)
-"""Discounts tried of each role, up to three, where no rule binds them. A role of which all members are placed
-anyway is worth less where the others are four or eight times as large."""
+"""Discounts tried of each role, if there are at most three roles and no rule binds them.
+
+Discounts help if all members of a role are placed anyway, while the others are four or eight times as large.
+"""
 
 CORNERS = (0.0, 1.0)
-"""Else, up to six roles; of more, none is discounted."""
+"""Discounts tried if rules bind members, or with four to six roles. With more roles there are none."""
 
 SLACK = 1e-9
-"""Sums of bytes over thousands of nodes are no exact floats: bounds are rounded the safe way."""
+"""Sums of bytes over thousands of nodes are inexact as floats, so bounds are rounded to the safe side."""
 
 
 def by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
-    """By part, no fewer members than it holds: role by role, and resource by resource, the smallest members
-    first. Exact for one role that no model rule binds. `part` is that of each of the rows."""
+    """Return [part] an upper bound of the members that the part holds.
+
+    It counts role by role, and resource by resource with the smallest members first. For one role that no
+    model rule binds, it is exact. `part` is the part of each of the rows.
+    """
     parts, active = int(part.max()) + 1, [r for r, count in enumerate(need) if count]
     caps = np.minimum(instance.room[:, rows], np.array(need)[:, None])
     most = np.stack([np.minimum(np.bincount(part, caps[r], parts), need[r]) for r in active])
@@ -45,8 +50,10 @@ def by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
 
 
 def by_filling(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
-    """By part, no more members than it holds, where nothing binds these to each other: role after role, those
-    of most GPUs first, node after node."""
+    """Return [part] a lower bound of the members that the part holds, if nothing binds them to each other.
+
+    Roles with most GPUs are placed first, node after node.
+    """
     order = np.argsort(part, kind="stable")
     rows, part = rows[order], part[order]
     begins = np.flatnonzero(np.diff(part, prepend=-1))
@@ -70,8 +77,10 @@ def by_filling(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints
 
 
 def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tuple[Ints, Ints]]:
-    """What a member of each of these roles takes of a resource, and what is free of it by row. So are the
-    members that rules leave a node."""
+    """Return for each resource what a member of each of these roles takes, and what is free of it by row.
+
+    The number of members that rules leave to a node counts as a resource.
+    """
     view, roles = instance.columns, [instance.roles[r] for r in active]
     each = [
         ([role.gpus for role in roles], view.free_count),
@@ -89,11 +98,11 @@ def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tu
 
 
 def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
-    """By part (REGION), no fewer members than it holds, from what its nodes take at once and what the rules
-    leave of that; and whether it holds so many. One role's members come in multiples of `unit` on any node.
+    """Return [part of REGION] an upper bound of the members that the part holds, and whether it is exact.
 
-    Whatever the discounts of the roles: members are worth no more than what is discounted of all that are
-    needed, and what the best packing of each node is worth at the discounted price.
+    It uses what the nodes take at once, and what rules leave of that. Members of a single role come in
+    multiples of `unit` on any node. The bound holds for any discounts of the roles: the members are worth at
+    most their discount, plus the best packing of each node at discounted prices.
     """
     need, counts = np.array(problem.need), problem.patterns.counts
     active = np.flatnonzero(need)
@@ -115,10 +124,12 @@ def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
 def _held(
     problem: Problem, of_kind: Floats, roles: tuple[int, ...], price: Floats, unit: int
 ) -> tuple[Floats, bool]:
-    """By part, the sum over its nodes of what a node of each kind holds, [kind, i], no more than rules allow
-    these roles; `price` is what one member counts at most, [i]. And whether that is all that rules say: they
-    are taken from the narrowest to the widest, and tell it all where each lies within the next. Rules that
-    say more than that are left out."""
+    """Return [part of REGION, i] what the nodes of the part hold, and whether that is all that rules say.
+
+    `of_kind` [kind, i] is what a node of each kind holds, and `price` [i] the most that one member counts.
+    Rules are applied from the narrowest to the widest scope. They say all only if each part lies within one
+    of the next scope. Rules that limit more than numbers are left out.
+    """
     cells, of_class = np.unique(problem.cell, return_inverse=True)
     region, held = problem.parts[REGION][cells], np.zeros((len(cells), len(price)))
     np.add.at(held, of_class, of_kind[problem.kind] * problem.size[:, None])

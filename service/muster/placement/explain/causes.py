@@ -1,7 +1,8 @@
-"""Why nothing fits: an irreducible set of assumptions that forbid the gang, told as typed causes.
+"""Find why nothing fits: an irreducible set of assumptions that forbid the gang, reported as typed causes.
 
-Irreducible: with these assumptions alone, all others dropped, nothing fits; with any one of them dropped too,
-enough members do. That holds as far as the budget reached: what was not decided is not dropped.
+Irreducible means two things. With only these assumptions, nothing fits. If any one of them is dropped too,
+enough members fit. This holds as far as the budget reached: an assumption stays if no answer was found in
+time.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from muster.placement.gang.instance import Instance
 from muster.placement.limits import Budget, Limits
 
 Forbids = Callable[[Collection[Assumption]], bool]
+"""Return whether these assumptions leave no plan."""
 
 
 def explained(instance: Instance, limits: Limits, budget: Budget, proven: bool) -> Unplaceable:
-    """The causes that forbid the gang, and what would help; called only when no plan was found."""
-    gang, spare = instance.request.gang, Budget(limits)  # explaining has as much time as searching had
+    """Return the causes that forbid the gang, and what would help. Call this only if no plan was found."""
+    gang, spare = instance.request.gang, Budget(limits)  # explaining gets as much time as searching had
     assumptions = Assumptions(instance, limits.excluded)
     conflict = conflict_of(assumptions, Oracle(spare), proven)
     if conflict is None:
@@ -41,7 +43,10 @@ def explained(instance: Instance, limits: Limits, budget: Budget, proven: bool) 
 
 
 def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Conflict | None:
-    """An irreducible conflict; None where it is not `proven` that nothing fits, nor seen here."""
+    """Return an irreducible conflict.
+
+    It is None if neither the search has `proven` that nothing fits, nor the oracle finds so.
+    """
 
     def forbids(kept: Collection[Assumption]) -> bool:
         return oracle.enough(assumptions.world(kept)) is False
@@ -54,7 +59,7 @@ def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Confl
 
 
 def _roles(assumptions: Assumptions, forbids: Forbids) -> frozenset[Assumption]:
-    """The roles that are enough to explain it: one if one alone does not fit, which is quickly seen."""
+    """Return roles that suffice to explain the refusal: a single one if that role alone does not fit."""
     needed = assumptions.needed
     others = assumptions.all - set(needed)
     if len(needed) > 1:
@@ -67,7 +72,7 @@ def _roles(assumptions: Assumptions, forbids: Forbids) -> frozenset[Assumption]:
 
 
 def _causes(conflict: Conflict) -> Iterator[Cause]:
-    """What is short first, then what makes it so short."""
+    """Yield what is short first, then what makes it short."""
     assumptions = conflict.assumptions
     roles = {role.name: role for role in assumptions.roles}
     if conflict.told(Kind.SCOPE):
@@ -91,7 +96,7 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
 
 
 def _excluded(conflict: Conflict, role: Role, by: str) -> NodesExcluded:
-    """Nodes that have room and refuse for this reason, and offer what is asked for."""
+    """Return the nodes that offer what is asked for and have room, but refuse for this reason."""
     refused = conflict.assumptions.refused[role.name]
     rows = refused[by] & (conflict.seen().room[role.name] > 0)
     if resource_missing(role) in refused:

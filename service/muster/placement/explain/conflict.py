@@ -1,4 +1,4 @@
-"""Assumptions that forbid a gang, and the cluster as seen with more or fewer of them."""
+"""Represent a conflict: assumptions that forbid a gang, and the cluster with more or fewer of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from muster.placement.gang.constraints.constraint import Constraint
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """`kept` forbid the gang as far as it consists of `roles` (all of Kind.ROLE); none of either can be left
-    out. `oracle` is for what is still to be worked out."""
+    """The assumptions `kept` forbid the gang reduced to `roles` (all of Kind.ROLE). None of either can be
+    left out.
+
+    `oracle` answers further questions.
+    """
 
     assumptions: Assumptions
     roles: frozenset[Assumption]
@@ -22,7 +25,7 @@ class Conflict:
     oracle: Oracle
 
     def told(self, kind: Kind | Constraint) -> list[Assumption]:
-        """The assumptions of one kind that are kept, in a fixed order."""
+        """Return the kept assumptions of one kind, in a fixed order."""
         return sorted(
             (each for each in self.kept if each.kind is kind), key=lambda each: (each.role, each.what)
         )
@@ -35,34 +38,36 @@ class Conflict:
 
     @property
     def name(self) -> str:
-        """Their names, as causes have them."""
+        """The names of these roles, as causes show them."""
         return ", ".join(role.name for role in self.members_of)
 
     @property
     def part_of_gang(self) -> str:
-        """Their names where the gang has other roles too."""
+        """The names of these roles if the gang has other roles too, else ""."""
         return self.name if len(self.roles) < len(self.assumptions.roles) else ""
 
     @property
     def even_empty(self) -> bool:
-        """Whether nothing would fit even if other pods took nothing."""
+        """Whether the gang would not fit even in a cluster without other pods."""
         return not self.told(Kind.TAKEN)
 
     @property
     def as_it_is(self) -> World:
-        """The cluster and the gang with all that is assumed."""
+        """The cluster and the gang with all assumptions."""
         return self.assumptions.world(self.assumptions.all)
 
     @property
     def nobody_admits(self) -> bool:
-        """Whether some role is admitted by no node."""
+        """Whether no node admits some role."""
         admitted = self.as_it_is.admitted
         return not all(admitted[role.name].any() for role in self.members_of)
 
     def seen(self, without: Collection[Kind | Constraint] = (), refusals_told: bool = False) -> World:
-        """The cluster as these roles find it: as it is, or, where what others take does not matter, empty;
-        without the assumptions of some kinds. `refusals_told`: of refusals only those that matter, as also
-        where no node admits them."""
+        """Return the cluster for these roles, without the assumptions of some kinds.
+
+        If it does not matter what other pods take, the cluster is empty. With `refusals_told`, or if no node
+        admits some role, only the refusals of the conflict are kept.
+        """
         refusals_told |= self.nobody_admits
 
         def holds(each: Assumption) -> bool:

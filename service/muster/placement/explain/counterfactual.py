@@ -1,4 +1,4 @@
-"""The same nodes, had other pods taken nothing of some resources. The gang's own running members stay."""
+"""Show the same nodes as if other pods took nothing of some resources. The gang's existing members stay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.placement.cluster.topology import place_of
 
 GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"
 RESOURCES = (GPU, GPU_MEMORY, CPU, MEMORY, PODS)
-"""Resources that each cluster has; others go by their own names, as in `Resources.others`."""
+"""Resources that each cluster has. Others have their own names, as in `Resources.others`."""
 
 
 def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
 
 
 def free_of(view: Columns, what: str) -> Ints:
-    """What is free of a resource, by row; of GPU memory in all."""
+    """Return [row] int64: what is free of a resource. GPU memory is summed over the node's GPUs."""
     if what == GPU_MEMORY:
         return np.asarray(view.gpu_memory.sum(axis=0))
     known = {GPU: view.free_count, CPU: view.cpu, MEMORY: view.memory, PODS: view.pods}
@@ -36,12 +36,14 @@ def free_of(view: Columns, what: str) -> Ints:
 
 
 def in_one_piece(view: Columns, what: str) -> Ints:
-    """The largest piece that is free of a resource, by row: of GPU memory what one GPU has."""
+    """Return [row] int64: the largest piece of a resource that is free. For GPU memory it
+    is that of one GPU.
+    """
     return view.gpu_memory.max(axis=0, initial=0) if what == GPU_MEMORY else free_of(view, what)
 
 
 def amount_of(role: Role, what: str) -> int:
-    """What one member asks for, in the units of `free_of`."""
+    """Return what one member asks for, in the units of `free_of`."""
     asked = role.resources
     known = {
         GPU: role.gpus,
@@ -55,7 +57,7 @@ def amount_of(role: Role, what: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EmptyStates(Sequence[NodeState]):
-    """The states with all GPUs free that no running member has; made when looked at, for few are."""
+    """The nodes' states with all GPUs free that no existing member has. They are made on request."""
 
     states: Sequence[NodeState]
     running: Mapping[int, Sequence[Usage]]
@@ -77,12 +79,13 @@ class EmptyStates(Sequence[NodeState]):
 
 
 LINES = {GPU: slice(0, 3), CPU: slice(3, 4), MEMORY: slice(4, 5), PODS: slice(5, 6)}
-"""Where the columns keep what is free of each."""
+"""The lines of `Columns.amounts` for each resource."""
 
 
 def emptied(view: Columns, request: Request) -> Columns:
-    """The view with all that its nodes have free, unhealthy GPUs left aside, but for what the gang's running
-    members take."""
+    """Return the view in which only the gang's existing members take anything. Unhealthy
+    GPUs stay unusable.
+    """
     running = _running(view, request)
     states = EmptyStates(view.states, running)
     free = view.totals[: len(view.amounts)].copy()
@@ -105,7 +108,7 @@ def emptied(view: Columns, request: Request) -> Columns:
 
 
 def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns:
-    """The view with these resources free as in `empty`, the others as they are."""
+    """Return the view with these resources free as in `empty`, and the others as they are."""
     if not resources:
         return view
     free = view.amounts.copy()
@@ -127,7 +130,7 @@ def _all_memory(view: Columns) -> Ints:
 
 
 def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
-    """What running members take, by row."""
+    """Return what existing members take, by row."""
     roles = {role.name: role for role in request.roles}
     found: dict[int, list[Usage]] = {}
     for one in request.running:
@@ -141,7 +144,9 @@ def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
 
 
 def _shapes(view: Columns, states: EmptyStates, unindexed: Ints) -> tuple[Codes, tuple[Shape, ...], Bools]:
-    """Shapes where indices were unknown and are not any more; each kind of node is looked at once."""
+    """Return shapes for nodes whose taken GPUs had unknown indices, which are free now. Equal nodes are made
+    once.
+    """
     changed = np.flatnonzero(view.unindexed != unindexed)
     if not len(changed):
         return view.shape, view.shapes, view.promised

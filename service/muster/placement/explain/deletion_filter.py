@@ -1,4 +1,4 @@
-"""The deletion filter: of assumptions that contradict each other, some that still do, none of them idle."""
+"""Filter contradicting assumptions: drop each that is not needed for the contradiction."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ T = TypeVar("T")
 
 
 def irreducible(groups: Iterable[Sequence[T]], forbids: Callable[[frozenset[T]], bool]) -> frozenset[T]:
-    """An irreducible subset that still forbids.
+    """Return an irreducible subset that still forbids.
 
-    `forbids(kept)`: whether these assumptions leave no plan; all of them together do, and more never forbid
-    less. Groups, and what is in them, are left out in the order given where they can be, so what is wanted
-    in the answer comes last. A group that goes at once costs one call; each one that stays, log of its size.
+    `forbids(kept)` returns whether these assumptions leave no plan. All of them together forbid, and more
+    never forbid less. Groups and their elements are dropped in the given order if possible, so the preferred
+    ones come last. A group that can be dropped as a whole costs one call. Each element that stays costs the
+    logarithm of its group's size.
     """
     groups = list(groups)
     kept = frozenset(each for group in groups for each in group)
@@ -26,7 +27,7 @@ def irreducible(groups: Iterable[Sequence[T]], forbids: Callable[[frozenset[T]],
             kept -= set(group)
             return
         if len(group) > 1:
-            cut = len(group) - (len(group) + 3) // 4  # those at the end are the likelier to stay
+            cut = len(group) - (len(group) + 3) // 4  # the last ones are more likely to stay
             reduce(group[:cut], False)
             reduce(group[cut:], kept.isdisjoint(group[:cut]))
 

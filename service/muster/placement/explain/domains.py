@@ -1,4 +1,4 @@
-"""No part of a scope holds the members: which one comes nearest."""
+"""Find which part of a scope comes nearest to holding the members, if none holds them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from muster.placement.explain.running import existing, where_they_run
 
 
 def domain_cause(conflict: Conflict, scope: str) -> Cause:
-    """No part of the gang's required scope holds these roles."""
+    """Return the cause that no part of the gang's required scope holds these roles."""
     cause = _nearest(conflict, conflict.seen(), scope)
-    if isinstance(
-        cause, NoSuchDomain
-    ):  # the parts of nodes that would be no better if they admitted it say more
+    if isinstance(cause, NoSuchDomain):  # Parts on nodes that refuse the role may come nearer, and say more.
         return _nearest(conflict, conflict.seen(refusals_told=True), scope)
     return cause
 
 
 def no_such(conflict: Conflict, scope: str, role: Role | None = None) -> bool:
-    """Whether no node lies in any part of a scope; of a role's, no node that admits it, refusals that do not
-    matter aside."""
+    """Return whether no node lies in any part of the scope; with a role, no node that admits the role.
+
+    Refusals that are not part of the conflict are ignored.
+    """
     if scope in (*INSIDE, Scope.NODE):
         return False
     world = conflict.seen(refusals_told=True)
@@ -67,8 +67,10 @@ def _most_free(world: World, scope: str) -> str:
 
 
 def _most_free_inside(view: Columns, scope: str, rows: list[int], sliced: bool) -> str:
-    """Nodes alike in shape and free GPUs, or free memory of these, are looked at once; the parts of a wide
-    domain are not added up."""
+    """Return the part inside a node with most free GPUs, or most free memory.
+
+    Equal nodes are looked at once. The nodes of a wide domain are not added up.
+    """
     best, name, seen = -1, "", set[tuple[int, ...]]()
     for row in rows:
         free = view.gpu_memory[:, row].tolist() if sliced else [*np.binary_repr(view.free_gpus[row])[::-1]]
@@ -91,10 +93,10 @@ def _admitted(world: World) -> Bools:
 
 
 def _has_nvlink(view: Columns, domain: str) -> bool:
-    """Whether the domain is more than a GPU without NVLink."""
+    """Return whether the domain is more than one GPU without NVLink."""
     row = view.row.get(domain.rpartition("/")[0])
     if row is None:
-        return True  # a label names it
+        return True  # a label names the domain
     if view.topology.in_wide[row]:
         return True
     return all(mask.bit_count() > 1 for name, mask in view.topology.nvlink_domains(row) if name == domain)

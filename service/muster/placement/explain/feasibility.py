@@ -1,4 +1,4 @@
-"""Whether enough members of a gang fit in a world: the oracle of all that is explained."""
+"""Answer whether enough members of a gang fit in a world. All explanations ask this oracle."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from muster.placement.search.max_members import most
 from muster.placement.search.regions import regions
 
 MAX_COUNTED = 64
-"""Members up to which it is counted how many fit in segments: each count tried is a solve."""
+"""The most members for which it is counted how many fit next to begun segments. Each
+count tried is a solve.
+"""
 
 
 class Oracle:
-    """Says how many members fit. What it was asked before costs nothing."""
+    """The oracle of all explanations: it answers how many members fit, and remembers its answers."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -30,7 +32,7 @@ class Oracle:
         self._reached: dict[World, Fit] = {}
 
     def enough(self, world: World) -> bool | None:
-        """Whether `world.wanted` members fit; None if that was not decided."""
+        """Return whether `world.wanted` members fit; None if that was not decided."""
         if not world.wanted:
             return True
         found = self.reached(world)
@@ -39,8 +41,9 @@ class Oracle:
         return False if found.proven else None
 
     def reached(self, world: World) -> Fit:
-        """Members that fit, no more looked for than are wanted, and the part of the required scope where they
-        do."""
+        """Return how many members fit, at most as many as are wanted, and in which part of the required
+        scope.
+        """
         if world in self._most:
             return self._most[world]
         if world not in self._reached:
@@ -48,18 +51,18 @@ class Oracle:
         return self._reached[world]
 
     def most(self, world: World) -> Fit:
-        """The most members that fit, and the part of the required scope where they do."""
+        """Return the most members that fit, and in which part of the required scope."""
         if world not in self._most:
             self._most[world] = self._found(world, None)
         return self._most[world]
 
     def members(self, world: World) -> int | None:
-        """The most members that fit; None if that was not decided."""
+        """Return the most members that fit; None if that was not decided."""
         found = self.most(world)
         return found.members if found.proven else None
 
     def _found(self, world: World, wanted: int | None) -> Fit:
-        if self.budget.late:  # counting takes time too, and many worlds are asked about
+        if self.budget.late:  # counting takes time too, and there are many worlds
             return Fit(0, "", False)
         instance = world.instance
         if any(role.segments for role in world.request.roles):
@@ -67,7 +70,7 @@ class Oracle:
         return self._of(world, instance, wanted)
 
     def _of(self, world: World, instance: Instance, wanted: int | None) -> Fit:
-        """The most members of the instance."""
+        """Return the most members of the instance that fit."""
         scope = world.request.required_scope
         if scope in (*INSIDE, Scope.NODE):
             found = most(instance, world.scopes, instance.need, self.budget)
@@ -80,7 +83,9 @@ class Oracle:
         return most_together(instance, scope, part, instance.need, self.budget, wanted)
 
     def _in_segments(self, world: World, instance: Instance, wanted: int | None) -> Fit:
-        """Count each way to cut the roles, which shows all with no more segments."""
+        """Return the most members that fit, over all numbers of members that segments make a problem of its
+        own.
+        """
         if begun(world.request):
             return self._beside_begun(world, instance, wanted)
         best, proven = Fit(0, "", True), True
@@ -95,8 +100,11 @@ class Oracle:
         return replace(best, proven=proven)
 
     def _beside_begun(self, world: World, instance: Instance, wanted: int | None) -> Fit:
-        """Who is left out changes what the rest may do, so each number of members is a problem of its own.
-        The last of those that fit can always be left out: so numbers are halved."""
+        """Return the most members that fit if some segments have existing members.
+
+        Each number of members is then a problem of its own. If a number fits, so does one member less,
+        because the last member can be left out. So the interval of numbers is halved.
+        """
         best, proven = Fit(0, "", True), True
         if wanted is None and world.request.size > MAX_COUNTED:
             return replace(best, proven=False)
@@ -112,7 +120,9 @@ class Oracle:
         return replace(best, proven=proven)
 
     def _exactly(self, world: World, instance: Instance, total: int) -> Fit:
-        """So many members, whoever they are; the first of their roles by rank."""
+        """Return whether `total` members fit, shared among the roles in any way; of each role the first by
+        rank.
+        """
         roles = world.request.roles
         nobody = Fit(0, "", True)
         for tries, counts in enumerate(shared_out(total, tuple(len(role.members) for role in roles))):
@@ -128,7 +138,7 @@ class Oracle:
 
 
 def too_small(instance: Instance, scope: str | None) -> bool:
-    """Whether it is seen at once that no part of the scope holds all members."""
+    """Return whether sums of capacities show that no part of the scope holds all members."""
     part = instance.columns.topology.regions(scope)
     rows = np.flatnonzero((part >= 0) & (instance.room > 0).any(axis=0))
     return not len(rows) or int(by_sums(instance, rows, part[rows], instance.need).max()) < sum(instance.need)

@@ -1,4 +1,4 @@
-"""The fewest GPUs that must become free so that a gang fits, everything else as it is."""
+"""Find the fewest GPUs that must become free so that a gang fits, with everything else as it is."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from muster.placement.explain.offers import Offers, cheapest
 from muster.placement.gang.instance import room_of
 
 FEW = 8
+"""The most GPUs that count as little to set free: one node's."""
 
 Freed = dict[int, int]
-"""GPUs to free, as a mask, by row. Where nobody knows which are taken, the number alone is meant."""
+"""row → mask of the GPUs to free. If it is unknown which GPUs are taken, only their number matters."""
 
 
 def more_free(conflict: Conflict) -> MoreFree | None:
-    """For a conflict of one role that GPUs, or memory of them, are short for; None where these alone do not
-    help."""
+    """Return which GPUs, or how much of their memory, must become free for a conflict of one role.
+
+    The result is None if GPUs alone do not help.
+    """
     roles = conflict.members_of
     if len(roles) == 1 and roles[0].slice:
         return more_memory(conflict, roles[0], roles[0].slice)
@@ -51,13 +54,15 @@ def more_free(conflict: Conflict) -> MoreFree | None:
 
 
 def is_little(freed: MoreFree) -> bool:
-    """Whether someone may well set it free: a node's GPUs, or memory on one node."""
+    """Return whether someone may well set this free: one node's GPUs, or memory on one node."""
     return len(freed.nodes) == 1 if freed.resource == GPU_MEMORY else freed.amount <= FEW
 
 
 def _across_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
-    """Member after member where the next is cheapest; on a node the first one costs least: what is left there
-    is of use."""
+    """Return the cheapest GPUs to free, member by member.
+
+    On each node the first member costs least, because it uses what is left over there.
+    """
     view, part = world.view, world.view.topology.regions(world.request.required_scope)
     usable = world.admitted[role.name] & (part >= 0)
     if world.request.required_scope in INSIDE:
@@ -71,7 +76,8 @@ def _across_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
     room = np.minimum(world.room[role.name][usable], world.wanted)
     missing = world.wanted - np.bincount(part[usable], room)
     first = role.gpus * (hosted + 1) - free
-    # Offers of one member more at the first price, and of the others; a node that owes GPUs offers one alone.
+    # Each node offers one member at the first price, then others at the full price. A node with GPUs of
+    # unknown index offers only one.
     row = np.concatenate([rows, rows])
     price = np.concatenate([first, np.full(len(rows), role.gpus)])
     offered = np.concatenate([np.ones_like(more), np.where(first > role.gpus, 0, more - 1)])
@@ -88,7 +94,7 @@ def _across_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
 
 
 def _inside_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
-    """The part of a node that lacks fewest."""
+    """Return the GPUs to free in the part of a node that lacks fewest."""
     view, needed = world.view, role.gpus * world.wanted
     usable = world.admitted[role.name] & view.promised & ~view.topology.in_wide
     usable &= room_of(view, replace(role, gpus=0)) >= world.wanted
@@ -109,7 +115,9 @@ def _inside_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
 
 
 def _lowest(mask: int, gpus: int) -> int:
-    """So many bits of the mask; where it has too few (nobody knows which are taken), any."""
+    """Return `gpus` bits of the mask. If it has too few, because indices are unknown, any other bits are
+    added.
+    """
     indices = [*bits(mask), *(i for i in range(MASK_GPUS) if not mask >> i & 1)]
     return mask_of(indices[:gpus])
 

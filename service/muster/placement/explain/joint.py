@@ -1,4 +1,4 @@
-"""The most members of a gang in one part of a scope: by bounds, and CP-SAT where these leave it open."""
+"""Count the most members of a gang in one part of a scope, by bounds first and then by CP-SAT."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from muster.placement.model.solve import Status, feasible, most_members
 from muster.placement.search.classes import REGION, coarse
 
 CHUNK = 8
-"""Parts that are looked at closer at first, then twice as many."""
+"""How many parts are examined closely at first. Later chunks have twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """So many members fit in `part` ("" for the whole cluster), and no more do if that is proven."""
+    """How many `members` fit in `part` ("" for the whole cluster), and whether it is `proven` that no more
+    do.
+    """
 
     members: int
     part: str
@@ -33,10 +35,10 @@ class Fit:
 def most_together(
     instance: Instance, scope: str | None, part: Ints, need: Counts, budget: Budget, wanted: int | None = None
 ) -> Fit:
-    """The most of `need` in one part, given by row, −1 for none; with `wanted`, whether so many are there:
-    the search ends where that is known.
+    """Return the most members of `need` in one part. `part` [row] is −1 for none.
 
-    Parts are taken in the order of what they hold at most, so that few are looked at closely.
+    With `wanted`, the search ends as soon as it is known whether this number fits. The parts with the largest
+    upper bound come first. Therefore only few of them are examined closely.
     """
     best, proven, enough = Fit(0, "", True), True, wanted or sum(need)
     active = [r for r, count in enumerate(need) if count]
@@ -79,8 +81,11 @@ def most_together(
 
 
 class _Closer(NamedTuple):
-    """A part that holds `upper` members at most: just so many, or the problem, of which it is a `region`,
-    says how many. `complete`: whether all packings were looked at."""
+    """A part that was examined closely: it holds at most `upper` members.
+
+    Without a `problem` it holds exactly this number. Otherwise the problem decides it, in its `region`.
+    `complete` is whether all packings were considered.
+    """
 
     part: int
     upper: int
@@ -91,8 +96,9 @@ class _Closer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """The part of each of these rows; and, by part, the members that it holds at most by its sums, and at
-    least."""
+    """The part of each of these rows. By part: upper bounds by `sums`, and lower bounds `least`, of its
+    members.
+    """
 
     instance: Instance
     need: Counts
@@ -102,8 +108,10 @@ class _Parts:
     least: Ints
 
     def by_promise(self) -> Iterator[_Closer]:
-        """The parts by what they hold at most, the first between equals; looked at closely only where they
-        come first by their sums and it is open whether they hold so many."""
+        """Yield the parts in the order of their upper bounds, the first one between equals.
+
+        A part is examined closely only when it comes first by its sums and its bounds differ.
+        """
         waiting = [one for one in np.argsort(-self.sums, kind="stable").tolist() if self.sums[one]]
         known: list[tuple[int, int, _Closer]] = []
         size = CHUNK
@@ -121,14 +129,14 @@ class _Parts:
                 yield heappop(known)[2]
 
     def _closer(self, parts: list[int]) -> list[_Closer]:
-        """These parts as they look from the packings of their nodes."""
+        """Return closer upper bounds of these parts, from the packings of their nodes."""
         inside = np.isin(self.part, parts)
         problem, complete = coarse(self.instance, self.rows[inside], self.need, (), self.part[inside])
         if not problem.classes:
             return []
         role = next(r for r, count in enumerate(self.need) if count)
         upper, exact = by_packings(problem, self.instance.common_unit(role))
-        there = np.unique(self.part[np.searchsorted(self.rows, problem.rows)])  # the regions, in order
+        there = np.unique(self.part[np.searchsorted(self.rows, problem.rows)])  # the regions, in their order
         return [
             _Closer(one, most, complete)
             if exact or most == self.least[one]
@@ -138,9 +146,12 @@ class _Parts:
 
 
 def _solved(problem: Problem, region: int, wanted: int | None, budget: Budget) -> tuple[int, bool]:
-    """The members that the region holds, and whether no more do; all or none where all are wanted."""
+    """Return how many members the region holds, and whether that is proven.
+
+    If all members are wanted, the answer is all or none.
+    """
     problem, _ = problem.narrowed(problem.open & (problem.part(REGION) == region)[:, None])
-    if wanted == sum(problem.need):  # then it need not be maximised
+    if wanted == sum(problem.need):  # then any solution will do
         status = feasible(problem, budget).status
         return (wanted if status is Status.SOLVED else 0), status is not Status.UNKNOWN
     counts, decided = most_members(replace(problem, partial=True), budget)

@@ -1,4 +1,4 @@
-"""The least memory of shared GPUs that must become free so that a gang of slices fits."""
+"""Find the least memory of shared GPUs that must become free so that a gang of slices fits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from muster.placement.explain.offers import Offers, cheapest
 from muster.placement.gang.instance import room_of
 
 MOST = 16
-"""Members more that are looked for on one node."""
+"""The most further members that are looked for on one node."""
 
 Freed = dict[int, Ints]
-"""Units to free, by GPU, by row."""
+"""row → [GPU] int64 units to free."""
 
 
 def more_memory(conflict: Conflict, role: Role, ask: Slice) -> MoreFree | None:
-    """For a conflict of one role of slices; None where free memory alone does not help."""
+    """Return how much memory must become free for a conflict of one role with slices.
+
+    The result is None if free memory alone does not help.
+    """
     assumptions, world = conflict.assumptions, conflict.seen()
     if Assumption(Kind.TAKEN, what=GPU_MEMORY) not in conflict.kept:
         return None
     empty = assumptions.world(assumptions.all - {Assumption(Kind.TAKEN, what=GPU_MEMORY)}).view
-    # Where nobody can name the GPUs that are taken, these must become free, not memory.
+    # If the indices of taken GPUs are unknown, these GPUs must become free, not their memory.
     named = assumptions.view.unindexed == 0
     empty = replace(empty, gpu_memory=np.where(named, empty.gpu_memory, world.view.gpu_memory))
     search = _inside_nodes if world.request.required_scope in INSIDE else _across_nodes
@@ -50,7 +53,7 @@ def more_memory(conflict: Conflict, role: Role, ask: Slice) -> MoreFree | None:
 
 
 def _across_nodes(world: World, empty: Columns, role: Role, ask: Slice) -> Freed | None:
-    """Member after member where the next is cheapest."""
+    """Return the cheapest memory to free, member by member."""
     view, part = world.view, world.view.topology.regions(world.request.required_scope)
     usable = world.admitted[role.name] & (part >= 0)
     room = world.room[role.name]
@@ -80,7 +83,7 @@ def _across_nodes(world: World, empty: Columns, role: Role, ask: Slice) -> Freed
 
 
 def _inside_nodes(world: World, empty: Columns, role: Role, ask: Slice) -> Freed | None:
-    """The part of a node that lacks least for all members."""
+    """Return the memory to free in the part of a node that lacks least for all members."""
     best: tuple[int, int, int] | None = None
     for rows, mask in _parts(world, role):
         of_part = mask >> np.arange(len(empty.gpu_memory))[:, None] & 1
@@ -99,7 +102,7 @@ def _inside_nodes(world: World, empty: Columns, role: Role, ask: Slice) -> Freed
 
 
 def _parts(world: World, role: Role) -> Iterator[tuple[Ints, int]]:
-    """Nodes alike that could hold all members, and a part of them as a mask."""
+    """Yield equal nodes that could hold all members, and a part of them as a mask of GPUs."""
     view = world.view
     usable = world.admitted[role.name] & view.promised & ~view.topology.in_wide
     usable &= room_of(view, replace(role, slice=None)) >= world.wanted
@@ -110,11 +113,11 @@ def _parts(world: World, role: Role) -> Iterator[tuple[Ints, int]]:
 
 
 def _price(left: Ints, all_of_it: Ints, ask: Slice, members: Ints) -> Ints:
-    """The units that must become free so that nodes, [GPU, node], hold so many members; LARGEST where they
-    never do.
+    """Return [node] the units that must become free so that the node holds `members` [node]; LARGEST if it
+    never can.
 
-    Members need `gpus` places each, no two of one member on one GPU. What is left of a GPU beside its places
-    makes the next place on it cheaper, the ones after that cost all their units.
+    `left` and `all_of_it` are [GPU, node]. Each member needs `gpus` places on different GPUs. The next place
+    on a GPU is cheaper by what is left over there. Each later place costs all its units.
     """
     places = np.minimum(left // ask.units, members)
     further = np.minimum(all_of_it // ask.units, members) - places
@@ -127,7 +130,7 @@ def _price(left: Ints, all_of_it: Ints, ask: Slice, members: Ints) -> Ints:
 
 
 def _units(left: Ints, all_of_it: Ints, ask: Slice, members: int) -> Ints:
-    """The same of one node, by GPU."""
+    """Return [GPU] the units that must become free on one node."""
     freed = np.zeros_like(left)
     places = np.minimum(left // ask.units, members)
     while places.sum() < members * ask.gpus:

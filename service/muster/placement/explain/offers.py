@@ -1,4 +1,4 @@
-"""What nodes offer for a price, and the part where so many members are to be had for least."""
+"""Find the part in which the missing members cost least, from what its nodes offer for a price."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 from muster.placement.cluster.columns import Ints
 
 MANY = 64
-"""Nodes; where something must become free on more, it is no advice."""
+"""The most nodes on which something may have to become free. On more of them, the advice is useless."""
 
 
 class Offers(NamedTuple):
-    """Offers of `offered` members more at this price each, on the node `row`: of a node the cheaper first."""
+    """Offers of nodes: `offered` more members at `price` each on the node `row`, all [offer] int64.
+
+    The cheaper offers of a node come before its dearer ones.
+    """
 
     row: Ints
     price: Ints
@@ -21,15 +24,18 @@ class Offers(NamedTuple):
 
 
 def cheapest(offers: Offers, part: Ints, missing: Ints) -> list[tuple[int, int]] | None:
-    """The offers, by index, and how many members of each make up for what is `missing` [part], in the part
-    where that is cheapest. None where no part has enough, or takes too many nodes. `part` is that of each
-    row."""
+    """Return which offers to take, by index, and how many members of each, in the part where that is
+    cheapest.
+
+    They make up for what is `missing` [part]. `part` [row] is the part of each row. The result is None if no
+    part offers enough, or if the cheapest one takes more than MANY nodes.
+    """
     of, total = part[offers.row], np.bincount(part[offers.row], offers.offered, len(missing))
     parts = (missing > 0) & (total >= missing)
     if not parts.any():
         return None
     low, high = int(offers.price.min()), int(offers.price.max())
-    parts &= missing * low <= int(missing[parts].min()) * high  # others can't be the cheapest
+    parts &= missing * low <= int(missing[parts].min()) * high  # the other parts cannot be the cheapest
     some = np.flatnonzero(parts[of] & (offers.offered > 0))
     order = some[np.lexsort((offers.row[some], offers.price[some], of[some]))]
     of, price, offered = of[order], offers.price[order], offers.offered[order]

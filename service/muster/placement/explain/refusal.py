@@ -1,4 +1,4 @@
-"""What constraints ask about a conflict to tell their causes and what would help."""
+"""Answer what constraints ask about a conflict to report their causes and what would help."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NARROW = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value)
 
 
 def refusal_of(conflict: Conflict) -> Refusal:
-    """Return the answers of one conflict."""
+    """Return the answers for one conflict."""
     request, view = conflict.assumptions.request, conflict.assumptions.view
     return Refusal(
         request,
@@ -39,7 +39,7 @@ def refusal_of(conflict: Conflict) -> Refusal:
 
 
 def wider_scopes(view: Columns, scope: str) -> tuple[str | None, ...]:
-    """Return the scopes that are wider than this one, the narrowest first, and none as the last."""
+    """Return the scopes that are wider than this one, the narrowest first. The last is None: no scope."""
     every = (*NARROW, *reversed(view.topology.scopes))
     return (*(every[every.index(scope) + 1 :] if scope in every else ()), None)
 

@@ -1,4 +1,4 @@
-"""All that refuses a role, each reason on its own: so it can be told what is left when one of them goes."""
+"""List everything that refuses a role, each reason by itself, so that the effect of dropping one is known."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from muster.placement.cluster.columns import Bools, Columns, Profile
 from muster.placement.exclusions import of_role
 
 NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""Taints that stand for a node that is not ready."""
+"""Taints that the cluster sets on a node that is not ready."""
 
 
 def refused_by(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]) -> dict[str, Bools]:
-    """Reason → the nodes [row] that refuse the role for it, whatever else refuses it there. Reasons read as
-    those of `candidates`."""
+    """Return reason → [row] bool: the nodes that refuse the role for it, whatever else refuses it there.
+
+    The reasons are worded as those of `candidates`.
+    """
     found: dict[str, Bools] = {}
 
     def add(by: str, rows: Bools) -> None:
@@ -53,19 +55,21 @@ def refused_by(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str
 
 
 def resource_missing(role: Role) -> str:
-    """The reason that can't be dropped: nodes do not offer what the role asks for."""
+    """Return the reason that cannot be dropped: nodes do not offer what the role asks for."""
     return f"no {role.slice.resource if role.slice else role.gpu_resource}"
 
 
 def _said_already(profile: Profile, taint: Taint) -> bool:
-    """Whether the cluster put the taint there for a fact that is a reason of its own."""
+    """Return whether the taint only repeats a fact that is a reason of its own."""
     return (profile.unschedulable and taint.key == UNSCHEDULABLE.key) or (
         not profile.ready and taint.key in NOT_READY
     )
 
 
 def _reasons(profile: Profile, role: Role) -> set[str]:
-    """What refuses a role on nodes of this profile: each fact judged on a node that is well otherwise."""
+    """Return what refuses a role on nodes of this profile. Each fact is tested on a node without other
+    faults.
+    """
     well = Profile(frozenset({role.gpu_resource}), True, False, (), True)
     alone = [
         well._replace(gpu_memory=profile.gpu_memory),

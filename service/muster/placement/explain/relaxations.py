@@ -1,7 +1,7 @@
-"""What would help: changes that take away one cause each, tried on the whole gang and the real cluster.
+"""Find what would help: changes that remove one cause each, tried on the whole gang and the real cluster.
 
-Cheapest first: what costs nobody anything, a little that others have, then what the gang must give up, and
-much that others have last.
+The cheapest come first: what costs nothing, then a little that others have, then what the gang must give up,
+and last much that others have.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from muster.placement.explain.refusal import refusal_of, wider_scopes
 from muster.placement.gang.constraints import CONSTRAINTS
 
 LISTED = 3
-"""Relaxations told; the search for them ends there."""
+"""The most relaxations that are reported. The search ends when they are found."""
 
 SAYS_MIN_MEMBER = "annotations"
-"""The dialect in which gangs say how many members must fit."""
+"""The dialect in which users say how many members must fit."""
 
 CORDONED, TAINT = "cordoned", "taint "
 SELECTORS = ("selector ", "affinity ")
 
 
 def relaxations(conflict: Conflict) -> tuple[Relaxation, ...]:
-    """A few that work, cheapest first."""
+    """Return a few relaxations that work, cheapest first."""
     return tuple(islice(_that_work(conflict), LISTED))
 
 
@@ -61,7 +61,7 @@ def _admitting(
     chosen: Callable[[str], bool],
     made: Callable[[Assumption, int], Relaxation],
 ) -> Iterator[Relaxation]:
-    """Nodes admit a role, or, where they were cordoned, all of them."""
+    """Yield relaxations that make nodes admit a role. Uncordoning makes them admit all roles."""
     assumptions, seen = conflict.assumptions, set[Relaxation]()
     for told in conflict.told(Kind.REFUSED):
         if not chosen(told.what):
@@ -90,7 +90,7 @@ def _without(told: Assumption, nodes: int) -> Relaxation:
 
 
 def _wider(conflict: Conflict) -> Iterator[Relaxation]:
-    """The narrowest wider scope of the gang that does."""
+    """Yield the narrowest wider scope of the gang that works."""
     scope = conflict.assumptions.request.required_scope
     for other in wider_scopes(conflict.assumptions.view, str(scope)) if conflict.told(Kind.SCOPE) else ():
         world = conflict.as_it_is.within(other)
@@ -100,8 +100,11 @@ def _wider(conflict: Conflict) -> Iterator[Relaxation]:
 
 
 def _fewer(conflict: Conflict) -> Iterator[Relaxation]:
-    """As many as fit, where a number that the user sets says how many must: other dialects count exactly,
-    a gang that runs in part has started, and of several roles nobody could tell which to do without."""
+    """Yield that fewer members are required, if the user says how many must fit.
+
+    Other dialects count exactly. A gang with existing members has started already. And of several roles,
+    nothing says which one the user can do without.
+    """
     world, request = conflict.as_it_is, conflict.assumptions.request
     if request.gang.dialect != SAYS_MIN_MEMBER or len(request.roles) > 1 or request.running:
         return

@@ -1,4 +1,4 @@
-"""Members that run already say where others must lie: where that is, and of whom it is true."""
+"""Find where existing members force other members to lie."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from muster.placement.gpus.slices import ask_of, slice_room
 
 
 def existing(conflict: Conflict, *roles: str) -> tuple[BoundMember, ...]:
-    """Those of these roles, or all, if it matters that they run."""
+    """Return the existing members of these roles, or of all roles; () if the conflict does not depend on
+    them.
+    """
     if not conflict.told(Kind.RUNNING):
         return ()
     members = existing_of(conflict.assumptions.view, conflict.assumptions.request).members
@@ -26,19 +28,19 @@ def existing(conflict: Conflict, *roles: str) -> tuple[BoundMember, ...]:
 
 
 def where_they_run(conflict: Conflict, scope: str, stays: Sequence[BoundMember]) -> str:
-    """The part of a scope that holds them all; "" where there is none, or none is known."""
+    """Return the part of a scope that holds all these members; "" if there is none, or none is known."""
     return min(common_parts(conflict.assumptions.view, scope, stays) or ("",))
 
 
 def joining(conflict: Conflict, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
-    """That others must join those that run, of these roles or of all."""
+    """Yield the cause that other members must join the existing members of these roles, or of all roles."""
     stays = existing(conflict, *roles)
     if stays:
         yield RunningElsewhere(scope, where_they_run(conflict, scope, stays), len(stays))
 
 
 def begun_segment(conflict: Conflict, role: Role) -> Iterator[RunningElsewhere]:
-    """Of the segments of a role that run in part, the first that the part where they run is too full for."""
+    """Yield the cause of the first begun segment whose part has too little room for the rest of it."""
     stays = {stay.running: stay for stay in existing(conflict, role.name)}
     if not stays:
         return
@@ -60,7 +62,7 @@ def _missing(blocks: Sequence[Role], together: Together) -> int:
 
 
 def _room(conflict: Conflict, role: Role, scope: str, part: str) -> int:
-    """Members that the part has room for, were they alone."""
+    """Return how many members the part has room for, if there were no others."""
     world = conflict.seen()
     view, room = world.view, np.where(world.admitted[role.name], world.room[role.name], 0)
     if not part:

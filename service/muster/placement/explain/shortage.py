@@ -1,4 +1,4 @@
-"""Which resource is short on the nodes that admit the members, and how much there is of it."""
+"""Find which resource is short on the nodes that admit the members, and how much of it there is."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ from muster.placement.gang.instance import room_of
 from muster.placement.gpus.slices import ask_of, slice_room
 
 RULES: tuple[Kind | Constraint, ...] = (Kind.SCOPE, Kind.RUNNING, *CONSTRAINTS)
-"""What the gang asks for itself, besides room."""
+"""The gang's own demands, besides room."""
 
 
 def shortage(conflict: Conflict) -> Cause | None:
-    """What all nodes together lack for the members; None where all that is to be said is that no node admits
-    them."""
+    """Return what all nodes together lack for the members.
+
+    The result is None if no node admits the members and nothing else needs to be said.
+    """
     world = conflict.seen(without=RULES)
     if conflict.nobody_admits and conflict.even_empty and conflict.told(Kind.REFUSED):
         return None
@@ -55,7 +57,7 @@ def shortage(conflict: Conflict) -> Cause | None:
     whole = emptied(world.view, replace(request, running=())) if request.running else world.view
     if conflict.even_empty and (cause := _too_large(conflict, replace(world, view=whole), rows)):
         return cause
-    # Members that fit one by one may still break a rule.
+    # Members that fit one by one may still break a rule, so then they are not counted.
     fit = None if request.required_scope or any(constraints_of(request)) else conflict.oracle.members(world)
     short, *others = _limits(conflict, world, rows)
     amounts = {what: _sum(free_of(world.view, what)[rows]) for what in resources_of(world.request.roles)}
@@ -78,7 +80,9 @@ def shortage(conflict: Conflict) -> Cause | None:
 
 
 def _there(view: Columns, request: Request, rows: Ints) -> list[Role]:
-    """Of each member that runs on these nodes, its role: what they have in all holds what it has."""
+    """Return the role of each existing member on these nodes. The nodes' total includes what these members
+    have.
+    """
     if not request.running:
         return []
     roles, here = {role.name: role for role in request.roles}, {view.names[row] for row in rows}
@@ -86,8 +90,11 @@ def _there(view: Columns, request: Request, rows: Ints) -> list[Role]:
 
 
 def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
-    """The resources that are short: one if that one alone is, one that others take if there is the choice;
-    else some that are short when they are asked for at once, none of them idle."""
+    """Return the resources that are short.
+
+    If one resource is short by itself, it is the only one; one that other pods take is preferred. Otherwise
+    they are an irreducible set of resources that are short only together.
+    """
     asked = [
         what
         for what in resources_of(conflict.members_of)
@@ -108,7 +115,7 @@ def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
 
 
 def _asking(world: World, resources: Collection[str]) -> World:
-    """The members ask for these resources alone, and for a pod's place."""
+    """Return the world in which members ask only for these resources, and for room for a pod."""
 
     def asking(role: Role) -> Role:
         cpu = role.resources.cpu_milli if CPU in resources else 0
@@ -124,7 +131,9 @@ def _asking(world: World, resources: Collection[str]) -> World:
 
 
 def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
-    """Whether one member exceeds every node that admits it, even empty."""
+    """Return the cause that one member exceeds every node that admits it, even an empty one; None if none
+    does.
+    """
     for role in conflict.members_of:
         admitted = rows[world.admitted[role.name][rows]]
         if not len(admitted) or room_of(world.view, role)[admitted].any():
@@ -135,7 +144,7 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
             if asked > largest:
                 name = _called(conflict, what)
                 return MemberTooLarge(role.name, name, asked, node, largest, conflict.nobody_admits)
-        # Each resource alone would do somewhere: the node that has most GPUs lacks another one.
+        # Each resource alone is enough on some node. The node with most GPUs lacks another resource.
         best = admitted[int(_most_gpus(world.view, role)[admitted].argmax())]
         node = world.view.names[best]
         for what in (CPU, MEMORY, PODS, *(name for name, _ in role.resources.others), GPU):
@@ -152,15 +161,17 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
 
 
 def _most_gpus(view: Columns, role: Role) -> Ints:
-    """By row, GPUs that could serve the role."""
+    """Return [row] int64: the GPUs that could serve the role."""
     if role.slice is None:
         return free_of(view, GPU)
     return np.asarray((view.gpu_memory >= role.slice.units).sum(axis=0), np.int64)
 
 
 def _covered(conflict: Conflict, world: World, rows: Ints, what: str) -> float:
-    """The share of what is needed that this resource allows: member by member for one role, else in sum.
-    Below one, it is short by itself."""
+    """Return which share of the need this resource covers. Below 1 it is short by itself.
+
+    For one role members are counted node by node, else amounts are summed up.
+    """
     free, needed = np.maximum(0, free_of(world.view, what)[rows]), _needed(world, what)
     if len(conflict.members_of) == 1 and what == GPU_MEMORY:
         room = slice_room(world.view.gpu_memory[:, rows], ask_of(conflict.members_of[0]))
@@ -173,7 +184,7 @@ def _covered(conflict: Conflict, world: World, rows: Ints, what: str) -> float:
 
 
 def _needed(world: World, what: str) -> int:
-    """The least of the resource that enough members need: the smallest ones."""
+    """Return how much of the resource the smallest members need, as many as must fit."""
     amounts = sorted((amount_of(role, what), len(role.members)) for role in world.request.roles)
     needed, left = 0, world.wanted
     for amount, members in amounts:
@@ -183,7 +194,7 @@ def _needed(world: World, what: str) -> int:
 
 
 def _largest(view: Columns, rows: Ints, what: str) -> tuple[str, int]:
-    """The node with most of a resource, of GPU memory on one GPU, and how much it has."""
+    """Return the node with most of a resource, and how much it has. GPU memory is that of one GPU."""
     if not len(rows):
         return "", 0
     free = in_one_piece(view, what)[rows]
@@ -192,10 +203,10 @@ def _largest(view: Columns, rows: Ints, what: str) -> tuple[str, int]:
 
 
 def _sum(free: Ints) -> int:
-    return sum(np.maximum(0, free).tolist())  # an absurd amount must not overflow
+    return sum(np.maximum(0, free).tolist())  # Python's integers do not overflow, however absurd an amount is
 
 
 def _called(conflict: Conflict, what: str) -> str:
-    """GPUs go by the name of their resource."""
+    """Return the name of a resource for messages: GPUs have the name of their resource."""
     names = [role.gpu_resource for role in conflict.members_of if role.gpus]
     return names[0] if what == GPU and names else what

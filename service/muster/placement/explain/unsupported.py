@@ -1,4 +1,4 @@
-"""What is refused rather than answered wrongly: rules inside a node, for gangs of which some share GPUs."""
+"""Refuse what would be answered wrongly: rules inside a node, for gangs with members that share GPUs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from muster.placement.gang.instance import Instance
 
 
 def unsupported(instance: Instance) -> NotSupported | None:
-    """The first rule of the request that is not decided; None where all are. One by NVLink domain is, where
-    no node that it binds has several."""
+    """Return the first rule of the request that is not supported; None if all are.
+
+    A rule by NVLink domain is supported if no node that it binds has several such domains.
+    """
     if not instance.sliced:
         return None
     several = (instance.columns.topology.whole_nodes() < 0) & (instance.columns.gpu_total > 0)
