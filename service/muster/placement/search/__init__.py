@@ -1,1 +1,1 @@
-"""The best plan: on one node, in one rack, or over many, level by level."""
+"""Search the best plan level by level: each level is decided by the first exact method that applies."""

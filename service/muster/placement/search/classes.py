@@ -1,4 +1,4 @@
-"""Nodes in classes: the coarse problem (the maximal packings of each node), the fine one (all GPU sets)."""
+"""Group nodes into classes: for the coarse problem by maximal packings, for the fine one by all GPU sets."""
 
 from __future__ import annotations
 
@@ -19,21 +19,29 @@ from muster.placement.model.objective import WIDE
 from muster.placement.model.problem import FREE, Patterns, Problem
 
 REGION = "region"
-"""In `Problem.parts`: the part of the scopes asked for."""
+"""In `Problem.parts`: the region that a cell lies in."""
 
 FIELDS = ("domains", "weakest", "ring", "damage", "gpus", "packing", "choice")
+"""Columns of a table of patterns, after the counts by role."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Where all scopes in play agree: the cell of each row looked at, and the parts of each scope by cell."""
+    """Nodes that agree in all scopes that count.
+
+    `of_row` [row looked at] is the cell. `parts` maps a scope to the part of each cell.
+    """
 
     of_row: Ints
     parts: Mapping[str, Ints]
 
 
 def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
-    """The part of a scope by row: FREE for no wide domain; a node without the label is a part of its own."""
+    """Return the part of a scope for each of these rows.
+
+    FREE stands for no wide domain, and for parts that the gang touches anyway. A node without the label is a
+    part of its own.
+    """
     if scope in instance.rules.cells:
         return instance.rules.cells[scope][rows]
     topology = instance.columns.topology
@@ -44,14 +52,15 @@ def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
 
 
 def cells_of(instance: Instance, rows: Ints, scopes: Iterable[str], region: Ints | None = None) -> Cells:
-    """The cells of these rows."""
+    """Return the cells of these rows. `region` [row looked at] tells cells apart too, if given."""
     code = np.zeros(len(rows), np.int64)
     parts: dict[str, Ints] = {}
     for scope in (*scopes, *instance.rules.cells, *(() if region is None else (REGION,))):
         part = parts_by_row(instance, scope, rows) if scope != REGION or region is None else region
         values, dense = np.unique(part, return_inverse=True)
         code = np.unique(code * len(values) + dense, return_inverse=True)[1]
-        # Levels count from 0; rules keep the codes that they know.
+        # Parts of levels are renumbered from 0. Parts of rules keep their codes, because the rules refer to
+        # them.
         parts[scope] = (
             part if scope in instance.rules.cells else dense - int(len(values) > 0 and values[0] == FREE)
         )
@@ -62,16 +71,16 @@ def cells_of(instance: Instance, rows: Ints, scopes: Iterable[str], region: Ints
 def coarse(
     instance: Instance, rows: Ints, need: Counts, scopes: Iterable[str], region: Ints | None = None
 ) -> tuple[Problem, bool]:
-    """The problem of counting parts and nodes on these rows; and whether the lists of packings are complete.
+    """Return the problem of counting parts and nodes on these rows, and whether its packings are complete.
 
-    `region` by row tells rows apart too, as the parts of REGION.
+    `region` [row looked at] tells rows apart too, as the parts of REGION.
     """
     index, packings = packings_on(instance, rows, need)
     kinds: dict[bytes, int] = {}
     keys = (m.maximal.tobytes() for m in packings)
     kind_of = np.array([kinds.setdefault(key, len(kinds)) if key else -1 for key in keys], np.int64)
     kind = kind_of[index]
-    if instance.existing:  # a node that the gang is on costs none
+    if instance.existing:  # a node that the gang is on already counts as 0
         here = np.isin(rows, list(instance.existing.masks))
         kind = np.where(here & (kind >= 0), kind + len(kinds), kind)
     kept = kind >= 0
@@ -86,15 +95,18 @@ def coarse(
 
 
 def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
-    """The rows of the problem's nodes, and their cells."""
+    """Return the rows of the problem's nodes, and their cells."""
     rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
     return rows, np.repeat(problem.cell, problem.size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """What one node may take: `patterns`, a row each: counts by role, FIELDS, then further costs; `key`, the
-    same as bytes, for comparing; and the best fit of each packing."""
+    """What one node may take.
+
+    `patterns` [pattern, column] has counts by role, FIELDS, then further costs. `key` is the same as bytes,
+    to compare tables. `left_over` [packing] is the best fit.
+    """
 
     patterns: Ints
     key: bytes
@@ -102,8 +114,9 @@ class Table:
 
 
 def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
-    """The problem with all patterns, on the nodes that are left of the coarse one; and whether the lists of
-    packings are complete."""
+    """Return the problem with all patterns, on the nodes of the coarse one, and whether its packings are
+    complete.
+    """
     rows, _ = nodes_of(problem)
     index, packings = packings_on(instance, rows, problem.need)
     left, priced = _left_over(instance, rows, index, packings), _priced(instance, rows, index, packings)
@@ -121,7 +134,7 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
             table, key = node_patterns(packings[m].all, gpus, view.shapes[shape[i]], free[i], wide[i])
         else:
             table, key = ruled_patterns(packings[m].all, rule, view.shapes[shape[i]], free[i], wide[i])
-        if priced:  # like the best fit, it is the same for every set of the packing
+        if priced:  # like the best fit, it is equal for all sets of a packing
             table = table.copy()
             table[:, len(instance.roles) + FIELDS.index("damage")] = priced[i][
                 table[:, len(instance.roles) + FIELDS.index("packing")]
@@ -134,8 +147,11 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
 def with_tables(
     instance: Instance, problem: Problem, tables: Sequence[Table | None], further: tuple[str, ...] = ()
 ) -> Problem:
-    """The problem with all patterns of these tables, one for each of its nodes; None for those to leave out.
-    `further` are the names of costs after FIELDS."""
+    """Return the problem with the patterns of these tables, one table for each node; None leaves the node
+    out.
+
+    `further` are the names of the costs after FIELDS.
+    """
     rows, cell = nodes_of(problem)
     here = np.isin(rows, list(instance.existing.masks)).tolist()
     kinds: dict[tuple[bytes, bytes, bool], int] = {}
@@ -162,8 +178,7 @@ def with_tables(
 def node_patterns(
     packings: tuple[Counts, ...], gpus: Counts, shape: Shape, free: int, wide: bool
 ) -> tuple[Ints, bytes]:
-    """The patterns of one node, a row each: counts by role, then FIELDS; and the same as bytes, for
-    comparing."""
+    """Return the patterns of one node [pattern, counts by role and FIELDS] int64, and the same as bytes."""
     sets = sets_of(shape, free)
     counts = np.array(packings, np.int64).reshape(len(packings), len(gpus))
     size = counts @ np.array(gpus, np.int64)
@@ -181,7 +196,7 @@ def node_patterns(
 def ruled_patterns(
     packings: tuple[Counts, ...], rule: InNode, shape: Shape, free: int, wide: bool
 ) -> tuple[Ints, bytes]:
-    """The same where a rule binds the members of the node."""
+    """Return the same for a node whose members a rule binds."""
     rows = [
         (*counts, 0 if wide else s.domains, s.weakest, s.ring, s.damage, s.mask.bit_count(), packing, choice)
         for packing, counts in enumerate(packings)
@@ -192,12 +207,12 @@ def ruled_patterns(
 
 
 def _left_over(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:
-    """The best-fit cost of each packing, by row."""
+    """Return the best fit of each packing, by row."""
     return _by_packing(instance, rows, index, packings, partial(best_fit, instance))
 
 
 def _priced(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:
-    """The priced damage of each packing, by row; [] where damage is F."""
+    """Return the priced damage of each packing, by row; [] if damage is F."""
     prices = instance.prices
     if prices is None:
         return []
@@ -211,7 +226,10 @@ def _priced(instance: Instance, rows: Ints, index: Ints, packings: list[Packings
 def _by_packing(
     instance: Instance, rows: Ints, index: Ints, packings: list[Packings], cost: Callable[[Ints, Ints], Ints]
 ) -> list[Ints]:
-    """What a cost of (rows, counts of packings × roles), rows × packings, is for each row's own packings."""
+    """Return for each row the cost of its own packings.
+
+    `cost` maps rows and counts [packing, role] to [row, packing].
+    """
     found: list[Ints] = [np.zeros(0, np.int64)] * len(rows)
     for m in np.unique(index).tolist():
         here = np.flatnonzero(index == m)
@@ -250,9 +268,10 @@ def _problem(
 
 
 def without_equals(problem: Problem, scope: str, limit: int) -> Bools:
-    """Classes [class] but those of parts of `scope` that are equal to `limit` others: no more can be of use.
+    """Return [class] bool: all classes, but no more than `limit` parts of `scope` that are equal.
 
-    Equal are parts with the same classes, in the same parts of the wider scopes and of the rules.
+    More equal parts are of no use. Parts are equal if they have the same classes, in the same parts of the
+    wider scopes and of the rules.
     """
     part = problem.part(scope)
     order = np.lexsort((problem.kind, part))
@@ -274,8 +293,10 @@ def without_equals(problem: Problem, scope: str, limit: int) -> Bools:
 
 
 def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:
-    """Codes by class, sorted by part: of what lies wholly inside one part, counted from the part's own
-    first."""
+    """Return codes by class, sorted by part, such that equal parts have equal codes.
+
+    A code that occurs in one part alone is counted from the part's own first code.
+    """
     if not len(codes):
         return codes
     inside = codes >= 0

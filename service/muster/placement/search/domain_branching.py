@@ -1,5 +1,7 @@
-"""One role inside one rack, where members share GPUs or policies prefer some: racks are looked at closely one
-after another, the most promising first, until none can be better."""
+"""Decide one role inside one rack if members share GPUs or have a policy, by branch and bound over racks.
+
+Racks are examined closely one after another, the most promising first, until no other can be better.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,14 @@ from muster.placement.search.single_domain import (
 from muster.placement.search.single_node import at_least
 
 SLOPES = np.array([-1, -0.5, -0.25, -0.1, 0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1, 2])
-"""Prices of a member at which racks are bounded at first sight."""
+"""Prices of a member at which racks are bounded in the first pass."""
 
 AT_ONCE = 1 << 21
-"""Steps of the tables of the racks that are looked at together."""
+"""Steps of the tables of racks that are bounded together."""
 
 
 class RackBranching:
-    """One role inside one rack, where members share GPUs or policies prefer some: rack after rack."""
+    """Decide one role inside one rack, rack after rack, if members share GPUs or have a policy."""
 
     name: ClassVar = "rack-branching"
     given: ClassVar = (Regions,)
@@ -64,8 +66,10 @@ class RackBranching:
 def in_shared_rack(
     instance: Instance, found: Regions, role: int, need: int, budget: Budget
 ) -> tuple[tuple[Share, ...], bool] | None:
-    """The best plan in one of these regions, and whether that is proven; None as for `in_one_rack`. It is the
-    best of those looked at in time."""
+    """Return the best plan in one of these regions, and whether that is proven; None as for `in_one_rack`.
+
+    If time runs out, it is the best of those examined.
+    """
     hopeful = hopeful_nodes(instance, found, role, need)
     if hopeful is None:
         return None
@@ -100,8 +104,10 @@ def in_shared_rack(
 
 
 def _at_first_sight(costs: Ints, hopeful: Hopeful, need: int) -> list[Value]:
-    """For each level by itself, what the members cost in each region at least: at any price of a member, the
-    cheapest nodes are no dearer than those of a plan."""
+    """Return for each region the least cost of the members at each level by itself.
+
+    At any price of a member, the cheapest nodes cost at most as much as those of a plan.
+    """
     parts, _, most = hopeful.shape
     members = np.arange(most)
     valid = (members >= hopeful.least[:, None]) & (members <= hopeful.cap[:, None])
@@ -110,7 +116,7 @@ def _at_first_sight(costs: Ints, hopeful: Hopeful, need: int) -> list[Value]:
         for price in SLOPES:
             each = np.where(valid, cost - price * members, np.inf).min(axis=1)
             order = np.lexsort((each, hopeful.region))
-            taken = hopeful.at < hopeful.nodes  # regions lie together in both orders
+            taken = hopeful.at < hopeful.nodes  # regions are adjacent in both orders
             total = np.bincount(hopeful.region[taken], each[order][taken], parts) + price * need
             found[level] = np.maximum(found[level], np.ceil(total - 1e-6))
     return [tuple(int(value) for value in line) for line in found.T.tolist()]
@@ -119,7 +125,9 @@ def _at_first_sight(costs: Ints, hopeful: Hopeful, need: int) -> list[Value]:
 def _bounds(
     instance: Instance, role: int, hopeful: Hopeful, lines: Ints, need: int, parts: list[int]
 ) -> list[tuple[Value, int]]:
-    """What the members cost in each of these regions at least, the levels together; only where they fit."""
+    """Return for these regions the least cost of the members, all levels together; only for regions where
+    they fit.
+    """
     here, index = hopeful.of(parts)
     nodes, most, levels = here.nodes, here.shape[2], quality_levels(instance.costs)
     link = levels.index(WEAKEST_LINK)
@@ -129,7 +137,7 @@ def _bounds(
     valid = (members >= here.least[:, None]) & (members <= here.cap[:, None])
     every = list(values.values())
     combined = node_tables.combined(every, valid, nodes)
-    if combined is None:  # the numbers are too large: the first levels must do
+    if combined is None:  # the numbers are too large, so only the first levels are used
         combined = node_tables.combined(every[:link], valid, nodes)
     if combined is None:
         return [((), part) for part in parts]
@@ -150,7 +158,7 @@ def _bounds(
 
 
 def _fields(instance: Instance, role: int, here: Hopeful, budget: Budget) -> tuple[Fields, bool]:
-    """The values of all choices on these nodes, and whether they are all."""
+    """Return the values of all choices on these nodes, and whether the choices are complete."""
     found = []
     for row, high, low in zip(here.rows.tolist(), here.cap.tolist(), here.least.tolist(), strict=True):
         packings = tuple(_packing(instance, role, n) for n in range(low, high + 1))

@@ -1,4 +1,4 @@
-"""Which racks, and how many members in each: a table over racks and members, exact."""
+"""Choose racks, and how many members each takes, by an exact table over racks and members."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from muster.placement.search.node_tables import NEVER
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RackChoice:
-    """`need` members in `limit` racks. `cost` [rack, members], NEVER where the rack can't take so many; the
-    racks in `always` are taken in any case."""
+    """The problem of placing `need` members in `limit` racks.
+
+    `cost` [rack, members] is NEVER if the rack cannot take this number. Racks with `always` [rack] are always
+    chosen.
+    """
 
     cost: Ints
     always: Bools
@@ -23,24 +26,26 @@ class RackChoice:
 
     @property
     def slots(self) -> int:
-        """Racks that are still to be chosen."""
+        """How many racks are still to be chosen."""
         return self.limit - int(self.always.sum())
 
     @property
     def skips(self) -> int:
-        """Racks that are not."""
+        """How many racks are not chosen."""
         return len(self.always) - self.limit
 
     @property
     def base(self) -> Ints:
-        """[rack] What the rack takes at least; of those still to be chosen what any of them does."""
+        """[rack] The least that the rack takes. For racks still to be chosen it is the
+        least of any of them.
+        """
         width, can = self.cost.shape[1], self.cost < NEVER
         least = np.where(can.any(axis=1), can.argmax(axis=1), width)
         return np.asarray(np.where(self.always, least, least[~self.always].min(initial=width)))
 
     @property
     def extra(self) -> int:
-        """Members beyond what all racks of a plan take at least."""
+        """The members beyond what all racks of a plan take at least."""
         base, width = self.base, self.cost.shape[1]
         return self.need - int(base[self.always].sum() + self.slots * base[~self.always].min(initial=width))
 
@@ -51,10 +56,11 @@ class RackChoice:
         return int((self.cost < NEVER).sum()) * max(0, lines) * max(0, self.extra + 1)
 
     def best(self) -> Ints | None:
-        """The members of each rack in the cheapest plan, the first between equals; None where there is none.
+        """Return [rack] the members of each rack in the cheapest plan, the first between equals; None if
+        there is none.
 
-        Rack after rack: the least cost of the racks so far [racks chosen, members beyond their base], or by
-        racks left out, where these are fewer.
+        Rack after rack, a table has the least cost of the racks so far: [racks chosen, members beyond their
+        base]. If fewer racks are skipped than chosen, its first axis counts skipped racks.
         """
         slots, skips, base, extra = self.slots, self.skips, self.base, self.extra
         if slots < 0 or skips < 0 or extra < 0:
@@ -91,6 +97,6 @@ class RackChoice:
 
 
 def _offered(cost: Ints, base: int, extra: int) -> list[tuple[int, int]]:
-    """What a rack may take, and how many beyond its base that is, no more than `extra`."""
+    """Return what a rack may take, and how many members beyond its base that is, at most `extra`."""
     members = np.flatnonzero(cost < NEVER).tolist()
     return [(count, count - base) for count in members if count - base <= extra]

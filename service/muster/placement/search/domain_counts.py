@@ -1,8 +1,9 @@
-"""One role over several racks: how few racks, then nodes, hold it, and what racks take in such plans.
+"""Count how few racks, and then nodes, hold the members of one role, and what racks take in such plans.
 
-Of a rack only the roomiest nodes matter, so all of it is sums of sorted capacities. At a price of p members a
-node, a rack gains Σ max(0, capacity − p): N nodes in so many racks hold at most p · N and the largest gains.
-The best price, a fraction, bounds the nodes as the linear relaxation does; in whole numbers it is exact.
+Only the roomiest nodes of a rack matter, so everything follows from sums of sorted capacities. A price is p
+members for a node. At this price a rack gains Σ max(0, capacity − p). N nodes in at most L racks then hold at
+most p · N plus the L largest gains. The best price is a fraction and bounds the nodes as the linear
+relaxation does. In whole numbers the bound is exact.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from muster.placement.search.runs import place_in_run
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Price:
-    """`members` for every so many `nodes`. `gain` [rack]: Σ max(0, nodes · capacity − members). `best`: the
-    racks that gain most, as many as may be touched."""
+    """A price of `members` for each `nodes` nodes.
+
+    `gain` [rack] is Σ max(0, nodes · capacity − members). `best` are the racks that gain most, as many as may
+    be touched.
+    """
 
     members: int
     nodes: int
@@ -29,15 +33,17 @@ class Price:
     best: Ints
 
     def slack(self, nodes: int, need: int) -> int:
-        """How much less than they could so many nodes gain, where they hold the members: a plan loses no
-        more."""
+        """Return the slack of the bound for `nodes` nodes: no plan with this number of nodes loses more."""
         return self.members * nodes + int(self.gain[self.best].sum()) - self.nodes * need
 
 
 @dataclass(frozen=True, eq=False)
 class RackNodes:
-    """Nodes that take members: `need` are to lie in `limit` racks. `cap` [rack, node]: how many the node
-    takes at most, the roomiest first, 0 for none; `rows` are these nodes, rack after rack."""
+    """Nodes that take members. `need` members must lie in `limit` racks.
+
+    `cap` [rack, node] is how many members the node takes, the roomiest node first, 0 for none. `rows` are
+    these nodes, rack after rack.
+    """
 
     need: int
     limit: int
@@ -46,7 +52,9 @@ class RackNodes:
 
     @classmethod
     def of(cls, rows: Ints, cap: Ints, rack: Ints, need: int, limit: int | None = None) -> RackNodes:
-        """From nodes in any order, each of which takes some; in the fewest racks, if no limit is given."""
+        """Return the racks of nodes in any order. Without a `limit`, it is the fewest racks that hold the
+        members.
+        """
         order = np.lexsort((rows, -cap, rack))
         rows, cap, rack = rows[order], cap[order], np.unique(rack[order], return_inverse=True)[1]
         place = place_in_run(rack)
@@ -56,27 +64,28 @@ class RackNodes:
 
     @cached_property
     def at(self) -> Ints:
-        """[rack, node]: index into `rows`; any for none."""
+        """[rack, node] The index into `rows`. It is arbitrary if there is no node."""
         sizes = (self.cap > 0).sum(axis=1)
         begins = np.cumsum(sizes) - sizes
         return np.asarray(np.minimum(begins[:, None] + np.arange(self.cap.shape[1]), len(self.rows) - 1))
 
     @cached_property
     def held(self) -> Ints:
-        """[rack, nodes]: what so many of the roomiest hold."""
+        """[rack, n] What the n roomiest nodes hold."""
         return np.pad(np.cumsum(self.cap, axis=1), ((0, 0), (1, 0)))
 
     @cached_property
     def fullest(self) -> Ints:
-        """As many racks as may be touched, those that hold most."""
+        """The racks that hold most, as many as may be touched."""
         return np.asarray(np.argsort(-self.held[:, -1], kind="stable")[: self.limit])
 
     @cached_property
     def prices(self) -> tuple[Price, ...]:
-        """Those tried on the way to the best one, which is the last.
+        """The prices tried on the way to the best one, which is the last.
 
-        The nodes that gain at a price, in the racks that gain most, hold fewer members than needed, or more.
-        The next price is that at which the two such plans nearest to the need are equally good."""
+        At each price, the nodes that gain, in the racks that gain most, hold fewer members than needed, or
+        more. The next price makes the nearest plan below the need and the nearest one above it equally good.
+        """
         low, high = (0, 0), self._plan(self.cap > 0, self.fullest)
         tried = list[Price]()
         while True:
@@ -92,11 +101,11 @@ class RackNodes:
             low, high = (plan, high) if plan[1] < self.need else (low, plan)
 
     def _plan(self, used: Bools, racks: Ints) -> tuple[int, int]:
-        """How many nodes are used in these racks, and the members that they hold."""
+        """Return how many nodes are used in these racks, and how many members they hold."""
         return int(used[racks].sum()), int(self.cap[racks][used[racks]].sum())
 
     def counted(self, max_steps: int) -> Choices | None:
-        """What racks may take on the fewest nodes; None where tables for it take more steps."""
+        """Return what racks may take with the fewest nodes; None if the tables for it take more steps."""
         best = self.prices[-1]
         least = -(best.slack(0, self.need) // best.members)
         racks = (self.fullest, *(price.best for price in self.prices))
@@ -112,7 +121,7 @@ class RackNodes:
         return self.within(enough)
 
     def within(self, nodes: int) -> Choices:
-        """What racks may take on so many nodes."""
+        """Return what racks may take in a plan with this number of nodes."""
         count = len(self.cap)
         rooms, always = list[Ints](), np.full(count, count <= self.limit)
         for price in self.prices:
@@ -133,8 +142,11 @@ class RackNodes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choices:
-    """What `racks` may take in a plan of so many `nodes`. [rack, members]: `fewest`, the nodes that hold so
-    many; `open`, whether the rack takes so many in any such plan. `always` [rack]: whether it is in all."""
+    """What `racks` may take in a plan with this number of `nodes`.
+
+    `fewest` [rack, members] is how many nodes hold these members. `open` [rack, members] is whether the rack
+    takes them in any such plan. `always` [rack] is whether the rack is in every such plan.
+    """
 
     racks: RackNodes
     nodes: int
@@ -143,11 +155,11 @@ class Choices:
     always: Bools
 
     def choice(self, cost: Ints) -> RackChoice:
-        """The choice of racks by a cost [rack, members]."""
+        """Return the choice of racks by a cost [rack, members]."""
         cost = np.where(self.open, cost, NEVER)
         return RackChoice(cost, self.always, self.racks.limit, self.racks.need)
 
 
 def _fewest(held: Ints, need: int) -> int:
-    """How many of these, the largest first, hold the members; one more than all where they do not."""
+    """Return how many of the largest entries hold the members; one more than there are if all do not."""
     return int(np.searchsorted(np.cumsum(-np.sort(-held)), need)) + 1

@@ -1,8 +1,8 @@
-"""One role bound part by part of the narrowest level: segments that each lie in a rack, at most so many a
+"""Count racks as wholes, for one role that rules bind rack by rack: segments in a rack, or limits for each
 rack.
 
-Then a rack is one choice: how many members it takes, for which the fewest nodes are known from its sorted
-capacities. The problem of racks has no rules left, and its bound is tight where that of nodes is not.
+Then a rack is one choice: how many members it takes. Its sorted capacities give the fewest nodes for each
+number. The problem of racks has no rules left, and its bound is tight while that of the nodes is not.
 """
 
 from __future__ import annotations
@@ -26,15 +26,19 @@ from muster.placement.search.runs import place_in_run
 from muster.placement.search.single_node import share_of
 
 MAX_CHOICES = 1 << 20
-"""Choices in all that tables are made for."""
+"""The most choices over all racks for which tables are made."""
 
 FULLEST = 4
-"""Racks looked at for a first solution, as a multiple of those that the gang takes."""
+"""How many racks a first solution may use, as a multiple of those that the gang takes."""
 
 
 def rack_problem(problem: Problem, levels: Sequence[str], role: int, unit: int) -> Problem | None:
-    """The coarse problem with one class a part of the narrowest level; None where other things bind members
-    than the part as a whole. `unit`: members come in multiples of it on each node."""
+    """Return the coarse problem with one class for each part of the narrowest level; None if that does not
+    apply.
+
+    It does not apply if members are bound by more than the part as a whole. On each node the members come in
+    multiples of `unit`.
+    """
     part, need = problem.part(levels[-1]), problem.need[role]
     if not problem.rules or (part == FREE).any() or problem.at_most:
         return None
@@ -44,10 +48,11 @@ def rack_problem(problem: Problem, levels: Sequence[str], role: int, unit: int) 
         of_class = problem.part(other)
         by_part[other] = of_class[first]
         if (by_part[other][part] != of_class).any():
-            return None  # the part lies in several of the other scope
+            return None  # the part lies in several parts of the other scope
     wide = by_part.pop(WIDE, np.zeros(0, np.int64))
     if (wide != FREE).any() and ((wide == FREE).any() or len(np.unique(wide)) < len(wide)):
-        return None  # NVLink domains over several parts, or in some alone, are to be counted by themselves
+        # NVLink domains that span parts, or exist in some parts only, must be counted by themselves
+        return None
     step, most = unit, np.full(len(parts), need)
     for rule in problem.rules:
         by_class = rule.part[problem.cell]
@@ -100,8 +105,10 @@ def _with_tables(
 
 
 def first_of_racks(racks: Problem, scope: str) -> Use | None:
-    """A solution of the problem of racks, of few nodes: the best in the fullest racks. None where other parts
-    are counted too, or that finds none."""
+    """Return a solution of the problem of racks with few nodes: the best one in the fullest racks.
+
+    The result is None if other parts are counted too, or if there is no such solution.
+    """
     limit = racks.at_most.get(scope)
     if limit is None or len(racks.at_most) > 1:
         return None
@@ -120,7 +127,7 @@ def first_of_racks(racks: Problem, scope: str) -> Use | None:
 
 
 def _same(part: Ints, other: Ints) -> bool:
-    """Whether two partitions of the classes are one."""
+    """Return whether two partitions of the classes are equal."""
     pairs = np.unique(np.stack([part, other]), axis=1).shape[1]
     return bool((other >= 0).all()) and pairs == len(np.unique(part)) == len(np.unique(other))
 
@@ -131,15 +138,18 @@ SUMMED = tuple(level for level in quality_levels(()) if level is not WEAKEST_LIN
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RackPlans:
-    """What the parts of the narrowest level may take, each choice a pattern of `problem`, and how it is
-    done."""
+    """What the parts of the narrowest level may take, each choice a pattern of `problem`, and how to fill the
+    nodes.
+
+    `tables` are by threshold of the weakest link, the fastest first.
+    """
 
     problem: Problem
     tables: tuple[node_tables.Table, ...]
     choices: tuple[Ints, ...]
-    """By threshold of the weakest link, [row, members]: the GPU set's choice."""
+    """By threshold of the weakest link, [row, members] int64: the choice of the GPU set."""
     grid: Ints
-    """[part, node]: index into `rows`, -1 for none."""
+    """[part, node] The index into `rows`, -1 for none."""
     rows: Ints
     use: Use | None = None
 
@@ -148,7 +158,7 @@ class RackPlans:
         return replace(self, problem=problem, use=use)
 
     def first(self, use: Use) -> Use | None:
-        """The solution of the coarse problem of racks, with whatever links there are."""
+        """Return the solution of the coarse problem of racks, with any links."""
         depth = len(self.tables)
         found: Use = {}
         for (c, p), racks in use.items():
@@ -159,12 +169,14 @@ class RackPlans:
         return found
 
     def best(self, instance: Instance) -> tuple[Value, tuple[Share, ...]] | None:
-        """The best plan, proven, and its value. None where that is not for a table: other parts are counted
-        too, or too much."""
+        """Return the best plan, which is proven, and its value.
+
+        The result is None if other parts are counted too, or if the table would be too large.
+        """
         scope = instance.levels[-1]
         if {*self.problem.at_most} - {NODES.name, scope}:
             return None
-        slowest = self._cheapest(scope, len(self.tables) - 1)  # that any links do
+        slowest = self._cheapest(scope, len(self.tables) - 1)  # with any links
         for threshold in range(len(self.tables)):
             found = self._cheapest(scope, threshold)
             if slowest and found and found[0][0] == slowest[0][0]:
@@ -172,7 +184,7 @@ class RackPlans:
         return None
 
     def _cheapest(self, scope: str, threshold: int) -> tuple[tuple[int, ...], Use] | None:
-        """The best plan with links as fast as this one of the thresholds."""
+        """Return the best plan with links at least as fast as this threshold."""
         problem, patterns, kind = self.problem, self.problem.patterns, self.problem.kind
         counts = patterns.counts[kind].sum(axis=2)
         offered = problem.open & (np.arange(counts.shape[1]) % len(self.tables) == threshold)
@@ -193,7 +205,7 @@ class RackPlans:
         at = (rack[taken], pattern[taken])
         nodes, *reached = (int(level[at].sum()) for level in levels)
         if nodes > problem.at_most[NODES.name]:
-            return None  # so fast links are to be had on more nodes alone
+            return None  # links this fast need more nodes
         worth = {level.field: level.sign * cost for level, cost in zip(SUMMED, reached, strict=True)}
         worth[WEAKEST_LINK.field] = int(patterns.weakest[kind][at].min())
         return value_of(quality_levels(()), worth), {(int(r), int(p)): 1 for r, p in zip(*at, strict=True)}
@@ -214,9 +226,11 @@ class RackPlans:
 
 
 def rack_plans(instance: Instance, problem: Problem, racks: Problem, scope: str) -> RackPlans | None:
-    """The fine problem of racks: `racks` is what is left of the coarse one, `problem` its nodes. A plan of so
-    few nodes takes the fewest that a rack needs for its members, so each choice is a table's. None if too
-    large."""
+    """Return the problem of racks with all patterns; None if it would be too large.
+
+    `racks` is what is left of the coarse problem, and `problem` has its nodes. A plan with this number of
+    nodes takes the fewest nodes in each rack, so each choice is an entry of a table.
+    """
     role = next(role for role, need in enumerate(problem.need) if need)
     fine_problem, _ = fine(instance, problem)
     rows, kind = fine_problem.rows, np.repeat(fine_problem.kind, fine_problem.size)
@@ -239,7 +253,7 @@ def rack_plans(instance: Instance, problem: Problem, racks: Problem, scope: str)
     for threshold in sorted(set(patterns.weakest[kind][valid].tolist()), reverse=True):
         fast = valid & (patterns.weakest[kind] >= threshold)
         chosen = np.full((len(rows), most), -1, np.int64)
-        for p in range(fast.shape[1]):  # later choices of a packing have the larger rings
+        for p in range(fast.shape[1]):  # later choices of a packing have larger rings
             chosen[fast[:, p], members[fast[:, p], p]] = p
         allowed = chosen >= 0
         picked = np.maximum(chosen, 0)
@@ -267,7 +281,9 @@ def rack_plans(instance: Instance, problem: Problem, racks: Problem, scope: str)
 def _of_plans(
     racks: Problem, role: int, gpus: int, found: list[tuple[int, node_tables.Table, Ints, list[Ints], Bools]]
 ) -> Problem:
-    """One class a rack; its patterns: members by members, each by threshold, the fastest first."""
+    """Return one class for each rack. Its patterns are by number of members, then by threshold, the fastest
+    first.
+    """
     classes, width = racks.open.shape
     depth = len(found)
     shape = (classes, width * depth)

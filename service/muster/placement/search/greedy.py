@@ -1,5 +1,7 @@
-"""A solution of the coarse problem without a solver, for when that ran out of time: the fullest parts first,
-in each the most useful patterns first."""
+"""Find a solution of the coarse problem without a solver, for when the solver runs out of time.
+
+The fullest parts are used first, and in each the most useful patterns.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from muster.placement.search.surrogate_bounds import Price, in_fullest, values
 
 
 def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
-    """A solution that touches no more parts of the levels than decided; None where this finds none, as where
-    several rules bind members."""
+    """Return a solution that touches at most the decided number of parts of each level.
+
+    The result is None if none is found, for example because several rules bind members.
+    """
     if problem.rules:
         return _shared_out(problem)
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
@@ -28,8 +32,11 @@ def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
 
 
 def _shared_out(problem: Problem) -> Use | None:
-    """A solution for one role where one rule shares it out to parts: in each the fullest narrower parts, and
-    no more of these than hold the least that the part takes, as long as others have room."""
+    """Return a solution for one role that one rule divides among parts.
+
+    Each part uses its fullest narrower parts. It uses no more of them than its least members need, as long as
+    other parts have room.
+    """
     active, every = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
     if len(active) != 1 or len(every) != 1 or len(problem.rules) != 1 or problem.exact:
         return None
@@ -62,7 +69,9 @@ def _shared_out(problem: Problem) -> Use | None:
 
 
 def _by_part(capacity: Ints, other: Ints, inside: Bools) -> tuple[Ints, Ints]:
-    """The parts of another scope, the fullest first, and what so many of them hold."""
+    """Return the parts of another scope, the fullest first, and [n] what the first n of
+    them hold together.
+    """
     codes, index = np.unique(other[inside], return_inverse=True)
     held = np.bincount(index, capacity[inside], len(codes)).astype(np.int64)
     order = np.argsort(-held, kind="stable")
@@ -70,7 +79,9 @@ def _by_part(capacity: Ints, other: Ints, inside: Bools) -> tuple[Ints, Ints]:
 
 
 def _fill(problem: Problem, classes: Ints, role: int, members: int, use: Use) -> bool:
-    """Take the roomiest nodes of these classes until they hold so many members."""
+    """Add the roomiest nodes of these classes to `use` until they hold the members.
+    Return whether they do.
+    """
     counts = np.where(problem.open[classes], problem.patterns.counts[problem.kind[classes], :, role], 0)
     most = counts.max(axis=1)
     for i in np.argsort(-most, kind="stable").tolist():
@@ -83,7 +94,7 @@ def _fill(problem: Problem, classes: Ints, role: int, members: int, use: Use) ->
 
 
 def _within_decided(problem: Problem, use: Use) -> bool:
-    """Whether the solution touches no more parts than decided."""
+    """Return whether the solution touches at most the decided number of parts."""
     used = [c for c, _ in use]
     for name, most in problem.at_most.items():
         if name in problem.parts and len({*problem.part(name)[used].tolist()} - {FREE}) > most:
@@ -92,7 +103,9 @@ def _within_decided(problem: Problem, use: Use) -> bool:
 
 
 def _filled(problem: Problem, classes: Ints, price: Ints) -> Use | None:
-    """Take patterns of these classes, the most useful first, the least wasteful between equals."""
+    """Return a solution on these classes: the most useful patterns first, the least
+    wasteful between equals.
+    """
     left = np.array(problem.need, np.int64)
     room = problem.size.copy()
     counts = problem.patterns.counts[problem.kind[classes]]

@@ -1,4 +1,6 @@
-"""The most members that one part of some scopes holds, all in all, then earlier roles first."""
+"""Find the most members that one part of some scopes holds: the largest sum, then most of
+the earlier roles.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ from muster.placement.search.single_node import parts_inside
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """`counts` by role fit in `part` ("" for the whole cluster; parts of several scopes are joined by " in
-    ")."""
+    """`counts` by role fit in `part`, and `proven` is whether no more do.
+
+    The part is "" for the whole cluster. The parts of several scopes are joined by " in ".
+    """
 
     counts: Counts
     part: str
@@ -29,11 +33,12 @@ class Most:
 
     @property
     def members(self) -> int:
+        """The number of members that fit."""
         return sum(self.counts)
 
 
 def most(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Most:
-    """The most of `need` that one part of all the scopes holds."""
+    """Return the most members of `need` that one part of all the scopes holds."""
     nothing = Most((0,) * len(need), "", True)
     active = [r for r, count in enumerate(need) if count]
     if not active or not len(instance.columns.names):
@@ -62,7 +67,7 @@ def _of_one_role(instance: Instance, scopes: tuple[str, ...], region: Ints, role
 def _of_roles(
     instance: Instance, scopes: tuple[str, ...], region: Ints, need: Counts, budget: Budget
 ) -> list[Most]:
-    """Region after region, the most promising first, until none can hold more than the best."""
+    """Return what regions hold, the most promising first, until no other region can hold more."""
     rows = np.flatnonzero(region != NOWHERE)
     caps = np.minimum(instance.room[:, rows], np.array(need)[:, None])
     bounds = np.stack(
@@ -88,7 +93,7 @@ def _of_roles(
 
 
 def _inside_nodes(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Most | None:
-    """The best part that is a node or lies inside one; None where no scope asks for that."""
+    """Return the most that fits in one node or in a part inside one; None if no scope asks for that."""
     view = instance.columns
     narrow = [scope for scope in scopes if scope in INSIDE]
     if not narrow and Scope.NODE not in scopes:
@@ -129,7 +134,7 @@ def _inside_nodes(instance: Instance, scopes: tuple[str, ...], need: Counts) -> 
 
 
 def _name(instance: Instance, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:
-    """The part of each scope that this node, or these GPUs of it, lie in; the narrowest scope first."""
+    """Return the parts of the scopes in which this node, or these GPUs of it, lie, narrowest first."""
     topology = instance.columns.topology
     names = [
         next((name for name, part in topology.parts(row, scope) if mask == -1 or mask & ~part == 0), "")

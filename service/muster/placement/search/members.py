@@ -1,7 +1,7 @@
-"""The levels above the parts: how many members are placed, and which preferred scope holds them.
+"""Decide the levels above the parts: how many members are placed, and which preferred scope holds them.
 
-All members first: preferred scopes in the order given, then the required one alone. Where not all fit, as
-many as do, if these are `min_member` at least.
+First all members are tried: with the preferred scopes in the order given, then with the required scope alone.
+If not all members fit, the most that fit are placed, if these are at least `min_member`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from muster.placement.search.plan import Found, Gap
 from muster.placement.search.search import search
 
 ALL, MOST, SUBSETS = "all-members", "most-members", "member-subsets"
-"""How the members are decided: all fit; a search for the most that fit; subsets one after another."""
+"""Methods that decide the members: all fit; a search for the most that fit; subsets one after another."""
 
 ALL_SHARE, CHOICE_SHARE, TRY_SHARE = 0.75, 0.125, 0.03125
-"""Of the solver's time, at most, where fewer members may do: for the plan of all, then for counting the most
-that fit, and for each step of a greedy choice. So time is left for a subset that is easy."""
+"""The largest shares of the solver's time if fewer members may do: for the plan of all members, for counting
+the most that fit, and for each step of a greedy choice. So time is left for a subset that is easy."""
 
 IN_ORDER = "scopes-in-order"
 """How the preferred scope is decided."""
 
 
 def best_for_most(instance: Instance, budget: Budget, *, all_fit: bool = True) -> tuple[Instance, Found]:
-    """Return the best plan for as many members as fit, and the instance for these members.
+    """Return the best plan for the most members that fit, and the instance for these members.
 
-    `all_fit`: False where it is proven that not all do. No shares: fewer than `min_member` fit.
+    `all_fit` is false if it is proven that not all members fit. If fewer than `min_member` fit, there are no
+    shares.
     """
     request, whole = instance.request, Found(())
     required = (request.required_scope,) if request.required_scope else ()
@@ -49,7 +50,9 @@ def best_for_most(instance: Instance, budget: Budget, *, all_fit: bool = True) -
 def _for_counts(
     instance: Instance, required: tuple[str, ...], need: Counts, method: str, budget: Budget
 ) -> Found:
-    """The best plan for exactly these members: the first preferred scope that holds them, else none."""
+    """Return the best plan for exactly these members, in the first preferred scope that holds them, else in
+    none.
+    """
     doubt: Gap | None = None
     steps: tuple[Step, ...] = (Step(MEMBERS.name, method),)
     if instance.request.preferred_scopes:
@@ -64,7 +67,9 @@ def _for_counts(
 
 @dataclass(slots=True)
 class _Fewer:
-    """The search for a plan of fewer members than all. `proven`: as far as is known, no more members fit."""
+    """The search for a plan with fewer members than all. `proven` is whether it is known that no more members
+    fit.
+    """
 
     instance: Instance
     required: tuple[str, ...]
@@ -73,8 +78,9 @@ class _Fewer:
     tried: dict[Counts, tuple[Instance, Found]] = field(default_factory=dict)
 
     def best(self) -> tuple[Instance, Found]:
-        """The best plan of the most members, or of those that a greedy choice leaves where that is not
-        decided."""
+        """Return the best plan of the most members. If that is not decided, return that
+        of a greedy choice.
+        """
         counts = None if begun(self.instance.request) else self._most()
         if counts is None and (begun(self.instance.request) or self.tried):
             counts = self._counted_down()
@@ -88,7 +94,7 @@ class _Fewer:
         return fewer, replace(found, gap=doubt or found.gap)
 
     def _attempt(self, counts: Counts, method: str) -> bool:
-        """Whether a plan of so many members of each role is found, the first by rank."""
+        """Return whether a plan for these numbers of members is found, of each role the first by rank."""
         if counts not in self.tried:
             kept = {role.name: n for role, n in zip(self.instance.request.roles, counts, strict=True)}
             fewer = self.instance.keeping(kept)
@@ -101,8 +107,11 @@ class _Fewer:
         return bool(found.shares)
 
     def _most(self) -> Counts | None:
-        """The most members that fit, counted at once: each way to cut the roles shows all with no more
-        segments. None if that is too many: the count inside one node knows no constraints over nodes."""
+        """Return the most members that fit, counted over all numbers that segments make a problem of its own.
+
+        The result is None if no plan has this many: counting inside one node ignores constraints between
+        nodes.
+        """
         best: Counts = (0,) * len(self.instance.request.roles)
         self.proven, ways = True, 0
         with self.budget.share(CHOICE_SHARE):
@@ -120,8 +129,11 @@ class _Fewer:
         return best if sum(best) >= least and self._attempt(best, SUBSETS if ways else MOST) else None
 
     def _counted_down(self) -> Counts | None:
-        """The most members that fit, where they can't be counted at once: most of all first, then most of the
-        earlier roles. Of one role fewer fit where more do, so the greedy choice is the most."""
+        """Return the most members that fit, by trying numbers from the largest down, most for the earlier
+        roles first.
+
+        With a single role, fewer members fit if more do, so the greedy choice is the most.
+        """
         request = self.instance.request
         if len(request.roles) == 1 and not any(isinstance(rule, Spread) for rule in request.constraints):
             return self._greedy(range(1))
@@ -143,7 +155,9 @@ class _Fewer:
 
     def _greedy(self, order: Sequence[int]) -> Counts | None:
         """Return the most members of each role that fit with those of the roles before it, in this order.
-        Return None if these are fewer than `min_member`."""
+
+        The result is None if these are fewer than `min_member`.
+        """
         counts, caps = [0] * len(order), self._caps()
         for role in order:
             low, high = 0, caps[role]
@@ -157,7 +171,7 @@ class _Fewer:
         return tuple(counts) if sum(counts) >= self.instance.request.min_member else None
 
     def _caps(self) -> Counts:
-        """By role, no fewer members than fit of it alone."""
+        """Return for each role an upper bound of its members that fit."""
         instance = self.instance
         return tuple(
             min(len(role.members), int(room_of(instance.columns, role)[instance.admitted[role.name]].sum()))

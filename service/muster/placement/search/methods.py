@@ -1,7 +1,6 @@
-"""The interface of exact methods: what they are given, and what they answer.
+"""Define the interface of exact methods: what they are given, and what they answer.
 
-A method is asked for the next level of a plan that is decided in part. It decides this level, and as many
-after it as it can.
+A method is asked for the next level of a partial plan. It decides this level, and as many after it as it can.
 """
 
 from __future__ import annotations
@@ -27,9 +26,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Regions:
-    """Regions that are equally good so far. [row looked at]: `rows`, the `region` of each from 0, and `cap`,
-    how many members it takes. `left` are the levels, widest first, that are still to be counted: there no one
-    part holds all."""
+    """Regions that are equally good so far.
+
+    `rows` [node] are the nodes, `region` [node] is the region of each from 0, and `cap` [node] is how many
+    members it takes. `left` are the levels, widest first, that are still to be counted: no single part of
+    them holds all members.
+    """
 
     rows: Ints
     region: Ints
@@ -39,10 +41,11 @@ class Regions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counted:
-    """A region with its parts and nodes counted: the problem that is left and a solution of it.
+    """A region with its parts and nodes counted: the problem that is left, and a solution of it.
 
-    `value`: parts of each level touched, widest first, then nodes. `duals`: where the bound of the nodes was
-    found. `racks`: what is left of the problem of racks, and their scope, where racks were counted as wholes.
+    `value` is the number of touched parts of each level, widest first, then the number of nodes. `duals` are
+    the points where the bound of the nodes was found. If racks were counted as wholes, `racks` has what is
+    left of the problem of racks, and their scope.
     """
 
     value: tuple[int, ...]
@@ -54,13 +57,15 @@ class Counted:
 
 
 class Fine(Protocol):
-    """A problem with all patterns, some levels decided, and a solution of it if one is known."""
+    """A problem with all patterns and with some levels decided, and a solution of it if one is known."""
 
     @property
-    def problem(self) -> Problem: ...
+    def problem(self) -> Problem:
+        """The problem."""
 
     @property
-    def use(self) -> Use | None: ...
+    def use(self) -> Use | None:
+        """The solution, None if none is known."""
 
     def with_use(self, problem: Problem, use: Use | None) -> Fine:
         """Return the same with another level decided."""
@@ -85,10 +90,11 @@ Known = Start | Regions | Counted | Fine | Complete
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """A plan whose first levels are decided: the gang, what is `known`, and the `levels` that are left.
+    """A plan whose first levels are decided.
 
-    `value`: what the plan is worth at the levels of quality that are decided. `gap`: of the first level not
-    proven best. `likely`: where the members are units of larger ones, whether a region probably holds these.
+    `known` is what is known about it, and `levels` are those that are left. `value` is its value at the
+    levels of quality that are decided. `gap` is that of the first level not proven best. If the members are
+    units of larger ones, `likely` returns whether a region can probably hold the larger ones.
     """
 
     instance: Instance
@@ -122,7 +128,9 @@ class Partial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solved:
-    """The plans that are equally good as far as they are decided; `gap` of the first level not proven."""
+    """The plans that are equally good as far as they are decided, and the `gap` of the first level not
+    proven.
+    """
 
     plans: tuple[Partial, ...]
     gap: Gap | None = None
@@ -130,19 +138,19 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """Nothing fits, proven."""
+    """It is proven that nothing fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No plan was found, and none is excluded: `gap` names the level."""
+    """No plan was found, but it is not proven that none exists. `gap` names the level."""
 
     gap: Gap
 
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The method does not apply, for this reason. `gap`: of what it looked at and could not prove."""
+    """The method does not apply, for this reason. `gap` is what it tried and could not prove."""
 
     reason: str
     gap: Gap | None = None
@@ -152,16 +160,18 @@ Answer = Solved | Infeasible | Unknown | Declined
 
 
 class Exact(Protocol):
-    """An exact method. `given`: the kinds of `Partial.known` with which it can begin."""
+    """An exact method. `given` are the types of `Partial.known` with which it can begin."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the method, as `--explain` shows it."""
 
     @property
-    def given(self) -> tuple[type, ...]: ...
+    def given(self) -> tuple[type, ...]:
+        """The types of `Partial.known` with which the method can begin."""
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide the next level, `level`, and any number after it.
+        """Decide the next level, `level`, and any number of levels after it.
 
-        `incumbent` is the value of the best plan so far: what is worse need not be finished.
+        `incumbent` is the value of the best plan so far. A plan that is worse need not be finished.
         """

@@ -1,8 +1,8 @@
-"""One role over several racks, the fewest, on the fewest nodes: no solver, tables.
+"""Decide one role over several racks with tables: the fewest racks, then the fewest nodes.
 
-In a plan of the fewest nodes each rack uses the fewest that hold its members: else fewer would do in all. So
-a rack is one choice, how many members it takes, and the nodes follow. One table has the cheapest way to fill
-each rack for each choice, another the cheapest choices of all racks.
+In a plan with the fewest nodes each rack uses the fewest nodes that hold its members, else fewer nodes would
+do. So a rack is one choice: how many members it takes, and the number of its nodes follows. One table has the
+cheapest way to fill each rack for each choice. Another one has the cheapest choices of all racks.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from muster.placement.search.plan import Share, Value
 from muster.placement.search.single_domain import Hopeful, TooLargeError, best_plan, fields_of
 
 MAX_STEPS = 6_000_000
-"""Elements that tables of all racks may visit; more is left to the solver. Those of each rack may visit as
-many as where there is but one."""
+"""The most elements that tables of all racks visit. If there are more, the solver decides.
+
+The tables inside the racks have the limit of a single rack (`node_tables`).
+"""
 
 
 class RackTables:
-    """One role over several racks: racks, nodes and all below by tables."""
+    """Decide racks, nodes and all levels below by tables, for one role over several racks."""
 
     name: ClassVar = "rack-tables"
     given: ClassVar = (Regions,)
@@ -57,7 +59,7 @@ class RackTables:
 
 
 class CountedRacks:
-    """One role over several racks whose number and nodes are counted: the levels below by tables."""
+    """Decide the levels below the nodes by tables, for one role over several racks that are counted."""
 
     name: ClassVar = "counted-rack-tables"
     given: ClassVar = (Counted,)
@@ -75,7 +77,7 @@ class CountedRacks:
 
 
 def over_racks(instance: Instance, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
-    """Return the best plan in one of these regions; None where there is too much to look at."""
+    """Return the best plan in one of these regions; None if the tables would be too large."""
     rows = found.rows
     rack = parts_by_row(instance, instance.levels[-1], rows)
     each_region = [found.region == region for region in range(int(found.region.max()) + 1)]
@@ -90,7 +92,7 @@ def over_racks(instance: Instance, found: Regions, role: int, need: int) -> tupl
 
 
 def _not_for_tables(instance: Instance, counted: Counted) -> str:
-    """Why the counted region is not for tables; "" if it is."""
+    """Return why the counted region is not for tables; "" if it is."""
     problem = counted.problem
     limited = {*problem.at_most} - {NODES.name, *instance.levels[-1:]}
     reasons = {
@@ -105,20 +107,21 @@ def _not_for_tables(instance: Instance, counted: Counted) -> str:
 
 
 def in_many_racks(instance: Instance, counted: Counted) -> tuple[Value, tuple[Share, ...]] | None:
-    """Return the best plan of a region whose parts and nodes are counted, and its value; None where the
-    tables would be too large."""
+    """Return the best plan of a region whose parts and nodes are counted, and its value; None if tables are
+    too large.
+    """
     problem = counted.problem
     role = next(role for role, need in enumerate(problem.need) if need)
     most = np.where(problem.open, problem.patterns.counts[problem.kind, :, role], 0).max(axis=1)
     rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
     cap, rack = (np.repeat(each, problem.size) for each in (most, problem.part(instance.levels[-1])))
-    limit = problem.at_most.get(instance.levels[-1], len(np.unique(rack)))  # not limited where all are needed
+    limit = problem.at_most.get(instance.levels[-1], len(np.unique(rack)))  # not limited if all are needed
     racks = RackNodes.of(rows, cap, rack, problem.need[role], limit)
     return _planned(instance, role, racks.within(counted.value[-1]))
 
 
 def _planned(instance: Instance, role: int, choices: Choices) -> tuple[Value, tuple[Share, ...]] | None:
-    """The best plan; None where the tables would be too large."""
+    """Return the best plan and its value; None if the tables would be too large."""
     filling = Filling(choices)
     if filling.steps > node_tables.MAX_STEPS or choices.choice(choices.fewest).steps > MAX_STEPS:
         return None
@@ -131,13 +134,13 @@ def _planned(instance: Instance, role: int, choices: Choices) -> tuple[Value, tu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filling:
-    """How racks are filled with what they may take."""
+    """The ways to fill racks with what they may take."""
 
     choices: Choices
 
     @property
     def hopeful(self) -> Hopeful:
-        """The nodes, as one region."""
+        """The nodes that can be in a plan, as one region."""
         racks = self.choices.racks
         cap = racks.cap[racks.cap > 0]
         each = np.arange(len(cap))
@@ -146,18 +149,19 @@ class Filling:
 
     @property
     def lost(self) -> Ints:
-        """[rack, members]: how many more the roomiest nodes could hold."""
+        """[rack, members] How many more members the roomiest nodes could hold."""
         held, members = self.choices.racks.held, np.arange(self.choices.open.shape[1])
         return np.asarray(held[self._at_fewest] - members)
 
     @property
     def _at_fewest(self) -> tuple[Ints, Ints]:
-        """[rack, members]: where tables by [rack, nodes] have the fewest nodes that hold so many."""
+        """Indices [rack, members] into tables by [rack, nodes]: the fewest nodes that hold these members."""
         racks, width = self.choices.racks.cap.shape
         return np.arange(racks)[:, None], np.minimum(self.choices.fewest, width)
 
     @property
     def most_lost(self) -> int:
+        """The largest entry of `lost` among open choices."""
         return int(self.lost[self.choices.open].max(initial=0))
 
     @property
@@ -167,13 +171,17 @@ class Filling:
         return int(racks * width * (width + 1) // 2 * lost * lost)
 
     def cheapest(self, cost: Ints) -> Ints | None:
-        """The members on each node in the cheapest plan, the first between equals; None where there is none.
+        """Return [node] the members of each node in the cheapest plan, the first between equals; None if
+        there is none.
 
-        `cost` [node, members], NEVER where that can't be.
+        `cost` [node, members] is NEVER if the node cannot take them.
+
+        Raises:
+            TooLargeError: The costs do not fit in one number.
         """
         racks, choices = self.choices.racks, self.choices
         finite = cost[cost < NEVER]
-        node = int(finite.max(initial=0)) * choices.nodes + 1  # one node outweighs all else
+        node = int(finite.max(initial=0)) * choices.nodes + 1  # one node outweighs everything else
         if node * (choices.nodes + 1) >= NEVER:
             raise TooLargeError
         table, history = self._filled(cost)
@@ -181,7 +189,7 @@ class Filling:
         total = table[rack_of, nodes, np.clip(self.lost, 0, table.shape[2] - 1)]
         chosen = choices.choice(np.where(total < NEVER, total + node * nodes, NEVER)).best()
         if chosen is None or choices.fewest[np.arange(len(chosen)), chosen].sum() > choices.nodes:
-            return None  # so fast links are to be had on more nodes alone
+            return None  # links this fast need more nodes
         taken = np.zeros(len(racks.rows), np.int64)
         for rack in np.flatnonzero(chosen).tolist():
             used = int(choices.fewest[rack, chosen[rack]])
@@ -195,8 +203,11 @@ class Filling:
         return taken
 
     def _filled(self, cost: Ints) -> tuple[Ints, Ints]:
-        """The least cost of each rack [rack, nodes, lost]: so many nodes that take so many members less than
-        the roomiest could hold; and [node, rack, nodes, lost] the members that the node takes there."""
+        """Return the least cost of each rack, and the members that each node takes there.
+
+        The cost is [rack, nodes, lost]: the nodes take `lost` members less than the roomiest ones could hold.
+        The members are [node, rack, nodes, lost].
+        """
         caps, at_node = self.choices.racks.cap, self.choices.racks.at
         racks, width = caps.shape
         lost = np.arange(self.most_lost + 1)
@@ -207,7 +218,8 @@ class Filling:
         for i in range(width):
             members = np.maximum(0, caps[:, i, None] - lost)  # [rack, fewer]
             price = np.where(members > 0, cost[at_node[:, i, None], members], NEVER)
-            # What the node in its place could hold at most, and does not. [rack, nodes, lost, fewer]
+            # What the roomiest node in this place could hold and this one does not: [rack, nodes, lost,
+            # fewer].
             before = lost[:, None] - (caps[:, : i + 1, None, None] - members[:, None, None, :])
             at = (every[:, None, None, None], np.arange(i + 1)[:, None, None], np.maximum(before, 0))
             reached = np.where(before < 0, NEVER, table[at] + price[:, None, None, :])

@@ -1,8 +1,9 @@
-"""One role inside one part of the narrowest level, a rack: no solver, a table over nodes and members.
+"""Place one role inside one rack by a table over nodes and members, without a solver.
 
-f[n, m] is the least cost of m members on n of the part's nodes, node after node; parts side by side. The
-levels below the nodes are one number: each level weighs more than all below it can sum up to. Integers:
-exact."""
+f[n, m] is the least cost of m members on n of the rack's nodes, computed node after node, for all racks at
+once. The levels below the nodes are combined into one number: each level weighs more than all below it can
+sum up to. The numbers are integers, so this is exact.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +17,27 @@ from muster.placement.cluster.columns import Bools, Ints
 NEVER = np.int64(1) << 61
 
 MAX_STEPS = 40_000_000
-"""Elements that the table may visit in all; more is left to the solver."""
+"""The most elements that the table visits. If there are more, the solver decides."""
 
 
 def steps(parts: int, width: int, nodes: int, need: int, most: int) -> int:
-    """The work of `best_nodes`, in elements."""
+    """Return the work of `best_nodes`, in elements."""
     return parts * width * (nodes + 1) * (need + 1) * most
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """`cost` [part, nodes, members], NEVER where it can't be; `history` [node, part, nodes, members]: the
-    members that the node takes there."""
+    """The cheapest ways to fill parts.
+
+    `cost` [part, nodes, members] is NEVER if impossible. `history` [node, part, nodes, members] is how many
+    members the node takes there.
+    """
 
     cost: Ints
     history: NDArray[np.int16]
 
     def taken(self, part: int, nodes: int, members: int) -> Ints:
-        """The members on each node of the part in the cheapest plan."""
+        """Return [node] the members on each node of the part in the cheapest plan."""
         width = len(self.history)
         found = np.zeros(width, np.int64)
         for i in range(width - 1, -1, -1):
@@ -44,10 +48,10 @@ class Table:
 
 
 def table_of(cost: Ints, need: int, nodes: int) -> Table:
-    """The cheapest ways to put up to `need` members on up to `nodes` nodes of each part.
+    """Return the cheapest ways to put up to `need` members on up to `nodes` nodes of each part.
 
-    `cost` [part, node, members] is the cost of so many members (from 0) on the node, NEVER where it can't.
-    Between equals the first nodes.
+    `cost` [part, node, members] is the cost of this number of members, from 0, on the node; NEVER if
+    impossible. Between equals the first nodes are taken.
     """
     parts, width, most = cost.shape
     table = np.full((parts, nodes + 1, need + 1), NEVER, np.int64)
@@ -68,8 +72,11 @@ def table_of(cost: Ints, need: int, nodes: int) -> Table:
 
 
 def best_nodes(cost: Ints, need: int, nodes: int) -> tuple[int, Ints] | None:
-    """The cheapest way to put `need` members on exactly `nodes` nodes of one part: the part, the first
-    between equals, and the members on each of its nodes; None where no part can."""
+    """Return the cheapest way to put `need` members on exactly `nodes` nodes of one part; None if no part
+    can.
+
+    The result is the part, the first between equals, and [node] the members on each of its nodes.
+    """
     table = table_of(cost, need, nodes)
     best = int(table.cost[:, nodes, need].argmin())
     if table.cost[best, nodes, need] >= NEVER:
@@ -79,7 +86,9 @@ def best_nodes(cost: Ints, need: int, nodes: int) -> tuple[int, Ints] | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Combined:
-    """Several levels as one cost, the first outweighing the rest: `cost`, NEVER where it does not count."""
+    """Several levels as one cost, in which the first level outweighs the rest. `cost` is
+    NEVER if not valid.
+    """
 
     cost: Ints
     lows: tuple[int, ...]
@@ -87,7 +96,7 @@ class Combined:
     weights: tuple[int, ...]
 
     def parted(self, total: Ints, nodes: Ints) -> list[Ints]:
-        """The levels' own sums, of a sum over so many nodes."""
+        """Return the sums of the single levels, given the sum of the cost over `nodes` nodes."""
         found = []
         for low, unit, weight in zip(self.lows, self.units, self.weights, strict=True):
             steps, total = np.divmod(total, weight)
@@ -96,8 +105,10 @@ class Combined:
 
 
 def combined(levels: list[Ints], valid: Bools, nodes: int) -> Combined | None:
-    """One cost for plans of at most `nodes` nodes; None where the numbers would not fit. `levels` are arrays
-    of one shape, `valid` says where they count."""
+    """Return one cost for plans with at most `nodes` nodes; None if the numbers do not fit into 64 bits.
+
+    `levels` are arrays of one shape, and `valid` says which entries count.
+    """
     total = np.zeros(valid.shape, np.int64)
     lows, units, weights, weight = list[int](), list[int](), list[int](), 1
     for level in reversed(levels):

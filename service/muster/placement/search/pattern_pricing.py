@@ -1,6 +1,8 @@
-"""The fine problem where members share GPUs or policies prefer some: there each node's GPUs are chosen for
-each packing that it may take, which is dear. Packings that no plan of so few nodes can have are left out
-before."""
+"""Make the problem with all patterns for gangs that share GPUs or have a policy.
+
+For these the GPUs of each node are chosen for each packing, which is expensive. So packings are left out
+first that no plan with this number of nodes can have.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,26 @@ from muster.placement.search.methods import Counted
 from muster.placement.search.runs import place_in_run
 
 SHARE = 0.25
-"""Of the solver's time, at most, for choosing GPUs."""
+"""The largest share of the solver's time for choosing GPUs."""
 
 MAX_PACKINGS = 512
-"""Of one node that are looked at; of more, so many from end to end: three roles of slices have thousands."""
+"""The most packings of one node that are considered. Three roles of slices have thousands; then a sample is
+taken.
+"""
 
 MAX_PRICES = 12
-"""At which packings are sieved."""
+"""The most prices by which packings are sieved."""
 
 
 def chosen(
     instance: Instance, counted: Counted, placed: Mapping[int, Counts], budget: Budget
 ) -> tuple[Problem, bool]:
-    """The problem with all patterns of plans of so few nodes, and whether these are all: what is `placed` by
-    row is always looked at, other rows as long as there is time, those first in whose part there may be a
-    plan that opens few GPUs."""
+    """Return the problem with all patterns of plans with the counted number of nodes, and whether they are
+    complete.
+
+    Rows with members in `placed` are always considered. Other rows are, as long as there is time. Rows come
+    first if a plan in their part may open few GPUs.
+    """
     problem, nodes = counted.problem, counted.value[-1]
     rows, cell = nodes_of(problem)
     index, packings = packings_on(instance, rows, problem.need)
@@ -70,7 +77,7 @@ def chosen(
 
 
 def _some(packings: Ints, placed: Counts | None) -> Ints:
-    """Packings from end to end of the list, and the one that is placed."""
+    """Return an evenly spaced sample of the packings, with the placed one."""
     kept = np.zeros(len(packings), bool)
     kept[np.linspace(0, len(packings) - 1, MAX_PACKINGS).astype(np.int64)] = True
     if placed is not None:
@@ -80,14 +87,17 @@ def _some(packings: Ints, placed: Counts | None) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sieve:
-    """What the members on a node must be worth at `least` [row, price], at these `prices` [role, price], to
-    be in a plan of so few nodes of one part: its other nodes take no more than the largest of the part."""
+    """The least value of the members on a node in any plan with the counted number of nodes in one part.
+
+    `prices` is [role, price], and `least` [row, price]. It follows from the need, less the most that the
+    other nodes of the part take.
+    """
 
     prices: Floats
     least: Floats
 
     def kept(self, row: int, packings: Packings) -> Ints:
-        """The packings [packing, role] of the row that may be in one."""
+        """Return the packings [packing, role] of the row that may be in such a plan."""
         every = packings.made()
         enough = (every @ self.prices >= self.least[row]).all(axis=1)
         return np.asarray(every[enough])
@@ -96,7 +106,7 @@ class _Sieve:
 def _sieve(instance: Instance, counted: Counted, mixed: tuple[Ints, list[Packings]], part: Ints) -> _Sieve:
     index, packings = mixed
     need = np.array(counted.problem.need)
-    if instance.existing:  # nodes that the gang is on are not counted
+    if instance.existing:  # nodes that the gang is on already are not counted
         return _Sieve(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
     prices = _prices(instance, counted.problem.need, counted.duals)
     worth = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[index]
@@ -106,7 +116,9 @@ def _sieve(instance: Instance, counted: Counted, mixed: tuple[Ints, list[Packing
 
 
 def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats:
-    """Prices of a member [role, price]: each role alone, by GPUs and by memory, and those of the bound."""
+    """Return prices of a member [role, price]: each role alone, by GPUs, by memory, and the duals of the
+    bound.
+    """
     active = [r for r, count in enumerate(need) if count]
     found = [np.eye(len(need))[r] for r in active]
     found += [
@@ -121,8 +133,7 @@ def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats
 
 
 def _others(worth: Floats, part: Ints, nodes: int) -> Floats:
-    """By row, what the nodes of its part that are worth most are worth together, one less than `nodes` beside
-    itself."""
+    """Return [row] the largest value of `nodes` − 1 other nodes of the same part."""
     order = np.lexsort((-worth, part))
     rank = np.empty(len(part), np.int64)
     rank[order] = place_in_run(part[order])
@@ -133,7 +144,9 @@ def _others(worth: Floats, part: Ints, nodes: int) -> Floats:
 
 
 def _promise(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
-    """By row, how much memory is left on GPUs that are in use already, on so many nodes of its part."""
+    """Return [row] how much memory is left on used GPUs of the node and of the best other
+    nodes of its part.
+    """
     memory = instance.columns.gpu_memory[:, rows]
     free = instance.columns.free_gpus[rows] >> np.arange(len(memory))[:, None] & 1
     left = (memory * (1 - free)).sum(axis=0).astype(float)
@@ -141,7 +154,7 @@ def _promise(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
 
 
 def _table(instance: Instance, row: int, packings: Ints) -> tuple[Table, bool]:
-    """The patterns of one node, and the best fit of each; whether these are all."""
+    """Return the patterns of one node with the best fit of each, and whether these are complete."""
     table, complete = _patterns(
         tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), costs_on(instance, row)
     )
@@ -157,8 +170,9 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[Table, bool]:
 
 @lru_cache(maxsize=1 << 14)
 def _patterns(packings: tuple[Counts, ...], asks: Asks, node: NodeGpus, on: On) -> tuple[Ints, bool]:
-    """The patterns of one node, a row each: counts by role, FIELDS, the further costs; and whether these are
-    all that matter."""
+    """Return the patterns of one node [pattern, counts by role, FIELDS and further costs], and whether they
+    are complete.
+    """
     sets = choices(asks, packings, node, on)
     domains = np.zeros_like(sets.packing)
     further = []

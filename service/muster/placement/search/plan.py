@@ -1,4 +1,4 @@
-"""Plans and what is not proven of them, as the exact methods pass them on."""
+"""Represent plans and their gaps, as exact methods exchange them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.gpus.node_rules import Spread
 
 UNBOUNDED = 1.0
-"""The share where no bound is known."""
+"""The gap if no bound is known."""
 
 Value = tuple[int, ...]
-"""What a plan is worth at the levels below the nodes, each to be small."""
+"""The value of a plan at the levels below the nodes, each to be made small."""
 
 
 class Gap(NamedTuple):
-    """The first level that is not proven best, and by how much it could be better at most:
-    |value − bound| / max(1, |bound|)."""
+    """The first level that is not proven best, and by how much it could be better at most.
+
+    `share` is |value − bound| / max(1, |bound|).
+    """
 
     level: str
     share: float = UNBOUNDED
@@ -33,17 +35,17 @@ class Share:
     counts: Counts
     gpus: GpuSet
     spread: Spread = ()
-    """By role, its members by NVLink domain; () and None where they may lie anywhere."""
+    """By role: its members by NVLink domain. () and None mean that they may lie anywhere."""
     shared: int = 0
-    """Those of the GPUs that slices go to."""
+    """The mask of those GPUs that slices go to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best plan for given members: shares of the nodes, and how each level was decided.
+    """The best plan for given members: the shares of nodes, and how each level was decided.
 
-    `gap` is that of the first level not proven best, None where all are. No shares: nothing fits, proven
-    unless there is a gap.
+    `gap` is that of the first level not proven best, None if all are proven. Without shares nothing fits,
+    which is proven if there is no gap.
     """
 
     shares: tuple[Share, ...]

@@ -1,4 +1,4 @@
-"""The levels below the nodes, decided on the fine problem of one region whose parts and nodes are counted."""
+"""Decide the levels below the nodes for one region whose parts and nodes are counted."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from muster.placement.search.plan import Gap, Share, Value
 from muster.placement.search.single_node import share_of
 
 LEVEL_SHARE = 1 / 8
-"""Of the solver's time, at most, for each level below the nodes: a plan that is good is not held up for long
-by the proof that it is best."""
+"""The largest share of the solver's time for each level below the nodes.
+
+So the proof that a plan is best does not hold up a good plan for long.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodePlans:
-    """The problem of all patterns of single nodes, and a solution of it if one is known."""
+    """The problem with all patterns of single nodes, and a solution of it if one is known."""
 
     problem: Problem
     use: Use | None
@@ -47,7 +49,7 @@ class NodePlans:
 
 
 class LinkThresholds:
-    """The weakest link by its thresholds: from the fastest down, the first that admits a plan."""
+    """Decide the weakest link by thresholds: from the fastest down, the first one with a plan is the best."""
 
     name: ClassVar = "link-thresholds"
     given: ClassVar = (NodePlans, RackPlans)
@@ -61,13 +63,15 @@ class LinkThresholds:
 
 
 class LevelCore:
-    """One level: the Lagrangian bound, patterns fixed by it, and CP-SAT on the core that is left."""
+    """Decide one level by the Lagrangian bound, by fixing patterns with it, and by CP-SAT on the core that is
+    left.
+    """
 
     name: ClassVar = "level-core"
     given: ClassVar = (Counted, NodePlans, RackPlans)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide one level; the first one on all patterns of the nodes that counting has left."""
+        """Decide one level. The first level begins with all patterns of the nodes that counting has left."""
         if level.worst:
             return Declined("the level is not a sum")
         known, gap = plan.known, None
@@ -87,14 +91,18 @@ class LevelCore:
 
 
 class RackPatterns:
-    """Racks that were counted as wholes: a rack is one choice, which a table fills."""
+    """Decide the levels below the nodes if racks were counted as wholes: a rack is one choice, and a table
+    fills it.
+    """
 
     name: ClassVar = "rack-patterns"
     given: ClassVar = (Counted,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide all levels below the nodes by tables; the next one on the patterns of racks if these are
-        too large."""
+        """Decide all levels below the nodes by tables.
+
+        If the tables of all racks are too large, only the next level is decided, on the patterns of racks.
+        """
         instance, counted = plan.instance, plan.known
         assert isinstance(counted, Counted)
         if counted.racks is None:
@@ -111,15 +119,18 @@ class RackPatterns:
 
 
 def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Problem, Use | None, bool]:
-    """The fine problem without what can't be in a plan of so few nodes, and the coarse solution in its
-    terms."""
-    # Of racks counted as wholes, the solution does not say which nodes.
+    """Return the problem with all patterns, a solution of it if one is found, and whether its patterns are
+    complete.
+
+    Patterns are left out that no plan with this number of nodes can have. The solution is the coarse one.
+    """
+    # If racks were counted as wholes, the solution does not name nodes.
     placed = _trimmed(counted.problem, counted.use) if counted.racks is None else {}
     if instance.costs:
         problem, complete = chosen(instance, counted, placed, budget)
     else:
         problem, complete = fine(instance, counted.problem)
-    # Rules bind more than counts: on the nodes of the coarse solution, the solver finds who goes where.
+    # Rules bind more than counts. So the solver finds a solution on the nodes of the coarse one.
     if instance.plain:
         use = _as_use(problem, placed)
     else:
@@ -138,13 +149,15 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
 
 
 def _keeping(problem: Problem, still_open: Bools, use: Use | None) -> tuple[Problem, Use | None]:
-    """Narrowed, and what the solution uses in any case: equal racks may have been dropped for it."""
+    """Return the narrowed problem, and the solution in its classes. What the solution uses is always kept."""
     narrowed, moved = problem.keeping_use(still_open, use or {})
     return narrowed, None if use is None else moved
 
 
 def _trimmed(problem: Problem, use: Use) -> dict[int, Counts]:
-    """Members by row of a coarse solution, what is too many taken off, from the least filled nodes first."""
+    """Return the members by row of a coarse solution. Surplus members are taken off the least filled nodes
+    first.
+    """
     hosted: dict[int, list[int]] = {
         row: problem.patterns.counts[kind, p].tolist() for row, kind, p in problem.taken(use)
     }
@@ -158,7 +171,7 @@ def _trimmed(problem: Problem, use: Use) -> dict[int, Counts]:
 
 
 def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
-    """A solution on these nodes alone."""
+    """Return a solution that uses only these nodes, None if none is found."""
     if not rows:
         return None
     used = np.isin(problem.rows, rows)
@@ -174,7 +187,7 @@ def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
 
 
 def _as_use(problem: Problem, placed: Mapping[int, Counts]) -> Use | None:
-    """Members by row as patterns of the fine problem: the first, best-linked GPU set of each packing."""
+    """Return members by row as patterns: each packing with its first GPU set, which has the best links."""
     use: Use = {}
     class_of = {int(row): c for c in range(problem.classes) for row in problem.nodes(c)}
     for row, counts in placed.items():
@@ -192,10 +205,10 @@ def _as_use(problem: Problem, placed: Mapping[int, Counts]) -> Use | None:
 
 
 def _weakest(plan: Partial, known: Fine, budget: Budget) -> Answer:
-    """Walk the weakest links from the fastest down: the first that admits a plan is the level's value.
+    """Try the weakest links from the fastest down: the first with a plan is the level's value.
 
-    Bandwidth is not monotone in members (islands 2 + 2: three GPUs are slower than two and four), so each
-    threshold filters the patterns, and the bound or the solver says whether they still hold the gang.
+    More members can have faster links: with islands of 2 + 2 GPUs, three GPUs are slower than two or four. So
+    each threshold filters the patterns, and the bound or the solver decides whether they still hold the gang.
     """
     problem, use, patterns = known.problem, known.use, known.problem.patterns
     links = np.where(problem.open, patterns.weakest[problem.kind], -1)
@@ -216,7 +229,7 @@ def _weakest(plan: Partial, known: Fine, budget: Budget) -> Answer:
 
 
 def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solution, Ints]:
-    """Whether these patterns still hold the gang; and the classes that are left, by old index."""
+    """Return whether these patterns still hold the gang, and the old indices of the classes that are left."""
     nothing = Solution(Status.INFEASIBLE, {})
     narrowed, kept = problem.narrowed(fast)
     if not narrowed.classes:
@@ -233,8 +246,11 @@ def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solut
 
 
 def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Problem, Use | None]:
-    """Of each packing on each class one GPU set is left: the last that is fast enough has the largest ring,
-    and with it the least damage (see gpusets.best_sets)."""
+    """Return the problem with one GPU set for each packing of a class, and the solution in its classes.
+
+    The last set that is fast enough has the largest ring, and with it the least damage (see
+    gpusets.best_sets).
+    """
     packing = problem.patterns.packing[problem.kind]
     width = fast.shape[1]
     later = np.zeros_like(fast)

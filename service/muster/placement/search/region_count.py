@@ -1,7 +1,8 @@
-"""Zones, racks and nodes of a region are counted: on the coarse problem, widest first.
+"""Count zones, racks and nodes of regions on the coarse problem, widest scope first.
 
-A part that may hold the gang alone is looked at as a region of its own, so that its bound is its own; the
-parts of the narrowest level are left to the bound, which is made for them."""
+A part that may hold the gang alone is a region of its own, so that it has a bound of its own. Parts of the
+narrowest level are left to the bound, which is made for them.
+"""
 
 from __future__ import annotations
 
@@ -40,22 +41,24 @@ from muster.placement.search.regions import NOWHERE, regions
 from muster.placement.search.surrogate_bounds import fewest_parts, in_fullest, parts_that_hold, prices, values
 
 FEW_PARTS = 4
-"""Parts of the narrowest level, for each price, in which a first solution is looked for."""
+"""How many parts of the narrowest level, for each price, a first solution may use."""
 
 MAX_CHOICES = 256
-"""Choices of parts of a level that are looked at one by one; more are left to the solver."""
+"""The most choices of parts of a level that are tried one by one. If there are more, the solver decides."""
 
 COUNTING_SHARE = 0.5
-"""Of the solver's time, at most, for counting where members are spread evenly: a proof that a part less does
-not do may take long, and what is found must still be finished."""
+"""The largest share of the solver's time for counting if members must be spread evenly.
+
+The proof that one part less is too few may take long, and the plan must still be finished afterwards.
+"""
 
 
 Value = tuple[int, ...]
-"""Parts of each level touched, widest first, then nodes."""
+"""Touched parts of each level, widest first, then nodes."""
 
 
 class RegionCount:
-    """Parts and nodes by the Lagrangian bound, and CP-SAT on the core that it leaves."""
+    """Decide parts and nodes by the Lagrangian bound, and by CP-SAT on the core that it leaves."""
 
     name: ClassVar = "region-count"
     given: ClassVar = (Start, Regions)
@@ -70,7 +73,7 @@ class RegionCount:
             with budget.phase("scan"):
                 region = regions(instance, plan.scopes, plan.need)
             rows = np.flatnonzero(region != NOWHERE)
-            # Parts of a level that is counted anyway are not told apart here: it may count no more than one.
+            # A scope that is also a level is counted below, where it may count at most one part.
             once = tuple(scope for scope in instance.levels if scope in plan.scopes)
             if once:
                 others = tuple(scope for scope in plan.scopes if scope not in once)
@@ -89,9 +92,9 @@ class RegionCount:
 
 
 class Counting:
-    """The best regions so far: all of the same, least value.
+    """Collects the best regions so far: all have the same, least value.
 
-    `proven`: where nothing was found, nothing is there.
+    `proven` is whether nothing was missed: if no region was found, none exists.
     """
 
     def __init__(self, instance: Instance, need: Counts, budget: Budget) -> None:
@@ -104,8 +107,10 @@ class Counting:
         self._once: frozenset[str] = frozenset()
 
     def regions(self, rows: Ints, region: Ints, levels: Sequence[str], once: Sequence[str] = ()) -> None:
-        """Count the regions, given for each of these rows. `levels` are those still to be counted; of those
-        in `once`, one part must be enough."""
+        """Count the regions that are given for each of these rows.
+
+        `levels` are those still to be counted. For those in `once`, a single part must suffice.
+        """
         if not len(rows):
             return
         self._once = frozenset(once)
@@ -147,7 +152,7 @@ class Counting:
     def _wider(
         self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Value
     ) -> Status:
-        """A level with narrower ones below it."""
+        """Count a level that has narrower levels below it."""
         scope, *narrower = levels
         spared = bool((problem.part(scope) == FREE).any())
         while not spared and comb(count, lower) <= MAX_CHOICES:
@@ -168,7 +173,9 @@ class Counting:
     def _each(
         self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Value
     ) -> Status:
-        """Every choice of so many parts is a region of its own, the one of fewest narrower parts first."""
+        """Decide every choice of this number of parts as a region of its own; that with fewest narrower parts
+        first.
+        """
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
         for chosen in combinations(names.tolist(), parts):
@@ -202,7 +209,10 @@ class Counting:
         return Status.INFEASIBLE
 
     def _unproven(self, problem: Problem, scope: str, least: int, count: int, prefix: Value) -> Status:
-        """In as few parts as hold a solution that takes no solver: it ran out of time over fewer."""
+        """Decide the nodes with the fewest parts for which a greedy solution exists.
+
+        The solver ran out of time with fewer parts.
+        """
 
         def found(parts: int) -> bool:
             return greedy(_limited(problem, scope, parts, count), self._prices) is not None
@@ -214,8 +224,11 @@ class Counting:
         return self._nodes(_limited(problem, scope, parts, count), (*prefix, parts), Gap(scope))
 
     def _nodes(self, whole: Problem, prefix: Value, doubt: Gap | None = None) -> Status:
-        """The fewest nodes. Of parts that are equal here no more are looked at than can be used; all stay for
-        the levels below, where they may differ. `doubt` is of a level above."""
+        """Decide the fewest nodes. `doubt` is the gap of a level above.
+
+        Of equal parts only as many are used as can matter. All are kept for the levels below, at which they
+        may differ.
+        """
         scope, limit = counted_scope(whole)
         problem = whole
         if scope is not None and limit is not None:
@@ -245,8 +258,10 @@ class Counting:
         return decided.status
 
     def _few_parts(self, problem: Problem) -> Use | None:
-        """A first solution where rules make the search long: in the few parts that hold most of each role, or
-        most of what the rules share out."""
+        """Return a first solution if rules make the search long; None without rules, or if none is found.
+
+        It lies in the few parts that hold most of each role, or most of what the rules divide among parts.
+        """
         scope, _ = counted_scope(problem)
         if not problem.rules or scope is None:
             return None
@@ -275,20 +290,22 @@ class Counting:
 
 
 def _in_terms_of(problem: Problem, decided: Decided) -> Use:
-    """The solution of a problem that was narrowed from this one. A class keeps its `start`."""
+    """Return the solution of a narrowed problem in the classes of this one. `start` identifies a class in
+    both.
+    """
     index = {start: c for c, start in enumerate(problem.start.tolist())}
     return {(index[int(decided.problem.start[c])], p): nodes for (c, p), nodes in decided.use.items()}
 
 
 def _for_all(whole: Problem, decided: Decided) -> Decided:
-    """What was decided without equal parts, for all of them."""
+    """Return what was decided without equal parts, with all of them."""
     still_open, _ = nodes_bound(whole, decided.duals).within(whole, decided.value)
     problem, use = whole.keeping_use(still_open, _in_terms_of(whole, decided))
     return replace(decided, problem=problem.keeping(nodes=decided.value), use=use)
 
 
 def _of_racks(problem: Problem, counted: Counted, scope: str) -> Counted:
-    """What was counted on the problem of racks, in terms of their nodes."""
+    """Return what was counted on the problem of racks, with the problem of their nodes."""
     left = counted.problem
     parts = np.unique(problem.part(scope))[left.rows[left.start]]
     kept, _ = problem.narrowed(problem.open & np.isin(problem.part(scope), parts)[:, None])

@@ -1,4 +1,4 @@
-"""The parts of the scopes asked for, each with the nodes that may host the gang there."""
+"""Find the regions of a gang: domains of all scopes asked for, with the nodes that may host members there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from muster.placement.cluster.columns import Ints
 from muster.placement.gang.instance import Counts, Instance
 
 NOWHERE = -1
+"""The region of a node that is in none."""
 
 
 def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
-    """By row, the part of all scopes at once that the node lies in (from 0, in natural order); NOWHERE where
-    it lies in none, or hosts no member. Parts inside one node are not among them: see onenode."""
+    """Return [row] int64: the region of each node, from 0 in natural order of domains; NOWHERE for none.
+
+    A node is in no region if it lacks a domain, or if it hosts no member. Domains inside a node are not
+    regions: single_node.py handles them.
+    """
     view = instance.columns
     active = [r for r, count in enumerate(need) if count]
     usable = np.asarray((instance.room[active] > 0).any(axis=0))

@@ -1,8 +1,8 @@
-"""Roles whose members ask for multiples of what the smallest do: to the counts, and to every level below,
-they are one role of the smallest size; often the gang is of one role then. Who goes where is said last.
+"""Aggregate roles that ask for multiples of each other into one role of the smallest size.
 
-Where each size divides the next, nodes hold the members together as soon as they hold those of each size with
-the larger ones in between: wherever the larger ones go, the same is left for the smaller.
+Counts and all levels below are the same for the aggregated role, and often the gang then has one role only.
+At the end the members are assigned. If each size divides the next, a node that holds the sum holds the
+members too. Wherever the larger members go, the same is left for the smaller ones.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from muster.placement.search.methods import (
 from muster.placement.search.plan import Gap, Share, Value
 
 Decide = Callable[[Partial, Value | None, Budget], tuple[Partial | None, Gap | None]]
-"""Decides all levels that are left of a plan: see search."""
+"""Decide all levels that are left of a plan: see search."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleAggregation:
-    """The gang as one role of the smallest size; then the members are dealt out."""
+    """Decide the gang as one role of the smallest size, then assign the members."""
 
     decide: Decide
     name: ClassVar = "role-aggregation"
     given: ClassVar = (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide all levels where the members can be dealt out to the best plan of units."""
+        """Decide all levels if the members can be assigned to the best plan of units."""
         if plan.likely is not None:
             return Declined("the members are units of several roles")
         with budget.phase("scan"):
@@ -60,8 +60,9 @@ class RoleAggregation:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """Members by role, `need`, and their `sizes` in members of the role `unit`; 0 for roles that stay as they
-    are."""
+    """Members by role, `need`, and their `sizes` as members of the role `unit`; 0 for roles that are not
+    aggregated.
+    """
 
     need: Counts
     sizes: Counts
@@ -69,19 +70,21 @@ class Aggregation:
 
     @property
     def units(self) -> Counts:
-        """The same members, those with a size as so many of one role."""
+        """The same members, with the aggregated ones as members of one role."""
         alone = [0 if size else count for count, size in zip(self.need, self.sizes, strict=True)]
         alone[self.unit] = self._units(1)
         return tuple(alone)
 
     def _units(self, least: int) -> int:
-        """What the members of this size, and of larger ones, are in units."""
+        """Return how many units the members of at least this size are."""
         sized = zip(self.need, self.sizes, strict=True)
         return sum(count * size for count, size in sized if size >= least)
 
     def likely(self, counted: Counted) -> bool:
-        """Whether the nodes of the solution, filled up, hold the members; those of the best plan are nearly
-        full too."""
+        """Return whether the nodes of the solution, filled up, hold the members.
+
+        The nodes of the best plan are nearly full too, so this is a good guess.
+        """
         problem = counted.problem
         full = [
             (int(problem.patterns.counts[problem.kind[c], p, self.unit]), nodes)
@@ -93,8 +96,10 @@ class Aggregation:
         )
 
     def dealt(self, instance: Instance, shares: Iterable[Share]) -> tuple[Share, ...]:
-        """Shares of units as shares of the members, the largest first, along the fabric: so each role lies
-        together. () where they do not hold the members."""
+        """Return shares of units as shares of members; () if they do not hold the members.
+
+        The largest members are assigned first, along the fabric, so that each role stays together.
+        """
         levels = [instance.columns.topology.index(level) for level in instance.levels]
         roles = sorted(np.flatnonzero(self.sizes).tolist(), key=lambda role: -self.sizes[role])
         left, found = list(self.need), []
@@ -109,7 +114,7 @@ class Aggregation:
 
 
 def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined:
-    """Put the members of one size together."""
+    """Return the roles aggregated by size, or why that does not apply."""
     active = [role for role, count in enumerate(need) if count and instance.roles[role].gpus]
     capped = instance.rules.caps is not None or instance.penalty is not None
     if len(active) < 2:
@@ -121,7 +126,7 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
     known = sorted(filter(None, sizes))
     if len(known) < 2 or any(larger % smaller for smaller, larger in pairwise(known)):
         return Declined("the requests are not multiples of one another")
-    # Many small members need more pods than few large ones: nodes must have room for these in any case.
+    # Many small members need more pods than few large ones. So no node may be short of pods.
     others = [np.minimum(room, need[role]) for role, room in enumerate(instance.room) if not sizes[role]]
     members = instance.columns.free_count // instance.roles[unit].gpus + sum(others)
     pods = max(1, *(role.resources.pods for role in instance.roles))
@@ -132,7 +137,9 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
 
 
 def _size(instance: Instance, role: int, unit: int) -> int:
-    """As how many members of `unit` one of the role counts on every node; 0 for none."""
+    """Return how many members of `unit` one member of the role counts as on every node; 0 if it is no
+    multiple.
+    """
     large, small = instance.roles[role], instance.roles[unit]
     size = large.gpus // small.gpus
     asked, every = large.resources, small.resources.times(size)

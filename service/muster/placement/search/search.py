@@ -1,7 +1,7 @@
-"""The best plan for given members: level after level, the first exact method that accepts decides.
+"""Find the best plan for given members: the first exact method that accepts a level decides it.
 
-METHODS is the order in which they are asked. Before: `presolve`. After a method has counted, several regions
-may be equally good: each is decided to the end, and the best is taken.
+METHODS is the order in which methods are asked. Before that comes `presolved`. After counting, several
+regions may be equally good. Then each of them is decided to the end, and the best one is taken.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ from muster.placement.search.single_domain import NodeTable, SortedCapacities
 from muster.placement.search.single_node import SingleNode
 
 MAX_FINISHED = 8
-"""Regions with parts and nodes counted that are looked at below that, where members share GPUs or policies
-prefer some: there each node's choices take a while."""
+"""The most equally good regions that are decided to the end, for gangs that share GPUs or have a policy.
+
+For these gangs the choices of each node take a while.
+"""
 
 Outcome = tuple[Partial | None, Gap | None]
-"""The best plan, None if none was found; and what is not proven: of no plan, that there is none."""
+"""The best plan, None if none was found; and the first level without proof, None if all are proven.
+
+If there is no plan and no gap, it is proven that nothing fits.
+"""
 
 
 def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Found:
@@ -39,14 +44,14 @@ def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Bu
 
 
 def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Partial:
-    """Return the plan with nothing decided, without what no plan for all these members can use."""
+    """Return the plan with nothing decided, without parts that no plan for all these members can use."""
     with budget.phase("scan"):
         instance = instance.for_all(need)
     return Partial(instance, scopes, need, levels_of_plan(instance.levels, instance.costs))
 
 
 def decided(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
-    """Decide all levels that are left, as long as the plan may beat the incumbent."""
+    """Decide all levels that are left. Stop if the plan cannot beat the incumbent."""
     gap, declined = plan.gap, list[tuple[str, str]]()
     while plan.levels:
         method, answer, reasons, doubt = _asked(plan, incumbent, budget)
@@ -77,7 +82,7 @@ def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
     """Ask the methods in their order for the next level.
 
     Raises:
-        LookupError: all decline, which is a defect of METHODS.
+        LookupError: All methods decline, which is a defect of METHODS.
     """
     declined, gap = list[tuple[str, str]](), None
     for method in METHODS:
@@ -92,7 +97,7 @@ def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
 
 
 def _noted(before: Partial, after: Partial, method: Exact, declined: list[tuple[str, str]]) -> Partial:
-    """Note which method has decided the levels that are no longer left, where it has not done so itself."""
+    """Record which method decided the levels that are no longer left, unless it did so itself."""
     done = before.levels[: len(before.levels) - len(after.levels)]
     first, *others = after.steps[len(before.steps) :] or [Step(level.name, method.name) for level in done]
     first = replace(first, declined=(*declined, *first.declined))
@@ -100,8 +105,10 @@ def _noted(before: Partial, after: Partial, method: Exact, declined: list[tuple[
 
 
 def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
-    """Decide each of the plans that are equally good so far. What is not proven of one of them is not proven
-    of the best."""
+    """Decide each of the plans that are equally good so far, and return the best.
+
+    What is not proven for one of them is not proven for the best.
+    """
     best: Partial | None = None
     for i, plan in enumerate(plans):
         costs = plan.instance.costs
@@ -128,5 +135,6 @@ METHODS: tuple[Exact, ...] = (
     LinkThresholds(),
     LevelCore(),
 )
-"""The exact methods, in the order in which they are asked: the cheap ones first, at the end one that accepts
-any problem."""
+"""The exact methods in the order in which they are asked: cheap ones first, last one that accepts any
+problem.
+"""

@@ -1,5 +1,8 @@
-"""One role: what needs no solver. Parts and nodes are counted by sorted capacities, which is its own proof;
-inside one rack a table decides the rest."""
+"""Decide one role without a solver.
+
+Parts and nodes are counted by sorted capacities, which proves itself. Inside one rack a table decides the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +41,21 @@ TOO_LARGE = "the tables are too large, or NVLink domains over several nodes are 
 """Why tables of one rack do not apply."""
 
 FIELDS = ("domains", "weakest", "ring", "damage", "valid")
+"""The values of a GPU set, and whether there is one."""
 
 
 class TooLargeError(Exception):
-    """The levels do not fit in one number."""
+    """Report that the levels do not fit in one number."""
 
 
 class SortedCapacities:
-    """Parts by sorted capacities: where one part is enough, and which parts are."""
+    """Find by sorted capacities the levels at which a single part suffices, and which parts do."""
 
     name: ClassVar = "sorted-capacities"
     given: ClassVar = (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide the levels at which one part is enough, for one role that nothing binds."""
+        """Decide the levels at which one part suffices, for one role that nothing binds."""
         instance, active = plan.instance, plan.active
         if len(active) != 1:
             return Declined("several roles")
@@ -69,7 +73,7 @@ class SortedCapacities:
 
 
 class NodeTable:
-    """One role inside one part of the narrowest level: a table over nodes and members."""
+    """Decide one role inside one part of the narrowest level, by a table over nodes and members."""
 
     name: ClassVar = "node-table"
     given: ClassVar = (Regions,)
@@ -92,8 +96,9 @@ class NodeTable:
 
 
 def regions_of(instance: Instance, region: Ints, role: int, need: int) -> Regions | None:
-    """The regions that hold the members, cut down to single zones, to single racks, as far as one is
-    enough."""
+    """Return the regions that hold the members, narrowed to single zones and single racks as far as one
+    suffices.
+    """
     cap = np.minimum(instance.room[role], need)
     rows = np.flatnonzero((region >= 0) & (cap > 0))
     found = _that_hold(rows, region[rows], cap[rows], need)
@@ -110,8 +115,11 @@ def regions_of(instance: Instance, region: Ints, role: int, need: int) -> Region
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hopeful:
-    """The nodes that can be in a plan of the fewest `nodes` in one region: [node] `rows`, the `region` of
-    each from 0, where it stands `at` there, how many members it takes at most, `cap`, and at `least`."""
+    """The nodes that can be in a plan with the fewest `nodes` in one region. All arrays are [node].
+
+    `rows` are the nodes, `region` is the region of each from 0, and `at` its position there. It takes at most
+    `cap` members, and at least `least`.
+    """
 
     nodes: int
     rows: Ints
@@ -122,11 +130,13 @@ class Hopeful:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Regions, nodes of the largest, members of the largest node and one."""
+        """The number of regions, the nodes of the largest region, and one more than the members of the
+        largest node.
+        """
         return int(self.region[-1]) + 1, int(self.at.max()) + 1, int(self.cap.max()) + 1
 
     def of(self, regions: list[int]) -> tuple[Hopeful, Ints]:
-        """Those of some regions, in this order; and their indices."""
+        """Return the nodes of some regions, in this order, and their indices."""
         first, last = np.searchsorted(self.region, np.stack([regions, np.array(regions) + 1]))
         index = np.concatenate([np.arange(*each) for each in zip(first, last, strict=True)])
         region = np.repeat(np.arange(len(regions)), last - first)
@@ -137,19 +147,19 @@ class Hopeful:
 
 
 Fields = dict[str, Ints]
-"""Values of GPU sets, [node, members, choice]; `valid` says which there are."""
+"""Values of GPU sets, [node, members, choice]. `valid` says which entries exist."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The members on each of these nodes, which choice of GPUs they take, and what that is worth."""
+    """The members on each node, the choice of GPUs that they take, and the plan's value."""
 
     taken: Ints
     choice: Ints
     value: Value
 
     def shares(self, instance: Instance, role: int, hopeful: Hopeful) -> tuple[Share, ...]:
-        """The plan, node by node; the GPUs are looked for once for nodes that are alike."""
+        """Return the plan node by node. GPUs are chosen once for equal nodes."""
         here = np.flatnonzero(self.taken)
         rows, taken = hopeful.rows[here], self.taken[here]
         kinds = np.stack([*kinds_of(instance, rows), self.choice[here, taken], taken], axis=1)
@@ -165,8 +175,11 @@ class Plan:
 
 
 def in_one_rack(instance: Instance, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
-    """The best plan in one of these regions, of which none has parts left to count; None where that is not
-    for a table: too large, or wide NVLink domains to be counted."""
+    """Return the best plan in one of these regions, where no parts are left to count; None if a table does
+    not apply.
+
+    It does not apply if it would be too large, or if wide NVLink domains must be counted.
+    """
     hopeful = hopeful_nodes(instance, found, role, need)
     if hopeful is None or not for_a_table(hopeful, need):
         return None
@@ -175,14 +188,16 @@ def in_one_rack(instance: Instance, found: Regions, role: int, need: int) -> tup
 
 
 def hopeful_nodes(instance: Instance, found: Regions, role: int, need: int) -> Hopeful | None:
-    """What is left to look at in these regions; None where wide NVLink domains are to be counted."""
+    """Return the nodes of these regions that can be in a plan; None if wide NVLink
+    domains must be counted.
+    """
     nodes, rows, region, cap = _fewest_nodes(found, need)
     wide = instance.columns.topology.index(Scope.NVLINK_DOMAIN)[rows]
     if takes_gpus(instance.roles[role]) and (wide >= 0).any():
         one_each = len(np.unique(np.stack([region, wide]), axis=1)[0]) == len(np.unique(region))
         if not one_each or (wide < 0).any():
             return None
-    # What a node must take at least, if the fullest others take all they can.
+    # The least that a node must take, if the fullest other nodes take all they can.
     order = np.lexsort((-cap, region))
     rows, region, cap = rows[order], region[order], cap[order]
     fullest = np.bincount(region, np.where(place_in_run(region) < nodes - 1, cap, 0)).astype(np.int64)
@@ -196,20 +211,22 @@ def hopeful_nodes(instance: Instance, found: Regions, role: int, need: int) -> H
 
 
 def for_a_table(hopeful: Hopeful, need: int) -> bool:
-    """Whether a table over nodes and members is small enough."""
+    """Return whether a table over nodes and members is small enough."""
     parts, width, most = hopeful.shape
     return node_tables.steps(parts, width, hopeful.nodes, need, most) <= node_tables.MAX_STEPS
 
 
 def left_over_of(instance: Instance, role: int, hopeful: Hopeful) -> Ints:
-    """The best fit, [node, members]."""
+    """Return the best fit, [node, members] int64."""
     members = np.arange(hopeful.shape[2])
     return best_fit(instance, hopeful.rows, members[:, None] * (np.arange(len(instance.roles)) == role))
 
 
 Cheapest = Callable[[Ints], Ints | None]
-"""From the cost of members on nodes, [node, members], NEVER where that can't be, the members on each node in
-the cheapest plan; None where there is none."""
+"""Maps the cost of members on nodes to the members on each node in the cheapest plan; None if there is none.
+
+The cost is [node, members], NEVER if impossible.
+"""
 
 
 def best_plan(
@@ -220,15 +237,17 @@ def best_plan(
     need: int,
     cheapest: Cheapest | None = None,
 ) -> Plan | None:
-    """The best plan of the fewest nodes, in one region or as `cheapest` has it; None where there is none, or
-    too large numbers."""
+    """Return the best plan with the fewest nodes, in one region or as `cheapest` decides.
+
+    The result is None if there is no plan, or if the numbers are too large.
+    """
     nodes, region = hopeful.nodes, hopeful.region
     members = np.arange(hopeful.shape[2])
     levels = quality_levels(instance.costs)
     costs = levels[: levels.index(WEAKEST_LINK)]
     sums = [level for level in levels if level is not WEAKEST_LINK]
     valid = (members >= hopeful.least[:, None]) & (members <= hopeful.cap[:, None])
-    left = left_over_of(instance, role, hopeful)  # the same for all choices
+    left = left_over_of(instance, role, hopeful)  # equal for all choices
     fields = {**fields, BEST_FIT.field: np.broadcast_to(left[:, :, None], fields["valid"].shape)}
 
     def picked(level: Level, chosen: Ints) -> Ints:
@@ -279,7 +298,7 @@ def _in_one_region(hopeful: Hopeful, cost: Ints, need: int) -> Ints | None:
 
 
 def fields_of(instance: Instance, role: int, hopeful: Hopeful) -> Fields:
-    """The values of all GPU sets of these nodes that matter."""
+    """Return the values of all GPU sets of these nodes that matter."""
     members = np.arange(hopeful.shape[2])
     fields = _tables(instance, hopeful.rows, members * instance.roles[role].gpus)
     if instance.prices:
@@ -290,7 +309,7 @@ def fields_of(instance: Instance, role: int, hopeful: Hopeful) -> Fields:
 
 
 def _tables(instance: Instance, rows: Ints, sizes: Ints) -> Fields:
-    """The values of the GPU sets of these sizes."""
+    """Return the values of the GPU sets of these sizes."""
     view = instance.columns
     masks, mask = np.unique(view.free_gpus[rows], return_inverse=True)
     alike, index = np.unique(mask * len(view.shapes) + view.shape[rows], return_inverse=True)
@@ -310,21 +329,23 @@ def _tables(instance: Instance, rows: Ints, sizes: Ints) -> Fields:
 
 @lru_cache(maxsize=1 << 14)
 def _table(shape: Shape, free: int) -> Ints:
-    """The values of a node's GPU sets, [field, size, choice]."""
+    """Return the values of a node's GPU sets, [field, size, choice]."""
     sets = sets_of(shape, free)
     valid = np.arange(sets.masks.shape[1]) < sets.choices[:, None]
     return np.stack([getattr(sets, name) for name in FIELDS[:-1]] + [valid.astype(np.int64)])
 
 
 def _could_hold(region: Ints, cap: Ints, nodes: int, need: int) -> bool:
-    """Whether the fullest nodes of some region hold the members."""
+    """Return whether the fullest nodes of some region hold the members."""
     order = np.lexsort((-cap, region))
     region, cap = region[order], cap[order]
     return bool((np.bincount(region, np.where(place_in_run(region) < nodes, cap, 0)) >= need).any())
 
 
 def _fewest_nodes(found: Regions, need: int) -> tuple[int, Ints, Ints, Ints]:
-    """The fewest nodes of any region that hold the members, and the rows, regions, caps of those regions."""
+    """Return the fewest nodes of any region that hold the members, and the rows, regions and caps of such
+    regions.
+    """
     order = np.lexsort((-found.cap, found.region))
     region, cap = found.region[order], found.cap[order]
     begins = np.flatnonzero(np.diff(region, prepend=-1))
@@ -338,14 +359,14 @@ def _fewest_nodes(found: Regions, need: int) -> tuple[int, Ints, Ints, Ints]:
 
 
 def _that_hold(rows: Ints, region: Ints, cap: Ints, need: int) -> Regions:
-    """The regions whose nodes hold the members, all together; counted from 0."""
+    """Return the regions whose nodes together hold the members, renumbered from 0."""
     holds = np.bincount(region, cap) >= need
     kept = holds[region]
     return Regions(rows[kept], (np.cumsum(holds) - 1)[region[kept]], cap[kept], ())
 
 
 def _pairs(region: Ints, part: Ints) -> Ints:
-    """A code for each region and part that there is."""
+    """Return a code for each pair of a region and a part."""
     if not region.any():
         return part
     return np.asarray(np.unique(region * (int(part.max(initial=0)) + 1) + part, return_inverse=True)[1])

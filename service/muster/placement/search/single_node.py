@@ -1,4 +1,4 @@
-"""The whole gang on one node: nothing crosses fewer parts, and the best such node is read off."""
+"""Place the whole gang on one node: no plan touches fewer parts, and the best such node is read off."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from muster.placement.search.plan import Gap, Share, Value
 
 
 class SingleNode:
-    """The node that takes all members crosses the fewest parts: the best such node is read off."""
+    """Decide the plan on the best node that takes all members. No plan touches fewer parts."""
 
     name: ClassVar = "single-node"
     given: ClassVar = (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide all levels where some node takes all members."""
+        """Decide all levels if some node takes all members."""
         if plan.likely is not None:
             return Declined("the members are units of several roles")
         with budget.phase("scan"):
@@ -43,11 +43,12 @@ class SingleNode:
 
 
 def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share:
-    """The share of a node that takes these members on the GPU set of this choice, in the order of
-    best_sets."""
+    """Return the share of a node that takes these members on the GPU set of this choice, as `best_sets`
+    orders them.
+    """
     if instance.costs:
         found = choices(instance.asks, (counts,), gpus_on(instance, row), costs_on(instance, row))
-        # Alone, a packing may have been looked at more closely than among others.
+        # Alone, a packing may have been examined more closely than among others, so it has fewer choices.
         chosen, shared = found.chosen(min(choice, len(found.packing) - 1))
         return Share(row, counts, chosen, _lying(instance, row, counts, chosen.mask), shared)
     rule, shape, free = instance.node_rule(row)
@@ -60,14 +61,17 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share
 def on_one_node(
     instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget
 ) -> tuple[Share | None, bool]:
-    """The best node that takes the whole gang inside one part of each scope, None if there is none; and
-    whether that is proven."""
+    """Return the best node that takes the whole gang inside one part of each scope, and whether that is
+    proven.
+
+    The node is None if there is none.
+    """
     view = instance.columns
     wanted = np.array(need, np.int64)
     size = int(instance.gpus(wanted))
     fits = fits_at_once(instance, need)
     if instance.existing:
-        # Running members elsewhere make several nodes of it: parts are counted then.
+        # With existing members elsewhere, the gang is on several nodes, and parts must be counted.
         inside = any(scope in (*INSIDE, Scope.NODE) for scope in scopes)
         if not inside or len(instance.existing.masks) != 1:
             return None, True
@@ -101,15 +105,18 @@ def on_one_node(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Priced:
-    """By row: the damage, where typical requests price it, and the mask of the GPUs that may be taken. Of one
-    slice that is the best GPU alone: what it opens and damages tells its GPUs apart, no other level does."""
+    """By row, the damage priced by typical requests, and the mask of the GPUs that may be taken.
+
+    For a single slice the mask is the best GPU. What the slice opens and damages is the only difference
+    between GPUs.
+    """
 
     damage: Ints
     gpus: Ints
 
 
 def _priced(instance: Instance, rows: Ints, need: Counts) -> _Priced | None:
-    """None where damage is F."""
+    """Return the priced damage; None if damage is F."""
     view, prices, counts = instance.columns, instance.prices, np.array([need], np.int64)
     if prices is None:
         return None
@@ -120,13 +127,13 @@ def _priced(instance: Instance, rows: Ints, need: Counts) -> _Priced | None:
     whole = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
     spread = np.array([shape.spread for shape in view.shapes], bool)[view.shape[rows]]
     first = np.where(whole == spread[:, None], damage, LARGEST)
-    first[(first == LARGEST).all(axis=1)] = 0  # none of these: any will do
+    first[(first == LARGEST).all(axis=1)] = 0  # no GPU of the preferred kind, so any will do
     gpu = np.lexsort((damage, first), axis=1)[:, 0]
     return _Priced(damage[np.arange(len(rows)), gpu], 1 << gpu)
 
 
 def _worth(chosen: GpuSet, priced: _Priced | None, i: int, fit: int) -> dict[str, int]:
-    """The sums of a plan by field, below the preferences."""
+    """Return the sums of a plan by field, below the preferences."""
     damage = chosen.damage if priced is None else int(priced.damage[i])
     return {"weakest": chosen.weakest, "ring": chosen.ring, "damage": damage, "left_over": fit}
 
@@ -139,7 +146,9 @@ def _sharing(
     values: tuple[Ints, _Priced | None],
     budget: Budget,
 ) -> tuple[Share | None, bool]:
-    """The same where GPUs are shared or policies prefer some; the best of those looked at in time."""
+    """Return the same if members share GPUs or have a policy. If time runs out, it is the best of those
+    examined.
+    """
     left, priced = values
     best: tuple[tuple[int, ...], Share] | None = None
     if instance.sliced and sum(map(bool, need)) > 1:
@@ -155,7 +164,7 @@ def _sharing(
     for i, bound in zip(every[order].tolist(), bounds[:, order].T.tolist(), strict=True):
         row, fit = int(rows[i]), int(left[i])
         if best is not None and (*bound, fit, row) > best[0]:
-            break  # no other can be better
+            break  # no other node can be better
         if budget.spent and (best is not None or budget.truncated):
             complete = False
             break
@@ -186,10 +195,12 @@ def _sharing(
 
 
 def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> Ints:
-    """Return lower bounds of what packings cost on these nodes [level, node, packing], down to damage."""
+    """Return lower bounds of the cost of packings on these nodes [level, node, packing] int64, down to
+    damage.
+    """
     view = instance.columns
     found = np.zeros((len(instance.costs) + 3, len(rows), len(packings)), np.int64)
-    if instance.existing:  # then what the gang has there counts, and few nodes are looked at
+    if instance.existing:  # then the gang's GPUs there count too, and only few nodes are examined
         found[:] = -LARGEST
         return found
     shape, wide = view.shape[rows], view.topology.in_wide[rows]
@@ -200,7 +211,7 @@ def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> In
         least = Least(
             of_shape, view.gpu_memory[:lines, rows[here]], view.free_gpus[rows[here]], instance.asks
         )
-        for m in reversed(range(len(packings))):  # the largest first
+        for m in reversed(range(len(packings))):  # largest first, because its results serve the others
             found[:, here, m] = least.of(packings[m], instance.costs, in_wide)
         if in_wide and Cost.NVLINK_DOMAINS in instance.costs:
             gpus = np.array(packings, np.int64) @ np.array([ask.gpus for ask in instance.asks], np.int64)
@@ -209,7 +220,7 @@ def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> In
 
 
 def _alike(instance: Instance, rows: Ints, left: Ints, priced: _Priced | None) -> list[int]:
-    """Of nodes that are alike in their GPUs the best one: indices into `rows`."""
+    """Return the best one of nodes with equal GPUs, as indices into `rows`."""
     code = kinds_of(instance, rows)
     order = np.lexsort((rows, left, *(() if priced is None else (priced.damage,)), *code))
     begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
@@ -217,7 +228,7 @@ def _alike(instance: Instance, rows: Ints, left: Ints, priced: _Priced | None) -
 
 
 def _lying(instance: Instance, row: int, counts: Counts, mask: int, allowed: int = -1) -> Spread:
-    """How members lie on GPUs of the node that were chosen, where a rule binds them to domains."""
+    """Return how members lie on the chosen GPUs of the node; () if no rule binds them to domains."""
     rule, shape, free = instance.node_rule(row)
     if rule is None or not rule.binds_domains:
         return ()
@@ -225,7 +236,7 @@ def _lying(instance: Instance, row: int, counts: Counts, mask: int, allowed: int
 
 
 def _sets(instance: Instance, row: int, need: Counts, size: int, allowed: int) -> list[tuple[GpuSet, Spread]]:
-    """The best set inside the mask, if there is one."""
+    """Return the best set inside the mask, if there is one."""
     rule, shape, free = instance.node_rule(row)
     if rule is None:
         return [(chosen, ()) for chosen in best_sets(shape, free, size, allowed)[:1]]
@@ -235,7 +246,7 @@ def _sets(instance: Instance, row: int, need: Counts, size: int, allowed: int) -
 
 
 def parts_inside(instance: Instance, row: int, scopes: list[str]) -> list[int]:
-    """Masks of the node's GPUs that a gang may use which lies in one part of each of these scopes."""
+    """Return masks of the node's GPUs that lie in one part of each of these scopes."""
     view, everything = instance.columns, instance.columns.place(row).all_gpus
     masks = [everything]
     for scope in scopes:

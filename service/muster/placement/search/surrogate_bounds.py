@@ -1,8 +1,8 @@
-"""Bounds that need no solver: sorted capacities under a few prices of the members.
+"""Compute bounds without a solver: sorted capacities under a few prices of the members.
 
-A price values members by role. Whatever the price, the k nodes (racks, zones) of the largest value can't hold
-less than any k others: so the fewest that reach the value of what is needed is a bound, and for one role the
-bound is met.
+A price gives each member of a role a value. At any price, the k nodes (racks, zones) with the largest value
+hold at least as much as any k others. So the fewest that reach the value of all members are a bound. For one
+role the bound is exact.
 """
 
 from __future__ import annotations
@@ -20,18 +20,24 @@ from muster.placement.model.problem import FREE, Problem
 from muster.placement.model.shares import PartShare, shares
 
 Price = tuple[float, ...]
+"""The value of a member, by role."""
 
 RATIOS = 16
-"""Steps between the price of one role alone and of another alone."""
+"""Steps between the price of one role alone and that of another role alone."""
 
 MOST_OF_PAIRS = 512
-"""Prices of pairs, about: all ratios for eight roles, fewer ratios for more roles, and then fewer pairs. Each
-price costs time on every node, and any choice of prices is a bound."""
+"""About the most prices of pairs of roles: all ratios for eight roles, then fewer ratios, then fewer pairs.
+
+Each price costs time on every node, and any choice of prices is a bound.
+"""
 
 
 def prices(instance: Instance, need: Counts) -> tuple[Price, ...]:
-    """Each role alone, all alike, by their GPUs, and pairs of roles at ratios of what is needed: not all of
-    these where they are many."""
+    """Return the prices to try: each role alone, all equal, by GPUs, and pairs of roles at ratios of their
+    needs.
+
+    With many roles only some of these are tried.
+    """
     active = [r for r, count in enumerate(need) if count]
     found = [tuple(float(r == role) for r in range(len(need))) for role in active]
     if len(active) > 1:
@@ -50,18 +56,19 @@ def prices(instance: Instance, need: Counts) -> tuple[Price, ...]:
 
 
 def values(problem: Problem, by_price: tuple[Price, ...]) -> NDArray[np.float64]:
-    """The most that one node of each class can take, by price [price, class]."""
+    """Return [price, class] the most that one node of each class can take."""
     if not problem.classes:
         return np.zeros((len(by_price), 0))
-    counts = problem.patterns.counts.astype(float)  # none where there is no pattern
+    counts = problem.patterns.counts.astype(float)  # 0 if there is no pattern
     worth = np.stack([(counts @ np.array(price)).max(axis=1, initial=0.0) for price in by_price])
     return np.asarray(worth[:, problem.kind])
 
 
 def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> int | None:
-    """A bound of the parts that hold the gang, from the capacities of each; None where all do not hold it.
+    """Return a lower bound of the parts that hold the gang; None if all parts do not hold it.
 
-    `part` by class; classes of part FREE cost no part. For one role without further rules the bound is met.
+    `part` is [class]. Classes of part FREE need no part. For one role without further rules the bound is
+    exact.
     """
     every = list(shares(problem))
     least = max((share.fewest_parts(part) for share in every), default=0)
@@ -78,7 +85,7 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need
 def _held(
     capacity: NDArray[np.float64], part: Ints, price: Price, every: Sequence[PartShare]
 ) -> NDArray[np.float64]:
-    """What each part holds at a price, no more than rules leave it; the last one stands for FREE."""
+    """Return [part] what each part holds at a price, at most what rules allow. The last entry is for FREE."""
     count = int(part.max(initial=FREE)) + 2
     of = np.where(part == FREE, count - 1, part)
     held = np.bincount(of, capacity, count).astype(float)
@@ -93,7 +100,7 @@ def _held(
 
 
 def fewest(capacities: NDArray[np.float64], wanted: float) -> int | None:
-    """How many of the largest capacities reach what is wanted; None when all do not."""
+    """Return how many of the largest capacities reach what is wanted; None if all do not."""
     if wanted <= 0:
         return 0
     reached = np.cumsum(np.sort(capacities)[::-1])
@@ -103,7 +110,7 @@ def fewest(capacities: NDArray[np.float64], wanted: float) -> int | None:
 
 
 def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> Ints:
-    """The parts whose capacity reaches what is needed at each price: no other can hold the whole gang."""
+    """Return the parts whose capacity suffices at each price. No other part can hold the whole gang."""
     holds, every = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
         wanted = float(np.dot(price, need)) * (1 - 1e-9)
@@ -112,8 +119,11 @@ def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[Price, ...], n
 
 
 def in_fullest(problem: Problem, scope: str, by_class: NDArray[np.float64], count: int) -> Bools:
-    """Classes [class] in the `count` parts of a scope that hold most, or in none; `by_class` is what one node
-    holds."""
+    """Return [class] bool: whether the class is in one of the `count` fullest parts of a scope, or in no
+    part.
+
+    `by_class` [class] is what one node holds.
+    """
     part = problem.part(scope)
     inside = part != FREE
     capacity = np.bincount(part[inside], (by_class * problem.size)[inside])
