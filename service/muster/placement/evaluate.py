@@ -1,4 +1,4 @@
-"""What a given plan is worth: every level of the objective, counted from its members."""
+"""Count every level of the objective for a given plan, from its members."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from muster.placement.model.objective import OBJECTIVE
 
 
 def used_gpus(members: Sequence[MemberPlacement]) -> dict[str, int]:
-    """The mask of the gang's GPUs on each node it touches; 0 where only cpu-only members are."""
+    """Return node → mask of the gang's GPUs there; 0 if only members without GPUs are on the node."""
     used: dict[str, int] = {}
     for member in members:
         used[member.node] = used.get(member.node, 0) | mask_of(member.gpus)
@@ -37,10 +37,11 @@ def used_gpus(members: Sequence[MemberPlacement]) -> dict[str, int]:
 def objective(
     request: Request, members: Sequence[MemberPlacement], view: Columns
 ) -> tuple[Objective, str | None, str]:
-    """The objective's levels, the narrowest scope that holds all members, and its part ("node a").
+    """Return the plan's values, the narrowest scope that holds all members, and its part ("node a").
 
-    Running members count where the gang as a whole does: parts, scopes, the links on nodes that get a new
-    one."""
+    Existing members count for what concerns the gang as a whole: parts, scopes, and the links on nodes with a
+    new member.
+    """
     used, existing = used_gpus(members), existing_of(view, request)
     spots = spots_of(view, used)
     there = {view.names[row]: mask for row, mask in existing.masks.items()}
@@ -58,7 +59,9 @@ def objective(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan to be counted: its members, what the GPUs of each node are worth, and the parts it touches."""
+    """A plan to be evaluated: its members, the values of the GPUs of each node, and the parts that it
+    touches.
+    """
 
     request: Request
     members: Sequence[MemberPlacement]
@@ -94,7 +97,7 @@ def _damage(plan: Plan) -> int:
 
 
 def _best_fit(plan: Plan) -> int:
-    """The best fit, nodes with like members at once."""
+    """Return the best fit. Nodes with equal members are computed at once."""
     roles = plan.request.roles
     index, on_node = {role.name: i for i, role in enumerate(roles)}, dict[str, list[int]]()
     for member in plan.members:
@@ -107,7 +110,7 @@ def _best_fit(plan: Plan) -> int:
 
 
 def _preferences(plan: Plan) -> int | None:
-    """Σ over members of 100 − the score of their node; None where no role has scores."""
+    """Return Σ over members of 100 − the score of their node; None if no role has scores."""
     scores = {role.name: role.scores for role in plan.request.roles if role.members}
     if not any(scores.values()):
         return None
@@ -123,22 +126,22 @@ SHOWN: Mapping[str, Callable[[Plan], Any]] = {
     "best_fit": _best_fit,
     "preference_penalty": _preferences,
 }
-"""How the value of each level is counted for a plan, by the names in `Entry.shown`."""
+"""How the value of each level is counted, by the names in `Entry.shown`."""
 
 
 _value_of = lru_cache(maxsize=1 << 14)(value_of)
-"""Many nodes of a gang are alike."""
+"""Many nodes of a gang have equal GPUs, so values are cached."""
 
 
 def _worth(place: Place, mask: int, there: int) -> GpuSet:
-    """The links of all the gang's GPUs on the node, and the damage of the new ones."""
+    """Return the links of all the gang's GPUs on the node, and the damage of the new ones."""
     free = place.state.free_gpus
     own = _value_of(place.shape, free, mask)
     return replace(_value_of(place.shape, free | there, mask | there), damage=own.damage) if there else own
 
 
 def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns) -> int:
-    """The damage by the typical requests."""
+    """Return the damage, priced by the typical requests."""
     prices, cpu = prices_of(view), {role.name: role.resources.cpu_milli for role in request.roles}
     by_node: dict[str, list[MemberPlacement]] = {}
     for member in members:
@@ -156,7 +159,7 @@ def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns)
 
 
 def _of_slices(place: Place, members: Sequence[MemberPlacement]) -> int:
-    """The damage to GPUs that are shared."""
+    """Return the damage to GPUs that are shared."""
     before = after = place.state
     for member in members:
         if member.node == place.name:
@@ -173,20 +176,20 @@ def _of_slices(place: Place, members: Sequence[MemberPlacement]) -> int:
 
 
 def spots_of(view: Columns, used: Mapping[str, int]) -> list[tuple[Place, int]]:
-    """The nodes and the GPUs on them, of what `used_gpus` gave."""
+    """Return the nodes of `used_gpus` with the masks of GPUs."""
     return [(view.place(view.row[name]), mask) for name, mask in used.items()]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The parts that hold, or are touched by, placed members (as node and GPUs) and running ones."""
+    """The parts that hold, or are touched by, placed members (as node and GPUs) and existing members."""
 
     view: Columns
     spots: list[tuple[Place, int]]
     existing: ExistingMembers
 
     def common(self, scope: str) -> frozenset[str]:
-        """The parts of the scope that hold all."""
+        """Return the parts of the scope that hold all members."""
         common = self.existing.parts(self.view, scope)
         for place, mask in self.spots:
             parts = self.view.topology.parts(self.view.row[place.name], scope)
@@ -197,7 +200,7 @@ class Held:
         return common or frozenset()
 
     def touched(self, scope: str) -> int:
-        """How many parts are touched; a node without the label is one of its own."""
+        """Return how many parts are touched. A node without the label is a part of its own."""
         topology, row = self.view.topology, self.view.row
         spots = [(row[place.name], mask) for place, mask in self.spots]
         if scope == Scope.NVLINK_DOMAIN:

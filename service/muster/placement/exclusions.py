@@ -1,4 +1,4 @@
-"""Nodes that a role must not take, because a plugin of kube-scheduler refuses them."""
+"""Represent nodes that a role must not use, because a plugin of kube-scheduler refuses them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByRole(Mapping[tuple[str, str], str]):
-    """(role, node) → what refuses the pair, kept by role.
+    """(role, node) → what refuses the pair, stored by role.
 
-    64 roles that are refused by all but one of 5,000 nodes have as many dictionaries. No role looks through
-    those of the others.
+    With 64 roles that all but one of 5,000 nodes refuse, there are 64 dictionaries. A look-up for one role
+    does not search those of the others.
     """
 
     roles: Mapping[str, Mapping[str, str]]
@@ -58,7 +58,7 @@ def common(refused: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
 
 
 def of_role(excluded: Mapping[tuple[str, str], str], role: str) -> Mapping[str, str]:
-    """Return node → what refuses it, of one role."""
+    """Return node → what refuses it, for one role."""
     if isinstance(excluded, ByRole):
         return excluded.roles.get(role, {})
     return {node: by for (name, node), by in excluded.items() if name == role}

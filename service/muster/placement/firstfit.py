@@ -1,6 +1,6 @@
-"""The baseline: one pod at a time onto the first node with room, on its lowest free GPUs.
+"""Place one pod at a time onto the first node with room, on its lowest free GPUs: the baseline.
 
-What a scheduler without gangs and topology does when nothing tells nodes apart; shown beside our plan.
+A scheduler without gangs and topology does this if nothing tells nodes apart. It is shown next to our plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from muster.placement.naming import in_rank_order
 
 @dataclass(frozen=True, slots=True)
 class FirstFit:
-    """Members that found a node (all of the gang only if `complete`), and what their places are worth."""
+    """The members that found a node, and the value of their places. `complete` is whether all of the gang
+    did.
+    """
 
     members: tuple[MemberPlacement, ...]
     objective: Objective
@@ -29,7 +31,7 @@ class FirstFit:
 
 
 def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
-    """Place the members in turn; scopes are not looked at, and a member that fits nowhere is left out."""
+    """Place the members in turn. Scopes are ignored, and a member that fits nowhere is left out."""
     view = columns(snapshot)
     states = dict(zip(view.names, view.states, strict=True))
     members: list[MemberPlacement] = []
@@ -48,7 +50,7 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
 
 
 def _lowest(state: NodeState, role: Role) -> tuple[int, ...] | None:
-    """The first GPUs with room for one member; None where they are too few."""
+    """Return the first GPUs with room for one member; None if there are too few."""
     if role.slice:
         gpus = [gpu for gpu, left in enumerate(state.free_memory) if left >= role.slice.units]
         return tuple(gpus[: role.slice.gpus]) if len(gpus) >= role.slice.gpus else None

@@ -1,4 +1,4 @@
-"""How long the planner may search, and what it must leave out: data handed in by the caller."""
+"""Limit how long the planner may search, and exclude nodes: data that the caller passes in."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from muster.domain.request import Request, Role
 from muster.placement.exclusions import of_role
 
 PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
-"""What a decision's time is spent on. The rest of it, naming members for one, is in none."""
+"""What a decision's time is spent on. The rest of it, for example naming members, is in no phase."""
 
 
 MOST_ROLES = 64
-"""Roles of one gang, by default. To place crafted gangs of so many takes 2 s of a core, of 100 a minute; to
-explain a refusal takes up to 16 s, which the wall clock bounds."""
+"""The most roles of one gang, by default.
+
+To place a gang of 64 roles made to be hard takes 2 s of a core; one of 100 takes a minute. To explain a
+refusal of 64 takes up to 16 s, which the wall clock bounds.
+"""
 
 
 @dataclass(slots=True)
 class Timings:
-    """A stop watch of one decision, by phase, in seconds. `clock` is the caller's; the decision is the same
-    with or without one."""
+    """A stop watch for the phases of one decision, in seconds. `clock` is the caller's.
+
+    The decision is the same with or without it.
+    """
 
     clock: Callable[[], float]
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -32,10 +37,10 @@ class Timings:
 class Limits:
     """Bounds of one decision.
 
-    `deterministic_time` is CP-SAT's own measure (about a second of a core), over all solves of the decision:
-    same input, same answer. `seconds_left` is an outer guard: called before a solve, it says how much wall
-    clock is left; a decision that it cut short says `truncated`. `excluded` maps (role, node) to the name of
-    the plugin that refused the pair. `timings` is filled in where it is given. A gang of more than
+    `deterministic_time` is CP-SAT's own measure (about a second of a core), over all solves of the decision.
+    So the same input gives the same answer. `seconds_left` is an outer guard: it is called before each solve
+    and returns how much wall clock time is left. A decision that it cut short is `truncated`. `excluded` maps
+    (role, node) to the plugin that refused the pair. `timings` is filled in if given. A gang with more than
     `most_roles` unlike roles is refused before any search.
     """
 
@@ -58,7 +63,7 @@ class Budget:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time of the block under a phase of PHASES; blocks do not nest."""
+        """Count the time of the block under a phase of PHASES. Blocks must not be nested."""
         if self._timings is None:
             yield
             return
@@ -70,12 +75,14 @@ class Budget:
 
     @property
     def deterministic_time(self) -> float:
-        """Deterministic time left, never negative."""
+        """The deterministic time that is left, never negative."""
         return max(0.0, self._deterministic - self._kept)
 
     @contextmanager
     def share(self, share: float) -> Iterator[None]:
-        """Let the block use no more than a share of what there was at first: the rest is for what follows."""
+        """Let the block use at most this share of the time that there was at first. The rest is for what
+        follows.
+        """
         before = self._kept
         self._kept = max(before, self._deterministic - share * self._whole)
         try:
@@ -84,28 +91,30 @@ class Budget:
             self._kept = before
 
     def seconds(self) -> float | None:
-        """Wall clock left, None without a guard."""
+        """Return how much wall clock time is left, None without a guard."""
         return None if self._seconds_left is None else max(0.0, self._seconds_left())
 
     @property
     def late(self) -> bool:
-        """Whether no wall clock is left; notes it if so."""
+        """Whether no wall clock time is left. If so, the decision is marked as truncated."""
         late = self.seconds() == 0
         self.truncated |= late
         return late
 
     @property
     def spent(self) -> bool:
-        """Whether nothing is left; notes when it was the wall clock."""
+        """Whether no time is left. If it is the wall clock, the decision is marked as truncated."""
         return self.late or self._deterministic <= self._kept
 
     def spend(self, deterministic_time: float) -> None:
-        """Take what a solve has used."""
+        """Take away the deterministic time that a solve has used."""
         self._deterministic -= deterministic_time
 
 
 def member_room(asked: Resources, free: Resources) -> int:
-    """How many times `asked` fits in `free`, as kube-scheduler counts: what is not asked is not checked."""
+    """Return how many times `asked` fits in `free`. As in kube-scheduler, what is not asked for is not
+    checked.
+    """
     counts = [max(0, free.pods) // max(1, asked.pods)]
     if asked.cpu_milli > 0:
         counts.append(max(0, free.cpu_milli) // asked.cpu_milli)
@@ -116,9 +125,11 @@ def member_room(asked: Resources, free: Resources) -> int:
 
 
 def unlike_roles(request: Request, excluded: Mapping[tuple[str, str], str]) -> int:
-    """Return how many roles there are, those that differ in the nodes alone which plugins refuse as one.
+    """Return the number of different roles. Roles that differ only in the nodes that plugins refuse count as
+    one.
 
-    Pods with a volume each are such: their users can't make them alike, and the nodes bound the search.
+    Such roles are pods with a volume each. Their users cannot make them equal, and the nodes bound the
+    search.
     """
     rules = [(at, rule.roles) for at, rule in enumerate(request.constraints)]
     return len(
@@ -141,10 +152,10 @@ def unlike_roles(request: Request, excluded: Mapping[tuple[str, str], str]) -> i
 
 
 def takes_gpus(role: Role) -> bool:
-    """Whether members of the role take whole GPUs, or slices."""
+    """Return whether members of the role take whole GPUs, or slices."""
     return bool(role.gpus or role.slice)
 
 
 def asks_gpus(request: Request) -> bool:
-    """Whether any member asks for a GPU, or for memory of one."""
+    """Return whether any member asks for a GPU, or for a part of its memory."""
     return any(takes_gpus(role) and role.members for role in request.roles)

@@ -1,4 +1,4 @@
-"""A plan bent, not broken: where one member could go instead while the rest stays in place."""
+"""Find where a single member of a plan could go instead, while the other members stay in place."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ def alternates(
     *,
     excluded: Mapping[tuple[str, str], str] = NONE,
 ) -> tuple[tuple[str, ...], ...]:
-    """For each member, in the plan's order, the nodes where it may go: the planned one first, then those of
-    the same part of the required scope that have room for it beside the rest of the plan, `limit` in all.
+    """Return for each member, in the plan's order, the nodes where it may go: the planned one first, `limit`
+    in all.
 
-    Nearest first: same rack, same zone, then the least room. `snapshot` is the cluster without this gang.
+    The others are in the same part of the required scope and have room next to the rest of the plan. Nearest
+    nodes come first: same rack, same zone, then the least room. `snapshot` is the cluster without this gang.
     `excluded` are (role, node) pairs that a plugin refused, as in Limits.
     """
-    if any(constraint.binds for constraint, *_ in constraints_of(request)):  # then the gang is planned anew
+    # then the whole gang is planned again
+    if any(constraint.binds for constraint, *_ in constraints_of(request)):
         return tuple((member.node,) for member in placed.members)
     view = columns(snapshot)
     taken: dict[str, list[Usage]] = {}
@@ -95,10 +97,10 @@ def move(
     *,
     excluded: Mapping[tuple[str, str], str] = NONE,
 ) -> Placed | None:
-    """The plan with this one member on `node`, on the best GPUs there beside the gang's others; None where
-    that breaks a rule. What comes back is verified, and no longer proven optimal.
+    """Return the plan with this one member on `node`, on the best GPUs there; None if that breaks a rule.
 
-    `snapshot` is the cluster without this gang.
+    The GPUs are best together with the gang's others on the node. The plan is verified, but no longer proven
+    optimal. `snapshot` is the cluster without this gang. `excluded` is as in `alternates`.
     """
     member = next((m for m in placed.members if m.uid == uid), None)
     if member is None or node not in snapshot.nodes:
@@ -145,7 +147,11 @@ def move(
 
 
 def _best_beside(place: Place, free: int, allowed: int, there: int, size: int) -> int | None:
-    """The GPUs, free and allowed, that make the gang's union on the node best; `there` it has already."""
+    """Return the mask of the free and allowed GPUs that are best together with `there`; None if too few are
+    free.
+
+    `there` masks the GPUs that the gang already has on the node.
+    """
     if not there:
         sets = best_sets(place.shape, free, size, allowed)
         return sets[0].mask if sets else None
@@ -161,7 +167,9 @@ def _best_beside(place: Place, free: int, allowed: int, there: int, size: int) -
 
 
 def _best_shared(place: Place, state: NodeState, allowed: int, there: int, role: Role) -> int | None:
-    """The GPUs for one member's slices that make the gang's union on the node best."""
+    """Return the mask of the GPUs for one member's slices that are best with the gang's others; None without
+    room.
+    """
     rule = InNode((0,), (1,), (0,), (-1,), there=there)
     node = NodeGpus(place.shape, state.free_gpus, state.free_memory, allowed)
     found = choices(
@@ -171,7 +179,7 @@ def _best_shared(place: Place, state: NodeState, allowed: int, there: int, role:
 
 
 def _inside(view: Columns, place: Place, scope: str, rest: tuple[MemberPlacement, ...]) -> int:
-    """The GPUs of the node in a part of the scope that holds the rest of the gang."""
+    """Return the mask of the node's GPUs in parts of the scope that hold the rest of the gang."""
     common: set[str] | None = None
     for member in rest:
         parts = view.topology.parts(view.row[member.node], scope)
@@ -185,8 +193,9 @@ def _inside(view: Columns, place: Place, scope: str, rest: tuple[MemberPlacement
 
 
 def _same_part(view: Columns, request: Request, placed: Placed) -> Bools:
-    """By row, whether the node lies, in whole or in part, in a part of the required scope that holds the plan
-    and the running members."""
+    """Return [row] bool: whether the node is in the part of the required scope that holds the plan and
+    existing members.
+    """
     inside = np.ones(len(view.names), bool)
     scope = request.required_scope
     if scope is None:
@@ -200,7 +209,7 @@ def _same_part(view: Columns, request: Request, placed: Placed) -> Bools:
 
 
 def _full(view: Columns, role: Role, placed: Placed) -> list[int]:
-    """Return the nodes that can hold no more members of the role beside those of the plan."""
+    """Return the rows of nodes that cannot hold another member of the role next to those of the plan."""
     there = Counter(member.node for member in placed.members if member.role == role.name)
     return [view.row[node] for node, most in role.room.items() if node in view.row and there[node] >= most]
 

@@ -1,4 +1,4 @@
-"""From counts to members: names, ranks and GPU indices, once the nodes are known."""
+"""Turn numbers of members on nodes into places of named members, with their GPU indices."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from muster.placement.search.plan import Share
 
 
 def in_rank_order(role: Role) -> list[Member]:
-    """Members by rank, those without one last, by natural order of names (worker-2 before worker-10)."""
+    """Return members by rank, those without one last in the natural order of names (worker-2 before
+    worker-10).
+    """
     ranks = {member.rank for member in role.members}
-    if None not in ranks and len(ranks) == len(role.members):  # so names decide nothing
+    if None not in ranks and len(ranks) == len(role.members):  # ranks decide alone
         return sorted(role.members, key=attrgetter("rank"))
     return sorted(role.members, key=rank_key)
 
 
 def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement, ...]:
-    """The members' places: consecutive ranks of a role together on a node, nodes in the order of the fabric.
+    """Return the places of members: consecutive ranks of a role together on a node, nodes in the order of the
+    fabric.
 
     The result is in the order of roles, then ranks. Members that the shares do not count are left out, the
     last ranks first.
@@ -52,7 +55,7 @@ def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement,
 
 
 _split = lru_cache(maxsize=1 << 14)(split)
-"""Many nodes of a gang are alike."""
+"""Many nodes of a gang have equal GPUs, so splits are cached."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -61,8 +64,10 @@ def _indices(mask: int) -> tuple[int, ...]:
 
 
 def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints) -> list[int]:
-    """The shares, one a row: nodes of one part of a segment's scope stay together, then those of one zone,
-    one rack, one domain."""
+    """Return the shares in the order of the fabric. `rows` [share] is the node of each.
+
+    Nodes of one part of a segment's scope stay together, then those of one zone, one rack, one NVLink domain.
+    """
     view = instance.columns
     segments = [instance.rules.cells[name][rows] for name in instance.rules.order[block]]
     levels = [view.topology.index(level)[rows] for level in instance.levels]
@@ -72,8 +77,10 @@ def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints)
 
 
 def _masks(instance: Instance, share: Share, sliced: bool) -> list[list[int]]:
-    """By block, the GPUs of each of its members on the node: first those that are bound to a domain, domain
-    by domain, then the rest."""
+    """Return for each block the GPUs of each of its members on the node.
+
+    Members that are bound to an NVLink domain get theirs first, domain by domain, then the others.
+    """
     gpus = [role.gpus for role in instance.roles]
     shape = instance.columns.shapes[instance.columns.shape[share.row]]
     given: list[list[int]] = [[] for _ in gpus]
@@ -105,8 +112,11 @@ def _masks(instance: Instance, share: Share, sliced: bool) -> list[list[int]]:
 
 
 def _slices(instance: Instance, share: Share) -> list[list[int]]:
-    """By block, the GPUs of each of its members that shares some. Their places are dealt out in turn, GPU by
-    GPU: no GPU has more of a block's places than members, so each member's are of different ones."""
+    """Return for each block the GPUs of each of its members that share GPUs.
+
+    Places are dealt out in turn, GPU by GPU. No GPU has more places of a block than the block has members. So
+    each member gets different GPUs.
+    """
     given: list[list[int]] = []
     dealt_out = dealt(instance.asks, share.counts, gpus_on(instance, share.row), share.shared)
     for ask, count, by_gpu in zip(instance.asks, share.counts, dealt_out, strict=True):

@@ -1,8 +1,9 @@
-"""In which order kube-scheduler's in-tree plugins, which see one pod after another, accept a planned gang.
+"""Find an order of members in which kube-scheduler's in-tree plugins accept each of them.
 
-Anti-affinity is symmetric, so the order does not matter to it. Affinity needs the matching pod first, and
-lets a pod that matches itself open a domain only while no matching pod is there. A spread accepts a pod by
-what the domains hold then: round by round over the domains it accepts all of a plan that keeps it at the end.
+These plugins see one pod after another. Anti-affinity is symmetric, so the order does not matter to it.
+Affinity needs the matching pod first. It lets a pod that matches itself open a domain only while no matching
+pod runs. A spread constraint counts the pods that are there when a pod comes. If the whole plan keeps the
+constraint, all members are accepted round by round over the domains.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from muster.placement.cluster.columns import Columns, columns
 from muster.placement.gang.constraints.spread import eligible_to
 
 MAX_STEPS = 20_000
-"""Steps of the search for an order, where the first try finds none."""
+"""The most steps of the search for an order, if the first try finds none."""
 
 
 def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tuple[str, ...]:
     """Return the uids of the placed members in an order in which the in-tree plugins accept each.
 
-    `snapshot` is the cluster without the gang. Where several constraints leave no such order, or none is
-    found in MAX_STEPS, the members that are left come last, in the order of the plan. Without constraints
-    it is the order of the request.
+    `snapshot` is the cluster without the gang. With several constraints there may be no such order, or none
+    is found in MAX_STEPS. Then the members that are left come last, in the order of the plan. Without
+    constraints the order is that of the request.
     """
     if not request.constraints:
         there = {member.uid for member in placed.members}
@@ -57,20 +58,20 @@ def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tu
 
 
 class _Plugin(Protocol):
-    """One constraint as the in-tree plugin sees it while members come in."""
+    """One constraint as the in-tree plugin applies it while members are added."""
 
     def accepts(self, member: MemberPlacement) -> bool:
-        """Tell whether the member passes now."""
+        """Return whether the member passes now."""
 
     def add(self, member: MemberPlacement, times: int = 1) -> None:
-        """Count the member, or with −1 no longer."""
+        """Count the member, or no longer count it if `times` is −1."""
 
     def urgency(self, member: MemberPlacement) -> int:
-        """Tell how late the member is to come, as things are: the lower the earlier."""
+        """Return a number that is smaller the earlier the member should come, given the members so far."""
 
 
 class _Near:
-    """Source: interpodaffinity/filtering.go, satisfyPodAffinity."""
+    """The rule of affinity. Source: interpodaffinity/filtering.go, satisfyPodAffinity."""
 
     def __init__(self, view: Columns, rule: Affinity, members: Sequence[MemberPlacement]) -> None:
         self._rule, self._row, self._domains = rule, view.row, view.topology.by_label(rule.topology_key)
@@ -98,7 +99,7 @@ class _Near:
             self._matching[domain] += times
 
     def urgency(self, member: MemberPlacement) -> int:
-        """Let the one that opens a domain come first, then those that others need, then these."""
+        """Put a member that opens a domain first, then members that others need, then the others."""
         if member.role not in self._rule.roles:
             return -1 if member.role in self._rule.others else 0
         opens = member.role in self._rule.others and self._at(member) not in self._open_later
@@ -106,7 +107,7 @@ class _Near:
 
 
 class _Even:
-    """The spread of one role. Source: podtopologyspread/filtering.go, Filter."""
+    """The rule of the spread of one role. Source: podtopologyspread/filtering.go, Filter."""
 
     def __init__(self, view: Columns, rule: Spread, role: str, request: Request) -> None:
         self._rule, self._role, self._row = rule, role, view.row
@@ -139,7 +140,7 @@ class _Even:
             self._levels[before + times] += 1
 
     def urgency(self, member: MemberPlacement) -> int:
-        """Let members that do not count come last, the others by the level that they raise a domain to."""
+        """Put members that do not count last, the others by the level to which they raise a domain."""
         row = self._row[member.node]
         if member.role in self._rule.counted:
             return self._count[int(self._domains[row])] if self._eligible[row] else 0
@@ -147,7 +148,7 @@ class _Even:
 
 
 def _by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
-    """Return the members with those first that others need, then round by round over the domains."""
+    """Return the members: first those that others need, then round by round over the domains."""
     ranked = []
     first = sorted(members, key=lambda member: min(0, *(each.urgency(member) for each in plugins)))
     for i, member in enumerate(first):
@@ -162,7 +163,9 @@ def _by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -
 
 
 def _in_passes(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
-    """Return those that are accepted in this order, the others tried again as long as that helps."""
+    """Return the members that are accepted in this order. The others are tried again as
+    long as that helps.
+    """
     order, left = list[MemberPlacement](), list(queue)
     while left:
         waiting = []
@@ -180,8 +183,10 @@ def _in_passes(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> 
 
 
 def _searched(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement] | None:
-    """Return an order of all by trying one after another, members of one role and node once; None if none is
-    found."""
+    """Return an order of all members, found by backtracking; None if none is found.
+
+    Members of one role and node are equivalent, so only one of them is tried at a time.
+    """
     kinds = Counter((member.role, member.node) for member in queue)
     example = {(member.role, member.node): member for member in reversed(queue)}
     path: list[tuple[str, str]] = []

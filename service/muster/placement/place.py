@@ -1,7 +1,8 @@
-"""place: (Snapshot, Request, Limits) → Decision, a pure function.
+"""Decide a gang: (Snapshot, Request, Limits) → Decision, a pure function.
 
-One way through: presolve; every level of the objective, each by the first exact method that accepts it
-(`search.search`); names; `verify`, which shares no code with all that. Where nothing fits: why.
+There is one way through: presolve, then every level of the objective by the first exact method that accepts
+it (`search.search`). Then members get names, and `verify` checks the plan without any of that code. If
+nothing fits, the reason is explained.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["Limits", "PlacementDefect", "place"]
 
 
 class PlacementDefect(Exception):
-    """A plan that breaks a rule: a defect of the planner, never an answer. `violations` are sentences."""
+    """Report that a plan breaks a rule. It is a defect of the planner. `violations` are sentences."""
 
     def __init__(self, violations: tuple[str, ...]) -> None:
         super().__init__("; ".join(violations))
@@ -33,11 +34,11 @@ class PlacementDefect(Exception):
 
 
 def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) -> Decision:
-    """The best plan of the gang, or why there is none.
+    """Return the best plan of the gang, or why there is none.
 
     Raises:
-        PlacementDefect: the plan that was found does not pass `verify`.
-        ValueError: the gang has no members.
+        PlacementDefect: The plan that was found does not pass `verify`.
+        ValueError: The gang has no members.
     """
     if not request.size:
         raise ValueError(f"gang {request.gang} has no members: there is nothing to place")
@@ -51,7 +52,7 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     refused = unsupported(instance)
     if refused is not None:
         return Unplaceable(request.gang, (refused,))
-    with budget.phase("scan"):  # one role is counted as quickly
+    with budget.phase("scan"):  # for one role, counting is as quick
         hopeless = sum(map(bool, instance.need)) > 1 and too_small(instance, request.required_scope)
     instance, found = best_for_most(instance, budget, all_fit=not hopeless)
     if not found.shares:
@@ -61,6 +62,11 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
 
 
 def _checked(instance: Instance, snapshot: Snapshot, found: Found, budget: Budget) -> Placed:
+    """Return the plan with its members and values.
+
+    Raises:
+        PlacementDefect: The plan does not pass `verify`.
+    """
     members = named(instance, found.shares)
     value, scope, part = objective(instance.request, members, instance.columns)
     proven = found.gap is None and not budget.truncated
