@@ -1,7 +1,7 @@
-"""Pictures of nodes and their GPUs for a terminal, from plain facts of the domain.
+"""Draw nodes and their GPUs for a terminal, from plain facts of the domain.
 
-Nothing in here asks a cluster: who calls brings a topology and says who holds which GPU. Pictures are
-`rich` texts of at most 100 columns that say the same without colour: a heavy frame marks what is new.
+Nothing here asks a cluster: the caller passes a topology and which pod holds which GPU. Pictures are `rich`
+texts of at most 100 columns. They say the same without colour: a heavy frame marks what is new.
 """
 
 from muster.adapters.drawing.node import draw_node

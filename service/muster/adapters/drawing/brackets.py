@@ -1,7 +1,7 @@
-"""GPUs in a row with brackets below: all pairs under a bracket are joined at least by the link it names.
+"""Draw GPUs in a row with brackets below: a bracket names the slowest link between any two GPUs under it.
 
-It fits every node whose links nest (a switch, NVLink islands, PCIe switches under sockets). A matrix
-that does not nest is drawn alike, and says so.
+This fits every node whose links nest: a switch, NVLink islands, PCIe switches under sockets. A matrix that
+does not nest is drawn in the same way, with a note.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from muster.adapters.drawing.picture import CHOSEN_STYLE, NodePicture
 from muster.domain.topology import GpuTopology, Link
 
 WIDE_ROW = 8
+"""The most GPUs that are drawn with wide boxes."""
 LONGEST_ROW = 16
+"""The most GPUs in one row. With more GPUs, links are only listed."""
 
 Group = tuple[int, ...]
 
@@ -73,7 +75,7 @@ def _label(link: Link, room: int) -> str:
 
 
 def _levels(topology: GpuTopology) -> list[tuple[Link, list[Group]]]:
-    """The kinds of links, widest first, with the groups of two and more that links at least as wide join.
+    """Return the kinds of links, widest first, with the groups of GPUs that links at least as wide join.
 
     A kind that joins nothing new has no level.
     """
@@ -90,7 +92,7 @@ def _levels(topology: GpuTopology) -> list[tuple[Link, list[Group]]]:
 
 
 def _joined(topology: GpuTopology, at_least: float) -> list[Group]:
-    """Components of the graph of links at least so wide, by their lowest GPU."""
+    """Return the groups of GPUs that links of at least this bandwidth join, by their lowest GPU."""
     left, groups = set(range(topology.gpu_count)), []
     while left:
         group, frontier = set[int](), {min(left)}
@@ -108,16 +110,18 @@ def _width(topology: GpuTopology, a: int, b: int) -> float:
 
 
 def _order(gpu_count: int, levels: list[tuple[Link, list[Group]]]) -> list[int]:
-    """GPUs by index, but those of one group side by side."""
+    """Return GPUs by index, but with those of one group next to each other."""
     order = list(range(gpu_count))
-    for _, groups in levels:  # inner groups first: sorting is stable, so outer ones keep them together
+    for _, groups in levels:  # inner groups first: sorting is stable, so outer groups keep them together
         first = {gpu: group[0] for group in groups for gpu in group}
         order = sorted(order, key=[order.index(first.get(gpu, gpu)) for gpu in range(gpu_count)].__getitem__)
     return order
 
 
 def nests(topology: GpuTopology) -> bool:
-    """Whether brackets say all: within a group every pair has the link that first joins the two."""
+    """Return whether brackets are exact: every pair in a group has the link of the innermost bracket around
+    it.
+    """
     joins: dict[tuple[int, int], float] = {}
     for link, groups in _levels(topology):
         for group in groups:

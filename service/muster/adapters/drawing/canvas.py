@@ -1,4 +1,4 @@
-"""A sheet of characters, each with a style, and the boxes that GPUs are drawn as."""
+"""Provide a sheet of characters, each with a style, and the boxes that GPUs are drawn as."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIGHT, _HEAVY = tuple("┌─┐│└┘"), tuple("┏━┓┃┗┛")
 
 
 class Canvas:
-    """Characters by (row, column); what is put later lies on top."""
+    """Characters by (row, column). Later characters replace earlier ones."""
 
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int], tuple[str, str]] = {}
@@ -25,7 +25,7 @@ class Canvas:
             self._cells[row, column + offset] = (character, style)
 
     def text(self) -> Text:
-        """All of it, without blanks at the ends of lines."""
+        """Return the whole sheet, without blanks at the ends of lines."""
         drawn = Text(no_wrap=True, overflow="ignore")
         height = 1 + max((row for row, _ in self._cells), default=-1)
         for row in range(height):
@@ -39,7 +39,9 @@ class Canvas:
 
 
 def put_box(canvas: Canvas, at: tuple[int, int], width: int, picture: NodePicture, gpu: int) -> None:
-    """One GPU: its index and its holder's letter, at (row, column); heavy when the picture is about it."""
+    """Draw one GPU at (row, column): its index and its holder's letter. The frame is heavy if the GPU is
+    chosen.
+    """
     row, column = at
     style = picture.style(gpu)
     left_top, line, right_top, side, left_bottom, right_bottom = _HEAVY if picture.chosen(gpu) else _LIGHT

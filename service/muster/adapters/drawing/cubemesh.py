@@ -1,7 +1,7 @@
-"""The cube mesh of eight V100s, as two rows: each row is a quad whose GPUs are all joined to each other,
-and each GPU is joined to the one below or above it.
+"""Draw the cube mesh of eight V100s in two rows.
 
-Quads are found in the matrix, not assumed: vendors number the GPUs of the same board differently.
+Each row is a quad: four GPUs that are all joined to each other. Each GPU is joined to the one below or above
+it. Quads are found in the matrix, because vendors number the GPUs of this board differently.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ Quad = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class CubeMesh:
-    """Where the GPUs stand: `upper[i]` is joined to `lower[i]`; neighbours in a row have the widest links."""
+    """The places of the GPUs: `upper[i]` is joined to `lower[i]`, and neighbours in a row have the widest
+    links.
+    """
 
     upper: Quad
     lower: Quad
 
 
 def find_cube_mesh(topology: GpuTopology) -> CubeMesh | None:
-    """The two quads of a cube mesh, None when the matrix is none."""
+    """Return the two quads of a cube mesh, None if the matrix is not one."""
     if topology.gpu_count != GPUS:
         return None
     for rest in combinations(range(1, GPUS), 3):
@@ -46,7 +48,9 @@ def find_cube_mesh(topology: GpuTopology) -> CubeMesh | None:
 
 
 def _widest_rows(topology: GpuTopology, upper: Quad, partner: dict[int, int]) -> CubeMesh:
-    """The order of the columns in which what is drawn has most bandwidth; the smallest of equal ones."""
+    """Return the order of columns for which the drawn links have most bandwidth; of equal
+    ones the smallest.
+    """
     rows = [(order, tuple(partner[gpu] for gpu in order)) for order in permutations(upper)]
     wide = {pair: sum(_row_sum(topology, row) for row in pair) for pair in rows}
     return CubeMesh(*max(rows, key=lambda pair: (wide[pair], _falling(pair[0]))))
@@ -107,7 +111,7 @@ def _style(picture: NodePicture, a: int, b: int) -> str:
 
 
 def _legend(topology: GpuTopology, mesh: CubeMesh) -> str:
-    """What the strokes mean, and which links were left out, for all pairs of the node."""
+    """Return what the strokes mean, and which links are not drawn, for all pairs of the node."""
     drawn = {frozenset(pair) for quad in (mesh.upper, mesh.lower) for pair in pairwise(quad)}
     drawn |= {frozenset(pair) for pair in zip(mesh.upper, mesh.lower, strict=True)}
     in_rows = (pair for quad in (mesh.upper, mesh.lower) for pair in combinations(quad, 2))

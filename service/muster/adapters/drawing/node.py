@@ -1,4 +1,4 @@
-"""One node: a line that says what it is, and the drawing that suits its topology."""
+"""Draw one node: a line that describes it, and the drawing that suits its topology."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from muster.adapters.drawing.picture import NodePicture
 from muster.domain.topology import GpuTopology
 
 SWITCHED_FROM = 4
-"""GPUs from which equal NVLinks between all of them can only come from a switch."""
+"""With this many GPUs, equal NVLinks between all of them can only come from a switch."""
 
 
 def draw_node(picture: NodePicture) -> Text:
-    """Title and drawing, at most 97 columns wide for 16 GPUs and 56 for a cube mesh."""
+    """Return title and drawing, at most 97 columns wide for 16 GPUs and 56 for a cube mesh."""
     gpus = picture.topology.gpu_count
     drawn = Text(no_wrap=True, overflow="ignore")
     drawn.append(picture.name, "bold")
@@ -32,7 +32,7 @@ def draw_node(picture: NodePicture) -> Text:
 
 
 def shape_name(topology: GpuTopology) -> str:
-    """ "cube mesh", "NVSwitch", "NVLink islands of 2" …; "" when nothing is known."""
+    """Return "cube mesh", "NVSwitch", "NVLink islands of 2" …; "" if the links are unknown."""
     if topology.gpu_count < 2 or not topology.known:
         return ""
     if find_cube_mesh(topology):

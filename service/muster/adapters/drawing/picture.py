@@ -1,4 +1,4 @@
-"""What a picture shows, before anything is drawn."""
+"""Describe what a picture shows, before anything is drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from muster.domain.topology import GpuTopology
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What stands in a GPU's box: one letter for its holder, and whether this picture is about it."""
+    """The content of a GPU's box: one letter for its holder, and whether the GPU is chosen.
+
+    Chosen are the GPUs that the picture is about.
+    """
 
     letter: str
     chosen: bool = False
@@ -18,10 +21,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class NodePicture:
-    """One node, a `machine` of this type. `marks` tell of the GPUs that are taken, by index; the others are
-    free.
+    """One node, a `machine` of this type. `marks` are the taken GPUs by index; the others are free.
 
-    `unindexed_gpus` more are taken; their indices are not known.
+    `unindexed_gpus` more are taken, but their indices are unknown.
     """
 
     name: str
@@ -32,7 +34,7 @@ class NodePicture:
 
     @property
     def free_count(self) -> int:
-        """GPUs that no pod has."""
+        """The number of GPUs that no pod has."""
         return max(0, self.topology.gpu_count - len(self.marks) - self.unindexed_gpus)
 
     def chosen(self, gpu: int) -> bool:
@@ -40,7 +42,7 @@ class NodePicture:
         return gpu in self.marks and self.marks[gpu].chosen
 
     def style(self, gpu: int) -> str:
-        """The rich style of a GPU's box."""
+        """Return the rich style of a GPU's box."""
         if gpu not in self.marks:
             return ""
         return CHOSEN_STYLE if self.marks[gpu].chosen else TAKEN_STYLE

@@ -1,4 +1,4 @@
-"""Many nodes at a glance: one line each, one column for a GPU."""
+"""Draw many nodes at a glance: one line for each node, one column for each GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ NAME_WIDTH = 12
 
 
 def draw_strips(pictures: Iterable[NodePicture]) -> Text:
-    """Each GPU: its holder's letter (in brackets when chosen) or a dot; then how many are free."""
+    """Return a line for each node: for each GPU its holder's letter or a dot, then how many are free.
+
+    The letter of a chosen GPU is in brackets.
+    """
     known = list(pictures)
     names = max([NAME_WIDTH, *(len(picture.name) + 2 for picture in known)])
     widest = max((picture.topology.gpu_count for picture in known), default=0)

@@ -1,4 +1,4 @@
-"""The objects that complete nodes and pods: PodGroups, KAI's Topologies, ConfigMaps."""
+"""Read the objects that complete nodes and pods: PodGroups, KAI's Topologies, ConfigMaps, namespaces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POD_GROUP_APIS = (OURS, KAI_API, COSCHEDULING_API)
 
 @dataclass(slots=True)
 class Beside:
-    """The documents of these kinds, each with what was read of it."""
+    """The documents of these kinds, each with what was read from it."""
 
     pod_groups: list[tuple[Document, CustomObject]] = field(default_factory=list)
     topologies: list[tuple[Document, CustomObject]] = field(default_factory=list)
@@ -34,10 +34,10 @@ class Beside:
     namespaces: list[tuple[Document, NamespaceObject]] = field(default_factory=list)
 
     def take(self, document: Document) -> bool:
-        """Take a document in; False where it is of no kind that is read here.
+        """Take a document in. Return False if it is of another kind.
 
         Raises:
-            Malformed: it has not the shape of its kind.
+            Malformed: The document does not have the shape of its kind.
         """
         version = str(document.value["apiVersion"])
         match document.kind:
@@ -59,7 +59,9 @@ class Beside:
         return True
 
     def twice(self) -> Iterator[Malformed]:
-        """What is wrong with names: objects of one kind and name. KAI's PodGroups and ours are one kind."""
+        """Yield the objects of one kind and name that are given twice. KAI's PodGroups
+        and ours are one kind.
+        """
         seen: set[tuple[str, str, str, str]] = set()
         found: Sequence[tuple[Document, CustomObject | ConfigMapObject | NamespaceObject]] = [
             *self.pod_groups,
@@ -74,7 +76,7 @@ class Beside:
             seen.add(key)
 
     def said(self, settings: Settings, notes: list[str]) -> tuple[Mapping[str, list[NodeFact]], Policies]:
-        """What ConfigMaps say: of nodes, by the node's name, and the policies that hold."""
+        """Return what ConfigMaps say: facts about nodes, by the node's name, and the policies in force."""
         facts: dict[str, list[NodeFact]] = {}
         held = DEFAULT_POLICIES
         for document, item in self.config_maps:
@@ -90,13 +92,15 @@ class Beside:
         return facts, replace(held, naming=naming)
 
     def labels_of_namespaces(self, named: Iterable[str]) -> dict[str, Labels]:
-        """The labels of the namespaces that are given, and of those in `named`. Each has its name
-        as a label, as in the API server."""
+        """Return the labels of the given namespaces, and of those in `named`.
+
+        As in the API server, each namespace has its name as a label.
+        """
         given = {item.metadata.name: item.metadata.labels or {} for _, item in self.namespaces}
         return {name: peers.labels_of({NAME_LABEL: name, **given.get(name, {})}) for name in {*given, *named}}
 
     def groups(self, levels: tuple[Level, ...]) -> tuple[PodGroup, ...]:
-        """Return the PodGroups as facts; `levels` say which node label is which scope."""
+        """Return the PodGroups as facts. `levels` say which node label is which scope."""
         topologies = self._topologies() or None
         return tuple(podgroups.read(item, levels, topologies) for _, item in self.pod_groups)
 

@@ -1,8 +1,8 @@
-"""A live cluster as one file that `muster place` decides like the service would.
+"""Capture a live cluster as one file, on which `muster place` decides as the service would.
 
-Its objects are read as the service reads them, and only what is read is written: no environment, no images,
-no secrets, no status but what counts, no ConfigMaps but those that say something of GPUs or policies. Of
-labels and annotations of pods the known ones are kept, and the labels by which other pods select.
+Objects are read as the service reads them, and only what it reads is written. So the file has no environment,
+no images, no secrets, and only ConfigMaps about GPUs or policies. Of the labels and annotations of pods, it
+has the known ones and the labels by which other pods select.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from muster.dialects.settings import DEFAULTS, Settings
 
 PAGE_SIZE = 500
 ATTEMPTS = 3
-"""How often a list is begun: the token of its next page may expire on the way."""
+"""How often a list is begun. The token of its next page may expire in between."""
 HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_GONE = 403, 404, 410
 
 KEPT_PREFIXES = (
@@ -51,22 +51,24 @@ KEPT_PREFIXES = (
     *ranks.KEYS,
     TEMPLATE_HASH,
 )
-"""Labels and annotations of pods, and annotations of nodes, that dialects read. Others may hold anything:
-kubectl's last-applied-configuration holds the whole manifest."""
+"""Labels and annotations of pods, and annotations of nodes, that dialects read.
+
+Others may hold anything: kubectl's last-applied-configuration holds the whole manifest.
+"""
 
 
 APP_KEYS, APP_PREFIX = frozenset({"app", "k8s-app"}), "app.kubernetes.io/"
-"""Labels of pods by which most selectors choose: those of manifests that are added to the file, too."""
+"""Labels of pods that most selectors use, also those of manifests that are given next to the capture."""
 
 KEPT_SPEC = frozenset(
     {"minMember", "minSubGroup", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "levels"}
 )
-"""Fields of a PodGroup's or Topology's spec that are read."""
+"""The fields of the spec of a PodGroup or Topology that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The objects of a List, and what could not be read."""
+    """The objects of a List, how many nodes and pods are among them, and what could not be read."""
 
     items: tuple[dict[str, Any], ...]
     nodes: int
@@ -75,11 +77,12 @@ class Captured:
 
 
 async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured:
-    """Read nodes, pods and what completes them, page by page; of the latter, what may be read.
+    """Read nodes, pods and what completes them, page by page. What must not be read of the latter is left
+    out.
 
     Raises:
-        KubeError: the API server refuses or does not answer.
-        Undecodable: its answer is no list.
+        KubeError: The API server refuses or does not answer.
+        Undecodable: Its answer is no list.
     """
     problems: list[str] = []
     nodes = await _listed(client, decode.nodes(), problems)
@@ -95,7 +98,7 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
 
 
 def _selected(pods: Iterable[PodObject]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the keys of labels of pods, and of namespaces, that any of these pods selects others by."""
+    """Return the label keys of pods, and of namespaces, by which any of these pods selects others."""
     found = [peers.selector_keys(pod.spec) for pod in pods]
     return frozenset().union(*(keys for keys, _ in found)), frozenset().union(*(keys for _, keys in found))
 
@@ -103,7 +106,7 @@ def _selected(pods: Iterable[PodObject]) -> tuple[frozenset[str], frozenset[str]
 async def _namespaces(
     client: KubeClient, keys: frozenset[str], problems: list[str]
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield the namespaces, if any pod selects pods by labels of theirs."""
+    """Yield the namespaces, if any pod selects pods by their namespace's labels."""
     for namespace in await _listed_if_there(client, decode.namespaces(), problems) if keys else ():
         labels = {key: value for key, value in (namespace.metadata.labels or {}).items() if key in keys}
         yield _item("Namespace", NamespaceObject(Metadata(name=namespace.metadata.name, labels=labels)))
@@ -167,7 +170,7 @@ async def _items(
 
 
 def node_item(node: NodeObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
-    """A node with all its labels: selectors and scopes may name any."""
+    """Return a node as an API object, with all its labels, because selectors and scopes may name any."""
     meta = _metadata(node.metadata, node.metadata.labels, settings)
     return _item("Node", msgspec.structs.replace(node, metadata=meta))
 
@@ -175,7 +178,7 @@ def node_item(node: NodeObject, settings: Settings = DEFAULTS) -> dict[str, Any]
 def pod_item(
     pod: PodObject, settings: Settings = DEFAULTS, keys: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
-    """A pod; `keys` are those of labels that other pods select by."""
+    """Return a pod as an API object. `keys` are the label keys by which other pods select."""
     selected = {
         key: value
         for key, value in (pod.metadata.labels or {}).items()
@@ -201,7 +204,7 @@ def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) 
 
 
 def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
-    """A PodGroup or a Topology."""
+    """Return a PodGroup or a Topology as an API object."""
     spec = item.spec
     if isinstance(spec, dict):
         spec = {field: value for field, value in spec.items() if field in KEPT_SPEC}
@@ -231,7 +234,7 @@ def _item(kind: str, value: NodeObject | PodObject | ConfigMapObject | Namespace
 
 
 def written(items: Iterable[dict[str, Any]], as_yaml: bool) -> str:
-    """One `kind: List`: an object a line in JSON, a document of the usual look in YAML."""
+    """Return one `kind: List`: an object in each line of JSON, or ordinary YAML."""
     if as_yaml:
         whole = {"apiVersion": "v1", "kind": "List", "items": list(items)}
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

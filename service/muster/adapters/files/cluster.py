@@ -1,8 +1,8 @@
-"""Documents → the facts of a cluster, as the service would see them after `kubectl apply`.
+"""Turn documents into the facts of a cluster, as the service would see them after `kubectl apply`.
 
-What the API server adds is added here: namespaces, UIDs, priorities by class, matchLabelKeys of pod affinity
-in its selectors, and that names are unique.
-Pods without a creation time count as created after all that have one, in the order of the documents.
+This module adds what the API server adds: namespaces, UIDs, priorities by class, and the matchLabelKeys of
+pod affinity in its selectors. It also checks that names are unique. Pods without a creation time count as
+created after all that have one, in the order of the documents.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critica
 """Priority classes that every cluster has."""
 
 _ORDER_S = 1e-3
-"""Between pods of one document and the next, where no time is given."""
+"""Seconds between the pods of one document and those of the next, if no time is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Facts, with what should be said about the input: `notes` are sentences, `skipped` counts by kind."""
+    """The facts, and what to tell about the input: `notes` are sentences, and `skipped` counts objects by
+    kind.
+    """
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     pod_groups: tuple[PodGroup, ...] = ()
     policies: Policies = DEFAULT_POLICIES
     namespaces: Mapping[str, Labels] = field(default_factory=dict)
-    """Their labels."""
+    """The labels of each namespace."""
     notes: tuple[str, ...] = ()
     skipped: dict[str, int] = field(default_factory=dict)
 
@@ -57,7 +59,9 @@ class _OnlyMetadata(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Found:
-    """What the documents are, before it is one cluster. Pods come with the document that they are from."""
+    """The objects of the documents, before they are one cluster. Pods come with the document that they are
+    from.
+    """
 
     nodes: list[tuple[Document, NodeObject]] = field(default_factory=list)
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
@@ -69,7 +73,7 @@ class _Found:
     skipped: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     manifests: dict[str, PodManifest] = field(default_factory=dict)
-    """By UID, as the API server would have stored them."""
+    """The manifests by UID, as the API server would have stored them."""
     kinds: Counter[str] = field(default_factory=Counter)
     order: dict[tuple[str, str], int] = field(default_factory=dict)
     """(source, place) of a document → its number, from 1."""
@@ -79,11 +83,11 @@ class _Found:
 
 
 def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> Cluster:
-    """The cluster that these documents describe.
+    """Return the cluster that these documents describe.
 
     Raises:
-        BadInput: a document has not the shape of its kind, or a name is there twice. There is no node. Or
-            labels name no parts of a scope of `settings.unique_names`.
+        BadInput: A document does not have the shape of its kind. Or a name is given twice, or there is no
+            node, or an entry of `settings.unique_names` is no scope that node labels name.
     """
     found = _Found()
     problems: list[Malformed] = []
@@ -136,7 +140,7 @@ _NO_NODES = (
 
 
 def _read(found: _Found) -> str:
-    """How many objects the input has of each kind, if no node is there."""
+    """Return how many objects the input has of each kind. Only used if it has no node."""
     if not found.kinds:
         return "the input has no object"
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(found.kinds.items()))
@@ -191,7 +195,7 @@ def _twice(found: Sequence[tuple[Document, NodeObject | PodManifest]]) -> list[M
 
 
 def _more(document: Document, key: str) -> str:
-    """The pod's name where the document is its controller."""
+    """Return the pod's name if the document is its controller."""
     return "" if document.name == key else f"its {key} "
 
 
@@ -204,7 +208,9 @@ def _name(pod: PodManifest, number: int) -> str:
 
 
 def _expand(found: _Found) -> list[Malformed]:
-    """Add the pods of controllers that have none yet. Who is named as an owner has been at work already."""
+    """Add the pods of controllers that have none yet. A controller that some pod names as
+    its owner has some.
+    """
     owners = {
         (item.metadata.namespace or "default", owner.kind, owner.name)
         for item in [pod for _, pod in found.pods] + [_OnlyMetadata(meta) for _, meta, _ in found.makers]
@@ -278,7 +284,9 @@ def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
 
 
 def _ordered(found: _Found, seen: Iterable[Pod]) -> list[str]:
-    """Controllers that would create a gang's pods one after another, so that it never completes."""
+    """Return a note for each controller that creates a gang's pods one by one, so that the gang never
+    completes.
+    """
     in_gangs = {(p.namespace, p.name) for p in seen if p.claim is not None and not p.claim.lone}
     return [
         f"{document.name}: its pods come one after another, so a gang of them would wait for ever "

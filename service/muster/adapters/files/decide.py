@@ -1,7 +1,7 @@
-"""Gang after gang, by priority and age, on what the ones before have left: no file, no clock of its own.
+"""Place gang after gang, by priority and age, on what the ones before have left. There is no I/O here.
 
-The same pieces as in the service: its roster groups pods, its ledger counts what is taken, its requests go to
-`placement.place`. What the service does over time (waiting, retries, Bindings) is not here.
+The parts are those of the service: its roster groups pods, its ledger counts what is taken, and its requests
+go to `placement.place`. What the service does over time is not here: waiting, retries, Bindings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Clock = Callable[[], float]
 
 
 class Status(StrEnum):
-    """What became of a gang: the values of `status` in JSON."""
+    """The result for a gang: the values of `status` in JSON."""
 
     PLACED = "placed"
     WAITING = "waiting"
@@ -42,8 +42,11 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one pending gang. `decision` is there where the planner was asked; `seconds` is how long
-    that took, by phase of the planner and in all, as "place"."""
+    """The result for one pending gang.
+
+    `decision` is set if the planner was asked. `seconds` is how long that took, by phase of the planner, and
+    "place" for all of it.
+    """
 
     group: Group
     request: Request
@@ -67,7 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """All pending gangs in the order in which they were looked at; the cluster before and after."""
+    """All pending gangs in the order in which they were decided, and the cluster before and after."""
 
     outcomes: tuple[Outcome, ...]
     before: Snapshot
@@ -88,7 +91,9 @@ def decide(
     policies: Policies = DEFAULT_POLICIES,
     namespaces: Mapping[str, Labels] | None = None,
 ) -> Decided:
-    """Place every pending gang. `clock` gives seconds, for timings alone; `namespaces` are their labels."""
+    """Place every pending gang. `clock` gives seconds and is used only for timings. `namespaces` are their
+    labels.
+    """
     ledger, roster = Ledger(), Roster()
     ledger.set_policies(policies)
     roster.policies = policies
@@ -128,10 +133,10 @@ def decide(
 
 
 def _must_share(group: Group, request: Request, others: Iterable[Group]) -> bool:
-    """Return whether the gang keeps only what it needs at first, and is placed again after the others.
+    """Return whether the gang first gets only what it needs, and is placed again after the others.
 
-    So it is if it can do with fewer members, and others of its priority need some: the first of two must not
-    take what both need.
+    That is so if it can do with fewer members, and others of its priority need some. Otherwise the first of
+    two gangs would take what both need.
     """
     return not group.enough_bound and any(
         requests.priority(other) >= request.priority
@@ -146,7 +151,7 @@ def _hold(outcome: Outcome, ledger: Ledger) -> None:
 
 
 def _pending(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
-    """Gangs with pods to be placed: the highest priority first, then the oldest."""
+    """Return the gangs with pods to be placed: the highest priority first, then the oldest."""
     groups = {
         group.gang.key: group for name in sorted(names) for group in roster.groups(name) if group.unbound
     }

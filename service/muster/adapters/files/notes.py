@@ -1,4 +1,4 @@
-"""Sentences about the input: what was left out, and what was probably meant otherwise."""
+"""Write notes about the input: what was left out, and what was probably meant differently."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
 
 _GPU_WORDS = ("gpu", "mig-")
-"""A resource with one of these in its name is probably meant as a GPU."""
+"""A resource with one of these in its name probably means a GPU."""
 _NAMED = 3
-"""Names in one note, at most."""
+"""The most names in one note."""
 
 
 def nothing_pending(settings: Settings) -> str:
@@ -31,7 +31,7 @@ def nothing_pending(settings: Settings) -> str:
 
 
 def about_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> Iterator[str]:
-    """Yield what is unreadable in nodes, and pods on broken GPUs or on nodes that are not there."""
+    """Yield what is unreadable in nodes, and pods on broken GPUs or on nodes that are missing."""
     names = set()
     for node in nodes:
         names.add(node.name)
@@ -84,8 +84,8 @@ def about_scopes(
 ) -> Iterator[str]:
     """Yield scopes in which no node lies, with the word that was perhaps meant.
 
-    The decision names a required scope itself, so it is noted only with a better word. A preference is passed
-    over without one, and a limit counts each node as a part.
+    The decision itself names a required scope, so there is a note only if a better word is known. A
+    preference without a node is ignored, and a limit counts each node as a part.
     """
     wishes = {
         f"{pod.namespace}/{pod.claim.name}": pod.claim.wishes
@@ -105,7 +105,7 @@ def about_scopes(
 
 
 def _asked(wishes: Wishes) -> Mapping[str, str]:
-    """Scopes of the gang → what becomes of the request if no node lies in one, "" for a refusal."""
+    """Return the scopes of the gang → the effect on the request if no node lies in one, "" for a refusal."""
     required = (wishes.required_scope, wishes.role_scope, *(part.scope for part in wishes.segments))
     limits = {each.scope: f": {each.nowhere}" for each in wishes.per_scope}
     preferred = dict.fromkeys(wishes.preferred_scopes, ": that preference is passed over")
@@ -113,7 +113,7 @@ def _asked(wishes: Wishes) -> Mapping[str, str]:
 
 
 def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
-    """The resources that look like GPUs but are not read: MIG devices, misspelt names."""
+    """Return a phrase about resources that look like GPUs but are not read: MIG devices, misspelt names."""
     asked = sorted(
         {
             name
@@ -133,7 +133,7 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
 
 
 def _on_broken(pods: Iterable[Pod], node: Node) -> list[str]:
-    """The pods on unhealthy GPUs of the node, as namespace/name."""
+    """Return the pods on unhealthy GPUs of the node, as namespace/name."""
     here = (pod for pod in pods if pod.node == node.name and pod.usage is not None)
     return [f"{p.namespace}/{p.name}" for p in here if (p.allocation or 0) & node.unhealthy]
 

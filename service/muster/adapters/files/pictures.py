@@ -1,4 +1,4 @@
-"""Who holds which GPU after all was decided: what the table's and the SVG's drawings show alike."""
+"""Say which gang holds which GPU after all was decided. The table's and the SVG's drawings share this."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from muster.adapters.files.decide import Decided, Outcome
 from muster.domain.snapshot import NodeState
 
 TAKEN = "x"
-"""Stands on a GPU that was taken before."""
+"""The mark of a GPU that was taken before."""
 PARTLY = "/"
-"""Stands on a GPU of whose memory some was taken before, and some is left."""
+"""The mark of a GPU whose memory was partly taken before."""
 SHARED = "+"
-"""Stands on a GPU that several of the gangs share."""
+"""The mark of a GPU that several of the gangs share."""
 MANY = "*"
-"""Stands for every gang after the letters have run out."""
+"""The letter of every gang after the other letters are used up."""
 
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase.replace(TAKEN, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """`letters`: gang key → letter, of placed gangs. `held`: node → GPU → (gang key, pod) placed there now,
-    of several that share it the last. `shared`: (node, GPU) where those are of several gangs.
-    `members`: node → gang key → how many of its members, those without GPUs too."""
+    """Which gang holds which GPU.
+
+    `letters` maps the key of each placed gang to its letter. `held` is node → GPU → (gang key, pod) as placed
+    now; of several that share the GPU, the last. `shared` has (node, GPU) if these are of several gangs.
+    `members` is node → gang key → how many of its members are there, with or without GPUs.
+    """
 
     letters: Mapping[str, str]
     held: Mapping[str, Mapping[int, tuple[str, str]]]
@@ -34,7 +37,7 @@ class Holdings:
     shared: Set[tuple[str, int]] = frozenset()
 
     def letter(self, node: str, gpu: int) -> str:
-        """What stands on a GPU that is held."""
+        """Return the mark of a GPU that is held."""
         return SHARED if (node, gpu) in self.shared else self.letters[self.held[node][gpu][0]]
 
 
@@ -64,7 +67,7 @@ def key_of(outcome: Outcome) -> str:
 
 
 def picture(state: NodeState, known: Holdings) -> NodePicture:
-    """One node, for `adapters.drawing`; `state` is the one after."""
+    """Return the picture of one node for `adapters.drawing`. `state` is the one after all decisions."""
     topology, name = state.node.topology, state.node.name
     marks = {
         gpu: Mark(taken(state, gpu)) for gpu in range(topology.gpu_count) if not state.free_gpus >> gpu & 1
@@ -74,5 +77,5 @@ def picture(state: NodeState, known: Holdings) -> NodePicture:
 
 
 def taken(state: NodeState, gpu: int) -> str:
-    """Return the mark of a GPU that is taken before, in whole or in part."""
+    """Return the mark of a GPU that was taken before, wholly or partly."""
     return PARTLY if gpu < len(state.memory) and state.memory[gpu] else TAKEN

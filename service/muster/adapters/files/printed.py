@@ -1,7 +1,7 @@
-"""Files that hold what `nvidia-smi topo -m` or `rocm-smi --showtopo` printed: the links of nodes.
+"""Read files with the output of `nvidia-smi topo -m` or `rocm-smi --showtopo`: the links of nodes.
 
-A file stands for the annotation GPU_TOPOLOGY of the nodes that it names: by a line `# nodes: a, b, dgx-*`,
-else by its own name (`gpu-1.txt` is node gpu-1).
+A file replaces the annotation GPU_TOPOLOGY of the nodes that it names: by a line `# nodes: a, b, dgx-*`, else
+by its own name (`gpu-1.txt` is node gpu-1).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from muster.dialects.objects import NodeObject
 
 _NODES = re.compile(r"^#\s*nodes?\s*:(.*)$", re.IGNORECASE | re.MULTILINE)
 _OBJECT = "apiVersion"
-"""Every object of Kubernetes has this word in it. One that carries a matrix is no matrix."""
+"""Every object of Kubernetes contains this word. An object that carries a matrix is not a matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """One file: the names or patterns of its nodes, and what was printed on them."""
+    """One file: the names or patterns of its nodes, and what the tool printed on them."""
 
     source: str
     nodes: tuple[str, ...]
@@ -44,10 +44,10 @@ def printed(source: str, text: str) -> Printed | None:
 def annotated(
     nodes: Sequence[NodeObject], files: Iterable[Printed], key: str
 ) -> tuple[list[NodeObject], list[str]]:
-    """Return the nodes with each file's text as their annotation `key`, and notes on what that replaces.
+    """Return the nodes with each file's text as their annotation `key`, and notes about what that replaces.
 
     Raises:
-        BadInput: a file has no matrix in it, names a node that is not there, or one that another file names.
+        BadInput: A file has no matrix, or names a node that is missing, or one that another file names.
     """
     texts: dict[str, Printed] = {}
     problems: list[Malformed] = []

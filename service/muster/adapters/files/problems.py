@@ -1,4 +1,4 @@
-"""What is wrong with the input: one line a file, naming file, object and field."""
+"""Report what is wrong with the input: one line for each file, with file, object and field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHOWN = 80
 
 
 class Malformed(Exception):
-    """One thing is wrong. `place` is where: "pods.yaml: document 3, Pod default/x"."""
+    """Report one problem of the input. `place` is where: "document 3, Pod default/x"."""
 
     def __init__(self, source: str, place: str, problem: str) -> None:
         self.source = source
@@ -18,7 +18,7 @@ class Malformed(Exception):
 
 
 class BadInput(Exception):
-    """Input that can't be used. `lines` has one for each malformed file."""
+    """Report input that cannot be used. `lines` has one line for each malformed file."""
 
     def __init__(self, problems: Sequence[Malformed]) -> None:
         first: dict[str, Malformed] = {}
@@ -34,7 +34,7 @@ class BadInput(Exception):
 
 
 def shown(value: object) -> str:
-    """A value from a file, for a sentence; of lists and objects the kind alone."""
+    """Return a value from a file as text for a sentence; for lists and objects only their type."""
     if isinstance(value, list | dict):
         return type_name(value)
     text = str(value)
@@ -42,7 +42,7 @@ def shown(value: object) -> str:
 
 
 def type_name(value: object) -> str:
-    """JSON's word for the type of a value."""
+    """Return JSON's word for the type of a value."""
     if value is None:
         return "null"
     for kinds, name in _TYPES:

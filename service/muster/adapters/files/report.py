@@ -1,4 +1,6 @@
-"""Decisions as JSON: documented in docs/place.md, versioned, null where a number would be infinite."""
+"""Write decisions as JSON: versioned, as docs/place.md describes it, with null instead of
+infinite numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from muster.domain.reasons import Cause, in_bytes
 from muster.domain.sentences import relaxation_sentence
 
 VERSION = 1
-"""Raised when a field changes its meaning or goes; fields may be added without."""
+"""It is raised when a field is removed or changes its meaning. Fields may be added without that."""
 
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -23,7 +25,7 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def as_json(
     decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...], explain: bool = False
 ) -> str:
-    """Return the whole answer, one line a field; with `explain`, also how each level was decided."""
+    """Return the whole answer, one field in each line; with `explain`, also how each level was decided."""
     body = report(decided, skipped, notes, explain)
     return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -79,7 +81,7 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
 
 
 def _explained(placed: Placed | None) -> dict[str, Any]:
-    """Which method decided each level, and why others declined; null where nothing was placed."""
+    """Return which method decided each level, and why others declined; null if nothing was placed."""
     if placed is None:
         return {"decided": None}
     return {
@@ -107,7 +109,7 @@ def _objective(placed: Placed) -> dict[str, Any]:
 
 
 def _members(outcome: Outcome) -> list[dict[str, Any]]:
-    """The gang's unbound pods, role by role; those without a place have no node."""
+    """Return the gang's unbound pods, role by role. Pods without a place have no node."""
     places = {member.uid: member for member in outcome.placed.members} if outcome.placed else {}
     members = []
     for role in outcome.request.roles:
@@ -126,7 +128,7 @@ def _members(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def _memory(place: MemberPlacement | None) -> dict[str, Any]:
-    """What a slice takes of each of its GPUs, in units of aliyun.com/gpu-mem (GiB)."""
+    """Return what a slice takes of each of its GPUs, in units of aliyun.com/gpu-mem (GiB)."""
     if place is None or not place.units:
         return {}
     return {"gpu_mem": {str(gpu): place.units for gpu in place.gpus}}
@@ -139,8 +141,10 @@ def _unit(resource: str) -> str:
 
 
 def cause_json(cause: Cause) -> dict[str, Any]:
-    """A cause by its type, with its fields; `unit` says in what its numbers count a resource,
-    `units` in what those of several do, one by one."""
+    """Return a cause with its type and its fields.
+
+    `unit` is the unit of its numbers of a resource, and `units` the units of those of several resources.
+    """
     body: dict[str, Any] = {"type": _HUMP.sub("-", type(cause).__name__).lower()}
     for field in fields(cause):
         value = getattr(cause, field.name)

@@ -1,4 +1,4 @@
-"""`muster place` and `muster capture` from their options to their exit codes."""
+"""Run `muster place` and `muster capture`, from their options to their exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from muster.placement.limits import Limits, Timings
 ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING, DEFECT = 0, 3, 2, 4, 5
 NOTES_SHOWN = 20
 PIPED_WIDTH = 100
-"""Columns where there is no terminal: what the drawings need."""
+"""The columns of the output if there is no terminal: enough for the drawings."""
 
 
 def place_files(
@@ -42,10 +42,10 @@ def place_files(
     stdout: TextIO,
     stderr: TextIO,
 ) -> int:
-    """Decide and print; the exit code.
+    """Decide, print the answer, and return the exit code.
 
     Raises:
-        BadInput: the files can't be used; nothing was printed.
+        BadInput: The files cannot be used. Nothing was printed.
     """
     cluster = cluster_of(sources.read(files, stdin), settings)
     decided = decide(
@@ -79,9 +79,10 @@ def place_files(
 def planner(
     time_limit_s: float | None, deterministic_time: float = Limits().deterministic_time
 ) -> Callable[[Snapshot, Request, Timings], Decision]:
-    """`place` with a wall-clock guard for each gang, where one is given; a defect is a cause of its gang.
+    """Return `place` with a wall-clock guard for each gang, if a limit is given. A defect is a cause of its
+    gang.
 
-    The solver is imported here, 1.5 s, so that neither bad input nor a capture waits for it.
+    The solver is imported here, which takes 1.5 s. So neither bad input nor a capture waits for it.
     """
     from muster.placement.place import PlacementDefect, place
 
@@ -124,10 +125,12 @@ def _print(
 def capture_cluster(
     kubeconfig: Path | None, context: str | None, output: Path | None, stdout: TextIO
 ) -> Captured:
-    """Read the cluster and write the file, whole or not at all.
+    """Read the cluster and write the file, completely or not at all.
 
     Raises:
-        KubeError, Undecodable, OSError.
+        KubeError: The API server refuses or does not answer.
+        Undecodable: Its answer is no list.
+        OSError: The file cannot be written.
     """
     captured = asyncio.run(_captured(kubeconfig, context))
     as_yaml = output is not None and output.suffix in (".yaml", ".yml")
@@ -145,7 +148,7 @@ async def _captured(kubeconfig: Path | None, context: str | None) -> Captured:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a temporary file in the same folder, readable by its owner alone, and rename it."""
+    """Write a temporary file in the same folder, which only its owner can read, and rename it."""
     if path.exists() and not path.is_file():  # /dev/stdout, a pipe
         path.write_text(text, encoding="utf-8")
         return

@@ -1,7 +1,7 @@
-"""Documents → typed objects, or the field that is wrong.
+"""Convert documents to typed objects, or name the field that is wrong.
 
-Nodes and pods have the shapes of `dialects.objects`, which the service decodes too; here what the API server
-would refuse is refused. The other kinds are those that make pods.
+Nodes and pods have the shapes of `dialects.objects`, which the service decodes too. Here they are also
+checked for what the API server would refuse. The other kinds are those that create pods.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class _Shape(msgspec.Struct, rename="camel", frozen=True):
-    """As in `dialects.objects`: what is not named here is skipped."""
+    """A struct of an API object. As in `dialects.objects`, fields that it does not name are skipped."""
 
 
 class Spec(PodSpec, frozen=True):
@@ -69,7 +69,7 @@ class JobSpec(_Shape, frozen=True):
 
 
 class JobStatus(_Shape, frozen=True):
-    """How far a Job is."""
+    """The progress of a Job."""
 
     succeeded: Count | None = None
     conditions: list[Condition] | None = None
@@ -120,7 +120,7 @@ class RunPolicy(_Shape, frozen=True):
 
 
 class TrainingJob(_Shape, frozen=True):
-    """A kubeflow.org job: PyTorchJob, TFJob … Its replica specs have a field name of their own each."""
+    """A kubeflow.org job: PyTorchJob, TFJob … Each kind has its own field name for replica specs."""
 
     spec: Object
     metadata: Metadata = Metadata()
@@ -148,11 +148,12 @@ Path = tuple[str | int, ...]
 
 
 def convert(document: Document, shape: type[T], value: object = None, under: str = "") -> T:
-    """The document, or the part `value` of it at `under`, as this shape. A null is a field not given, as in
-    the API.
+    """Return the document, or the part `value` of it at `under`, as this shape.
+
+    As in the API, a null counts as a field that is not given.
 
     Raises:
-        Malformed: names the field.
+        Malformed: The value does not have the shape. The message names the field.
     """
     value = document.value if value is None else value
     for _ in range(_MAX_NULLS):
@@ -171,7 +172,7 @@ def convert(document: Document, shape: type[T], value: object = None, under: str
 
 
 def _path(value: object, text: str, said: str) -> Path:
-    """The path that msgspec names; it writes the keys of maps as `[...]`, so they are looked for."""
+    """Return the path that msgspec names. It writes the keys of maps as `[...]`, so these are searched."""
     missing, got = _MISSING.match(said), _GOT.match(said)
 
     def is_it(found: object) -> bool:
@@ -184,7 +185,7 @@ def _path(value: object, text: str, said: str) -> Path:
 
 
 def _followed(value: object, steps: list[str | None], is_it: Callable[[object], bool]) -> Path | None:
-    """The first path along these steps (None: any key) to what is looked for."""
+    """Return the first path along these steps (None: any key) to a value for which `is_it` holds."""
     if not steps:
         return () if is_it(value) else None
     step, *rest = steps
@@ -204,7 +205,7 @@ def _followed(value: object, steps: list[str | None], is_it: Callable[[object], 
 
 
 def _without(value: object, path: Path) -> bool:
-    """Take the field away; whether it was one of an object."""
+    """Remove the field, and return whether it was a field of an object."""
     for step in path[:-1]:
         value = value[step]  # type: ignore[index]
     if path and isinstance(value, dict) and path[-1] in value:
@@ -246,7 +247,7 @@ _NAMED = "lower-case letters, digits, '-' and '.'"
 
 
 def check_metadata(document: Document, meta: Metadata, under: str = "metadata") -> None:
-    """Names and labels can be what they are in a cluster."""
+    """Raise Malformed if the API server would refuse these names or labels."""
     for field, name in (("name", meta.name), ("namespace", meta.namespace)):
         if name and not _NAME.fullmatch(name):
             raise document.malformed(f"{under}.{field}: expected {_NAMED}, got {shown(name)}")
@@ -270,7 +271,7 @@ def check_labels(document: Document, field: str, labels: Mapping[str, str]) -> N
 
 
 def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
-    """Containers there are; what names a node can be one."""
+    """Raise Malformed if there is no container, or if a name is not one that the API server accepts."""
     if not spec.containers:
         raise document.malformed(f"{under}.containers: expected at least one container")
     if spec.node_name and not _NAME.fullmatch(spec.node_name):
@@ -283,7 +284,7 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
 
 
 def node(document: Document) -> NodeObject:
-    """A Node; what it can give is its capacity where nothing else is said, as in the API server."""
+    """Return a Node. As in the API server, its allocatable is its capacity if it is not given."""
     read = convert(document, NodeObject)
     check_named(document, read.metadata)
     if read.status.allocatable is None:

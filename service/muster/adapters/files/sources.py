@@ -1,7 +1,7 @@
-"""Bytes → documents: files, folders and stdin; YAML of several documents, JSON, lists within, matrices.
+"""Read bytes into documents: files, folders and stdin; YAML of several documents, JSON, lists, matrices.
 
-Sizes are bounded before anything is parsed, and what YAML would let pass in silence is refused: a key given
-twice, or a timestamp where text is meant.
+Sizes are limited before anything is parsed. What YAML would accept without an error is refused: a key given
+twice, or a timestamp instead of text.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from muster.adapters.files.printed import Printed, printed
 from muster.adapters.files.problems import BadInput, Malformed, shown, type_name
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Of one file; what is larger was not meant for this."""
+"""The largest size of one file."""
 MAX_OBJECTS = 1_000_000
-"""Of one file: YAML's aliases can make much of little."""
+"""The most objects of one file. With aliases, a small YAML file can have very many."""
 MAX_DEPTH = 8
-"""Lists within lists."""
+"""How deep lists may be nested."""
 MAX_BITS = 1024
-"""Of a whole number. In hexadecimal it could have more digits than Python agrees to print."""
+"""The most bits of an integer. A longer hexadecimal one has more digits than Python agrees to print."""
 MAX_LEVELS = 500
-"""Of YAML, any within any; objects of Kubernetes have about ten."""
+"""How deep YAML may be nested. Objects of Kubernetes have about ten levels."""
 
 STDIN = "-"
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -38,7 +38,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object of a file. `place` says where: "document 3", or "document 1, item 4" of a list."""
+    """One object of a file. `place` is "document 3", or "document 1, item 4" of a list."""
 
     source: str
     place: str
@@ -51,13 +51,13 @@ class Document:
 
     @property
     def group(self) -> str:
-        """The API group; "" for the core's."""
+        """The API group; "" for the core group."""
         version = str(self.value["apiVersion"])
         return version.rpartition("/")[0]
 
     @property
     def name(self) -> str:
-        """Kind and name as users say them: "Pod default/x", "Node a"."""
+        """Kind and name as users write them: "Pod default/x", "Node a"."""
         meta = self.value.get("metadata")
         said = meta if isinstance(meta, dict) else {}
         name, generated, namespace = (
@@ -74,10 +74,11 @@ class Document:
 
 
 def read(paths: Iterable[str], stdin: BinaryIO) -> list[Document | Printed]:
-    """All documents of these files, folders and stdin ("-"), in order, and the matrices that tools printed.
+    """Return all documents of these files, folders and stdin ("-"), in order, and the matrices that tools
+    printed.
 
     Raises:
-        BadInput: something can't be read or parsed.
+        BadInput: An input cannot be read or parsed.
     """
     documents: list[Document | Printed] = []
     problems: list[Malformed] = []
@@ -116,7 +117,7 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _below(folder: Path) -> str:
-    """Where manifests lie one folder further down, since those are not read."""
+    """Return a hint if manifests lie one folder further down, because those are not read."""
     try:
         found = sorted({str(file.parent) for file in folder.glob("*/*") if file.suffix in SUFFIXES})
     except OSError:
@@ -159,7 +160,9 @@ def _documents(source: str, text: str) -> Iterator[Document | Printed]:
 
 
 def _parsed(source: str, text: str) -> Iterator[Any]:
-    """JSON where it is JSON (much faster), else YAML; `{` begins both."""
+    """Yield the values of a text: of JSON if it is JSON, which is much faster, else of
+    YAML. `{` begins both.
+    """
     if text.lstrip()[:1] in ("{", "["):
         try:
             values = list(_json(text))
@@ -186,12 +189,16 @@ def _parsed(source: str, text: str) -> Iterator[Any]:
         raise Malformed(source, "", f"no valid YAML: {str(problem).splitlines()[0]}") from None
     except RecursionError:
         raise Malformed(source, "", "nested too deeply") from None
-    except (ValueError, TypeError, OverflowError) as problem:  # PyYAML's own constructors, of odd scalars
+    # raised by PyYAML's constructors for odd scalars
+    except (ValueError, TypeError, OverflowError) as problem:
         raise Malformed(source, "", f"no valid YAML: {problem}") from None
 
 
 def _objects(source: str, place: str, value: Any, kind: str, version: str, depth: int) -> Iterator[Document]:
-    """The objects of one document: itself, or a list's items. `kind` and `version`: of a typed list's."""
+    """Yield the objects of one document: itself, or the items of a list.
+
+    `kind` and `version` are those of the items of a typed list.
+    """
     if not isinstance(value, dict):
         how = "as `kubectl get … -o yaml` prints it"
         raise Malformed(source, place, f"expected a Kubernetes object, {how}, got {type_name(value)}")
@@ -222,7 +229,7 @@ _LIKE = {"apiVersion": '"v1"', "kind": '"Pod"'}
 
 
 def _other_tool(source: str) -> str:
-    """How to get objects from a file that is another tool's input."""
+    """Return how to get objects from a file that is another tool's input."""
     made = _MADE_BY.get(Path(source).name)
     return f". Pass what `{made}` prints" if made else ""
 
@@ -239,7 +246,7 @@ _MADE_BY = {
 
 
 def _json(text: str) -> Iterator[Any]:
-    """One JSON value after another."""
+    """Yield one JSON value after another."""
     decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
     at, end = 0, len(text)
     while at < end:
@@ -253,7 +260,7 @@ def _json(text: str) -> Iterator[Any]:
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""Half a character, which no UTF-8 can say; a ValueError, unless its other half follows."""
+"""Half a character, which UTF-8 cannot encode. It is a ValueError unless its other half follows."""
 _NOT_SPACE = re.compile(r"\s*")
 
 
@@ -270,10 +277,11 @@ def _no_number(text: str) -> Any:
 
 
 def _check_depth(source: str, text: str) -> None:
-    """libyaml's composer calls itself for each level: a deep document would end the process, not raise.
+    """Raise Malformed if YAML is nested too deeply.
 
-    A block level takes a column, or no column if a sequence stands under its key. A flow level takes a
-    bracket. Levels are counted only if the text has many of these.
+    libyaml's composer calls itself for each level, so a deep document would end the process instead of
+    raising. A block level takes a column, or no column if a sequence stands under its key. A flow level takes
+    a bracket. Levels are counted only if the text has many of these.
     """
     if text.count("[") + text.count("{") < MAX_LEVELS and _longest_line(text) < MAX_LEVELS:
         return
@@ -293,7 +301,7 @@ def _longest_line(text: str) -> int:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML, in C where PyYAML has it. Dates stay the text that they are in the API."""
+    """Load safe YAML, in C if PyYAML has that. Dates stay text, as in the API."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Object:
         seen: set[object] = set()

@@ -1,7 +1,7 @@
-"""Decisions as a picture: racks, nodes, NVLink islands, GPUs, and each gang outlined where it lies.
+"""Draw decisions as a picture: racks, nodes, NVLink islands, GPUs, and an outline around each gang.
 
-Nothing is said by colour alone: a gang's GPUs carry its letter. Whole nodes that are alike share one box. In
-a large cluster the nodes that are touched are drawn and the others counted.
+Colour never carries information alone: a gang's GPUs also have its letter. Equal whole nodes share one box.
+In a large cluster only the touched nodes are drawn, and the others are counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BOXES_DRAWN = 48
 """The limit of boxes. If there are more, only touched ones are drawn, up to this number."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5478f", "#a06a00", "#2a86c7", "#7b4a2d", "#6a3d9a")
-"""After Okabe and Ito: told apart with any kind of sight, dark enough for white letters."""
+"""From Okabe and Ito: distinct for colour-blind people, and dark enough for white letters."""
 
 Rack = tuple[str, str]
 """Zone and rack, "" for none. The zone of a rack is that of its nodes, if they name just one."""
@@ -66,7 +66,7 @@ class _Panel:
 
 
 def draw(decided: Decided) -> str:
-    """The whole picture, at most 1,180 px wide."""
+    """Return the whole picture, at most 1,180 px wide."""
     known, sheet = pictures.holdings(decided), Sheet()
     colours = {key: COLOURS[i % len(COLOURS)] for i, key in enumerate(known.letters)}
     _heading(sheet, decided)
@@ -107,7 +107,7 @@ def draw(decided: Decided) -> str:
 def _racks(
     everything: Iterable[Place], rack_of: Mapping[str, Rack], known: Holdings
 ) -> dict[Rack, list[Cell]]:
-    """The boxes of each rack, in order."""
+    """Return the boxes of each rack, in order."""
 
     def rack(place: Place) -> Rack:
         return rack_of[place.name]
@@ -117,7 +117,7 @@ def _racks(
 
 
 def _drawn(racks: dict[Rack, list[Cell]], known: Holdings) -> dict[Rack, list[Cell]]:
-    """All boxes if they are few, else those that are touched."""
+    """Return all boxes if they are few, else the touched ones."""
     if sum(map(len, racks.values())) <= BOXES_DRAWN:
         return racks
     drawn: dict[Rack, list[Cell]] = {}
@@ -155,7 +155,7 @@ def _gang_lines(sheet: Sheet, outcome: Outcome, known: Holdings, colours: dict[s
 
 
 def _key(sheet: Sheet, y: float, slices: bool) -> None:
-    """What the shapes mean. `slices`: some GPUs serve their memory in parts."""
+    """Explain the shapes. `slices` is whether some GPUs serve their memory in parts."""
     in_part = (('class="taken"', pictures.PARTLY, "its memory in part"),) if slices else ()
     entries = (
         ('class="free"', "", "free GPU"),
@@ -177,7 +177,7 @@ def _key(sheet: Sheet, y: float, slices: bool) -> None:
 
 
 def _rack_of(view: Columns) -> dict[str, Rack]:
-    """Node → its rack."""
+    """Return node → its rack."""
     part, zones = view.topology.part, dict[str, set[str]]()
     for row in range(len(view.names)):
         zones.setdefault(part(row, "rack"), set()).add(part(row, "zone"))
@@ -225,13 +225,13 @@ def _draw_panel(panel: _Panel, x: float, y: float, boxes: Boxes) -> None:
 
 
 def _shared_domain(nodes: Sequence[Place]) -> str:
-    """The NVLink domain that spans all these nodes; "" for none."""
+    """Return the NVLink domain that spans all these nodes; "" for none."""
     domains = {place.wide for place in nodes}
     return domains.pop() if len(domains) == 1 and len(nodes) > 1 else ""
 
 
 def _rows(panels: Iterable[_Panel]) -> list[list[_Panel]]:
-    """Panels side by side as long as there is room."""
+    """Return the panels in rows, each with as many panels as fit."""
     rows: list[list[_Panel]] = []
     left = 0.0
     for panel in panels:

@@ -1,4 +1,4 @@
-"""Which nodes share one box of the picture, and how the GPUs of a box are laid out."""
+"""Decide which nodes share one box of the picture, and how the GPUs of a box are laid out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from muster.domain.topology import bits
 from muster.placement.cluster.topology import Place
 
 FOLD_FROM = 3
-"""Equal whole nodes of a rack from which one box stands for all of them."""
+"""From this number of equal whole nodes in a rack, one box stands for all of them."""
 IN_ROW = 8
-"""GPUs in one row of a box."""
+"""The most GPUs in one row of a box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One box: a node, or several nodes of a rack between which the picture would show no difference."""
+    """One box: a node, or several nodes of a rack that the picture would show alike."""
 
     places: tuple[Place, ...]
 
@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """The node's name, or how many nodes of how many GPUs."""
+        """The node's name, or how many nodes with how many GPUs."""
         if not self.folded:
             return self.first.name
         count = self.first.state.node.topology.gpu_count
@@ -43,7 +43,7 @@ class Cell:
 def fold(places: Iterable[Place], known: Holdings) -> list[Cell]:
     """Return the boxes for the nodes of one rack, in the order of their first nodes.
 
-    A node that is used in part is always a box of its own: which of its GPUs are free matters.
+    A partly used node always has its own box, because it matters which of its GPUs are free.
     """
     boxes: dict[object, list[Place]] = {}
     for place in places:
@@ -56,7 +56,7 @@ def fold(places: Iterable[Place], known: Holdings) -> list[Cell]:
 
 
 def _whole(place: Place, known: Holdings) -> object:
-    """The use, shape and members of a node that is used as a whole; None if it is used in part."""
+    """Return the use, shape and members of a node that is used as a whole; None if it is partly used."""
     state, count = place.state, place.state.node.topology.gpu_count
     held = known.held.get(place.name, {})
     members = known.members.get(place.name, {})
@@ -72,7 +72,7 @@ def _whole(place: Place, known: Holdings) -> object:
 
 
 def grid(place: Place) -> list[list[tuple[int, ...]]]:
-    """Return rows of islands of GPUs; an island that does not fit begins a row, and may take several."""
+    """Return rows of islands of GPUs. An island that does not fit begins a row, and may take several rows."""
     rows: list[list[tuple[int, ...]]] = []
     room = 0
     for mask in place.state.node.topology.islands:

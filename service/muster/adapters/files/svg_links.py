@@ -1,4 +1,4 @@
-"""The links between the GPUs of one island: a bar if all are equal, else an arc for each pair."""
+"""Draw the links between the GPUs of one island: a bar if all are equal, else an arc for each pair."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _RISE = 3.4
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The fabric links within some GPUs of a node. `pairs` is empty if all of them are equal."""
+    """The fabric links among some GPUs of a node. `pairs` is empty if all of them are equal."""
 
     kinds: tuple[Link, ...]
-    """Widest first."""
+    """The kinds of links, widest first."""
     pairs: tuple[tuple[int, int, Link], ...]
 
     @property
     def height(self) -> float:
-        """Pixels that the drawing needs below the GPUs."""
+        """How many pixels the drawing needs below the GPUs."""
         if not self.kinds:
             return 0.0
         return ARCS if self.pairs else BAR
 
     @property
     def legend(self) -> str:
-        """The kinds with their bandwidths, as "NV2 50 GB/s (thick), NV1 25"."""
+        """The kinds with their bandwidths, as "NV2 50 GB/s thick, NV1 25 GB/s thin"."""
         names = [f"{link.kind} {link.gb_per_s:g} GB/s" for link in self.kinds]
         return " thick, ".join(names) + " thin" if len(names) == 2 else ", ".join(names)
 
@@ -49,7 +49,7 @@ def links_of(topology: GpuTopology, gpus: Sequence[int]) -> Links:
 def drawn(links: Links, gpus: Sequence[int], at: tuple[float, float], pitch: float, size: float) -> list[str]:
     """Return the elements below the GPUs, whose boxes begin at `at` (x, y of their lower edge).
 
-    `pitch` is from one box to the next, `size` a box's width.
+    `pitch` is the distance from one box to the next, and `size` the width of a box, in pixels.
     """
     x, y = at
     middle = {gpu: x + i * pitch + size / 2 for i, gpu in enumerate(gpus)}

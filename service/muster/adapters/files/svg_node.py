@@ -1,4 +1,4 @@
-"""One box of the picture: a node or several, its GPUs with their links, and which pod has which GPU."""
+"""Draw one box of the picture: one or several nodes, GPUs with their links, and which pod has which GPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ GPU, GAP, ISLAND_GAP = 26, 3, 9
 PAD, TITLE = 10, 40
 POD_LINE = 14
 STACK = 6
-"""Pixels by which the boxes behind a folded one stand out."""
+"""By how many pixels the boxes behind a folded one are shifted."""
 PODS_LISTED = 8
-"""Pods of a node that are named with their GPUs; of more the others are counted."""
+"""The most pods of a node that are named with their GPUs. The others are counted."""
 
 Row = tuple[list[tuple[int, ...]], float]
 """Islands of GPUs in one row, and the height of the links below them."""
@@ -30,20 +30,20 @@ Row = tuple[list[tuple[int, ...]], float]
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Draws boxes; `colours` are by gang key."""
+    """Draws boxes on a sheet. `colours` are by gang key."""
 
     sheet: Sheet
     known: Holdings
     colours: Mapping[str, str]
 
     def width(self, cell: Cell) -> float:
-        """The width that the box needs."""
+        """Return the width that the box needs, in pixels."""
         rows = [sum(len(part) * (GPU + GAP) + ISLAND_GAP for part in row) for row, _ in self._rows(cell)]
         stack = STACK if cell.folded else 0
         return max(180.0, 2 * PAD + max(rows, default=0) - ISLAND_GAP - GAP + 8 + stack)
 
     def height(self, cell: Cell) -> float:
-        """The height that the box needs."""
+        """Return the height that the box needs, in pixels."""
         rows = self._rows(cell)
         pods = len(self._pods(cell)) * POD_LINE + (STACK if cell.folded else 0)
         if not rows:
@@ -51,7 +51,7 @@ class Boxes:
         return TITLE + sum(GPU + ISLAND_GAP + below for _, below in rows) + PAD + pods
 
     def draw(self, cell: Cell, x: float, y: float, width: float, height: float, tell_domain: bool) -> None:
-        """Draw the box at (x, y); of several nodes as a stack, with the GPUs of the first."""
+        """Draw the box at (x, y). Several nodes are a stack, with the GPUs of the first node."""
         attributes = f'rx="6" {self._border(cell)}'
         if cell.folded:
             width, height = width - STACK, height - STACK
@@ -97,7 +97,7 @@ class Boxes:
         return " · ".join(said)
 
     def _names(self, cell: Cell) -> str:
-        """The nodes of a folded box, each with its pods; "" for a box of one."""
+        """Return the nodes of a folded box, each with its pods; "" for a box of one node."""
         if not cell.folded:
             return ""
         pods = ({pod for _, pod in self.known.held.get(place.name, {}).values()} for place in cell.places)
@@ -107,7 +107,7 @@ class Boxes:
         )
 
     def _pods(self, cell: Cell) -> list[str]:
-        """Which pod has which GPUs, a line a pod."""
+        """Return which pod has which GPUs, one line for each pod."""
         of_pod: dict[str, list[int]] = {}
         for gpu, (_, pod) in sorted(self.known.held.get(cell.first.name, {}).items()):
             of_pod.setdefault(pod, []).append(gpu)
@@ -153,7 +153,7 @@ class Boxes:
 
 
 def _ranges(gpus: list[int]) -> str:
-    """GPUs as "1", "0-3" or "1,2,4"."""
+    """Return GPUs as "1", "0-3" or "1,2,4"."""
     if len(gpus) > 2 and gpus[-1] - gpus[0] == len(gpus) - 1:
         return f"{gpus[0]}-{gpus[-1]}"
     return ",".join(map(str, gpus))

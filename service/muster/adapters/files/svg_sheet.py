@@ -1,4 +1,4 @@
-"""The sheet that a picture is drawn on, and the sizes that its parts share."""
+"""Provide the sheet that a picture is drawn on, and the sizes that its parts share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHARACTER, BOLD, SMALL, LINE = 7.6, 8.5, 6.4, 18
 
 @dataclass(slots=True)
 class Sheet:
-    """Elements, and how far down they reach."""
+    """SVG elements, and the lowest y that they reach."""
 
     parts: list[str] = field(default_factory=list)
     bottom: float = 0
@@ -38,7 +38,7 @@ class Sheet:
     def square(
         self, at: tuple[float, float, float], attributes: str, text: str, style: str, title: str = ""
     ) -> None:
-        """Add a square at (x, y, size) with a word in its middle."""
+        """Add a square at (x, y, size) with a text in its middle."""
         x, y, size = at
         self.rect(x, y, size, size, attributes, title)
         if text:
@@ -46,5 +46,5 @@ class Sheet:
 
 
 def cut(text: str, room: float) -> str:
-    """Return the text, or as much of it as there is room for, in characters."""
+    """Return the text, cut to `room` characters."""
     return text if len(text) <= room else text[: int(room) - 1] + "…"

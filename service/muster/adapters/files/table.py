@@ -1,4 +1,6 @@
-"""Decisions for a terminal: one row a gang, then the nodes that were touched. Readable without colour."""
+"""Show decisions in a terminal: one row for each gang, then the touched nodes. It is
+readable without colour.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from muster.domain.printable import printable
 from muster.placement.cluster.fabric import natural
 
 DRAWN = 6
-"""Nodes up to which each is drawn with its links; more are shown as strips."""
+"""Up to this number of nodes, each is drawn with its links. More nodes are drawn as strips."""
 STRIPS = 64
-"""Strips at most; more nodes are counted."""
+"""The most strips. More nodes are counted."""
 
 _STYLES = {
     Status.PLACED: "bold green",
@@ -26,7 +28,7 @@ _STYLES = {
 
 
 def show(console: Console, decided: Decided) -> None:
-    """Print it all."""
+    """Print all decisions, then the touched nodes."""
     if not decided.outcomes:
         console.print("No gang is pending: there is nothing to place.")
         return
@@ -57,14 +59,14 @@ def _gangs(decided: Decided, known: pictures.Holdings) -> Table:
 
 
 def _pods(outcome: Outcome) -> str:
-    """Placed (or bound already) of those needed, or of all where more are there."""
+    """Return how many pods are placed or bound, of those needed; of all pods if more are present."""
     placed = len(outcome.placed.members) if outcome.placed else 0
     bound = len(outcome.group.bound)
     return f"{placed + bound}/{max(outcome.group.needed, outcome.group.present)}"
 
 
 def _more_marks(shown: list[NodePicture]) -> str:
-    """What else stands on GPUs: only where memory is shared."""
+    """Return what other marks mean. They occur only if memory is shared."""
     letters = {mark.letter for picture in shown for mark in picture.marks.values()}
     said = {pictures.PARTLY: "its memory in part", pictures.SHARED: "several of the gangs"}
     return "".join(f"   {letter}: {text}" for letter, text in said.items() if letter in letters)

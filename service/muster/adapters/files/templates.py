@@ -1,8 +1,9 @@
-"""What controllers would create: the pods of Jobs, StatefulSets, Deployments, PyTorchJobs and their kin.
+"""Create the pods that controllers would create: Jobs, StatefulSets, Deployments, PyTorchJobs and similar
+ones.
 
-Names are the controllers' where those are fixed (StatefulSet, indexed Job, kubeflow). Where a controller
-ends a name at random, the end here is made of letters that count up: the same file gives the same names, and
-no end is read as a rank.
+Names are those of the controllers if they are fixed (StatefulSet, indexed Job, kubeflow). If a controller
+ends a name at random, the end here is made of letters that count up. So the same file gives the same names,
+and no end is read as a rank.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from muster.dialects.objects import Metadata, OwnerReference
 from muster.dialects.pods import TEMPLATE_HASH
 
 MAX_PODS = 200_000
-"""Pods that one object may stand for; the largest cluster that Kubernetes supports has 150,000."""
+"""The most pods that one object may stand for. The largest cluster that Kubernetes supports has 150,000."""
 
 _LETTERS = "bcdfghjklmnpqrstvwxz"
 """The letters among the characters of random names (k8s.io/apimachinery/pkg/util/rand)."""
@@ -34,7 +35,9 @@ ORDERED = "OrderedReady"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A controller's pods, or `why_none`. `ordered`: they come one after another, each when the last runs."""
+    """A controller's pods, or `why_none`. `ordered` is whether each is created only when the one before it
+    runs.
+    """
 
     pods: tuple[PodManifest, ...] = ()
     why_none: str = ""
@@ -42,17 +45,17 @@ class Made:
 
 
 def expand(document: Document) -> Made | None:
-    """The pods that an object stands for; None if its kind makes no pods that are read.
+    """Return the pods that an object stands for; None if its kind creates no pods that are read.
 
     Raises:
-        Malformed: names the field.
+        Malformed: A field is wrong. The message names it.
     """
     maker = MAKERS.get((document.group, document.kind))
     return maker(document) if maker is not None else None
 
 
 def uid_of(kind: str, namespace: str, name: str) -> str:
-    """A UID for an object that has none, the same in every run."""
+    """Return a UID for an object that has none, the same in every run."""
     return str(uuid.uuid5(_NAMESPACE, f"{kind}/{namespace}/{name}"))
 
 
@@ -60,7 +63,7 @@ _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://gpu.topology/files")
 
 
 def letters(number: int, width: int = 5) -> str:
-    """A number as letters: bbbbb, bbbbc, bbbbd …"""
+    """Return a number as letters: bbbbb, bbbbc, bbbbd …"""
     text = ""
     for _ in range(width):
         number, digit = divmod(number, len(_LETTERS))
@@ -98,7 +101,7 @@ def _job(document: Document) -> Made:
 
 
 def _replicas(document: Document) -> Made:
-    """Deployment, ReplicaSet, ReplicationController: equal pods with random names."""
+    """Return the pods of a Deployment, ReplicaSet or ReplicationController: equal pods with random names."""
     workload, count = _workload(document)
     stem = workload.metadata.name
     owner = _owner(document, workload.metadata)
@@ -123,7 +126,9 @@ def _stateful_set(document: Document) -> Made:
 
 
 def _training_job(document: Document) -> Made:
-    """kubeflow.org: `<job>-<type>-<i>` for each type (Master, Worker, PS, Chief …)."""
+    """Return the pods of a kubeflow.org job: `<job>-<type>-<i>` for each type (Master,
+    Worker, PS, Chief …).
+    """
     job = shapes.convert(document, TrainingJob)
     shapes.check_named(document, job.metadata)
     fields = sorted(field for field in job.spec if _REPLICA_SPECS.fullmatch(field))
@@ -169,7 +174,7 @@ MAKERS: Mapping[tuple[str, str], Maker] = MappingProxyType(
         },
     }
 )
-"""(API group, kind) → what it would create. Others are skipped: Volcano's Job is not batch's."""
+"""(API group, kind) → what it would create. Other kinds are skipped: Volcano's Job is not that of batch."""
 
 
 # --- what they share -------------------------------------------------------------------------------
