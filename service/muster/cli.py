@@ -196,9 +196,9 @@ def place(
     StatefulSets, Deployments, ReplicaSets, PyTorchJobs. Gangs go by priority
     and age; each takes its GPUs before the next.
 
-    Exit code: 0 all placed, 3 a gang waits, does not fit or is ill-formed,
-    4 no gang is pending, 2 bad input, 5 the planner has a defect: a gang is
-    not decided, the others are.
+    Exit code: 0 all placed; 3 a gang waits, does not fit or is ill-formed;
+    4 no gang is pending; 2 bad input; 5 the planner has a defect, and a gang
+    is not decided, but the others are.
 
     [bold]Examples[/bold]
 

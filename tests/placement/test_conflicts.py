@@ -95,6 +95,7 @@ FEATURES = {
     "room for few": ("room",),
     "constraints and scopes": ("anti-affinity", "skew", "role scope", "room"),
     "constraints beside members that run": ("affinity", "skew", "max per", "running"),
+    "members spread, in segments of which members run": ("segments", "ranks", "running", "skew"),
 }
 
 

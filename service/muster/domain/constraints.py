@@ -25,6 +25,11 @@ NODE = "node"
 class CountsOn:
     """Tells whether other members may need members of a role to keep the constraint."""
 
+    fewer_fit: ClassVar[bool] = True
+    """Whether one member can always be left out: if some number of members keeps the constraint, so does one
+    less.
+    """
+
     def counts_on(self, role: str) -> bool:
         """Return whether they may. By default they need none."""
         return False
@@ -92,6 +97,7 @@ class Spread(CountsOn):
     required_keys: frozenset[str] = frozenset()
     honor_affinity: bool = True
     honor_taints: bool = False
+    fewer_fit: ClassVar[bool] = False
 
     def counts_on(self, role: str) -> bool:
         """Return whether members of the role are counted."""

@@ -61,7 +61,7 @@ class Metrics:
         )
         self._evictions = Counter(
             "muster_evictions",
-            "Members of partially bound gangs to be evicted, by result: evicted, gone, failed, dropped.",
+            "Members of partially bound gangs, by result: evicted, gone, failed, dropped, withdrawn.",
             ["result"],
             **made,
         )

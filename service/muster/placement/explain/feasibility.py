@@ -12,7 +12,7 @@ from muster.placement.explain.assumptions import World
 from muster.placement.explain.bounds import by_sums
 from muster.placement.explain.joint import Fit, most_together
 from muster.placement.gang.instance import Instance
-from muster.placement.gang.member_subsets import MAX_TRIES, begun, shared_out, ways_to_cut
+from muster.placement.gang.member_subsets import MAX_TRIES, begun, fewer_fit, shared_out, ways_to_cut
 from muster.placement.limits import Budget
 from muster.placement.search.max_members import most
 from muster.placement.search.regions import regions
@@ -102,12 +102,19 @@ class Oracle:
     def _beside_begun(self, world: World, instance: Instance, wanted: int | None) -> Fit:
         """Return the most members that fit if some segments have existing members.
 
-        Each number of members is then a problem of its own. If a number fits, so does one member less,
-        because the last member can be left out. So the interval of numbers is halved.
+        Each number of members is then a problem of its own. Usually one member can always be left out, so
+        the interval of numbers is halved. Otherwise each number is tried, the largest first.
         """
         best, proven = Fit(0, "", True), True
         if wanted is None and world.request.size > MAX_COUNTED:
             return replace(best, proven=False)
+        if not fewer_fit(world.request):
+            for total in range(world.request.size, (wanted or 1) - 1, -1):
+                found = self._exactly(world, instance, total)
+                proven &= found.proven
+                if found.members == total:
+                    return replace(found, proven=proven)
+            return replace(best, proven=proven)
         low, high = (wanted, wanted) if wanted else (1, world.request.size)
         while low <= high:
             middle = (low + high + 1) // 2

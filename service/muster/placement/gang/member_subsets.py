@@ -45,6 +45,11 @@ def begun(request: Request) -> bool:
     return any(running.role in segmented for running in request.running)
 
 
+def fewer_fit(request: Request) -> bool:
+    """Return whether one member can always be left out of those that keep the request's constraints."""
+    return all(constraint.fewer_fit for constraint in request.constraints)
+
+
 def by_role(instance: Instance, counts: Counts) -> Counts:
     """Return the number of members for each role of the request, given the number for each block."""
     kept = dict.fromkeys((role.name for role in instance.request.roles), 0)

@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from muster.domain.constraints import Spread
 from muster.domain.decision import Step
 from muster.placement.gang.instance import Counts, Instance, room_of
-from muster.placement.gang.member_subsets import MAX_TRIES, begun, by_role, shared_out, ways_to_cut
+from muster.placement.gang.member_subsets import (
+    MAX_TRIES,
+    begun,
+    by_role,
+    fewer_fit,
+    shared_out,
+    ways_to_cut,
+)
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, PREFERRED_SCOPE
 from muster.placement.search.max_members import most
@@ -132,10 +138,10 @@ class _Fewer:
         """Return the most members that fit, by trying numbers from the largest down, most for the earlier
         roles first.
 
-        With a single role, fewer members fit if more do, so the greedy choice is the most.
+        With a single role the greedy choice is the most, if fewer members fit whenever more do.
         """
         request = self.instance.request
-        if len(request.roles) == 1 and not any(isinstance(rule, Spread) for rule in request.constraints):
+        if len(request.roles) == 1 and fewer_fit(request):
             return self._greedy(range(1))
         with self.budget.share(CHOICE_SHARE):
             for tries, counts in enumerate(self._fewer_and_fewer()):
