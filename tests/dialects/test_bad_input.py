@@ -66,7 +66,6 @@ PODS: dict[str, tuple[dict[str, Any], str]] = {
         {"limits": GPU, "spec": {"resourceClaims": [{"name": "c"}]}},
         "BadValue resourceClaims",
     ),
-    "a MIG slice in a gang": (ack("g", "2", limits={"nvidia.com/mig-1g.5gb": 1}), "BadValue resources"),
     "another scheduler's group": (
         {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}},
         "BadValue schedulingGroup",

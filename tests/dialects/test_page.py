@@ -17,7 +17,7 @@ from muster.gangs.messages.instructions import EventReason
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "surfaces.md").read_text()
 NO_KEYS = {
-    "scheduler_names", "gpu_resources", "foreign_prefixes", "system_namespace", "policies_namespace",
+    "scheduler_names", "gpu_resources", "system_namespace", "policies_namespace",
     "unique_names",
 }  # fmt: skip
 """Settings that are no single key."""

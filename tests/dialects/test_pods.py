@@ -79,10 +79,9 @@ CASES = {
     "far too many GPUs": Case({"limits": {"amd.com/gpu": "1e18"}}, LONE, ("main: amd.com/gpu",), 1 << 20),
     "bad cpu beside a GPU": Case({"limits": {"cpu": "lots", **GPU}}, LONE, ("main: cpu",), 1),
     "two kinds of GPU": Case({"limits": {"aliyun.com/gpu": 1, "nvidia.com/gpu": 2}}, LONE, ("resources",), 2),
-    "a MIG slice alone": Case({"limits": {"nvidia.com/mig-1g.5gb": 1}}),
-    "a MIG slice in a gang": Case(
-        {"labels": GANG, "limits": {"nvidia.com/mig-1g.5gb": 1}}, ACK, ("resources",)
-    ),
+    "a MIG device alone": Case({"limits": {"nvidia.com/mig-1g.5gb": 1}}),
+    "a MIG device in a gang": Case({"labels": GANG, "limits": {"nvidia.com/mig-1g.5gb": 1}}, ACK),
+    "a MIG device beside a GPU": Case({"limits": {"nvidia.com/mig-1g.5gb": 1, **GPU}}, LONE, gpus=1),
     "GPU memory in a gang": Case({"labels": GANG, "limits": {"aliyun.com/gpu-mem": 3}}, ACK),
     "GPU memory alone": Case({"limits": {"aliyun.com/gpu-mem": 3}}, LONE),
     "a resource claim in a gang": Case(

@@ -281,8 +281,8 @@ NOTES = {
     "a resource that looks like a GPU": (
         [pod("x", gpus=0, containers=[limited({"nvidia.com/mig-1g.10gb": 1})])],
         "1 pending pod asks for no GPU and names no gang: not placed here. They ask for "
-        "nvidia.com/mig-1g.10gb; what is read is nvidia.com/gpu, aliyun.com/gpu, amd.com/gpu, "
-        "aliyun.com/gpu-mem; MIG devices are not supported",
+        "nvidia.com/mig-1g.10gb; what counts as a GPU is nvidia.com/gpu, aliyun.com/gpu, amd.com/gpu, "
+        "aliyun.com/gpu-mem; pods that ask for MIG devices are planned in a gang",
     ),
     "a pod with gates": (
         [pod("x", schedulingGates=[{"name": "later"}])],

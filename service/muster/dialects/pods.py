@@ -123,7 +123,6 @@ def _claim(
     named = agreed(name, (dialect(where, obj.metadata, settings) for dialect in GANG_DIALECTS))
     found = agreed(name, (named, own.claim(where, said, named.claim)))
     claim = found.claim
-    foreign = _foreign(where, obj.spec, asked)
     wants = bool(asked.gpus or shared.slice or asked.shared_gpus)
     if not (wants or asked.causes or _speaks(obj.metadata, settings)):
         return None, ()
@@ -132,7 +131,8 @@ def _claim(
     claim = replace(claim or gputopology.lone(name), wishes=wishes)
     if obj.spec.node_name:
         return claim, ()
-    return claim, (*found.causes, *wrong, *asked.causes, *shared.causes, *foreign, *grouped, *_forged(obj))
+    resources = (*asked.causes, *shared.causes, *_claims(where, obj.spec))
+    return claim, (*found.causes, *wrong, *resources, *grouped, *_forged(obj))
 
 
 def gang_keys(settings: Settings = DEFAULTS) -> tuple[str, ...]:
@@ -158,14 +158,13 @@ def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[C
     return replace(said.wishes, role=mine or other.role, policies=other.policies), tuple(causes)
 
 
-def _foreign(where: str, spec: PodSpec, asked: Asked) -> tuple[BadValue, ...]:
-    """GPU requests that the planner does not model."""
+def _claims(where: str, spec: PodSpec) -> tuple[BadValue, ...]:
+    """Return the cause of a pod with resource claims, which the planner does not model."""
+    if not spec.resource_claims:
+        return ()
+    names = ", ".join(claim.name for claim in spec.resource_claims[:4])
     expected = "whole GPUs or memory of shared ones: this is not planned yet"
-    causes = [BadValue(where, "resources", resource, expected) for resource in asked.foreign]
-    if spec.resource_claims:
-        names = ", ".join(claim.name for claim in spec.resource_claims[:4])
-        causes.append(BadValue(where, "resourceClaims", names, expected))
-    return tuple(causes)
+    return (BadValue(where, "resourceClaims", names, expected),)
 
 
 def _scheduling_group(where: str, spec: PodSpec) -> tuple[BadValue, ...]:

@@ -42,8 +42,7 @@ a thousand pods are remembered, also of those that are gone."""
 class Asked:
     """What one pod asks for. `gpu_memory` is GiB of shared GPUs in all; `container_memory` is what its
     containers ask of it, by their place in the pod, those that ask for none too, then the sidecars that do.
-    `shared_gpus` is a resource of nodes: to ask for it is a slip. `foreign` are GPU resources that the
-    planner does not model."""
+    `shared_gpus` is a resource of nodes: to ask for it is a slip."""
 
     resources: Resources
     gpus: int
@@ -52,7 +51,6 @@ class Asked:
     gpu_memory: int
     container_memory: tuple[tuple[str, int], ...]
     shared_gpus: int
-    foreign: tuple[str, ...]
     causes: tuple[BadValue, ...]
 
 
@@ -114,7 +112,6 @@ def _sum(where: str, spec: PodSpec, status: PodStatus, settings: Settings) -> As
         gpu_memory=int(total.get(memory, 0)),
         container_memory=tuple(shares) if total.get(memory) else (),
         shared_gpus=int(total.get(settings.shared_gpus, 0)),
-        foreign=tuple(sorted(r for r, amount in total.items() if amount and settings.is_foreign(r))),
         causes=tuple(reader.causes),
     )
 

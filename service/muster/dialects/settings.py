@@ -14,8 +14,6 @@ class Settings:
     `gpu_memory`: the extended resource that counts memory of shared GPUs, in GiB.
     `shared_gpus`: on nodes the extended resource that counts the GPUs which share their memory; on pods the
     label that says over how many GPUs the pod's memory is spread.
-    `foreign_prefixes`: GPU resources that are not ours: alone, such a pod is left to the in-tree plugins;
-    inside a gang it is refused.
     `policies_…`: where the ConfigMap of the cluster's policies is, and its key.
     `unique_names`: scopes whose names are unique in the input of `muster place`, besides the policies' own.
     """
@@ -24,7 +22,6 @@ class Settings:
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu")
     gpu_memory: str = "aliyun.com/gpu-mem"
     shared_gpus: str = "aliyun.com/gpu-count"
-    foreign_prefixes: tuple[str, ...] = ("nvidia.com/mig-",)
     ack_name: str = "gpu-topology"
     ack_replicas: str = "gpu-topology-replica"
     ack_node_mode: str = "ack.node.gpu.schedule"
@@ -50,14 +47,13 @@ class Settings:
     policies_key: str = "config.yaml"
     unique_names: tuple[str, ...] = ()
 
-    def is_foreign(self, resource: str) -> bool:
-        """Return whether the resource is a GPU's that Muster does not plan."""
-        return resource.startswith(self.foreign_prefixes)
-
     def is_other(self, resource: str) -> bool:
-        """Return whether the resource is counted in `Resources.others`: not cpu, memory, pods or GPUs."""
+        """Return whether the resource is counted in `Resources.others`: not cpu, memory, pods or GPUs.
+
+        MIG devices are (nvidia.com/mig-1g.10gb): of each profile a node has a number, as of any resource.
+        """
         gpus = (*self.gpu_resources, self.gpu_memory, self.shared_gpus)
-        return resource not in ("cpu", "memory", "pods", *gpus) and not self.is_foreign(resource)
+        return resource not in ("cpu", "memory", "pods", *gpus)
 
 
 DEFAULTS = Settings()

@@ -113,7 +113,7 @@ def _asked(wishes: Wishes) -> Mapping[str, str]:
 
 
 def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
-    """Return a phrase about resources that look like GPUs but are not read: MIG devices, misspelt names."""
+    """Return a phrase about resources that look like GPUs but are none: MIG devices, misspelt names."""
     asked = sorted(
         {
             name
@@ -127,9 +127,9 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
     )
     if not asked:
         return ""
-    mig = "; MIG devices are not supported" if any("mig-" in name for name in asked) else ""
+    mig = "; pods that ask for MIG devices are planned in a gang" if any("mig-" in a for a in asked) else ""
     read = ", ".join((*settings.gpu_resources, settings.gpu_memory))
-    return f". They ask for {_some(asked)}; what is read is {read}{mig}"
+    return f". They ask for {_some(asked)}; what counts as a GPU is {read}{mig}"
 
 
 def _on_broken(pods: Iterable[Pod], node: Node) -> list[str]:
