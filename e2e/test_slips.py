@@ -29,6 +29,24 @@ def test_a_pod_with_a_slip_is_held_and_says_so(scene: Scene, slip: str) -> None:
     assert held not in scene.bound()
 
 
+def test_a_mistake_of_many_pods_is_told_once(scene: Scene) -> None:
+    scene.node(objects.node("a"))
+    words = objects.Words(annotations={"gpu.topology/gruop": "train", "gpu.topology/min-member": "4"})
+    held = scene.create(*(objects.pod(f"train-{i}", gpus=1, gang=words) for i in range(4)))
+    told = {
+        scene.says(each, 'gpu.topology/gruop is "train", expected none: did you mean gpu.topology/group?')
+        for each in held
+    }
+    assert len(told) == 1
+
+
+def test_a_scope_that_no_node_has_is_refused_with_its_label(scene: Scene) -> None:
+    scene.node(objects.node("a"))
+    words = objects.Words(annotations={"gpu.topology/scope": "rak"})
+    (held,) = scene.create(objects.pod("train", gpus=1, gang=words))
+    scene.says(held, "No node carries the label rak, which scope rak needs; did you mean rack?")
+
+
 def test_a_pod_with_a_wish_and_no_gang_is_placed(scene: Scene) -> None:
     """It is a gang of one, that asks for no GPU."""
     scene.node(objects.node("a"))

@@ -170,7 +170,8 @@ UNKNOWN: dict[str, tuple[dict[str, dict[str, str]], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("pod", "cause"), UNKNOWN.values(), ids=UNKNOWN.keys())
 def test_all_keys_that_nobody_knows_are_one_cause(pod: dict[str, Any], cause: tuple[str, ...]) -> None:
-    assert read(pod_object(**pod, limits=GPU)).causes == ((BadValue("pod/ns/p", *cause),) if cause else ())
+    expected = (BadValue("pod/ns/p", cause[0], cause[1], cause[2]),) if cause else ()
+    assert read(pod_object(**pod, limits=GPU)).causes == expected
 
 
 @dataclass(frozen=True)

@@ -252,8 +252,8 @@ NOTES = {
     ),
     "a preferred scope in which no node lies": (
         [wishing("x", preferred_scopes="nvlink-dmain,rack")],
-        "default/x: no node lies in any nvlink-dmain: that preference is passed over; perhaps nvlink-domain "
-        "is meant",
+        "default/x: no node lies in any nvlink-dmain: that preference is passed over; did you mean "
+        "nvlink-domain?",
     ),
     "a preferred level that no node has": (
         [wishing("x", preferred_scopes="node,zone")],
@@ -270,13 +270,9 @@ NOTES = {
         ],
         "PodGroup default/g: no node lies in any example.com/rak: that preference is passed over",
     ),
-    "a required scope that is misspelt": (
-        [wishing("x", scope="rak")],
-        "default/x: no node lies in any rak; perhaps rack is meant",
-    ),
     "a PodGroup whose name is misspelt": (
         [group("trian", KAIS, minMember=1), annotated("x", {"pod-group-name": "train"})],
-        "PodGroup default/trian: no pod of ours names it; perhaps train is meant",
+        "PodGroup default/trian: no pod of ours names it; did you mean train?",
     ),
     "a resource that looks like a GPU": (
         [pod("x", gpus=0, containers=[limited({"nvidia.com/mig-1g.10gb": 1})])],

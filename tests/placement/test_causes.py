@@ -195,7 +195,10 @@ CASES = {
         (MoreFree(GPU, 1, (("b", 1),)), WiderScope("nvlink-domain", "node", "b", 1)),
     ),
     "no node says its rack": Case(
-        ": a[8]", "1 x 8 GPU, scope rack", (NoSuchDomain("rack"),), (WiderScope("rack", "", "", 1),)
+        ": a[8]", "1 x 8 GPU, scope rack", (NoSuchDomain("rack", labels=("topology.kubernetes.io/rack",)),)
+    ),
+    "a scope that is misspelt": Case(
+        ": a[8]", "1 x 8 GPU, scope rakc", (NoSuchDomain("rakc", labels=("rakc",), meant="rack"),)
     ),
     "nobody knows which GPUs are taken": Case(
         ": a[8 = 4+4, unindexed 1]",
@@ -317,16 +320,15 @@ CASES = {
     "no node has the label of a role's scope": Case(
         ": a[8]",
         "2 x 1 GPU within block + 1 x 1 GPU",
-        (NoSuchDomain("block", "w"),),
-        (WiderScope("block", "", "", 3, "w"),),
+        (NoSuchDomain("block", "w", ("block",)),),
     ),
     "no node has the label of a segment's scope": Case(
-        ": a[8]", "2 x 1 GPU by 2 block", (NoSuchDomain("block", "w"),), (SmallerSegments("w", ()),)
+        ": a[8]", "2 x 1 GPU by 2 block", (NoSuchDomain("block", "w", ("block",)),)
     ),
     "no node has the label that members are spread over": Case(
         ": a[8] b[8]",
         "3 x 1 GPU, max block=1",
-        (TooFewParts("block", 1, 2, 3, even_empty=True), NoSuchDomain("block")),
+        (TooFewParts("block", 1, 2, 3, even_empty=True), NoSuchDomain("block", labels=("block",))),
         (MorePerPart("block", 2, 1), FewerMembers(2, 3)),
     ),
     "the gang itself fills the nodes": Case(

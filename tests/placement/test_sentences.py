@@ -174,6 +174,14 @@ GOLDEN: list[tuple[Cause, str]] = [
     ),
     (DomainTooSmall("rack", "r1", None, 4), "No one rack holds all 4 members"),
     (
+        NoSuchDomain("rack", labels=("example.com/rack",)),
+        "No node carries the label example.com/rack, which scope rack needs",
+    ),
+    (
+        NoSuchDomain("rak", "ps", ("a.io/rak", "b.io/rak"), "rack"),
+        "No node carries the labels a.io/rak or b.io/rak, which scope rak of role ps needs; did you mean rack?",
+    ),
+    (
         NoSuchDomain("rack"),
         "The gang must lie in one rack, and no node that admits it lies in any",
     ),

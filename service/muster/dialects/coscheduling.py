@@ -26,16 +26,6 @@ def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
     return agreed(meta.name, (_named(where, key, labels[key]) for key in GANG_KEYS if key in labels))
 
 
-def unheard(where: str, meta: Metadata) -> tuple[BadValue, ...]:
-    """Labels of this dialect among the annotations, where they have no effect."""
-    said = meta.annotations or {}
-    return tuple(
-        BadValue(where, f"annotation {key}", said[key][:80], "none: it is a label")
-        for key in GANG_KEYS
-        if key in said
-    )
-
-
 def _named(where: str, key: str, name: str) -> Reading:
     if not OBJECT_NAME.fullmatch(name):
         expected = f"the name of a PodGroup in the pod's namespace: {AN_OBJECT_NAME}"

@@ -57,7 +57,7 @@ def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
 
 
 def read(where: str, meta: Metadata) -> Said:
-    """Return the pod's role and policies, and the keys of this dialect that have no effect."""
+    """Return the pod's role and policies."""
     annotations, labels = meta.annotations or {}, meta.labels or {}
     causes: list[Cause] = []
     roles = [
@@ -69,12 +69,6 @@ def read(where: str, meta: Metadata) -> Said:
         first, second = (f"{key}: role {role}" for key, role in roles)
         causes.append(DialectsDisagree(meta.name, first, second))
     policies = _policies(where, annotations, causes)
-    for key in (GROUP, POLICY, ROLE):
-        if key in labels:
-            causes.append(BadValue(where, f"label {key}", labels[key], "none: it is an annotation"))
-    if SUBGROUP in annotations:
-        field = f"annotation {SUBGROUP}"
-        causes.append(BadValue(where, field, annotations[SUBGROUP][:_SHOWN], "none: it is a label"))
     return Said(roles[0][1] if roles else "", policies, tuple(causes))
 
 

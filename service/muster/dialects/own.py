@@ -7,21 +7,18 @@ gpu.topology/segment-size: "16,4"   segment-scope: rack,nvlink-domain
 gpu.topology/max-per: rack=8,node=1
 
 They make a gang of their own, or add to the gang that a pod names in another dialect, also to a gang of one.
-Any other key is an error, and so is a label of another dialect among the annotations: otherwise it would have
-no effect, and no message would say so.
+Any other key is an error (`misspelt`): it would have no effect.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Reading, natural, positive
-from muster.dialects.settings import DEFAULTS, Settings
-from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.constraints import PER_SCOPE, PerScope
 from muster.domain.pod import GangClaim, Wishes
 from muster.domain.reasons import BadValue
@@ -55,7 +52,6 @@ MAX_LEVELS = 3
 """Of segments: rack, nvlink-domain and node are as deep as fabrics are nested."""
 
 _SHOWN = 80
-_NAMED = 3
 _WORDS = ", ".join(scope.value for scope in Scope)
 _SCOPES = f"scopes, each once, at most {MAX_LISTED}: {_WORDS}, or label keys of nodes"
 # Members of a segment have GPUs of their own: several never lie on one.
@@ -75,15 +71,14 @@ class Said:
     causes: tuple[BadValue, ...] = ()
 
 
-def read(where: str, meta: Metadata, settings: Settings = DEFAULTS) -> Said:
+def read(where: str, meta: Metadata) -> Said:
     """Return what the pod `where` (kind/namespace/name) says."""
-    said, labels = meta.annotations or {}, meta.labels or {}
+    said = meta.annotations or {}
     gang, wishes = _Reader(where, said), _Reader(where, said)
     group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     asked = wishes.wishes()
     rank = wishes.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
-    wishes.unheard(labels, (settings.ack_name, settings.ack_replicas, settings.shared_gpus))
     return Said(group, min_member, asked, rank, tuple(gang.causes), tuple(wishes.causes))
 
 
@@ -131,24 +126,6 @@ class _Reader:
         if text is not None and number is None:
             self._bad(key, text, expected)
         return number
-
-    def unheard(self, labels: Mapping[str, str], not_annotations: Iterable[str]) -> None:
-        """Return keys without effect: misspelt ones, ours among the labels, other dialects' labels here."""
-        unknown = [(key, self._said[key]) for key in _ours(self._said, {*KEYS, *RESERVED_KEYS})]
-        unknown += [(f"label {key}", labels[key]) for key in _ours(labels, {*KEYS, *NODE_KEYS})]
-        if unknown:
-            (first, text), *rest = unknown
-            known = ", ".join(key.removeprefix(PREFIX) for key in KEYS)
-            also = ", ".join(key[:_SHOWN] for key, _ in rest[:_NAMED])
-            more = f" and {len(rest) - _NAMED} more" if len(rest) > _NAMED else ""
-            also = f"; nor is there {also}{more}" if rest else ""
-            self._bad(first[:_SHOWN], text, f"none: the annotations {PREFIX}… are {known}{also}")
-        for key in KEYS:
-            if key in labels:
-                self._bad(f"label {key}", labels[key], "none: it is an annotation")
-        for key in not_annotations:
-            if key in self._said:
-                self._bad(f"annotation {key}", self._said[key], "none: it is a label")
 
     def _scopes(self, key: str, expected: str) -> tuple[str, ...]:
         text = self._text(key)
@@ -217,10 +194,6 @@ class _Reader:
 
     def _bad(self, field: str, value: str, expected: str) -> None:
         self.causes.append(BadValue(self._where, field, value[:_SHOWN], expected))
-
-
-def _ours(keys: Iterable[str], known: Set[str]) -> list[str]:
-    return sorted(key for key in keys if key.startswith(PREFIX) and key not in known)
 
 
 def _split(text: str) -> list[str]:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from muster.dialects import ack, coscheduling, gpushare, gputopology, kai, own, peers, ranks, requests
+from muster.dialects import (
+    ack,
+    coscheduling,
+    gpushare,
+    gputopology,
+    kai,
+    misspelt,
+    own,
+    peers,
+    ranks,
+    requests,
+)
 from muster.dialects.gpushare import Shared
 from muster.dialects.objects import Metadata, NodeSelectorRequirement, PodObject, PodSpec
 from muster.dialects.reading import agreed
@@ -37,8 +48,10 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
     causes: tuple[Cause, ...] = ()
     said = own.Said()
     if spec.scheduler_name in settings.scheduler_names:
-        said = own.read(where, meta, settings)
-        claim, causes = _claim(where, obj, asked, shared, said, settings)
+        right, slips = (meta, ()) if spec.node_name else misspelt.corrected(where, meta, settings)
+        said = own.read(where, right)
+        claim, causes = _claim(where, obj, asked, shared, right, said, settings)
+        causes = (*slips, *causes) if claim is not None else ()
         if claim is not None and not spec.node_name:
             causes = (*causes, *wrong)
     finished = obj.status.phase in ("Succeeded", "Failed")
@@ -111,7 +124,13 @@ def deployment_of(meta: Metadata) -> str:
 
 
 def _claim(
-    where: str, obj: PodObject, asked: Asked, shared: Shared, said: own.Said, settings: Settings
+    where: str,
+    obj: PodObject,
+    asked: Asked,
+    shared: Shared,
+    meta: Metadata,
+    said: own.Said,
+    settings: Settings,
 ) -> tuple[GangClaim | None, tuple[Cause, ...]]:
     """Return the gang of a pod that is ours, and what is ill-formed in it.
 
@@ -119,15 +138,15 @@ def _claim(
     place it. One that it holds is a gang of one at least, so that a slip in the gang's key is said. A bound
     pod is a fact, so nothing is ill-formed in it any more.
     """
-    name = obj.metadata.name
-    named = agreed(name, (dialect(where, obj.metadata, settings) for dialect in GANG_DIALECTS))
+    name = meta.name
+    named = agreed(name, (dialect(where, meta, settings) for dialect in GANG_DIALECTS))
     found = agreed(name, (named, own.claim(where, said, named.claim)))
     claim = found.claim
     wants = bool(asked.gpus or shared.slice or asked.shared_gpus)
     if not (wants or asked.causes or _speaks(obj.metadata, settings)):
         return None, ()
     grouped = _scheduling_group(where, obj.spec) if wants or claim else ()
-    wishes, wrong = _wishes(where, obj.metadata, said)
+    wishes, wrong = _wishes(where, meta, said)
     claim = replace(claim or gputopology.lone(name), wishes=wishes)
     if obj.spec.node_name:
         return claim, ()
@@ -150,7 +169,7 @@ def _speaks(meta: Metadata, settings: Settings) -> bool:
 def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[Cause, ...]]:
     """Return the pod's constraints from all dialects together, and what is ill-formed in them."""
     other = kai.read(where, meta)
-    causes: list[Cause] = [*said.causes, *other.causes, *coscheduling.unheard(where, meta)]
+    causes: list[Cause] = [*said.causes, *other.causes]
     mine = said.wishes.role
     if mine and other.role and mine != other.role:
         first, second = f"{own.NAME}: role {mine}", f"{kai.NAME}: role {other.role}"

@@ -52,6 +52,7 @@ from muster.domain.words import (
     plural_verb,
     quoted,
     so_many_fit,
+    such_pods,
     the_role,
 )
 
@@ -92,17 +93,21 @@ def _both(cause: Cause, then: Cause) -> str | None:
 def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause, one sentence
     """One cause as a clause: no capital, no full stop."""
     match cause:
-        case BadValue(where, field, value, expected):
-            return f"{where}: {field} is {quoted(value)}, expected {expected}"
+        case BadValue(where, field, value, expected, pods):
+            return f"{such_pods(where, pods)}: {field} is {quoted(value)}, expected {expected}"
         case MembersDisagree(field, values):
             said = ", ".join(f"{quoted(value)} (pod {pod})" for value, pod in values[:LISTED])
             return f"pods of one gang disagree on {field}: {said}{and_more(len(values))}"
         case TooManyMembers(live, replicas):
             return f"the gang has {live} live pods, more than its {replicas} replicas"
-        case ForgedAllocation(pod, key):
-            return f"pod {pod} came with the annotation {key}, which only the scheduler may write"
-        case DialectsDisagree(pod, first, second):
-            return f"pod {pod} names two different gangs or counts: {first} and {second}"
+        case ForgedAllocation(pod, key, pods):
+            who = such_pods(f"pod {pod}", pods)
+            return f"{who} came with the annotation {key}, which only the scheduler may write"
+        case DialectsDisagree(pod, first, second, pods):
+            names = "names" if pods == 1 else "name"
+            return (
+                f"{such_pods(f'pod {pod}', pods)} {names} two different gangs or counts: {first} and {second}"
+            )
         case MembersMissing(present, needed, role):
             missing = max(0, needed - present)
             members = f"{plural('member', missing)}{f' of role {role}' if role else ''}"
@@ -202,6 +207,10 @@ def _out_of_place(  # noqa: PLR0911 — one cause, one sentence
             why = "" if has_nvlink else "; its node has no NVLink"
             who = f"{_all(needed)}{of_role(role)}"
             return f"no one {scope} holds {who}{if_empty(even_empty)}{_best(best, fit)}{why}"
+        case NoSuchDomain(scope, role, labels, meant) if labels:
+            which = f"label {labels[0]}" if len(labels) == 1 else f"labels {' or '.join(labels)}"
+            hint = f"; did you mean {meant}?" if meant else ""
+            return f"no node carries the {which}, which scope {scope}{of_role(role)} needs{hint}"
         case NoSuchDomain(scope, role):
             return f"{the_role(role)} must lie in one {scope}, and no node that admits it lies in any"
         case IndicesUnknown(scope, nodes):

@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 # --- ill-formed: the pods contradict themselves or each other ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BadValue:
-    """A label, annotation or field that can't be read. `where` is the object, as kind/namespace/name."""
+    """A label, annotation or field that can't be read. `where` is the object, as kind/namespace/name: the
+    first of `pods` members that have it."""
 
     where: str
     field: str
     value: str
     expected: str
+    pods: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +42,21 @@ class TooManyMembers:
 
 @dataclass(frozen=True, slots=True)
 class ForgedAllocation:
-    """A pod came with an annotation that only the scheduler may write."""
+    """A pod, the first of `pods`, came with an annotation that only the scheduler may write."""
 
     pod: str
     key: str
+    pods: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class DialectsDisagree:
-    """One pod speaks two dialects that name different gangs or counts."""
+    """A pod, the first of `pods`, speaks two dialects that name different gangs or counts."""
 
     pod: str
     first: str
     second: str
+    pods: int = 1
 
 
 # --- waiting: not complete yet -----------------------------------------------------------------------
@@ -195,10 +200,14 @@ class DomainTooSmall:
 
 @dataclass(frozen=True, slots=True)
 class NoSuchDomain:
-    """No node that admits the gang lies in a part of the required scope: none carries its label."""
+    """No node that admits the gang lies in a part of the required scope."""
 
     scope: str
     role: str = ""
+    labels: tuple[str, ...] = ()
+    """The node labels that name its parts, if no node of the cluster carries any of them; else ()."""
+    meant: str = ""
+    """The scope that was probably meant then, "" if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,3 +348,26 @@ Cause = (
     | Ended
     | TooManyRoles
 )
+
+
+def counted_once(causes: Iterable[Cause]) -> list[Cause]:
+    """Return each cause of several pods once: that of the first pod by name, with the number of pods."""
+    pods: dict[Cause, list[str]] = {}
+    for cause in dict.fromkeys(causes):
+        match cause:
+            case BadValue(where):
+                pods.setdefault(replace(cause, where=""), []).append(where)
+            case ForgedAllocation(pod) | DialectsDisagree(pod):
+                pods.setdefault(replace(cause, pod=""), []).append(pod)
+            case _:
+                pods[cause] = []
+    return [_of_first(cause, sorted(names)) for cause, names in pods.items()]
+
+
+def _of_first(cause: Cause, names: list[str]) -> Cause:
+    match cause:
+        case BadValue():
+            return replace(cause, where=names[0], pods=len(names))
+        case ForgedAllocation() | DialectsDisagree():
+            return replace(cause, pod=names[0], pods=len(names))
+    return cause

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 from muster.domain.reasons import GPU_MEMORY, in_bytes
 
 LISTED = 4
@@ -78,3 +81,21 @@ def quoted(value: str) -> str:
 def and_more(count: int) -> str:
     """Return how many of `count` things a list of `LISTED` leaves out; "" if none."""
     return f" and {count - LISTED} more" if count > LISTED else ""
+
+
+def such_pods(first: str, pods: int) -> str:
+    """Return the pod, or how many pods there are and which is the first."""
+    return first if pods == 1 else f"{pods} pods ({first} is the first)"
+
+
+def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
+    """Return the word that this one is nearly, "" if it is like none, or one of them itself."""
+    listed = sorted(set(words))  # of equal ones the same in each process
+    near = [] if word in listed else get_close_matches(word, listed, 1, similarity)
+    return near[0] if near else ""
+
+
+def did_you_mean(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
+    """Return a clause with the word that was probably meant; "" if there is none."""
+    near = nearest(word, words, similarity)
+    return f"; did you mean {near}?" if near else ""

@@ -18,7 +18,7 @@ import yaml
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.dialects import configmaps, coscheduling, kai, peers, ranks
+from muster.dialects import configmaps, coscheduling, kai, misspelt, peers, ranks
 from muster.dialects.objects import (
     ConfigMapObject,
     CustomObject,
@@ -224,7 +224,9 @@ def _metadata(meta: Metadata, labels: dict[str, str] | None, settings: Settings)
 def _kept(values: Mapping[str, str] | None, settings: Settings) -> dict[str, str] | None:
     named = {settings.matrix, settings.ack_name, settings.ack_replicas, settings.ack_node_mode}
     kept = {
-        key: value for key, value in (values or {}).items() if key in named or key.startswith(KEPT_PREFIXES)
+        key: value
+        for key, value in (values or {}).items()
+        if key in named or key.startswith(KEPT_PREFIXES) or misspelt.meant(key, settings)
     }
     return kept or None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 
+from muster.dialects import misspelt
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings
 from muster.domain.levels import Level, part_of
@@ -13,6 +13,7 @@ from muster.domain.pod import Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
+from muster.domain.words import did_you_mean
 
 _GPU_WORDS = ("gpu", "mig-")
 """A resource with one of these in its name probably means a GPU."""
@@ -61,8 +62,10 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
     if plain:
         one = len(plain) == 1
         asks = "pod asks for no GPU and names" if one else "pods ask for no GPU and name"
-        unread = _unread([manifests[pod.uid] for pod in plain], settings)
-        yield f"{len(plain)} pending {asks} no gang: not placed here{unread}"
+        left = [manifests[pod.uid] for pod in plain]
+        yield f"{len(plain)} pending {asks} no gang: not placed here{_unread(left, settings)}"
+        for key, meant in sorted({pair for pod in left for pair in misspelt.pairs(pod.metadata, settings)}):
+            yield f"the key {key} has no effect; did you mean {meant}?"
 
 
 def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[str]:
@@ -75,8 +78,8 @@ def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[st
     missing = [claim.name for _, claim in claims if claim.by_object and claim.name not in known]
     for group in groups:
         if group.key not in named:
-            perhaps = _perhaps(group.name, missing)
-            yield f"PodGroup {group.namespace}/{group.name}: no pod of ours names it{perhaps}"
+            meant = did_you_mean(group.name, missing)
+            yield f"PodGroup {group.namespace}/{group.name}: no pod of ours names it{meant}"
 
 
 def about_scopes(
@@ -84,8 +87,8 @@ def about_scopes(
 ) -> Iterator[str]:
     """Yield scopes in which no node lies, with the word that was perhaps meant.
 
-    The decision itself names a required scope, so there is a note only if a better word is known. A
-    preference without a node is ignored, and a limit counts each node as a part.
+    The decision itself names a required scope. A preference without a node is ignored, and a limit counts
+    each node as a part.
     """
     wishes = {
         f"{pod.namespace}/{pod.claim.name}": pod.claim.wishes
@@ -99,17 +102,14 @@ def about_scopes(
     words = (*Scope, *(level.scope for level in levels))
     for who, each in wishes.items():
         for scope, what in _asked(each).items():
-            perhaps = _perhaps(scope, words)
-            if scope in nowhere and (what or perhaps):
-                yield f"{who}: no node lies in any {scope}{what}{perhaps}"
+            if scope in nowhere:
+                yield f"{who}: no node lies in any {scope}: {what}{did_you_mean(scope, words)}"
 
 
 def _asked(wishes: Wishes) -> Mapping[str, str]:
-    """Return the scopes of the gang → the effect on the request if no node lies in one, "" for a refusal."""
-    required = (wishes.required_scope, wishes.role_scope, *(part.scope for part in wishes.segments))
-    limits = {each.scope: f": {each.nowhere}" for each in wishes.per_scope}
-    preferred = dict.fromkeys(wishes.preferred_scopes, ": that preference is passed over")
-    return dict.fromkeys(filter(None, required), "") | limits | preferred
+    """Return the scopes that the gang can do without → the effect if no node lies in one."""
+    limits = {each.scope: each.nowhere for each in wishes.per_scope}
+    return limits | dict.fromkeys(wishes.preferred_scopes, "that preference is passed over")
 
 
 def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
@@ -136,11 +136,6 @@ def _on_broken(pods: Iterable[Pod], node: Node) -> list[str]:
     """Return the pods on unhealthy GPUs of the node, as namespace/name."""
     here = (pod for pod in pods if pod.node == node.name and pod.usage is not None)
     return [f"{p.namespace}/{p.name}" for p in here if (p.allocation or 0) & node.unhealthy]
-
-
-def _perhaps(word: str, words: Iterable[str]) -> str:
-    near = get_close_matches(word, [other for other in words if other != word], n=1)
-    return f"; perhaps {near[0]} is meant" if near else ""
 
 
 def _some(names: Sequence[str]) -> str:

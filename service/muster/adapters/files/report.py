@@ -140,6 +140,10 @@ def _unit(resource: str) -> str:
     return "bytes" if in_bytes(resource) else "count"
 
 
+def _listed(value: object) -> object:
+    return [_listed(each) for each in value] if isinstance(value, tuple) else value
+
+
 def cause_json(cause: Cause) -> dict[str, Any]:
     """Return a cause with its type and its fields.
 
@@ -148,7 +152,7 @@ def cause_json(cause: Cause) -> dict[str, Any]:
     body: dict[str, Any] = {"type": _HUMP.sub("-", type(cause).__name__).lower()}
     for field in fields(cause):
         value = getattr(cause, field.name)
-        body[field.name] = [list(pair) for pair in value] if isinstance(value, tuple) else value
+        body[field.name] = _listed(value)
     if "resource" in body:
         body["unit"] = _unit(body["resource"])
     if "resources" in body:

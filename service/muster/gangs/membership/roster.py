@@ -11,7 +11,14 @@ from muster.domain.constraints import Subgroup
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.reasons import BadValue, Cause, MembersMissing, PodGroupMissing, TooManyMembers
+from muster.domain.reasons import (
+    BadValue,
+    Cause,
+    MembersMissing,
+    PodGroupMissing,
+    TooManyMembers,
+    counted_once,
+)
 from muster.domain.request import GangId
 from muster.gangs.membership.consistency import disagreements
 from muster.gangs.membership.incarnations import Incarnation, assign, is_ambiguous
@@ -361,8 +368,7 @@ def _role_needed(of_object: PodGroup, pods: Iterable[Pod]) -> Mapping[str, int]:
 
 def _causes(where: str, present: int, unbound: tuple[Pod, ...], policies: Policies) -> tuple[Cause, ...]:
     """Return why the gang is ill-formed. Causes of bound pods do not count."""
-    own = dict.fromkeys(cause for pod in unbound for cause in pod.causes)
-    causes: list[Cause] = list(own)[:MAX_CAUSES]
+    causes = counted_once(cause for pod in unbound for cause in pod.causes)[:MAX_CAUSES]
     if not unbound or causes:
         return tuple(causes)
     causes.extend(disagreements(unbound))

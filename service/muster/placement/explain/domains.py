@@ -6,6 +6,7 @@ import numpy as np
 
 from muster.domain.reasons import GPU_MEMORY, Cause, DomainTooSmall, IndicesUnknown, NoSuchDomain
 from muster.domain.request import Role, Scope
+from muster.domain.words import nearest
 from muster.placement.cluster.columns import Bools, Columns
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import World
@@ -22,16 +23,35 @@ def domain_cause(conflict: Conflict, scope: str) -> Cause:
     return cause
 
 
-def no_such(conflict: Conflict, scope: str, role: Role | None = None) -> bool:
-    """Return whether no node lies in any part of the scope; with a role, no node that admits the role.
+def no_such(conflict: Conflict, scope: str, role: Role | None = None) -> NoSuchDomain | None:
+    """Return the cause if no node lies in any part of the scope; with a role, no node that admits the role.
 
     Refusals that are not part of the conflict are ignored.
     """
     if scope in (*INSIDE, Scope.NODE):
-        return False
+        return None
     world = conflict.seen(refusals_told=True)
     has = world.view.topology.index(scope) >= 0
-    return not (has & world.admitted[role.name] if role else has).any()
+    if (has & world.admitted[role.name] if role else has).any():
+        return None
+    return _nowhere(world.view, scope, role.name if role else "")
+
+
+def is_nowhere(view: Columns, scope: str) -> bool:
+    """Return whether no node of the cluster carries a label of the scope.
+
+    Then a wider scope is no advice: a label is missing, or the scope is misspelt.
+    """
+    return scope not in (*INSIDE, Scope.NODE) and not view.topology.domains(scope).names
+
+
+def _nowhere(view: Columns, scope: str, role: str) -> NoSuchDomain:
+    if not is_nowhere(view, scope):
+        return NoSuchDomain(scope, role)
+    labels = next((level.labels for level in view.levels if level.scope == scope), (scope,))
+    scopes = {*Scope, *(level.scope for level in view.levels)}
+    of_nodes = {key for state in view.states for key in state.node.labels if "/" in key}
+    return NoSuchDomain(scope, role, labels, nearest(scope, scopes | of_nodes))
 
 
 def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:
@@ -48,7 +68,7 @@ def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:
     guessed = _admitted(world) & ~world.view.promised
     if scope in INSIDE and guessed.any():
         return IndicesUnknown(scope, int(guessed.sum()))
-    return NoSuchDomain(scope, role)
+    return _nowhere(world.view, scope, role)
 
 
 def _most_free(world: World, scope: str) -> str:

@@ -11,7 +11,7 @@ from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import Columns
 from muster.placement.explain.assumptions import Assumption, Kind
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.domains import no_such
+from muster.placement.explain.domains import is_nowhere, no_such
 from muster.placement.explain.running import begun_segment, existing, joining, where_they_run
 from muster.placement.gang.constraints.constraint import Refusal
 
@@ -28,6 +28,7 @@ def refusal_of(conflict: Conflict) -> Refusal:
         fit=lambda: (conflict.oracle.members(conflict.seen()), conflict.seen().wanted),
         best_part=partial(_best_part, conflict),
         no_such=partial(no_such, conflict),
+        is_nowhere=partial(is_nowhere, view),
         joining=partial(joining, conflict),
         begun_segment=partial(begun_segment, conflict),
         admitting=lambda role: (

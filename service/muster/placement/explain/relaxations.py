@@ -21,6 +21,7 @@ from muster.domain.relaxations import (
 )
 from muster.placement.explain.assumptions import Assumption, Kind
 from muster.placement.explain.conflict import Conflict
+from muster.placement.explain.domains import is_nowhere
 from muster.placement.explain.freeing import is_little, more_free
 from muster.placement.explain.refusal import refusal_of, wider_scopes
 from muster.placement.gang.constraints import CONSTRAINTS
@@ -90,9 +91,11 @@ def _without(told: Assumption, nodes: int) -> Relaxation:
 
 
 def _wider(conflict: Conflict) -> Iterator[Relaxation]:
-    """Yield the narrowest wider scope of the gang that works."""
-    scope = conflict.assumptions.request.required_scope
-    for other in wider_scopes(conflict.assumptions.view, str(scope)) if conflict.told(Kind.SCOPE) else ():
+    """Yield the narrowest wider scope of the gang that works, unless a label is missing on all nodes."""
+    scope, view = conflict.assumptions.request.required_scope, conflict.assumptions.view
+    if not conflict.told(Kind.SCOPE) or is_nowhere(view, str(scope)):
+        return
+    for other in wider_scopes(view, str(scope)):
         world = conflict.as_it_is.within(other)
         if conflict.oracle.enough(world):
             yield WiderScope(str(scope), other or "", conflict.oracle.reached(world).part, world.wanted)

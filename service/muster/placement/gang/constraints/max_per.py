@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from muster.domain.constraints import MaxPer, MorePerPart, PerScope, TooFewParts
-from muster.domain.reasons import Cause, NoSuchDomain
+from muster.domain.reasons import Cause
 from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import Bools
 from muster.placement.cluster.topology import own
@@ -54,8 +54,8 @@ class _MaxPer(ByScope):
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
         rule = self.of(refusal.request)[what]
         yield TooFewParts(rule.scope, rule.members, *refusal.fit(), refusal.even_empty, refusal.running)
-        if refusal.no_such(rule.scope):
-            yield NoSuchDomain(rule.scope)
+        if (nowhere := refusal.no_such(rule.scope)) is not None:
+            yield nowhere
 
     def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[MorePerPart]:
         """Yield the smallest number that works: the step is doubled, then the interval is halved."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from muster.domain.reasons import Cause, NoSuchDomain
+from muster.domain.reasons import Cause
 from muster.domain.reasons import RoleScope as RoleScopeTooSmall
 from muster.domain.relaxations import WiderScope
 from muster.domain.request import Request, Role, Scope
@@ -58,15 +58,15 @@ class _RoleScope(OfRoles):
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
         asking = role_of(refusal.request, role)
         scope = str(asking.required_scope)
-        if refusal.no_such(scope, asking):
-            yield NoSuchDomain(scope, role)
+        if (nowhere := refusal.no_such(scope, asking)) is not None:
+            yield nowhere
             return
         yield RoleScopeTooSmall(role, scope, *refusal.best_part(asking, scope), refusal.even_empty)
         yield from refusal.joining(scope, role)
 
     def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[WiderScope]:
         scope = str(role_of(refusal.request, role).required_scope)
-        for wider in refusal.wider(scope):
+        for wider in () if refusal.is_nowhere(scope) else refusal.wider(scope):
             if refusal.works(self.changed(refusal.request, role, wider)):
                 yield WiderScope(scope, wider or "", "", refusal.request.min_member, role)
                 return

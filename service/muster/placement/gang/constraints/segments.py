@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from muster.domain.reasons import Cause, NoSuchDomain, SegmentsTooLarge
+from muster.domain.reasons import Cause, SegmentsTooLarge
 from muster.domain.relaxations import SmallerSegments
 from muster.domain.request import Request, Role, Scope, Segment
 from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
@@ -51,8 +51,8 @@ class _Segments(OfRoles):
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
         asking = role_of(refusal.request, role)
         for segment in asking.segments:
-            if refusal.no_such(segment.scope, asking):
-                yield NoSuchDomain(segment.scope, role)
+            if (nowhere := refusal.no_such(segment.scope, asking)) is not None:
+                yield nowhere
                 return
         yield SegmentsTooLarge(role, _sizes(asking.segments), *refusal.fit(), refusal.even_empty)
         yield from refusal.begun_segment(asking)
@@ -63,6 +63,8 @@ class _Segments(OfRoles):
         Nested sizes stay multiples of each other.
         """
         before = role_of(refusal.request, role).segments
+        if any(refusal.is_nowhere(segment.scope) for segment in before):
+            return
         sizes, tried = [segment.size for segment in before], list[tuple[Segment, ...]]()
         while sizes and all(size % 2 == 0 for size in sizes) and sizes[-1] > 2:
             sizes = [size // 2 for size in sizes]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster.domain.constraints import Subgroup, SubgroupScope
-from muster.domain.reasons import Cause, NoSuchDomain
+from muster.domain.reasons import Cause
+from muster.domain.relaxations import Relaxation
 from muster.domain.request import Request, Role
 from muster.placement.gang.blocks import Together
 from muster.placement.gang.constraints.constraint import ByName, Refusal
@@ -32,8 +33,12 @@ class _Subgroup(ByName):
         group = _named(refusal.request, what)
         yield SubgroupScope(what, group.scope, *refusal.fit(), refusal.even_empty)
         yield from refusal.joining(group.scope, *group.roles)
-        if refusal.no_such(group.scope):
-            yield NoSuchDomain(group.scope)
+        if (nowhere := refusal.no_such(group.scope)) is not None:
+            yield nowhere
+
+    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[Relaxation]:
+        if not refusal.is_nowhere(_named(refusal.request, what).scope):
+            yield from super().relaxations(refusal, role, what)
 
 
 SUBGROUP = _Subgroup()

@@ -1,0 +1,152 @@
+"""Keys of pods that have no effect: misspelt ones, and labels and annotations that are in the other's place.
+
+Such a pod is refused, and the cause names the key that was probably meant. It is grouped as if that key stood
+there. So the pods of one template are one gang with one message, and no other member starts without them.
+
+A key of another system may be like one of ours. So a key is compared with the keys of its own prefix alone,
+and KAI's keys are listed here, whether Muster reads them or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+import msgspec
+
+from muster.dialects import coscheduling, kai, own
+from muster.dialects.objects import Metadata
+from muster.dialects.settings import DEFAULTS, Settings
+from muster.domain.allocation import RESERVED_KEYS
+from muster.domain.reasons import BadValue
+from muster.domain.words import nearest
+
+LABEL, ANNOTATION, EITHER = "label", "annotation", ""
+
+KAI_KEYS = tuple(
+    f"kai.scheduler/{name}"
+    for name in (
+        "queue", "node-pool", "preemptibility", "preemption-delay", "task-priority", "accounting",
+        "topology", "topology-required-placement", "topology-preferred-placement", "batch-min-member",
+        "segment-size", "segment-topology-required-placement", "segment-topology-preferred-placement",
+        "skip-podgrouper", "staleness-grace-period", "top-owner-metadata", "stale-podgroup-timestamp",
+        "last-start-timestamp", "last-eviction-timestamp",
+        "numa-placement-predicted", "numa-placement-observed",
+    )
+)  # fmt: skip
+"""Keys of KAI on pods and on their owners, besides those that `kai` reads (pkg/common/constants and
+pkg/podgrouper/podgrouper/plugins/constants of NVIDIA/KAI-Scheduler)."""
+OTHER_PREFIXES = frozenset({"scheduling.k8s.io"})
+"""Prefixes of others that are nearly one of these: Kubernetes' own gangs, and Volcano."""
+
+NEAR_NAME, NEAR_PREFIX, NEAR_KEY = 0.8, 0.9, 0.9
+"""Least similarity (`words.nearest`) of names under one prefix, of prefixes, and of keys without a prefix."""
+MAX_COMPARED = 64
+"""Keys of one pod that are compared, of labels and of annotations: a pod may carry thousands."""
+
+_SHOWN = 80
+_NAMED = 3
+
+
+@lru_cache(maxsize=8)
+def keys(settings: Settings = DEFAULTS) -> Mapping[str, str]:
+    """Return each key of pods → whether it is a label or an annotation."""
+    annotations = (*own.KEYS, *RESERVED_KEYS, kai.GROUP, kai.KAI_GROUP, kai.POLICY, kai.ROLE)
+    labels = (settings.ack_name, settings.ack_replicas, settings.shared_gpus, kai.SUBGROUP)
+    return {
+        **dict.fromkeys(KAI_KEYS, EITHER),
+        **dict.fromkeys(annotations, ANNOTATION),
+        **dict.fromkeys((*labels, *coscheduling.GANG_KEYS, *own.NODE_KEYS), LABEL),
+    }
+
+
+@lru_cache(maxsize=4096)
+def meant(key: str, settings: Settings = DEFAULTS) -> str:
+    """Return the key that this one nearly is; "" for a key that is known, or that is like none."""
+    known = keys(settings)
+    prefix, _, name = key.rpartition("/")
+    if key in known or prefix in OTHER_PREFIXES or len(key) > own.MAX_CHARACTERS:
+        return ""
+    prefixes = {each.rpartition("/")[0] for each in known}
+    if prefix not in prefixes:
+        prefix = nearest(prefix, prefixes, NEAR_PREFIX)
+    if not prefix:
+        return nearest(key, (each for each in known if "/" not in each), NEAR_KEY)
+    names = [each.rpartition("/")[2] for each in known if each.startswith(f"{prefix}/")]
+    near = name if name in names else nearest(name, names, NEAR_NAME)
+    return f"{prefix}/{near}" if near else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A key without effect. `right`: the key that was meant, "" if unknown."""
+
+    place: str
+    key: str
+    value: str
+    right: str
+
+
+def corrected(
+    where: str, meta: Metadata, settings: Settings = DEFAULTS
+) -> tuple[Metadata, tuple[BadValue, ...]]:
+    """Return the metadata as they were probably meant, and a cause for each key that has no effect."""
+    found = [
+        *_found(ANNOTATION, meta.annotations or {}, settings),
+        *_found(LABEL, meta.labels or {}, settings),
+    ]
+    if not found:
+        return meta, ()
+    known, right = keys(settings), {ANNOTATION: dict(meta.annotations or {}), LABEL: dict(meta.labels or {})}
+    for each in found:
+        if each.right:
+            right[known[each.right] or each.place].setdefault(each.right, each.value)
+    unknown = tuple(_unknown(where, [each for each in found if not each.right]))
+    causes = tuple(_cause(where, each, known[each.right]) for each in found if each.right)
+    meta = msgspec.structs.replace(meta, labels=right[LABEL], annotations=right[ANNOTATION])
+    return meta, (*unknown, *causes)
+
+
+def pairs(meta: Metadata, settings: Settings = DEFAULTS) -> Iterator[tuple[str, str]]:
+    """Yield each misspelt key of a pod with the key that was meant."""
+    for place, values in ((ANNOTATION, meta.annotations), (LABEL, meta.labels)):
+        yield from ((each.key, each.right) for each in _found(place, values or {}, settings) if each.right)
+
+
+def _found(place: str, values: Mapping[str, str], settings: Settings) -> Iterator[_Found]:
+    known = keys(settings)
+    for key in sorted(values.keys() & known.keys()):
+        if known[key] not in (place, EITHER) and not (key in own.NODE_KEYS or key in RESERVED_KEYS):
+            yield _Found(place, key, values[key], key)
+    unknown = sorted(values.keys() - known.keys(), key=lambda key: (not key.startswith(own.PREFIX), key))
+    for key in islice(unknown, MAX_COMPARED):
+        right = meant(key, settings)
+        if right or key.startswith(own.PREFIX):
+            yield _Found(place, key, values[key], right)
+
+
+def _cause(where: str, found: _Found, place: str) -> BadValue:
+    a_place = "an annotation" if place == ANNOTATION else "a label"
+    if found.key == found.right:
+        return BadValue(where, f"{found.place} {found.key}", found.value[:_SHOWN], f"none: it is {a_place}")
+    which = f"the {place} " if place not in (found.place, EITHER) else ""
+    expected = f"none: did you mean {which}{found.right}?"
+    return BadValue(where, _field(found), found.value[:_SHOWN], expected)
+
+
+def _unknown(where: str, found: list[_Found]) -> Iterator[BadValue]:
+    """Yield one cause for all keys of our own prefix that are like none."""
+    if not found:
+        return
+    first, *rest = found
+    known = ", ".join(key.removeprefix(own.PREFIX) for key in own.KEYS)
+    more = f" and {len(rest) - _NAMED} more" if len(rest) > _NAMED else ""
+    also = f"; nor is there {', '.join(map(_field, rest[:_NAMED]))}{more}" if rest else ""
+    expected = f"none: the annotations {own.PREFIX}… are {known}{also}"
+    yield BadValue(where, _field(first), first.value[:_SHOWN], expected)
+
+
+def _field(found: _Found) -> str:
+    return f"{'label ' if found.place == LABEL else ''}{found.key[:_SHOWN]}"
