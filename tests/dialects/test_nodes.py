@@ -133,6 +133,7 @@ def test_one_gpu_has_an_empty_matrix() -> None:
 H100, A100, V100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM3-32GB"
 SWITCH = {"nvidia.com/nvswitch.present": "true"}
 SIZE = "gpu.topology/nvlink-domain-size"
+PRODUCT = "nvidia.com/gpu.product"
 JOINED = "gpu.topology/interconnect"
 NUMA = "topology.kubernetes.io/numa-node"
 LABELS: dict[str, tuple[dict[str, str], int, str, tuple[int, ...], str]] = {
@@ -172,7 +173,28 @@ LABELS: dict[str, tuple[dict[str, str], int, str, tuple[int, ...], str]] = {
     "NVLink without a switch": ({JOINED: "nvlink", "nvidia.com/gpu.product": V100}, 8, "NV1", (8,), ""),
     "NVLink on a board of four": ({JOINED: "nvlink", "nvidia.com/gpu.product": A100}, 4, "NV4", (4,), ""),
     "xGMI": ({JOINED: "xgmi"}, 8, "XGMI", (8,), ""),
-    "nothing but PCIe": ({JOINED: "pcie"}, 8, "", (), ""),
+    "nothing but PCIe": ({JOINED: "pcie"}, 8, "PCIE", (1,) * 8, ""),
+    "eight H100 by product": ({PRODUCT: H100}, 8, "NV18", (8,), ""),
+    "eight A100 by product": ({PRODUCT: A100}, 8, "NV12", (8,), ""),
+    "A100 as they were named before": ({PRODUCT: "A100-SXM4-40GB"}, 8, "NV12", (8,), ""),
+    "eight H200 by product": ({PRODUCT: "NVIDIA-H200"}, 8, "NV18", (8,), ""),
+    "eight B200 by product": ({PRODUCT: "NVIDIA-B200"}, 8, "NV18", (8,), ""),
+    "eight B300 by product": ({PRODUCT: "NVIDIA-B300-SXM6-AC"}, 8, "NV18", (8,), ""),
+    "one of eight is broken": (
+        {PRODUCT: H100, "nvidia.com/gpu.count": "8"}, 7, "NV18", (7,), "but allocatable has 7",
+    ),
+    "four H100, perhaps without a switch": ({PRODUCT: H100}, 4, "", (), ""),
+    "PCIe cards": ({PRODUCT: "NVIDIA-H100-PCIe"}, 8, "", (), ""),
+    "PCIe cards with bridges": ({PRODUCT: "NVIDIA-H100-NVL"}, 8, "", (), ""),
+    "PCIe cards of H200": ({PRODUCT: "NVIDIA-H200-NVL"}, 8, "", (), ""),
+    "V100 of a cube mesh": ({PRODUCT: "Tesla-V100-SXM2-32GB"}, 8, "", (), ""),
+    "MIG devices as GPUs": ({PRODUCT: f"{A100}-MIG-1g.10gb"}, 8, "", (), ""),
+    "GPUs that are shared in time": ({PRODUCT: f"{A100}-SHARED"}, 8, "", (), ""),
+    "a product against no switch": (
+        {PRODUCT: H100, "nvidia.com/nvswitch.present": "false"}, 8, "", (), "",
+    ),
+    "a product against PCIe": ({PRODUCT: H100, JOINED: "pcie"}, 8, "PCIE", (1,) * 8, ""),
+    "a product against a size": ({PRODUCT: H100, SIZE: "4"}, 8, "NV6", (4, 4), ""),
     "islands behind switches": (
         {JOINED: "nvswitch", SIZE: "4", "nvidia.com/gpu.product": H100}, 8, "NV18", (4, 4), "",
     ),

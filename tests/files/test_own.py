@@ -247,7 +247,7 @@ BAD: dict[str, tuple[list[Object], str]] = {
     ),
     "two dialects": (
         [wishing(pod(x, "g", 2), group="h") for x in ("x", "y")],
-        "od x names two different gangs or counts: ack: gang g of 2 and annotations: gang h",
+        "od x is the first) name two different gangs or counts: ack: gang g of 2 and annotations: gang h",
     ),
 }
 

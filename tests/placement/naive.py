@@ -18,7 +18,7 @@ from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, 
 from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.domain.topology import GpuTopology
+from muster.domain.topology import GpuTopology, bits
 from tests.placement import fits, prices
 from tests.placement.naive_parts import label
 
@@ -645,7 +645,29 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         best_fit=got.fit,
         preference_penalty=got.penalty if any(r.scores and r.members for r in request.roles) else None,
     )
-    return Placed(request.gang, members, objective, scope, f"{scope} {part}" if scope else "", optimal=True)
+    return Placed(
+        request.gang,
+        members,
+        objective,
+        scope,
+        f"{scope} {part}" if scope else "",
+        optimal=True,
+        unknown_links=unknown_links(snapshot, request, members),
+    )
+
+
+def unknown_links(
+    snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]
+) -> tuple[str, ...]:
+    """Nodes of new members with GPUs where the gang has several GPUs, and nobody knows a link."""
+    gpus: dict[str, set[int]] = {}
+    for member in members:
+        gpus.setdefault(member.node, set()).update(member.gpus)
+    new = {name for name, mine in gpus.items() if mine}
+    for one in request.running:
+        gpus.setdefault(one.node, set()).update(bits(one.gpus))
+    blind = (name for name in new if not snapshot.nodes[name].node.topology.known)
+    return tuple(sorted(name for name in blind if len(gpus[name]) > 1))
 
 
 def honest(snapshot: Snapshot, request: Request, placed: Placed) -> bool:
@@ -659,9 +681,9 @@ def honest(snapshot: Snapshot, request: Request, placed: Placed) -> bool:
         parts = frozenset.intersection(*(holding(snapshot, s, truth.scope_reached) for s in spots))
         domain = next((d for p in parts if (d := f"{truth.scope_reached} {p}") == placed.domain), "")
     proof = not placed.optimal or (placed.gap is None and not placed.truncated)
-    return proof and (placed.gang, placed.objective, placed.scope_reached, placed.domain) == (
-        request.gang, truth.objective, truth.scope_reached, domain
-    )  # fmt: skip
+    claimed = (placed.gang, placed.objective, placed.scope_reached, placed.domain, placed.unknown_links)
+    true = (request.gang, truth.objective, truth.scope_reached, domain, truth.unknown_links)
+    return proof and claimed == true
 
 
 def valid(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> bool:

@@ -379,6 +379,17 @@ PLACED = {
     (": a[2, mem 16 16, left 8 16]", "2 x 4 GiB + 1 x 1 GPU"): (
         "3 of 3 members on node a: GPUs 0 (8 GiB),1 (NV12, 300 GB/s modelled), proven optimal"
     ),
+    (": a[4 unknown]", "2 x 1 GPU"): (
+        "2 of 2 members on node a: GPUs 0,1, proven optimal as far as links are known; on node a no links are known, "
+        "so the choice of GPUs there is arbitrary: the node annotation GPU_TOPOLOGY or the node label "
+        "gpu.topology/interconnect would tell"
+    ),
+    (": a[4 unknown] b[4 unknown]", "2 x 4 GPU"): (
+        "2 of 2 members on 2 nodes: a ×1 GPUs 0,1,2,3; b ×1 GPUs 0,1,2,3, proven optimal as far as links are known; "
+        "on 2 nodes no links are known, so the choice of GPUs there is arbitrary: the node annotation GPU_TOPOLOGY or "
+        "the node label gpu.topology/interconnect would tell"
+    ),
+    (": a[4 unknown]", "1 x 1 GPU"): "1 of 1 members on node a: GPU 0, proven optimal",
     (": a[0]", "1 x 0 GPU"): "1 of 1 members on node a, proven optimal",
 }
 

@@ -409,6 +409,7 @@ def _claimed_otherwise(draw: st.DrawFn, placed: Placed) -> Placed:
                 replace(placed, objective=replace(value, preferred_reached=scope)),
                 replace(placed, scope_reached=scope),
                 replace(placed, domain=placed.domain + "x"),
+                replace(placed, unknown_links=(*placed.unknown_links, "nowhere")),
                 replace(placed, gap=0.5),
                 replace(placed, optimal=False, gap=0.5),
             ]

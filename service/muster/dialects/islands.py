@@ -2,8 +2,9 @@
 
 First that speaks wins: `gpu.topology/nvlink-domain`, `nvidia.com/gpu.clique` (both: all GPUs of the node are
 in one domain), the matrix (not here: `gputopology`), `gpu.topology/nvlink-domain-size`,
-`nvidia.com/nvswitch.present`, `gpu.topology/interconnect`. What a label says against the one that won is a
-problem of the node. `topology.kubernetes.io/numa-node` puts all GPUs of the node into one NUMA node.
+`nvidia.com/nvswitch.present`, `gpu.topology/interconnect`, `nvidia.com/gpu.product`. What a label says
+against the one that won is a problem of the node. `topology.kubernetes.io/numa-node` puts all GPUs of the
+node into one NUMA node.
 """
 
 from __future__ import annotations
@@ -32,6 +33,18 @@ VERSION_OF_PRODUCT = (
 )
 """Part of `nvidia.com/gpu.product` → NVLink generation; the first that occurs (GB200 has B200 in it)."""
 
+SWITCHED_PRODUCTS = frozenset(
+    {"A100-SXM4-40GB", "A100-SXM4-80GB", "H100-80GB-HBM3", "H200", "B200", "B300-SXM6-AC"}
+)
+"""Products of HGX boards with NVSwitch, without "NVIDIA-".
+
+The boards are those of "Platform Support for NVIDIA NVSwitch" (docs/links.md has the address). The names are
+in the README of NVIDIA/open-gpu-kernel-modules (595.45.04), with the hyphens of GPU feature discovery. PCIe
+cards have other names (H100-PCIe, H100-NVL, H200-NVL). So have MIG devices and GPUs that several pods share:
+it appends -MIG-… and -SHARED (internal/lm/resource.go of NVIDIA/k8s-device-plugin)."""
+SWITCHED_BOARD = 8
+"""GPUs of these boards. Fewer may be on a board without a switch, or a part of one in a virtual machine."""
+
 FEWEST_BEHIND_A_SWITCH = 6
 """The links of the oldest generation that has NVSwitch, for GPUs with an unknown model."""
 LARGEST_WITHOUT_SWITCH = 4
@@ -50,6 +63,7 @@ def of_labels(
     """Return the topology that the labels tell of, unknown where they tell nothing, and what is wrong in
     them."""
     joined_by, problems = _interconnect(labels, settings)
+    joined_by = joined_by or _by_product(labels, gpu_count, settings)
     size, switched, more = _islands(labels, gpu_count, joined_by, settings)
     problems += more
     if (joined_by == PCIE and size not in (None, 1)) or (joined_by == NVSWITCH and not switched):
@@ -58,6 +72,8 @@ def of_labels(
         )
     # Between islands nothing is known but that; the slowest kind promises nothing.
     between = Link.of_kind("NODE" if labels.get(settings.numa_node) else "SYS")
+    if size is None and between.kind == "SYS" and joined_by == PCIE:
+        between = Link.of_kind("PCIE")
     if gpu_count < 2 or (size is None and between.kind == "SYS"):
         return GpuTopology.unknown(gpu_count), problems
     if size is None:
@@ -101,6 +117,15 @@ def _interconnect(labels: Mapping[str, str], settings: Settings) -> tuple[str, t
         return said.lower(), ()
     known = ", ".join(INTERCONNECTS)
     return "", (f"{settings.interconnect} is {said!r}, known are {known}: it is read as no label",)
+
+
+def _by_product(labels: Mapping[str, str], gpu_count: int, settings: Settings) -> str:
+    """Return NVSWITCH if the product implies it and no other label speaks of NVLink; else ""."""
+    others = (settings.nvlink_domain, settings.clique, settings.nvlink_domain_size, settings.nvswitch_present)
+    product = labels.get(settings.gpu_product, "").removeprefix("NVIDIA-")
+    board = positive(labels.get(settings.gpu_count)) or gpu_count
+    implied = product in SWITCHED_PRODUCTS and board == SWITCHED_BOARD and gpu_count <= board
+    return NVSWITCH if implied and not any(other in labels for other in others) else ""
 
 
 def _islands(

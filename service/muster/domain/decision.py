@@ -72,7 +72,8 @@ class Placed:
     `optimal` says that every level is proven best. Otherwise `unproven` is the first level that is not, and
     `gap` bounds it (its value over its bound, as a share). `truncated`: wall clock cut the search short.
 
-    `steps` say which method decided which level, in the order of the levels."""
+    `steps` say which method decided which level, in the order of the levels. `unknown_links` are the nodes
+    with two or more of the gang's GPUs where no link between GPUs is known: their choice is arbitrary."""
 
     gang: GangId
     members: tuple[MemberPlacement, ...]
@@ -84,6 +85,7 @@ class Placed:
     unproven: str | None = None
     truncated: bool = False
     steps: tuple[Step, ...] = ()
+    unknown_links: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

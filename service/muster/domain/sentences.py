@@ -30,6 +30,9 @@ from muster.domain.words import LISTED, and_more, counted, for_role, number, plu
 MAX_CHARACTERS = 900
 """An event's note may have 1,024 bytes; what comes around the sentence needs room too."""
 
+WOULD_TELL = "the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect"
+"""What says how the GPUs of a node are linked, if nothing does: docs/links.md."""
+
 _LISTED_NODES = 3
 _FASTEST_NVLINKS = 18
 
@@ -103,7 +106,7 @@ def placed_sentence(placed: Placed, request: Request | None = None) -> str:
     wait = f"; {waiting} {plural_verb('wait', waiting)}" if waiting else ""
     missed = request.preferred_scopes if request and not placed.objective.preferred_reached else ()
     miss = f"; no preferred scope holds them ({', '.join(missed)})" if missed else ""
-    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{wait}{miss}")
+    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{_unknown(placed)}{wait}{miss}")
 
 
 def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
@@ -140,13 +143,23 @@ def _link(placed: Placed) -> str:
 
 def _proof(placed: Placed) -> str:
     if placed.optimal:
-        return "proven optimal"
+        return f"proven optimal{' as far as links are known' if placed.unknown_links else ''}"
     if placed.truncated:
         return "not proven optimal: the time limit cut the search short"
     level = f" in {placed.unproven.replace('_', ' ')}" if placed.unproven else ""
     if placed.gap is None or placed.gap >= 1:
         return f"not proven optimal{level}"
     return f"not proven optimal{level}: gap {100 * placed.gap:.3g} %"
+
+
+def _unknown(placed: Placed) -> str:
+    nodes = placed.unknown_links
+    if not nodes:
+        return ""
+    where = f"node {nodes[0]}" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    return (
+        f"; on {where} no links are known, so the choice of GPUs there is arbitrary: {WOULD_TELL} would tell"
+    )
 
 
 def _cut(text: str) -> str:

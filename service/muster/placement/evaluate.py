@@ -57,6 +57,19 @@ def objective(
     return value, None, ""
 
 
+def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Columns) -> tuple[str, ...]:
+    """Return the nodes of the plan where the gang has several GPUs and no link between GPUs is known."""
+    there = existing_of(view, request).masks
+    return tuple(
+        sorted(
+            place.name
+            for place, mask in spots_of(view, used_gpus(members))
+            if mask and (mask | there.get(view.row[place.name], 0)).bit_count() > 1
+            if not place.state.node.topology.known
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A plan to be evaluated: its members, the values of the GPUs of each node, and the parts that it

@@ -11,7 +11,7 @@ from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.reasons import TooManyRoles
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.evaluate import objective
+from muster.placement.evaluate import objective, unknown_links
 from muster.placement.explain.causes import explained
 from muster.placement.explain.feasibility import too_small
 from muster.placement.explain.unsupported import unsupported
@@ -81,6 +81,7 @@ def _checked(instance: Instance, snapshot: Snapshot, found: Found, budget: Budge
         unproven=found.gap.level if found.gap and not proven else None,
         truncated=budget.truncated,
         steps=found.steps,
+        unknown_links=unknown_links(instance.request, members, instance.columns),
     )
     with budget.phase("verify"):
         violations = verify(snapshot, instance.request, placed)

@@ -72,6 +72,7 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
         },
         "objective": _objective(placed) if placed else None,
         "bandwidth_gb_per_s": placed.objective.weakest_link_gb_per_s if placed else None,
+        "unknown_links": list(placed.unknown_links) if placed else [],
         "members": _members(outcome),
         "causes": [cause_json(cause) for cause in outcome.causes],
         "relaxations": _relaxations(decision),

@@ -23,9 +23,17 @@ _MB_PER_GB = 1000
 def links(placed: Placed, spots: Sequence[Spot]) -> list[str]:
     """Return what is wrong with the claimed links over the gang's GPUs on the nodes that the plan touches."""
     wrong = []
+    unknown = {
+        spot.state.node.name
+        for spot in spots
+        if spot.gpus.bit_count() > 1 and not any(map(any, spot.state.node.topology.links))
+    }
+    new = {member.node for member in placed.members if member.gpus}
+    if sorted(unknown & new) != list(placed.unknown_links):
+        wrong.append(f"links are unknown on {sorted(unknown & new)}, not on {list(placed.unknown_links)}")
     rings = [_ring(spot) for spot in spots if spot.gpus.bit_count() > 1]
     if None in rings:
-        return []
+        return wrong
     weakest = min((ring[0] for ring in rings if ring), default=0) / _MB_PER_GB or None
     total = sum(ring[1] for ring in rings if ring) / _MB_PER_GB
     claimed = placed.objective
