@@ -34,6 +34,8 @@ from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
 from muster.adapters.owner import Gangs, Owner
 from muster.adapters.planner import Place, Planner
+from muster.adapters.status import VERSION as STATUS_VERSION
+from muster.adapters.status import Status
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
 from muster.adapters.web import Web
@@ -197,12 +199,14 @@ class App:
         waiting = [name for name, watcher in self._watchers.items() if not watcher.synced.is_set()]
         return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
 
-    async def _shown(self) -> dict[str, object]:
+    async def _shown(self) -> Status:
         """Return what /gangs says."""
         return {
+            "version": STATUS_VERSION,
+            "kind": "status",
             "ready": self.owner.is_synced,
             "gangs": await self.owner.summary(),
-            "notes": self._intake.repeated_names,
+            "notes": list(self._intake.repeated_names),
         }
 
     def _show_at_scrape(self) -> None:

@@ -20,6 +20,7 @@ from muster.app import App, planning
 from muster.config import Config, load
 from muster.gangs.coordinator import Coordinator
 from tests.adapters.fake_api import FakeApi, config_map, custom, gpu_node, gpu_pod, kubeconfig
+from tests.published import assert_as_published
 
 DEADLINE_S = 30.0
 
@@ -88,6 +89,7 @@ async def test_a_pod_is_planned_and_permitted_with_its_gpus(api: FakeApi, short_
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert (await api.event())["reason"] == "TopologyPlaced"
         _, gangs = await get(app, "/gangs")
+        assert_as_published(json.loads(gangs), "status-v1.json")
         (gang,) = json.loads(gangs)["gangs"]
         assert (gang["name"], gang["phase"], gang["needed"]) == ("train", "permitted", 1)
         _, metrics = await get(app, "/metrics")

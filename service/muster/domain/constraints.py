@@ -275,3 +275,7 @@ _SoManyFit = (
 
 def _so(cause: _SoManyFit) -> str:
     return so_many_fit(cause.members_fit, cause.members_needed, cause.even_empty)
+
+
+CAUSES = (AntiAffinityLimits, AffinityUnsatisfied, SkewTooLarge, RoomTooSmall, TooFewParts, SubgroupScope)
+"""The causes of constraints, which `reasons.Cause` names by their base."""

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from muster.adapters.files.answer import VERSION, Answer, Gang, Member, Objective, Summary
+from muster.adapters.files.answer import Decided as DecidedLevel
 from muster.adapters.files.decide import Decided, Outcome, Status
-from muster.domain.decision import Decision, MemberPlacement, Placed, Unplaceable
+from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.reasons import Cause, in_bytes
 from muster.domain.sentences import relaxation_sentence
-
-VERSION = 1
-"""It is raised when a field is removed or changes its meaning. Fields may be added without that."""
 
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -32,23 +32,29 @@ def as_json(
 
 def report(
     decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...], explain: bool = False
-) -> dict[str, Any]:
+) -> Answer:
     """Return the answer as data, as docs/place.md describes it."""
-    counts = {status.value: 0 for status in Status}
-    for outcome in decided.outcomes:
-        counts[outcome.status.value] += 1
+    counts = Counter(outcome.status for outcome in decided.outcomes)
+    gangs = [_gang(outcome) for outcome in decided.outcomes]
+    if explain:
+        for gang, outcome in zip(gangs, decided.outcomes, strict=True):
+            gang["decided"] = _explained(outcome.placed)
     return {
         "version": VERSION,
-        "summary": counts,
-        "gangs": [
-            _gang(outcome) | (_explained(outcome.placed) if explain else {}) for outcome in decided.outcomes
-        ],
+        "kind": "place",
+        "summary": Summary(
+            placed=counts[Status.PLACED],
+            waiting=counts[Status.WAITING],
+            unplaceable=counts[Status.UNPLACEABLE],
+            invalid=counts[Status.INVALID],
+        ),
+        "gangs": gangs,
         "skipped": dict(skipped),
         "notes": list(notes),
     }
 
 
-def _gang(outcome: Outcome) -> dict[str, Any]:
+def _gang(outcome: Outcome) -> Gang:
     group, request, placed = outcome.group, outcome.request, outcome.placed
     decision = outcome.decision
     return {
@@ -81,20 +87,18 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _explained(placed: Placed | None) -> dict[str, Any]:
+def _explained(placed: Placed | None) -> list[DecidedLevel] | None:
     """Return which method decided each level, and why others declined; null if nothing was placed."""
     if placed is None:
-        return {"decided": None}
-    return {
-        "decided": [
-            {
-                "level": step.level,
-                "method": step.method,
-                "declined": [{"method": method, "reason": reason} for method, reason in step.declined],
-            }
-            for step in placed.steps
-        ]
-    }
+        return None
+    return [
+        {
+            "level": step.level,
+            "method": step.method,
+            "declined": [{"method": method, "reason": reason} for method, reason in step.declined],
+        }
+        for step in placed.steps
+    ]
 
 
 def _relaxations(decision: Decision | None) -> list[str]:
@@ -102,43 +106,50 @@ def _relaxations(decision: Decision | None) -> list[str]:
     return [printable(relaxation_sentence(relaxation)) for relaxation in relaxations]
 
 
-def _objective(placed: Placed) -> dict[str, Any]:
-    levels = placed.objective.by_name()
-    levels["crossings"] = [{"scope": scope, "parts": parts} for scope, parts in placed.objective.crossings]
-    levels["damage_gpu_thousandths"] = levels.pop("damage")
-    return {"members": len(placed.members), **levels}
+def _objective(placed: Placed) -> Objective:
+    value = placed.objective
+    shown: Objective = {
+        "members": len(placed.members),
+        "preferred_reached": value.preferred_reached,
+        "crossings": [{"scope": scope, "parts": parts} for scope, parts in value.crossings],
+        "weakest_link_gb_per_s": value.weakest_link_gb_per_s,
+        "ring_gb_per_s": value.ring_gb_per_s,
+        "damage_gpu_thousandths": value.damage,
+        "best_fit": value.best_fit,
+    }
+    if value.preference_penalty is not None:
+        shown["preference_penalty"] = value.preference_penalty
+    return shown
 
 
-def _members(outcome: Outcome) -> list[dict[str, Any]]:
+def _members(outcome: Outcome) -> list[Member]:
     """Return the gang's unbound pods, role by role. Pods without a place have no node."""
     places = {member.uid: member for member in outcome.placed.members} if outcome.placed else {}
     members = []
     for role in outcome.request.roles:
         for member in role.members:
             place = places.get(member.uid)
-            members.append(
-                {
-                    "pod": member.name,
-                    "role": role.name or None,
-                    "node": place.node if place else None,
-                    "gpus": list(place.gpus) if place else [],
-                    **_memory(place),
-                }
-            )
+            shown: Member = {
+                "pod": member.name,
+                "role": role.name or None,
+                "node": place.node if place else None,
+                "gpus": list(place.gpus) if place else [],
+            }
+            if place is not None and place.units:  # of each of its GPUs, in units of aliyun.com/gpu-mem (GiB)
+                shown["gpu_mem"] = {str(gpu): place.units for gpu in place.gpus}
+            members.append(shown)
     return members
-
-
-def _memory(place: MemberPlacement | None) -> dict[str, Any]:
-    """Return what a slice takes of each of its GPUs, in units of aliyun.com/gpu-mem (GiB)."""
-    if place is None or not place.units:
-        return {}
-    return {"gpu_mem": {str(gpu): place.units for gpu in place.gpus}}
 
 
 def _unit(resource: str) -> str:
     if resource == "cpu":
         return "cpu_milli"
     return "bytes" if in_bytes(resource) else "count"
+
+
+def cause_type(kind: type) -> str:
+    """Return the name of a type of cause, as users see it: "no-such-domain"."""
+    return _HUMP.sub("-", kind.__name__).lower()
 
 
 def _listed(value: object) -> object:
@@ -150,7 +161,7 @@ def cause_json(cause: Cause) -> dict[str, Any]:
 
     `unit` is the unit of its numbers of a resource, and `units` the units of those of several resources.
     """
-    body: dict[str, Any] = {"type": _HUMP.sub("-", type(cause).__name__).lower()}
+    body: dict[str, Any] = {"type": cause_type(type(cause))}
     for field in fields(cause):
         value = getattr(cause, field.name)
         body[field.name] = _listed(value)

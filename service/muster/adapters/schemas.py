@@ -1,0 +1,92 @@
+"""JSON schemas of what Muster prints for programs, generated from the types of the code.
+
+`python -m checks.schemas` writes them to docs/schemas. They leave objects open: a field may be added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import msgspec
+
+from muster.adapters.files.answer import Answer
+from muster.adapters.files.report import cause_type
+from muster.adapters.status import Status
+from muster.domain.constraints import CAUSES
+from muster.domain.reasons import Cause, ConstraintCause
+
+Schema = dict[str, Any]
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+_SPACE = re.compile(r"\s+")
+
+
+def schemas() -> Mapping[str, Schema]:
+    """Return the schemas by the names of their files."""
+    return {"place-v1.json": _place(), "status-v1.json": _status()}
+
+
+def _place() -> Schema:
+    schema = _schema(Answer, "The answer of muster place -o json")
+    causes = _causes()
+    schema["$defs"] |= causes | {"Cause": {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in sorted(causes)]}}
+    schema["$defs"]["Gang"]["properties"]["causes"]["items"] = {"$ref": "#/$defs/Cause"}
+    return schema
+
+
+def _status() -> Schema:
+    return _schema(Status, "The answer of muster status --json")
+
+
+def _schema(of: type, title: str) -> Schema:
+    (reference,), parts = msgspec.json.schema_components((of,))
+    name = reference["$ref"].rpartition("/")[2]
+    own = parts.pop(name)
+    plain: Schema = _plain({"$schema": DRAFT, **own, "title": title, "$defs": parts})
+    return plain
+
+
+def _causes() -> dict[str, Schema]:
+    """Return a schema for each type of cause: its fields, and what `cause_json` adds."""
+    types = {each.__name__: each for each in _concrete(Cause)}
+    _, parts = msgspec.json.schema_components(types.values())
+    found = {}
+    for name, each in types.items():
+        schema: Schema = _plain(parts[name])
+        fields, required = schema["properties"], [*schema["properties"]]
+        for added, of, unit in (("unit", "resource", _UNIT), ("units", "resources", _UNITS)):
+            if of in fields:
+                fields[added], required = unit, [*required, added]
+        for field in fields.values():
+            field.pop("default", None)  # all are always there
+        schema["properties"] = {"type": {"const": cause_type(each)}, **fields}
+        found[name] = schema | {"title": cause_type(each), "required": ["type", *required]}
+    return found
+
+
+_UNIT: Schema = {"enum": ["cpu_milli", "bytes", "count"]}
+_UNITS: Schema = {"type": "array", "items": _UNIT}
+
+
+def _concrete(kind: Any) -> Iterator[type]:
+    """Yield the classes of a union; those of constraints instead of their base."""
+    if members := get_args(kind):
+        for member in members:
+            yield from _concrete(member)
+    elif kind is ConstraintCause:
+        yield from CAUSES
+    else:
+        yield kind
+
+
+def _plain(schema: Any) -> Any:
+    """Return the schema with descriptions of one line."""
+    if isinstance(schema, dict):
+        return {
+            key: _SPACE.sub(" ", value) if key == "description" and isinstance(value, str) else _plain(value)
+            for key, value in schema.items()
+        }
+    return [_plain(each) for each in schema] if isinstance(schema, list) else schema

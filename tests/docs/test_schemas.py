@@ -1,0 +1,66 @@
+"""docs/schemas: generated from the code, and true of what the commands print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import ValidationError
+
+from checks.schemas import FOLDER, texts
+from muster.adapters.files.report import cause_json
+from muster.domain.constraints import CAUSES
+from muster.domain.reasons import Cause, ConstraintCause
+from tests.files.manifests import DEMO, EXAMPLES, decisions, gang, node, place, pod, write
+from tests.placement.test_sentences import GOLDEN
+from tests.published import assert_as_published, validator
+
+FEATURES = sorted((EXAMPLES / "features").glob("*.yaml"))
+
+
+def test_the_files_are_what_the_types_give() -> None:
+    published = {path.name: path.read_text() for path in FOLDER.iterdir()}
+    assert published == texts(), "python -m checks.schemas writes them"
+
+
+def as_printed(*arguments: str) -> Any:
+    return json.loads(place(*arguments, "-o", "json").stdout)
+
+
+@pytest.mark.parametrize("example", FEATURES, ids=lambda path: path.stem)
+def test_answers_of_the_examples(example: Path) -> None:
+    for nodes in (DEMO, EXAMPLES / "clusters" / "two-racks.yaml"):
+        assert_as_published(as_printed("-f", str(nodes), "-f", str(example)), "place-v1.json")
+
+
+def test_an_answer_of_each_status(tmp_path: Path) -> None:
+    waiting, wrong = gang("waits", 3)[:2], gang("wrong", 2)
+    wrong[0]["metadata"]["labels"]["gpu-topology-replica"] = "two"
+    shared = pod("shares", gpus=0)
+    shared["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": "3"}}
+    sharing = node("b", 0)
+    sharing["status"]["allocatable"] |= {"aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"}
+    objects = (node("a"), sharing, *gang("fits", 2), *gang("large", 2, gpus=8), *waiting, *wrong, shared)
+    answer = as_printed("-f", write(tmp_path, *objects), "--explain")
+    assert {each["status"] for each in answer["gangs"]} == {"placed", "waiting", "unplaceable", "invalid"}
+    assert any("gpu_mem" in member for each in answer["gangs"] for member in each["members"])
+    assert_as_published(answer, "place-v1.json")
+
+
+@pytest.mark.parametrize("cause", [cause for cause, _ in GOLDEN], ids=str)
+def test_each_cause(cause: Cause) -> None:
+    validator("place-v1.json", type(cause).__name__).validate(json.loads(json.dumps(cause_json(cause))))
+
+
+def test_the_causes_of_all_constraints_are_listed() -> None:
+    subclasses = {each.__name__ for each in ConstraintCause.__subclasses__() if "muster" in each.__module__}
+    assert {each.__name__ for each in CAUSES} == subclasses
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"more": 1}, {"gangs": [{"name": "x"}]}], ids=str)
+def test_another_answer_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    answer = decisions("-f", write(tmp_path, node("a"), *gang("train", 2)))
+    with pytest.raises(ValidationError):
+        assert_as_published({**answer, **change}, "place-v1.json")
