@@ -4,8 +4,9 @@ A program of its own and not a `preexec_fn`, which may deadlock in a process wit
 the PID file itself, so that there is no moment in which the program runs and no file tells of it.
 Standard library only: it starts with `python -I -S`.
 
-    launcher.py PARENT_PID PID_FILE PROGRAM [ARGUMENT...]       PARENT_PID 0: outlive the parent
-                                                                PID_FILE "": none
+    launcher.py PARENT_PID SIGNAL PID_FILE PROGRAM [ARGUMENT...]    PARENT_PID 0: outlive the parent
+                                                                    SIGNAL: what the parent's end sends
+                                                                    PID_FILE "": none
 """
 
 import ctypes
@@ -18,10 +19,10 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent is gone, whatever way it went."""
+def die_with(parent: int, number: int) -> None:
+    """Have the kernel send this process a signal when its parent is gone, whatever way it went."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # it went before the call
         sys.exit(1)
@@ -40,10 +41,10 @@ def write_pid_file(path: Path) -> None:
     partial.rename(path)
 
 
-def main(parent: str, pid_file: str, *argv: str) -> None:
+def main(parent: str, number: str, pid_file: str, *argv: str) -> None:
     """Become the program `argv`, tied to the life of `parent` unless that is 0."""
     if parent != "0":
-        die_with(int(parent))
+        die_with(int(parent), signal.Signals[number])
     if pid_file:
         write_pid_file(Path(pid_file))
     try:

@@ -119,7 +119,8 @@ class Process:
     """One program with its log. By default it dies with this process, however that ends.
 
     `env` is added to this process's environment. With a `pid_file`, a later Python process finds the
-    running program again; with `die_with_parent=False` it runs on until it is stopped.
+    running program again; with `die_with_parent=False` it runs on until it is stopped. A program that has
+    to clean up gets another `death_signal` than SIGKILL when this process ends.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class Process:
         cwd: Path | None = None,
         pid_file: Path | None = None,
         die_with_parent: bool = True,
+        death_signal: signal.Signals = signal.SIGKILL,
     ) -> None:
         self.name = name
         self.argv = [str(argument) for argument in argv]
@@ -140,6 +142,7 @@ class Process:
         self._cwd = cwd
         self._pid_file = pid_file
         self._die_with_parent = die_with_parent
+        self._death_signal = death_signal
         self._child: subprocess.Popen[bytes] | None = None
         self._identity: Identity | None = None
 
@@ -187,7 +190,8 @@ class Process:
         if self._pid_file:
             self._pid_file.unlink(missing_ok=True)
         parent = os.getpid() if self._die_with_parent else 0
-        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(parent), str(self._pid_file or "")]
+        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(parent), self._death_signal.name]
+        launcher.append(str(self._pid_file or ""))
         with self.log.open("ab") as output:
             self._child = (
                 _spawner(os.getpid())

@@ -158,6 +158,34 @@ def test_kill_9_of_the_parent(tmp_path: Path, fate: str) -> None:
         assert child.wait_end(10, signal.SIGKILL)
 
 
+TIDY_PARENT = """
+import signal, sys
+from pathlib import Path
+from local_cluster.processes import Process
+folder = Path(sys.argv[1])
+tidy = "trap 'echo tidy; exit' TERM; echo ready; while :; do sleep 0.1; done"
+child = Process("tidy", ["/bin/sh", "-c", tidy], log=folder / "log", pid_file=folder / "pid.json",
+                death_signal=signal.SIGTERM)
+child.start()
+child.wait_ready(lambda: "ready" in (folder / "log").read_text(), 10)
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_program_with_a_death_signal_can_clean_up_after_kill_9_of_the_parent(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", TIDY_PARENT, str(tmp_path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "started\n"
+        child = Identity.read(tmp_path / "pid.json")
+        assert child is not None
+        parent.kill()
+        parent.wait()
+    assert child.wait_end(10)
+    assert (tmp_path / "log").read_text() == "ready\ntidy\n"
+
+
 def test_free_ports_are_free_and_distinct() -> None:
     ports: frozenset[int] = frozenset()
     for _ in range(20):
