@@ -31,8 +31,8 @@ endif
 # of Kubernetes once more for `go vet`.
 WITH_GO = go_bin=$$($(PY) -c 'from local_cluster.toolchain import find_go; print(find_go().parent)'); \
   export PATH="$(CURDIR)/.venv/bin:$$go_bin:$$PATH" GOFLAGS='-mod=readonly -buildvcs=false -trimpath' GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0;
-GO_MODULES := shim kind-cluster/check
-GO_SOURCES := shim kind-cluster
+GO_MODULES := shim kind-cluster/check local_cluster/go/fake-gpus
+GO_SOURCES := shim kind-cluster local_cluster/go
 PYTEST := $(PY) -m pytest
 
 # What counts as landed, for `buf breaking`: the remote's main where there is one, else the local one.
@@ -221,18 +221,18 @@ try: $(READY) ## Where would three gangs go? The answer with pictures, in second
 	@printf 'Now change a file above and run the command again, or see it on a real control plane: make demo\n'
 
 .PHONY: demo
-demo: $(READY) ## Show gangs being placed on a local cluster (builds what it needs first)
-	$(PY) -m local_cluster.demo
+demo: $(READY) ## Show gangs being placed on a local cluster; builds what it needs first (REAL=2: two real kubelets)
+	$(PY) -m local_cluster.demo $(if $(REAL),--real '$(REAL)')
 
 .PHONY: example
 example: $(READY) ## Apply NAME=… of examples/ on a local cluster and show what comes of it; without NAME, list them
 	@$(PY) -m local_cluster.examples $(if $(KEEP),--keep) $(NAME)
 
 .PHONY: up
-up: $(READY) ## A local cluster with Muster until Ctrl-C (NODES=40 GPUS=8 RACK=8 GPU=h100, or SHAPE=file)
+up: $(READY) ## A local cluster with Muster until Ctrl-C (NODES=40 GPUS=8 RACK=8 GPU=h100 REAL=2, or SHAPE=file)
 	@$(PY) -m local_cluster.up $(if $(NODES),--nodes '$(NODES)') $(if $(GPUS),--gpus '$(GPUS)') \
 	  $(if $(RACK),--rack '$(RACK)') $(if $(GPU),--gpu '$(GPU)') $(if $(RESOURCE),--resource '$(RESOURCE)') \
-	  $(if $(SHAPE),--shape '$(SHAPE)') $(if $(DIR),--dir '$(DIR)')
+	  $(if $(REAL),--real '$(REAL)') $(if $(SHAPE),--shape '$(SHAPE)') $(if $(DIR),--dir '$(DIR)')
 
 .PHONY: kind-up
 kind-up: $(READY) ## A kind cluster with GPU-shaped nodes and Muster in it (needs docker)

@@ -29,10 +29,13 @@ from local_cluster.nodes import NodesNotReady, apply_nodes, nodes_of
 from local_cluster.places import Layout
 from local_cluster.ports import free_port, is_free
 from local_cluster.processes import Identity, Process, ProcessError
+from local_cluster.real.nodes import RealNodes, RealNodesError
+from local_cluster.real.packages import PackagesError
 from local_cluster.recipes import COMPONENTS
 
 READY_DEADLINE_S = {"etcd": 30.0, "kube-apiserver": 90.0, "kube-controller-manager": 60.0, "kwok": 60.0}
 NODES_DEADLINE_S = 120.0
+REAL_NODES_DEADLINE_S = 180.0
 SERVICE_ACCOUNT_DEADLINE_S = 30.0
 PORT_ATTEMPTS = 5
 
@@ -54,6 +57,7 @@ class LocalCluster:
         self.audit = audit
         self._audit_policy = audit_policy
         self.layout = Layout(self.directory)
+        self.real_nodes = RealNodes(self.layout)
         self._processes: dict[str, Process] = {}
         self._api: Api | None = None
         self._state_lock = threading.Lock()
@@ -155,7 +159,10 @@ class LocalCluster:
         if not self.layout.state.is_file():
             return
         with self._lock("down"):
-            self._stop_all(set(COMPONENTS))
+            try:
+                self.real_nodes.stop()
+            finally:
+                self._stop_all(set(COMPONENTS))
             if keep:
                 return
             layout = self.layout
@@ -206,6 +213,17 @@ class LocalCluster:
         except NodesNotReady as problem:
             raise ClusterError(f"{problem}{self._log_tail('kwok')}") from problem
         return len(nodes)
+
+    def start_real_nodes(self, count: int, *, deadline_s: float = REAL_NODES_DEADLINE_S) -> None:
+        """Start nodes with real kubelets, `real-0` and so on, and wait until each offers its GPUs.
+
+        They need a machine that `real.support.why_not` has nothing against. They end with the cluster.
+        """
+        context, detached = self._context(), not self._state()["foreground"]
+        try:
+            self.real_nodes.start(context, self.api, count, deadline_s, detached=detached)
+        except (RealNodesError, BuildError, PackagesError) as problem:
+            raise ClusterError(f"cluster {self.directory}: {problem}") from problem
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace and wait for its default service account, without which it takes no pods."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from local_cluster.api import Api
 from local_cluster.certificates import ClusterKeys, write_private
 from local_cluster.places import KWOK_STAGES, Layout
+from local_cluster.real.configuration import REAL
 from local_cluster.recipes import COMPONENTS
 
 HOST = "127.0.0.1"
@@ -112,6 +113,13 @@ def _api_server(context: Context) -> list[str]:
         f"--etcd-certfile={keys.etcd.certificate}",
         f"--etcd-keyfile={keys.etcd.key}",
         "--authorization-mode=Node,RBAC",
+        # a kubelet may write its own node and its own pods, and nothing else
+        "--enable-admission-plugins=NodeRestriction",
+        # logs of pods come from real kubelets, whose names are in no DNS
+        "--kubelet-preferred-address-types=InternalIP",
+        f"--kubelet-certificate-authority={keys.ca.pair.certificate}",
+        f"--kubelet-client-certificate={keys.admin.certificate}",
+        f"--kubelet-client-key={keys.admin.key}",
         f"--service-account-issuer={ISSUER}",
         f"--service-account-key-file={keys.service_account_public}",
         f"--service-account-signing-key-file={keys.service_account_key}",
@@ -157,7 +165,9 @@ def _kwok(context: Context) -> list[str]:
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
         "kind": "KwokConfiguration",
         "options": {
-            "manageAllNodes": True,
+            # all but those with a real kubelet
+            "manageAllNodes": False,
+            "manageNodesWithLabelSelector": f"!{REAL}",
             "cidr": POD_CIDR,
             "nodeIP": NODE_IP,
             "nodeLeaseDurationSeconds": 40,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from local_cluster.places import GO_MODULES, SHIM, cache_root
 
 KUBERNETES = "v1.37.1"
+CONTAINERD = "v2.3.5"
 _STAMP = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES}"
 
 
@@ -54,6 +55,12 @@ class Recipe:
                 yield path
 
 
+def _containerd(program: str, cold_build: str, cold_s: float) -> Recipe:
+    package = f"github.com/containerd/containerd/v2/cmd/{program}"
+    stamp = f"-X github.com/containerd/containerd/v2/version.Version={CONTAINERD}"
+    return Recipe(program, CONTAINERD, GO_MODULES / "containerd", package, stamp, cold_build, cold_s)
+
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -78,11 +85,28 @@ RECIPES = {
         ),
         Recipe("kwok", "v0.8.0", GO_MODULES / "kwok", "sigs.k8s.io/kwok/cmd/kwok", "", "90 s", 90.0),
         Recipe("shim", KUBERNETES, SHIM, ".", _STAMP, "15 to 60 s after the others", 40.0),
+        Recipe(
+            "kubelet",
+            KUBERNETES,
+            GO_MODULES / "kubelet",
+            "k8s.io/kubernetes/cmd/kubelet",
+            _STAMP,
+            "2 min after the others",
+            120.0,
+        ),
+        _containerd("containerd", "2 min", 120.0),
+        _containerd("containerd-shim-runc-v2", "10 s after containerd", 10.0),
+        _containerd("ctr", "10 s after containerd", 10.0),
+        Recipe("fake-gpus", "v1", GO_MODULES / "fake-gpus", ".", "", "10 s after kubelet", 10.0),
     )
 }
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
+CLUSTER = (*COMPONENTS, "shim")
+"""What a cluster with fake nodes and Muster needs."""
+NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "fake-gpus")
+"""What a real node needs besides."""
 
 
-def missing() -> list[Recipe]:
+def missing(names: Sequence[str] = CLUSTER) -> list[Recipe]:
     """Return the recipes whose binaries are not in the cache, in the order in which they are built."""
-    return [recipe for recipe in RECIPES.values() if not recipe.is_built()]
+    return [RECIPES[name] for name in names if not RECIPES[name].is_built()]

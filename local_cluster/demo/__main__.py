@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from local_cluster.demo import engine
+from local_cluster.demo import engine, real
 from local_cluster.demo.claims import check
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.demo.manifests import SHAPE
@@ -24,6 +24,7 @@ from local_cluster.demo.report import report
 from local_cluster.demo.sandbox import Sandbox, run
 from local_cluster.demo.show import WIDTH, Show
 from local_cluster.demo.story import Story
+from local_cluster.real.nodes import MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Options:
     json: bool
     keep: bool
     directory: Path | None
+    real: int = 0
 
 
 class Demo:
@@ -43,7 +45,7 @@ class Demo:
         self._options = options
         console = Console(stderr=options.json, width=WIDTH, highlight=False)
         self._show = Show(console, quiet=options.json)
-        self._sandbox = Sandbox(directory, console, self._show, interrupts)
+        self._sandbox = Sandbox(directory, console, self._show, interrupts, options.real)
 
     def run(self) -> bool:
         """Whether all claims hold."""
@@ -74,6 +76,10 @@ class Demo:
             except NotSeen as problem:
                 raise NotSeen(f"{problem}\n{observer.digest()}") from problem
             claims, free = check(story.facts, story.matrices), story.free()
+            if self._sandbox.real:
+                self._show.gap()
+                self._sandbox.start_real_nodes()
+                claims.append(real.tell(api, observer, self._show))
         timings = self._sandbox.timings_ms
         timings["story"] = (time.monotonic() - began) * 1000
         timings["total"] = (time.monotonic() - started) * 1000
@@ -93,8 +99,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--dir", type=Path, help="keep cluster and logs in this folder, not in a temporary one"
     )
+    parser.add_argument(
+        "--real",
+        type=int,
+        default=0,
+        choices=range(MOST + 1),
+        metavar="N",
+        help="show containers on N nodes with real kubelets as well; needs root",
+    )
     given = parser.parse_args(arguments)
-    options = Options(given.json, given.keep, given.dir)
+    options = Options(given.json, given.keep, given.dir, given.real)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")

@@ -15,7 +15,7 @@ from rich.console import Console
 from local_cluster.build import BuildError
 from local_cluster.recipes import Recipe
 
-BUILD = (sys.executable, "-m", "local_cluster.build", "--all")
+BUILD = (sys.executable, "-m", "local_cluster.build")
 LOOK_EVERY_S = 0.5
 REPORT_EVERY_S = 20.0
 """Between two lines where output is no terminal."""
@@ -29,8 +29,9 @@ TAIL_LINES = 25
 class Building:
     """Builds what is missing while the context lasts. Leaving it early ends the build, its compiler too."""
 
-    def __init__(self, missing: Sequence[Recipe], log: Path, command: Sequence[str] = BUILD) -> None:
-        self._missing, self._log, self._command = list(missing), log, command
+    def __init__(self, missing: Sequence[Recipe], log: Path, command: Sequence[str] = ()) -> None:
+        self._missing, self._log = list(missing), log
+        self._command = command or [*BUILD, *(recipe.name for recipe in missing)]
         self._process: subprocess.Popen[bytes] | None = None
         self._done_s: list[float] = []
         self._began = time.monotonic()

@@ -25,7 +25,9 @@ from local_cluster.demo.observer import NotSeen, StreamingApi
 from local_cluster.demo.show import Show
 from local_cluster.nodes import NodesNotReady
 from local_cluster.processes import ProcessError
-from local_cluster.recipes import COMPONENTS, missing
+from local_cluster.real.printing import NotPrinted
+from local_cluster.real.support import why_not
+from local_cluster.recipes import CLUSTER, COMPONENTS, NODE, missing
 from local_cluster.stack import Stack, StackError
 
 FAILURES = (
@@ -34,6 +36,7 @@ FAILURES = (
     BuildError,
     ClusterError,
     NodesNotReady,
+    NotPrinted,
     NotSeen,
     ProcessError,
     StackError,
@@ -44,9 +47,16 @@ LONG_BUILD_S = 45.0
 
 
 class Sandbox:
-    """One cluster in `directory`. `timings_ms` has how long each step took, by its name."""
+    """One cluster in `directory`. `timings_ms` has how long each step took, by its name.
 
-    def __init__(self, directory: Path, console: Console, show: Show, interrupts: Interrupts) -> None:
+    `real` is how many nodes with a kubelet and containers it has, and 0 if this machine can have none.
+    """
+
+    def __init__(
+        self, directory: Path, console: Console, show: Show, interrupts: Interrupts, real: int = 0
+    ) -> None:
+        self._why_not = why_not() if real else ""
+        self.real = 0 if self._why_not else real
         self.cluster = LocalCluster(directory / "cluster")
         self.stack = Stack(self.cluster, directory / "stack")
         self.timings_ms: dict[str, float] = {}
@@ -67,7 +77,9 @@ class Sandbox:
             "Muster on a real control plane (etcd, kube-apiserver, kube-controller-manager), fake kubelets."
         )
         self._show.say("")
-        absent = missing()
+        if self._why_not:
+            self._show.say(f"There are fake nodes alone. Real ones can't be had here: {self._why_not}.\n")
+        absent = missing([*CLUSTER, *NODE] if self.real else CLUSTER)
         expected_s = sum(recipe.cold_s for recipe in absent)
         if absent:
             names = ", ".join(recipe.name for recipe in absent)
@@ -87,6 +99,14 @@ class Sandbox:
             create()
         with self._step("muster", "starting Muster", "Muster's service in sync, its scheduler leading"):
             self.stack.start()
+
+    def start_real_nodes(self) -> None:
+        """Start the real nodes, if there are to be any."""
+        if self.real:
+            plural = "s" if self.real > 1 else ""
+            done = f"{self.real} node{plural} with a kubelet and containerd Ready"
+            with self._step("real_nodes", "starting real nodes", done):
+                self.cluster.start_real_nodes(self.real)
 
     @contextlib.contextmanager
     def api(self) -> Iterator[StreamingApi]:
@@ -108,9 +128,9 @@ class Sandbox:
 
     def ended(self) -> str:
         """The name of a process that should run and does not; "" while all of them run."""
-        there = self.cluster.running()
+        there = self.cluster.running() | self.cluster.real_nodes.running()
         parts = {"muster serve": self.stack.service.alive, "the scheduler": self.stack.scheduler.alive}
-        gone = [name for name in COMPONENTS if name not in there]
+        gone = [name for name in (*COMPONENTS, *self.cluster.real_nodes.names) if name not in there]
         return next(iter(gone + [name for name, alive in parts.items() if not alive]), "")
 
     def stop(self) -> None:

@@ -27,6 +27,8 @@ from local_cluster.demo.show import WIDTH, Show
 from local_cluster.nodes import apply_nodes, nodes_of, shape_nodes
 from local_cluster.places import SOURCE
 from local_cluster.processes import ProcessError
+from local_cluster.real.nodes import MOST
+from local_cluster.real.printing import SHOW_GPUS
 from local_cluster.shape import Resource, ShapeError
 from local_cluster.up.racks import DEFAULT_NODES, DEFAULT_RACK, HARDWARE, BadRacks, Racks
 
@@ -41,17 +43,20 @@ INSTALL_KUBECTL = "https://kubernetes.io/docs/tasks/tools/"
 class Up:
     """One cluster with these nodes; what it started, it stops."""
 
-    def __init__(self, directory: Path, nodes: Sequence[Object], what: str, resource: str) -> None:
+    def __init__(
+        self, directory: Path, nodes: Sequence[Object], what: str, resource: str, real: int = 0
+    ) -> None:
         self._nodes, self._what, self._resource = nodes, what, resource
         console = Console(width=WIDTH, highlight=False)
         self._show = Show(console)
         self._interrupts = Interrupts()
-        self._sandbox = Sandbox(directory, console, self._show, self._interrupts)
+        self._sandbox = Sandbox(directory, console, self._show, self._interrupts, real)
 
     def run(self) -> bool:
         """Stay until a signal comes. Raises ProcessError when a process ends before that."""
         try:
             self._sandbox.boot(f"{self._what} Ready", self._create)
+            self._sandbox.start_real_nodes()
             for line in self._ready():
                 self._show.say(line)
             with contextlib.suppress(KeyboardInterrupt):
@@ -74,6 +79,8 @@ class Up:
             yield f"kubectl apply -f {shlex.quote(str(EXAMPLE))}"
         else:
             yield f"# make pods with schedulerName: muster that ask for {self._resource}"
+        if self._sandbox.real:
+            yield f"kubectl apply -f {shlex.quote(str(SHOW_GPUS))}; kubectl logs -l app=show-gpus --prefix"
         yield "kubectl get pods -o wide; kubectl get events | grep -i topology"
         yield f".venv/bin/muster status --socket {shlex.quote(str(self._sandbox.stack.socket))}"
         yield "\nCtrl-C stops it, and removes all of it."
@@ -98,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (BadRacks, ShapeError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return BAD_OPTIONS
-    return run(lambda directory: Up(directory, nodes, what, resource).run(), given.dir)
+    return run(lambda directory: Up(directory, nodes, what, resource, given.real).run(), given.dir)
 
 
 def _nodes(given: argparse.Namespace) -> tuple[list[Object], str, str]:
@@ -121,7 +128,7 @@ def _nodes(given: argparse.Namespace) -> tuple[list[Object], str, str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m local_cluster.up",
-        description="Start a cluster with Muster on it and stay until Ctrl-C. No containers, no root.",
+        description="Start a cluster with Muster on it and stay until Ctrl-C. No root, unless with --real.",
     )
     kinds = "; ".join(f"{name}: {each.about}" for name, each in HARDWARE.items())
     parser.add_argument("--nodes", type=int, default=DEFAULT_NODES, help="how many (%(default)s)")
@@ -133,6 +140,14 @@ def _parser() -> argparse.ArgumentParser:
         choices=[resource for resource in get_args(Resource) if resource != "aliyun.com/gpu-mem"],
         default="nvidia.com/gpu",
         help="what the nodes offer (%(default)s)",
+    )
+    parser.add_argument(
+        "--real",
+        type=int,
+        default=0,
+        choices=range(MOST + 1),
+        metavar="N",
+        help=f"nodes with a kubelet and containers besides, at most {MOST}; needs root (%(default)s)",
     )
     parser.add_argument("--shape", type=Path, help="nodes from a file of local_cluster/shapes/ instead")
     parser.add_argument("--dir", type=Path, help="keep cluster and logs in this folder")

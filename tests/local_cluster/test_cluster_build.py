@@ -88,5 +88,5 @@ def test_progress_says_what_it_does(recipe: Recipe, monkeypatch: pytest.MonkeyPa
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(BuildError, match="'kubelet' is not known: one of etcd, kube-apiserver"):
-        binary("kubelet")
+    with pytest.raises(BuildError, match="'minikube' is not known: one of etcd, kube-apiserver"):
+        binary("minikube")

@@ -1,0 +1,170 @@
+"""The first process of a real node, in namespaces of its own: it makes their root and starts the programs.
+
+    inside.py SOCKET_FD SETTINGS_FILE
+
+The socket leads to the keeper. When it closes, this process ends, and the kernel then ends all others of
+the node and takes its mounts and its network back. When a program of the node ends, the node does too.
+Standard library only, imported before the root changes: it starts with `python -I -S`.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path("/mnt")
+"""Where the node's root is put together; the mount is seen in this namespace alone."""
+HOME = Path("/opt/node")
+READ_ONLY = ("usr", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+START_DEADLINE_S = 60.0
+POLL_EVERY_S = 0.05
+
+
+def run(*argv: str) -> None:
+    """Run a command that must succeed."""
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+
+
+def listen(port: int) -> socket.socket:
+    """A socket at the API server's address in this node; the keeper accepts on it and passes bytes on."""
+    run("ip", "link", "set", "lo", "up")
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(128)
+    return listener
+
+
+def join_network(address: str, machine: str) -> None:
+    """Give the link that the keeper moved here its address and its routes."""
+    run("ip", "address", "add", f"{address}/32", "dev", "eth0")
+    run("ip", "link", "set", "eth0", "up")
+    run("ip", "route", "add", f"{machine}/32", "dev", "eth0", "src", address)
+    run("ip", "route", "add", "default", "via", machine, "dev", "eth0", "onlink", "src", address)
+
+
+def bind(source: str | Path, target: Path, *options: str) -> None:
+    """Show a file or a folder of the machine in the node."""
+    if Path(source).is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+    run("mount", "--rbind", str(source), str(target))
+    if options:
+        run("mount", "-o", ",".join(("remount", "bind", *options)), str(target))
+
+
+def make_root(programs: dict[str, str], cni: str, config: str) -> None:
+    """Put a root together in memory: the machine's programs, read-only, and empty folders for all that is
+    written; then make it the root of this namespace."""
+    run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(ROOT))
+    for name in READ_ONLY:
+        there = Path("/") / name
+        if there.is_symlink():
+            (ROOT / name).symlink_to(os.readlink(there))
+        elif there.is_dir():
+            bind(there, ROOT / name, "ro")
+    bind("/dev", ROOT / "dev")
+    bind("/sys", ROOT / "sys")
+    for name in ("proc", "tmp", "var/log", "var/tmp", "root", "old"):
+        (ROOT / name).mkdir(parents=True)
+    for name in ("run", "var/lib"):  # mounts of their own: the kubelet measures what /var/lib holds
+        (ROOT / name).mkdir()
+        run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(ROOT / name))
+    run("mount", "-t", "proc", "proc", str(ROOT / "proc"))
+    home = ROOT / HOME.relative_to("/")
+    for name, program in programs.items():
+        bind(program, home / "bin" / name, "ro")
+    bind(cni, home / "cni", "ro")
+    bind(config, home / "config", "ro")
+    run("pivot_root", str(ROOT), str(ROOT / "old"))
+    os.chdir("/")
+    run("umount", "-l", "/old")
+    run("mount", "--make-rshared", "/")  # volumes of pods are mounted by the kubelet for others to see
+
+
+def guard_sysctls(wanted: dict[str, str]) -> None:
+    """Cover settings of the whole machine by files with the values that the kubelet wants to see."""
+    folder = Path("/run/sysctl")
+    folder.mkdir()
+    for name, value in wanted.items():
+        file = folder / name.replace("/", "_")
+        file.write_text(f"{value}\n")
+        run("mount", "--bind", str(file), f"/proc/sys/{name}")
+
+
+class Programs:
+    """The programs of the node, by process id."""
+
+    def __init__(self, logs: dict[str, str]) -> None:
+        # opened before the root changes
+        self._logs = {name: open(path, "ab") for name, path in logs.items()}  # noqa: SIM115
+        self._names: dict[int, str] = {}
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Start a program of the node; what it prints goes to its log."""
+        log = self._logs[name]
+        environment = {"PATH": f"{HOME}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+        process = subprocess.Popen(
+            [f"{HOME}/bin/{name}", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+        self._names[process.pid] = name
+
+    def wait(self) -> str:
+        """Reap all processes whose parents ended, until a program of the node has ended; say how."""
+        while True:
+            pid, status = os.wait()
+            if pid in self._names:
+                return f"{self._names[pid]} ended (status {os.waitstatus_to_exitcode(status)})"
+
+
+def import_images() -> None:
+    """Wait until containerd answers, and give it the images."""
+    client = [f"{HOME}/bin/ctr", "--namespace", "k8s.io"]
+    until = time.monotonic() + START_DEADLINE_S
+    while subprocess.run([*client, "version"], capture_output=True, check=False).returncode != 0:
+        if time.monotonic() > until:
+            sys.exit(f"containerd does not answer after {START_DEADLINE_S:g} s")
+        time.sleep(POLL_EVERY_S)
+    run(*client, "images", "import", "--local", f"{HOME}/config/images.tar")
+
+
+def end_with(keeper: socket.socket) -> None:
+    """End this process when the keeper is gone or says so by closing the socket."""
+    keeper.recv(1)
+    os._exit(0)
+
+
+def main(descriptor: str, file: str) -> None:
+    """Become a node."""
+    settings = json.loads(Path(file).read_text())
+    keeper = socket.socket(fileno=int(descriptor))
+    listener = listen(settings["port"])
+    socket.send_fds(keeper, [b"1"], [listener.fileno()])
+    listener.close()
+    if keeper.recv(1) != b"1":  # the link is here, or the keeper is gone
+        sys.exit("the keeper ended")
+    threading.Thread(target=end_with, args=(keeper,), daemon=True).start()
+    programs = Programs(settings["logs"])
+    join_network(settings["address"], settings["machine"])
+    make_root(settings["programs"], settings["cni"], settings["config"])
+    guard_sysctls(settings["sysctls"])
+    programs.start("containerd", "--config", f"{HOME}/config/containerd.toml")
+    import_images()
+    programs.start("kubelet", *settings["kubelet"])
+    programs.start("fake-gpus", *settings["gpus"])
+    sys.exit(programs.wait())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
