@@ -133,7 +133,13 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
-    """Return the bit mask of a bound pod's GPUs, shared ones too; None when its annotations don't say, or
+    """Return the bit mask of a bound pod's GPUs, shared ones too; None as `read_gpus`."""
+    gpus = read_gpus(annotations, pod)
+    return None if gpus is None else mask_of(gpus)
+
+
+def read_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | None:
+    """Return a bound pod's GPUs in the plan's order, shared ones too; None when its annotations don't say, or
     can't be true: they must name as many as the pod asks for, and as much memory of each. Ours first, then
     those of the aliyun schedulers.
     """
@@ -142,9 +148,8 @@ def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
     by_others = _shares if SHARES in annotations else _index
     for reader in (_ours, by_others) if pod.slice is not None else (_ours, _group):
         gpus = reader(annotations, pod) if count else None
-        mask = mask_of(gpus or ())
-        if gpus and len(gpus) == count == mask.bit_count():
-            return mask
+        if gpus and len(gpus) == count == len(set(gpus)):
+            return tuple(gpus)
     return None
 
 

@@ -1,0 +1,85 @@
+"""The devices that a node offers to its kubelet, from the facts of its GPUs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+WHOLE, MEMORY = "aliyun.com/gpu", "aliyun.com/gpu-mem"
+UNIT = "-_-"
+"""Between a GPU's uuid and the number of one of its GiB, as the gpushare device plugin writes it."""
+MOST_GIB = 4096
+"""Memory of one GPU that is believed: each GiB is a device, and the kubelet keeps them all."""
+
+
+class InventoryError(ValueError):
+    """The facts of a node's GPUs contradict each other. The text names the GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of the node. `index` is its place in the order of PCI addresses, as plans count GPUs."""
+
+    index: int
+    uuid: str
+    memory_gib: int
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device as the kubelet knows it."""
+
+    id: str
+    healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The GPUs of one node, by index.
+
+    Raises InventoryError for two GPUs with one index or one uuid, and for memory that can't be.
+    """
+
+    gpus: tuple[Gpu, ...]
+
+    def __post_init__(self) -> None:
+        for what, values in (("index", [g.index for g in self.gpus]), ("uuid", [g.uuid for g in self.gpus])):
+            repeated = [value for value, count in Counter(values).items() if count > 1]
+            if repeated:
+                raise InventoryError(
+                    f"two GPUs have the {what} {repeated[0]}: read the GPUs of the node again"
+                )
+        for gpu in self.gpus:
+            if not 0 < gpu.memory_gib <= MOST_GIB:
+                found = f"GPU {gpu.index} ({gpu.uuid}) has {gpu.memory_gib} GiB"
+                raise InventoryError(f"{found}, which is not from 1 to {MOST_GIB}")
+
+    def find(self, index: int) -> Gpu | None:
+        """Return the GPU of that index, or None."""
+        return next((gpu for gpu in self.gpus if gpu.index == index), None)
+
+    def devices(self, resource: str) -> tuple[Device, ...]:
+        """Return the devices of a resource: GPUs, or each GiB of their memory."""
+        if resource == WHOLE:
+            return tuple(Device(gpu.uuid, gpu.healthy) for gpu in self.gpus)
+        return tuple(Device(unit, gpu.healthy) for gpu in self.gpus for unit in units_of(gpu))
+
+
+def units_of(gpu: Gpu) -> tuple[str, ...]:
+    """Return the devices of a GPU's memory, one for each GiB."""
+    return tuple(f"{gpu.uuid}{UNIT}{number}" for number in range(gpu.memory_gib))
+
+
+def uuid_of(device: str) -> str:
+    """Return the GPU of a device of either resource."""
+    return device.partition(UNIT)[0]
+
+
+def by_gpu(devices: Iterable[str]) -> dict[str, list[str]]:
+    """Return devices by the uuid of their GPU, in their order."""
+    found: dict[str, list[str]] = {}
+    for device in devices:
+        found.setdefault(uuid_of(device), []).append(device)
+    return found
