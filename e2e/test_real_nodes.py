@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -42,17 +43,25 @@ def possible() -> None:
 def below(pid: int) -> Iterator[int]:
     """The process and all that it started, directly or not."""
     yield pid
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from below(int(child))
+    children: list[str] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += (task / "children").read_text().split()
+    for child in children:
+        yield from below(int(child))
 
 
 def of_node(cluster: LocalCluster) -> list[Identity]:
     keeper = cluster.real_nodes.running()[NODE]
-    found = [identity for pid in below(keeper.pid) if (identity := Identity.of(pid))]
-    names = {Path(f"/proc/{each.pid}/comm").read_text().strip() for each in found}
-    assert names >= PROGRAMS
-    return found
+    found = {identity: name(pid) for pid in below(keeper.pid) if (identity := Identity.of(pid))}
+    assert set(found.values()) >= PROGRAMS
+    return list(found)
+
+
+def name(pid: int) -> str:
+    with contextlib.suppress(OSError):  # it has ended
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
 def left(cluster: LocalCluster) -> list[str]:

@@ -94,7 +94,7 @@ RECIPES = {
             "2 min after the others",
             120.0,
         ),
-        _containerd("containerd", "2 min", 120.0),
+        _containerd("containerd", "2 to 3 min", 150.0),
         _containerd("containerd-shim-runc-v2", "10 s after containerd", 10.0),
         _containerd("ctr", "10 s after containerd", 10.0),
         Recipe("fake-gpus", "v1", GO_MODULES / "fake-gpus", ".", "", "10 s after kubelet", 10.0),
