@@ -16,8 +16,6 @@ import threading
 import time
 from pathlib import Path
 
-ROOT = Path("/mnt")
-"""Where the node's root is put together; the mount is seen in this namespace alone."""
 HOME = Path("/opt/node")
 READ_ONLY = ("usr", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 START_DEADLINE_S = 60.0
@@ -59,30 +57,30 @@ def bind(source: str | Path, target: Path, *options: str) -> None:
         run("mount", "-o", ",".join(("remount", "bind", *options)), str(target))
 
 
-def make_root(programs: dict[str, str], cni: str, config: str) -> None:
+def make_root(root: Path, programs: dict[str, str], cni: str, config: str) -> None:
     """Put a root together in memory: the machine's programs, read-only, and empty folders for all that is
     written; then make it the root of this namespace."""
-    run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(ROOT))
+    run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root))
     for name in READ_ONLY:
         there = Path("/") / name
         if there.is_symlink():
-            (ROOT / name).symlink_to(os.readlink(there))
+            (root / name).symlink_to(os.readlink(there))
         elif there.is_dir():
-            bind(there, ROOT / name, "ro")
-    bind("/dev", ROOT / "dev")
-    bind("/sys", ROOT / "sys")
+            bind(there, root / name, "ro")
+    bind("/dev", root / "dev")
+    bind("/sys", root / "sys")
     for name in ("proc", "tmp", "var/log", "var/tmp", "root", "old"):
-        (ROOT / name).mkdir(parents=True)
+        (root / name).mkdir(parents=True)
     for name in ("run", "var/lib"):  # mounts of their own: the kubelet measures what /var/lib holds
-        (ROOT / name).mkdir()
-        run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(ROOT / name))
-    run("mount", "-t", "proc", "proc", str(ROOT / "proc"))
-    home = ROOT / HOME.relative_to("/")
+        (root / name).mkdir()
+        run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root / name))
+    run("mount", "-t", "proc", "proc", str(root / "proc"))
+    home = root / HOME.relative_to("/")
     for name, program in programs.items():
         bind(program, home / "bin" / name, "ro")
     bind(cni, home / "cni", "ro")
     bind(config, home / "config", "ro")
-    run("pivot_root", str(ROOT), str(ROOT / "old"))
+    run("pivot_root", str(root), str(root / "old"))
     os.chdir("/")
     run("umount", "-l", "/old")
     run("mount", "--make-rshared", "/")  # volumes of pods are mounted by the kubelet for others to see
@@ -157,7 +155,7 @@ def main(descriptor: str, file: str) -> None:
     threading.Thread(target=end_with, args=(keeper,), daemon=True).start()
     programs = Programs(settings["logs"])
     join_network(settings["address"], settings["machine"])
-    make_root(settings["programs"], settings["cni"], settings["config"])
+    make_root(Path(settings["root"]), settings["programs"], settings["cni"], settings["config"])
     guard_sysctls(settings["sysctls"])
     programs.start("containerd", "--config", f"{HOME}/config/containerd.toml")
     import_images()

@@ -70,6 +70,8 @@ class Settings:
 def write_configuration(settings: Settings, address: Address) -> Path:
     """Write all that the node reads; return the file for its first process."""
     folder = settings.folder
+    root = folder.with_name(f"{folder.name}.root")
+    root.mkdir(exist_ok=True)
     (folder / "cni").mkdir(parents=True, exist_ok=True)
     ca = Authority.create(settings.pki, "ca")
     serving = ca.issue(
@@ -91,6 +93,7 @@ def write_configuration(settings: Settings, address: Address) -> Path:
         "programs": {name: str(path) for name, path in settings.programs.items()},
         "cni": str(settings.cni),
         "config": str(folder),
+        "root": str(root),
         "logs": {name: str(path) for name, path in settings.logs.items()},
         "sysctls": configuration.SYSCTLS,
         "kubelet": _kubelet_arguments(settings, address),

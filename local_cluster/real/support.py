@@ -20,7 +20,7 @@ PROGRAMS = {
 }
 """Program → the Debian package that has it."""
 
-TRIAL = ("mount -t tmpfs tmpfs /mnt", "ip link add name one type veth peer name two")
+TRIAL = ("mount -t tmpfs tmpfs /tmp", "ip link add name one type veth peer name two")
 PATIENCE_S = 60
 
 
