@@ -24,7 +24,7 @@ from typing import TextIO
 from local_cluster.places import cache_root
 from local_cluster.real import packages
 from local_cluster.real.support import why_not
-from local_cluster.recipes import CLUSTER, COMPONENTS, NODE, RECIPES, Recipe
+from local_cluster.recipes import COMPONENTS, NODE, RECIPES, Recipe
 from local_cluster.toolchain import ToolchainError, find_go, go_environment
 
 REPORT_EVERY_S = 20.0
@@ -172,9 +172,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(RECIPES)}")
     parser.add_argument("--all", action="store_true", help="all that can run here")
     options = parser.parse_args(arguments)
-    names = [*CLUSTER, *NODE] if options.all else options.names or list(COMPONENTS)
+    names = list(RECIPES) if options.all else options.names or list(COMPONENTS)
     if options.all and (reason := why_not()):
-        names = list(CLUSTER)
+        names = [name for name in RECIPES if name not in NODE]
         print(f"programs of real nodes are left out: {reason}", file=sys.stderr)
     try:
         for name in names:

@@ -98,6 +98,7 @@ RECIPES = {
         _containerd("containerd-shim-runc-v2", "10 s after containerd", 10.0),
         _containerd("ctr", "10 s after containerd", 10.0),
         Recipe("fake-gpus", "v1", GO_MODULES / "fake-gpus", ".", "", "10 s after kubelet", 10.0),
+        Recipe("helm", "v4.3.1", GO_MODULES / "helm", "helm.sh/helm/v4/cmd/helm", "", "2 min", 120.0),
     )
 }
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")

@@ -1,0 +1,195 @@
+"""Tests of charts/muster: its defaults equal scheduler-config/, and its values do what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from local_cluster.cluster import LocalCluster
+from muster.config import load
+from tests.manifests.applying import connect
+from tests.manifests.helm import CHART, NAMESPACE, HelmError, given, helm, template
+from tests.manifests.rendering import Manifest, one
+
+LABELS = {
+    "app.kubernetes.io/part-of",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/instance",
+    "helm.sh/chart",
+}
+CHECKSUM = "checksum/configuration"
+CRD = "podgroups.scheduling.run.ai"
+
+
+def comparable(objects: list[Manifest]) -> dict[str, Manifest]:
+    """Return the objects by kind, namespace and name, without what only one of the two tools adds."""
+    found = {}
+    for item in json.loads(json.dumps(objects)):
+        metadata = item["metadata"]
+        kept = {key: value for key, value in metadata.pop("labels", {}).items() if key not in LABELS}
+        if kept:
+            metadata["labels"] = kept
+        if item["kind"] == "ConfigMap":
+            metadata["name"] = "-".join(metadata["name"].split("-")[:2])
+            item["data"] = {key: yaml.safe_load(text) for key, text in item["data"].items()}
+        if item["kind"] == "Deployment":
+            pod = item["spec"]["template"]
+            pod["metadata"]["annotations"].pop(CHECKSUM, None)
+            pod["metadata"]["labels"] = {"app.kubernetes.io/name": "muster"}
+            for volume in pod["spec"]["volumes"]:
+                if "configMap" in volume:
+                    volume["configMap"]["name"] = "muster-scheduler"
+        found[f"{item['kind']} {metadata.get('namespace', '')}/{metadata['name']}"] = item
+    return found
+
+
+def test_the_defaults_give_the_objects_of_scheduler_config(rendered: list[Manifest]) -> None:
+    base = comparable(rendered)
+    assert base.pop("Namespace /muster-system")
+    chart = comparable(template())
+    assert sorted(chart) == sorted(base)
+    assert len(base) > 10
+    for name, item in base.items():
+        assert chart[name] == item, name
+
+
+def test_strict_lint_accepts_the_chart() -> None:
+    assert "1 chart(s) linted, 0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+def test_another_namespace_is_named_everywhere() -> None:
+    objects = template({"podGroups.crd": True}, namespace="gpu-scheduling")
+    assert "muster-system" not in json.dumps(objects)
+    policy = one(objects, "ValidatingAdmissionPolicy", "muster-allocations")
+    assert "system:serviceaccount:gpu-scheduling:muster" in json.dumps(policy)
+
+
+def service_settings(objects: list[Manifest]) -> dict[str, Any]:
+    """Return the configuration file of the service, and show that its container reads it."""
+    pod = one(objects, "Deployment", "muster")["spec"]["template"]["spec"]
+    container = pod["containers"][1]
+    assert "--config=/etc/muster/muster.yaml" in container["args"]
+    assert {"name": "service-config", "mountPath": "/etc/muster", "readOnly": True} in container[
+        "volumeMounts"
+    ]
+    assert {"name": "service-config", "configMap": {"name": "muster-service"}} in pod["volumes"]
+    settings: dict[str, Any] = yaml.safe_load(
+        one(objects, "ConfigMap", "muster-service")["data"]["muster.yaml"]
+    )
+    return settings
+
+
+def test_another_scheduler_name_reaches_both_containers(tmp_path: Path) -> None:
+    objects = template({"schedulerName": "gangs", "service.settings": {"planner": {"time_limit_s": 20}}})
+    shim = yaml.safe_load(one(objects, "ConfigMap", "muster-scheduler")["data"]["scheduler.yaml"])
+    assert [profile["schedulerName"] for profile in shim["profiles"]] == ["gangs"]
+    file = tmp_path / "muster.yaml"
+    file.write_text(yaml.safe_dump(service_settings(objects)))
+    config = load(file, environment={})
+    assert (config.scheduler_names, config.planner.time_limit_s) == (("gangs",), 20)
+
+
+def test_policies_are_in_the_namespace_of_the_release_and_are_read_there() -> None:
+    levels = {"topologyAwareScheduling": {"levels": [{"name": "rack", "label": "example.com/rack"}]}}
+    objects = template({"policies": levels}, namespace="gpu-scheduling")
+    policies = one(objects, "ConfigMap", "kai-scheduler-config")
+    assert policies["metadata"]["namespace"] == "gpu-scheduling"
+    assert yaml.safe_load(policies["data"]["config.yaml"]) == levels
+    assert service_settings(objects) == {"policies": {"namespace": "gpu-scheduling"}}
+
+
+def container_images(objects: list[Manifest]) -> list[str]:
+    pod = one(objects, "Deployment", "muster")["spec"]["template"]["spec"]
+    return [container["image"] for container in pod["containers"]]
+
+
+def test_images_have_the_version_of_the_chart_or_a_tag() -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    values = {"images.service": {"repository": "registry.example.com/muster-service", "tag": "abc"}}
+    assert container_images(template(values)) == [
+        f"muster-shim:{version}",
+        "registry.example.com/muster-service:abc",
+    ]
+
+
+def test_a_changed_configuration_restarts_the_pods() -> None:
+    def checksum(values: dict[str, Any]) -> str:
+        deployment = one(template(values), "Deployment", "muster")
+        return str(deployment["spec"]["template"]["metadata"]["annotations"][CHECKSUM])
+
+    changes: list[dict[str, Any]] = [
+        {},
+        {"shim.bindTimeout": "3s"},
+        {"service.settings": {"log": {"level": "debug"}}},
+        {"shim.qps": 400},
+    ]
+    assert len({checksum(values) for values in changes}) == len(changes)
+
+
+def test_options_that_are_off_add_objects_when_they_are_on() -> None:
+    extra = template({"podGroups.crd": True, "metrics.serviceMonitor.enabled": True})
+    assert {item["kind"] for item in extra} - {item["kind"] for item in template()} == {
+        "CustomResourceDefinition",
+        "ServiceMonitor",
+    }
+    crd = one(extra, "CustomResourceDefinition", CRD)
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ("replicas", 0),
+        ("replica", 2),
+        ("schedulerName", "default-scheduler"),
+        ("schedulerName", "Muster"),
+        ("shim.bindTimeout", "5s"),
+        ("images.shim", {"registry": "example.com"}),
+        ("service.settings", []),
+        ("podGroups.crd", "yes"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(value: str, wrong: object) -> None:
+    with pytest.raises(HelmError) as refused:
+        template({value: wrong})
+    assert value.rpartition(".")[2] in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("chart") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.mark.cluster
+def test_the_chart_is_installed_changed_and_removed(empty_cluster: LocalCluster, tmp_path: Path) -> None:
+    client = connect(empty_cluster.kubeconfig)
+
+    def deploy(verb: str, values: dict[str, Any], *options: str) -> None:
+        cluster = ["--kubeconfig", str(empty_cluster.kubeconfig), "--namespace", NAMESPACE]
+        helm(verb, "muster", str(CHART), *cluster, *options, *given(values), home=tmp_path)
+
+    def there() -> set[str]:
+        kinds = {(item["apiVersion"], item["kind"]) for item in template({"podGroups.crd": True})}
+        return {
+            f"{kind} {item.metadata.name}"
+            for version, kind in kinds
+            for item in client.resources.get(api_version=version, kind=kind)
+            .get(label_selector="app.kubernetes.io/part-of=muster")
+            .items
+        }
+
+    deploy("install", {"podGroups.crd": True}, "--create-namespace")
+    assert there() == {f"{x['kind']} {x['metadata']['name']}" for x in template({"podGroups.crd": True})}
+    deploy("upgrade", {"podGroups.crd": True, "replicas": 3, "service.settings": {"log": {"level": "debug"}}})
+    deployments = client.resources.get(api_version="apps/v1", kind="Deployment")
+    assert deployments.get(name="muster", namespace=NAMESPACE).spec.replicas == 3
+    assert "ConfigMap muster-service" in there()
+    options = ["--kubeconfig", str(empty_cluster.kubeconfig), "--namespace", NAMESPACE, "--wait"]
+    helm("uninstall", "muster", *options, home=tmp_path)
+    assert there() == {f"CustomResourceDefinition {CRD}"}
