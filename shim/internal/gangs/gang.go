@@ -141,6 +141,12 @@ func (g *Gang) Unseen() []int {
 	return unseen
 }
 
+// Seen returns whether a cycle has run for member i.
+func (g *Gang) Seen(i int) bool {
+	defer g.lock()()
+	return g.members[i].seen || g.members[i].state != idle
+}
+
 // Waiting returns the members that wait in Permit. A released member may not have been in the waiting map yet. So it
 // counts as waiting until it reaches Bind.
 func (g *Gang) Waiting() []types.UID {
@@ -161,17 +167,14 @@ func (g *Gang) Progress() int {
 	return g.progress
 }
 
-// Settled returns true if no further event is expected that needs a deadline.
+// Settled returns true if no further event is expected that needs a deadline. It is for gangs that are not refused.
 func (g *Gang) Settled() bool {
 	defer g.lock()()
 	if g.phase == Closed {
 		return true
 	}
 	for i := range g.members {
-		switch {
-		case g.Refused && !g.members[i].seen:
-			return false
-		case !g.Refused && g.members[i].state < allowed && !g.barred:
+		if g.members[i].state < allowed && !g.barred {
 			return false
 		}
 	}

@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -23,18 +22,6 @@ const (
 	// know yet. A pod in a running cycle returns through the back-off queue (backend/queue/scheduling_queue.go,
 	// Activate).
 	activateInterval = 250 * time.Millisecond
-	// activateSlowly is the pause for refused gangs whose members do not arrive. No capacity is held for them.
-	activateSlowly = 5 * time.Second
-	// maxRefused bounds the members of refused gangs that are let through at a time. The cycle of each ends with a
-	// write to the API server, which takes some 10 ms on the one scheduling thread. Thousands at once would block
-	// that thread for minutes.
-	maxRefused = 16
-	// refusedPerSecond and refusedBurst bound them over time: the writes are the API server's work as well. A user
-	// who creates thousands of pods that cannot fit waits longer to read why, and others are not slowed down.
-	refusedPerSecond = 10
-	refusedBurst     = 100
-	// refusedYields is how long they wait for planned gangs to be bound before they are let through.
-	refusedYields = time.Second
 )
 
 // follow handles one verdict from its arrival until no deadline has to watch it. It runs off the scheduling thread.
@@ -48,6 +35,10 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		case <-ctx.Done():
 		}
 	}()
+	if g.Refused {
+		c.tell(ctx, g)
+		return
+	}
 	answer, err := c.fetch(ctx, g)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -56,40 +47,25 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		}
 		return
 	}
-	leave := func() {}
-	if g.Refused {
-		var ok bool
-		if leave, ok = c.refusedLimit.take(ctx, len(g.UIDs)); !ok {
-			return
-		}
-		leave = sync.OnceFunc(leave)
-		defer leave()
-		if c.refusedRate.WaitN(ctx, min(len(g.UIDs), refusedBurst)) != nil {
-			return
-		}
-		c.admission.idle(ctx, refusedYields)
-	} else {
-		if why := c.volumesFirst(ctx, g, answer); why != "" {
-			c.carryOut(ctx, g.Stall(why))
-			return
-		}
-		c.nominate(ctx, g, answer)
-		leave, ok := c.admission.take(ctx, len(g.UIDs))
-		if !ok {
-			return
-		}
-		go func() {
-			defer leave() // after the commit each Binding is counted on its own
-			select {
-			case <-g.Committed():
-			case <-g.Closed():
-			}
-		}()
-	}
-	if !g.Open(answer, c.oldest(g)) {
+	if why := c.volumesFirst(ctx, g, answer); why != "" {
+		c.carryOut(ctx, g.Stall(why))
 		return
 	}
-	c.activateAll(ctx, g, leave)
+	c.nominate(ctx, g, answer)
+	leave, ok := c.admission.take(ctx, len(g.UIDs))
+	if !ok {
+		return
+	}
+	go func() {
+		defer leave() // after the commit each Binding is counted on its own
+		select {
+		case <-g.Committed():
+		case <-g.Closed():
+		}
+	}()
+	if g.Open(answer, c.oldest(g)) {
+		c.activateAll(ctx, g)
+	}
 }
 
 // volumesFirst returns why the gang cannot start yet, or "". It cannot start while a claim that several members share
@@ -111,9 +87,6 @@ func (c *core) fetch(ctx context.Context, g *gangs.Gang) (*gangs.Answer, error) 
 	filter, err := persist(ctx, c, g, c.client.Filter)
 	if err != nil {
 		return nil, err
-	}
-	if g.Refused {
-		return gangs.Refusal(filter.Reason), nil
 	}
 	score, err := persist(ctx, c, g, c.client.Score)
 	if err != nil {
@@ -226,15 +199,13 @@ func (c *core) unnominate(g *gangs.Gang) {
 }
 
 // activateAll activates the members until PreFilter has seen each of them. It is also the watchdog for members that
-// never reach Permit: an in-tree error before Reserve calls none of our hooks. If the members of a refused gang do
-// not arrive, it calls leave, so that members of other refused gangs can be let through.
-func (c *core) activateAll(ctx context.Context, g *gangs.Gang, leave func()) {
-	interval := activateInterval
-	tick := time.NewTicker(interval)
+// never reach Permit: an in-tree error before Reserve calls none of our hooks.
+func (c *core) activateAll(ctx context.Context, g *gangs.Gang) {
+	tick := time.NewTicker(activateInterval)
 	defer tick.Stop()
 	progress, since := g.Progress(), time.Now()
 	for !g.Settled() {
-		c.activate(ctx, g)
+		c.activate(ctx, g, g.Unseen())
 		select {
 		case <-ctx.Done():
 			return
@@ -242,32 +213,16 @@ func (c *core) activateAll(ctx context.Context, g *gangs.Gang, leave func()) {
 		}
 		if now := g.Progress(); now != progress {
 			progress, since = now, time.Now()
-			continue
+		} else if time.Since(since) >= c.args.PermitTimeout.Duration {
+			c.carryOut(ctx, g.Stall(fmt.Sprintf("members did not come within %v of the last", c.args.PermitTimeout.Duration)))
 		}
-		if g.Refused && time.Since(since) >= activateSlowly {
-			leave()
-		}
-		if time.Since(since) < c.args.PermitTimeout.Duration {
-			continue
-		}
-		if g.Refused {
-			if interval != activateSlowly {
-				interval = activateSlowly
-				tick.Reset(interval)
-			}
-			continue
-		}
-		c.carryOut(ctx, g.Stall(fmt.Sprintf("members did not come within %v of the last", c.args.PermitTimeout.Duration)))
 	}
 }
 
-func (c *core) activate(ctx context.Context, g *gangs.Gang) {
+// activate moves members from the gated pods to the scheduling queue.
+func (c *core) activate(ctx context.Context, g *gangs.Gang, members []int) {
 	pods := map[string]*v1.Pod{}
-	unseen := g.Unseen()
-	if g.Refused && len(unseen) > maxRefused {
-		unseen = unseen[:maxRefused]
-	}
-	for _, i := range unseen {
+	for _, i := range members {
 		if pod := c.pod(g, i); pod != nil {
 			pods[pod.Namespace+"/"+pod.Name] = pod
 		}

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
@@ -49,7 +48,7 @@ type core struct {
 	bindings     chan struct{}
 	admission    *admission
 	refusedLimit *admission // limits members of refused gangs that are let through
-	refusedRate  *rate.Limiter
+	refusedRate  *fairRate  // limits them over time
 	inTree       *intree.Asker
 	send         sender
 	stop         <-chan struct{} // closed when the process ends
@@ -76,7 +75,7 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 		bindings:     make(chan struct{}, maxBindings),
 		admission:    newAdmission(maxInFlight),
 		refusedLimit: newAdmission(maxRefused),
-		refusedRate:  rate.NewLimiter(refusedPerSecond, refusedBurst),
+		refusedRate:  newRefusedRate(),
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	c.inTree = intree.New(handle, client.ReportInTree)

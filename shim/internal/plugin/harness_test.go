@@ -185,7 +185,7 @@ func (h *harness) podsWith(change func(*v1.Pod), gpus string, names ...string) {
 			pod.Spec.Containers[0].Image = "none"
 		}
 		change(pod)
-		if _, err := h.client.CoreV1().Pods("ns").Create(h.ctx, pod, metav1.CreateOptions{}); err != nil {
+		if _, err := h.client.CoreV1().Pods(pod.Namespace).Create(h.ctx, pod, metav1.CreateOptions{}); err != nil {
 			h.t.Fatal(err)
 		}
 	}

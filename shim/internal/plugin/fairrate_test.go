@@ -1,0 +1,159 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/time/rate"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+// asks starts callers of one namespace, and returns a channel with the time that each of them waited.
+func asks(ctx context.Context, s *fairRate, namespace string, callers, count int) <-chan time.Duration {
+	waited, began := make(chan time.Duration, callers), time.Now()
+	for range callers {
+		go func() {
+			if s.wait(ctx, namespace, count) {
+				waited <- time.Since(began)
+			}
+		}()
+	}
+	return waited
+}
+
+func TestANamespaceWithThousandsDoesNotDelayOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusedRate()
+		many := asks(t.Context(), s, "a", 4000, 1)
+		time.Sleep(time.Minute) // all that "a" may have at once is used
+		if got := len(many); got < 600 || got > 800 {
+			t.Errorf("%d of a's went on in a minute, and its rate is %d a second", got, refusedPerSecond)
+		}
+		for i, gang := range []int{1, refusedTurn} {
+			if took := <-asks(t.Context(), s, fmt.Sprint("b", i), 1, gang); took > time.Second {
+				t.Errorf("another namespace waited %v", took)
+			}
+		}
+		whole := asks(t.Context(), s, "c", refusedBurst/refusedTurn, refusedTurn)
+		time.Sleep(time.Second)
+		if len(whole) != cap(whole) {
+			t.Errorf("%d of %d turns of a third namespace went on in a second", len(whole), cap(whole))
+		}
+		time.Sleep(400 * time.Second)
+		if len(many) != 4000 {
+			t.Errorf("%d of 4000 went on", len(many))
+		}
+	})
+}
+
+// The API server has a limit of all namespaces, and they take turns at it.
+func TestManyNamespacesTakeTurnsAtTheLimitOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFairRate(10, 10, rate.NewLimiter(20, 20))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		total := func(of []<-chan time.Duration) (count int) {
+			for _, waited := range of {
+				count += len(waited)
+			}
+			return count
+		}
+		var waited []<-chan time.Duration
+		for i := range 100 {
+			waited = append(waited, asks(ctx, s, fmt.Sprint("ns", i), 10, 1))
+		}
+		time.Sleep(10 * time.Second)
+		if got := total(waited); got > 220+1 {
+			t.Errorf("%d went on in 10 s, at most 20 and 20 a second may", got)
+		}
+		for i, of := range waited {
+			if len(of) == 0 {
+				t.Errorf("namespace %d had no turn", i)
+			}
+		}
+		if took := <-asks(ctx, s, "late", 1, 1); took > 100/20*time.Second+time.Second {
+			t.Errorf("a late one waited %v: more than one turn of each", took)
+		}
+	})
+}
+
+func TestTheFairRateForgetsNamespacesThatAreWholeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusedRate()
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := asks(ctx, s, "gone", 5000, 1)
+		for i := range 2_000 {
+			s.wait(t.Context(), fmt.Sprint("ns", i), 1)
+		}
+		if most := refusedTogether * refusedBurst; len(s.of) > most {
+			t.Errorf("%d namespaces are remembered, at most %d may be", len(s.of), most)
+		}
+		cancel()
+		synctest.Wait()
+		if len(gone) == cap(gone) || s.of["gone"].callers != 0 {
+			t.Errorf("%d went on, %d wait, though the context has ended", len(gone), s.of["gone"].callers)
+		}
+		if took := <-asks(t.Context(), s, "gone", 1, 1); took > time.Second {
+			t.Errorf("waited %v behind callers that are gone", took)
+		}
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		s.sweepAt = 0
+		s.sweep()
+		s.mu.Unlock()
+		if len(s.of) != 0 {
+			t.Errorf("%d namespaces are remembered after a minute without callers", len(s.of))
+		}
+	})
+}
+
+// The refused pods of one namespace need minutes to be told why they wait. Another user reads it in seconds.
+func TestRefusedPodsOfOneNamespaceDoNotDelayAnother(t *testing.T) {
+	crowd := make([]*musterv1.Verdict, 4000)
+	for i := range crowd {
+		crowd[i] = inCrowd(verdict(refusedOutcome, uint64(i+1), fmt.Sprint("crowd-", i)))
+		crowd[i].Gang = "crowd/" + crowd[i].Names[0]
+	}
+	toldBeside(t, crowd...)
+}
+
+// The members of a large refused gang take turns with other namespaces, as those of many gangs do.
+func TestALargeRefusedGangDoesNotDelayAnotherNamespace(t *testing.T) {
+	toldBeside(t, inCrowd(verdict(refusedOutcome, 1, members(2000)...)))
+}
+
+func inCrowd(v *musterv1.Verdict) *musterv1.Verdict {
+	v.Gang, v.Namespace = "crowd/g", "crowd"
+	return v
+}
+
+// toldBeside refuses these gangs and then one of another namespace, and waits until that one is told why.
+func toldBeside(t *testing.T, crowd ...*musterv1.Verdict) {
+	h := newHarness(t, node("n", "64"))
+	h.service.refuse("nothing fits")
+	for _, v := range crowd {
+		for i, name := range v.Names {
+			pod := &v1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: name, UID: types.UID(v.Uids[i]), Annotations: map[string]string{"gpu.topology/group": "g"}},
+				Spec:       v1.PodSpec{SchedulerName: "muster"},
+			}
+			if err := h.fake.Tracker().Add(pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h.run("")
+	for _, v := range crowd {
+		h.service.push(v)
+	}
+	h.pods("1", "other")
+	h.service.push(verdict(refusedOutcome, 10_000, "other"))
+	h.until("the other namespace is told", func() bool { return h.condition("other") != "" })
+}

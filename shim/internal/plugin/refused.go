@@ -1,0 +1,82 @@
+package plugin
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"muster.dev/shim/internal/gangs"
+)
+
+const (
+	// maxRefused bounds the members of refused gangs that are let through at a time. The cycle of each ends with a
+	// write to the API server, which takes some 10 ms on the one scheduling thread. Thousands at once would block
+	// that thread for minutes.
+	maxRefused = 16
+	// refusedTurn is how many members of one gang are let through in one turn of its namespace.
+	refusedTurn = 4
+	// refusedPerSecond and refusedBurst bound the members of one namespace over time: the writes are the API server's
+	// work as well. A user who creates thousands of pods that cannot fit waits longer to read why. refusedTogether is
+	// how many times as much all namespaces may have, so that one alone does not make others wait.
+	refusedPerSecond = 10
+	refusedBurst     = 100
+	refusedTogether  = 2
+	// refusedYields is how long a turn waits for planned gangs to be bound.
+	refusedYields = time.Second
+	// activateSlowly is how long a turn waits for its members, and the pause between two later tries for members that
+	// did not arrive. No capacity is held for them.
+	activateSlowly = 5 * time.Second
+)
+
+func newRefusedRate() *fairRate {
+	return newFairRate(refusedPerSecond, refusedBurst,
+		rate.NewLimiter(refusedTogether*refusedPerSecond, refusedTogether*refusedBurst))
+}
+
+// tell lets the members of a refused gang through, a few at a time, to fail with its reason. It waits for the
+// namespace's rate first, and only then takes what other namespaces need: a call of the service, and a place among
+// maxRefused.
+func (c *core) tell(ctx context.Context, g *gangs.Gang) {
+	for members := range slices.Chunk(g.Unseen(), refusedTurn) {
+		if !c.refusedRate.wait(ctx, g.Namespace, len(members)) {
+			return
+		}
+		if g.Phase() == gangs.Pending {
+			filter, err := persist(ctx, c, g, c.client.Filter)
+			if err != nil || !g.Open(gangs.Refusal(filter.Reason), c.oldest(g)) {
+				return
+			}
+		}
+		leave, ok := c.refusedLimit.take(ctx, len(members))
+		if !ok {
+			return
+		}
+		c.admission.idle(ctx, refusedYields)
+		c.activateUntilSeen(ctx, g, members)
+		leave()
+	}
+	for late := g.Unseen(); len(late) > 0; late = g.Unseen() {
+		c.activate(ctx, g, late[:min(len(late), maxRefused)])
+		if !sleep(ctx, activateSlowly) {
+			return
+		}
+	}
+}
+
+// activateUntilSeen activates members until PreFilter has seen each of them, for activateSlowly at most.
+func (c *core) activateUntilSeen(ctx context.Context, g *gangs.Gang, members []int) {
+	ctx, cancel := context.WithTimeout(ctx, activateSlowly)
+	defer cancel()
+	var activated time.Time
+	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
+		unseen := slices.DeleteFunc(slices.Clone(members), g.Seen)
+		if len(unseen) > 0 && time.Since(activated) >= activateInterval {
+			c.activate(ctx, g, unseen)
+			activated = time.Now()
+		}
+		return len(unseen) == 0, nil
+	})
+}
