@@ -65,6 +65,7 @@ type Gang struct {
 	sendBy    time.Time // no Binding is sent later, because the service may then give the GPUs to other pods
 	progress  int
 
+	permitted chan struct{}
 	committed chan struct{}
 	closed    chan struct{}
 }
@@ -101,6 +102,9 @@ type Instructions struct {
 
 // Closed returns a channel that is closed when the verdict becomes void.
 func (g *Gang) Closed() <-chan struct{} { return g.closed }
+
+// Permitted returns a channel that is closed when the service has allowed the gang.
+func (g *Gang) Permitted() <-chan struct{} { return g.permitted }
 
 // Committed returns a channel that is closed when all members of the quorum have reached Bind.
 func (g *Gang) Committed() <-chan struct{} { return g.committed }
@@ -248,6 +252,7 @@ func newGang(store *Store, epoch uint64, verdict *musterv1.Verdict) *Gang {
 		store:     store,
 		required:  int(verdict.Required),
 		members:   make([]member, len(verdict.Uids)),
+		permitted: make(chan struct{}),
 		committed: make(chan struct{}),
 		closed:    make(chan struct{}),
 	}

@@ -121,6 +121,7 @@ func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string, sendBy 
 		g.values[i] = answer.AnnotationValues[i*len(keys) : (i+1)*len(keys)]
 	}
 	g.phase, g.sendBy = Permitted, sendBy
+	close(g.permitted)
 	var release []types.UID
 	for i := range g.members {
 		if g.members[i].state == waiting {

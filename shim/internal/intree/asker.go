@@ -195,7 +195,7 @@ func (a *Asker) prepareScores(ctx context.Context, scoring []config.Plugin) erro
 	}
 	nodes := a.handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	a.scorer = &scorer{
-		framework: made, snapshot: all, weights: map[string]int64{}, kept: map[string]map[string]uint32{},
+		framework: made, snapshot: all, weights: map[string]int64{}, kept: map[string]map[string]map[string]uint32{},
 		renew: func() error { return all.renew(nodes, a.pods) },
 	}
 	for _, plugin := range scoring {

@@ -27,7 +27,8 @@ var excluding = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.Ta
 // kind with the same preferences.
 const scoredAtMost = 16
 
-// keptAtMost bounds how many scores are kept for other questions of the same round.
+// keptAtMost bounds how many scores of one namespace are kept for other questions of the same round. A round lasts a
+// second at most, so it has time for some dozens of them in all.
 const keptAtMost = 64
 
 // scored returns the plugins of a profile that score by preferences, with their weights.
@@ -68,7 +69,7 @@ type scorer struct {
 	weights   map[string]int64
 	fresh     bool // the snapshot was taken in this round
 	renew     func() error
-	kept      map[string]map[string]uint32 // scores of this round, by namespace, labels and preferences, if no node is refused
+	kept      map[string]map[string]map[string]uint32 // scores of this round, by namespace and then by labels and preferences, if no node is refused
 }
 
 // begin starts a round: the snapshot and the kept scores are out of date.
@@ -99,10 +100,11 @@ func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal
 		return first
 	}
 	alike := ""
-	if text, err := json.Marshal([]any{pod.Namespace, pod.Labels, string(text)}); err == nil && len(refused) == 0 {
+	if text, err := json.Marshal([]any{pod.Labels, string(text)}); err == nil && len(refused) == 0 {
 		alike = string(text)
 	}
-	found, kept := s.scorer.kept[alike]
+	keptOf := s.scorer.kept[pod.Namespace]
+	found, kept := keptOf[alike]
 	if !kept {
 		if found, err = s.scorer.score(ctx, pod, refused); err != nil {
 			// Preferences never refuse a node, so the pods are planned without them.
@@ -110,8 +112,12 @@ func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal
 			return nil
 		}
 		s.made++
-		if alike != "" && len(s.scorer.kept) < keptAtMost {
-			s.scorer.kept[alike] = found
+		if alike != "" && len(keptOf) < keptAtMost {
+			if keptOf == nil {
+				keptOf = map[string]map[string]uint32{}
+				s.scorer.kept[pod.Namespace] = keptOf
+			}
+			keptOf[alike] = found
 		}
 	}
 	if !known {

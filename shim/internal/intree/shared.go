@@ -18,10 +18,13 @@ import (
 	plfeature "k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding"
+
+	"muster.dev/shim/internal/fair"
 )
 
 const (
-	// maxWrites bounds the concurrent writes, because they share the scheduler's client with all other requests.
+	// maxWrites bounds the concurrent writes, because they share the scheduler's client with all other requests. One
+	// namespace has half of them at most.
 	maxWrites = 8
 	// writeTimeout bounds the writes for one gang.
 	writeTimeout = 5 * time.Second
@@ -40,7 +43,7 @@ type shared struct {
 	claims  corelisters.PersistentVolumeClaimLister
 	classes storagelisters.StorageClassLister
 	nodes   corelisters.NodeLister
-	writes  chan struct{}
+	writes  *fair.Room
 }
 
 func newShared(ctx context.Context, handle fwk.Handle) (*shared, error) {
@@ -56,7 +59,7 @@ func newShared(ctx context.Context, handle fwk.Handle) (*shared, error) {
 		claims:  core.PersistentVolumeClaims().Lister(),
 		classes: storage.StorageClasses().Lister(),
 		nodes:   core.Nodes().Lister(),
-		writes:  make(chan struct{}, maxWrites),
+		writes:  fair.NewRoom(maxWrites, maxWrites/2),
 	}, err
 }
 
@@ -103,12 +106,11 @@ func (s *shared) ask(ctx context.Context, pod *v1.Pod, volumes []v1.Volume, on s
 	if err != nil || len(reasons) > 0 {
 		return ""
 	}
-	select {
-	case s.writes <- struct{}{}:
-		defer func() { <-s.writes }()
-	case <-ctx.Done():
+	turn, ok := s.writes.Take(ctx, pod.Namespace, 1)
+	if !ok {
 		return fmt.Sprintf("PersistentVolumeClaim %s waits for its turn to be given a volume", name)
 	}
+	defer s.writes.Leave(turn)
 	_, err = s.binder.AssumePodVolumes(logger, pod, on, found)
 	if err == nil {
 		defer s.binder.RevertAssumedPodVolumes(found)

@@ -52,17 +52,12 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		return
 	}
 	c.nominate(ctx, g, answer)
-	leave, ok := c.admission.take(ctx, len(g.UIDs))
+	ticket, ok := c.admission.Take(ctx, g.Namespace, len(g.UIDs))
 	if !ok {
 		return
 	}
-	go func() {
-		defer leave() // after the commit each Binding is counted on its own
-		select {
-		case <-g.Committed():
-		case <-g.Closed():
-		}
-	}()
+	c.tickets.Store(g, ticket)
+	go c.watchTicket(g, ticket)
 	if g.Open(answer, c.oldest(g)) {
 		c.activateAll(ctx, g)
 	}
@@ -98,14 +93,13 @@ func (c *core) fetch(ctx context.Context, g *gangs.Gang) (*gangs.Answer, error) 
 func persist[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func(context.Context, *musterv1.PlanRef) (Answer, error)) (Answer, error) {
 	var answer Answer
 	for delay := minBackoff; ; delay = nextBackoff(delay) {
-		select {
-		case c.fetches <- struct{}{}:
-		case <-ctx.Done():
+		turn, ok := c.fetches.Take(ctx, g.Namespace, 1)
+		if !ok {
 			return answer, ctx.Err()
 		}
 		var err error
 		answer, err = ask(ctx, g.Plan)
-		<-c.fetches // free the slot during the pause, so that a failing gang does not block others
+		c.fetches.Leave(turn) // during the pause, so that a failing gang does not block others
 		if err == nil {
 			return answer, nil
 		}

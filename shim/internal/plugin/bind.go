@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,20 +20,23 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"muster.dev/shim/internal/fair"
 	"muster.dev/shim/internal/gangs"
 	"muster.dev/shim/internal/metrics"
 	"muster.dev/shim/internal/musterv1"
 )
 
 const (
-	// maxBindings bounds the concurrent Bindings. A gang binds in one burst. The limit of 50 requests per second in
-	// kube-scheduler's own client would delay members of a large gang past their deadline. With 50 ms per answer, 64
-	// Bindings at a time are about 1,300 per second. More would only wait inside an API server that is short of
-	// processors, until bindTimeout ends them.
+	// maxBindings bounds the concurrent Bindings, for which namespaces take turns. A gang binds in one burst. The
+	// limit of 50 requests per second in kube-scheduler's own client would delay members of a large gang past their
+	// deadline. With 50 ms per answer, 64 Bindings at a time are about 1,300 per second. More would only wait inside an
+	// API server that is short of processors, until bindTimeout ends them.
 	maxBindings = 64
-	// maxInFlight bounds the members between PreEnqueue and the answer to their Binding. An API server that answers
-	// 32 Bindings per second needs 16 s for them. That is how long the service keeps their GPUs (its bind_s less
-	// bindTimeout).
+	// maxInFlight bounds the members between PreEnqueue and the answer to their Binding; one namespace has half of
+	// them at most. Permit starts a clock (the service's bind_s), and kube-scheduler schedules faster than a loaded
+	// API server binds. Without a limit, the last of thousands of pods that come at once would miss the deadline after
+	// Permit, and their gangs would be partially bound. An API server that answers 32 Bindings per second needs 16 s
+	// for this many, which is bind_s less bindTimeout.
 	maxInFlight = 512
 )
 
@@ -55,9 +59,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		c.fate.message = err.Error() // Unreserve closes the gang, because it is not committed yet
 		return fwk.AsStatus(err)
 	}
-	// Count this Binding before the barrier, because the gang's own count ends there.
-	p.admission.add(1)
-	defer p.admission.add(-1)
+	defer p.bindingAnswered(c.Gang)
 	if err := p.barrier(ctx, c.Gang, c.Member); err != nil {
 		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
 	}
@@ -124,19 +126,11 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 }
 
 func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (musterv1.BindingFate, error) {
-	late := time.NewTimer(time.Until(c.Gang.SendBy()))
-	defer late.Stop()
-	select {
-	case p.bindings <- struct{}{}:
-		defer func() { <-p.bindings }()
-	case <-late.C:
-		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, errTooLate
-	case <-ctx.Done():
-		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, ctx.Err()
+	turn, ok := p.turnToBind(ctx, c.Gang)
+	if !ok {
+		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, cmp.Or(ctx.Err(), errTooLate)
 	}
-	if time.Now().After(c.Gang.SendBy()) { // select picks at random if both are ready
-		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, errTooLate
-	}
+	defer p.bindings.Leave(turn)
 	ctx, cancel := context.WithTimeout(ctx, p.args.BindTimeout.Duration)
 	defer cancel()
 	klog.FromContext(ctx).V(3).Info("Binding", "pod", klog.KObj(binding), "node", binding.Target.Name)
@@ -148,6 +142,18 @@ func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (muste
 	is := fateOf(err, p.handle.APICacher() != nil)
 	metrics.Unary("Binding", is.String(), time.Since(start))
 	return is, err
+}
+
+// turnToBind waits until a Binding of this gang may be sent. It returns false if that is too late.
+func (p *Plugin) turnToBind(ctx context.Context, g *gangs.Gang) (*fair.Ticket, bool) {
+	ctx, cancel := context.WithDeadline(ctx, g.SendBy())
+	defer cancel()
+	turn, ok := p.bindings.Take(ctx, g.Namespace, 1)
+	if ok && ctx.Err() != nil { // select picks at random if both are ready
+		p.bindings.Leave(turn)
+		return nil, false
+	}
+	return turn, ok
 }
 
 // sendBinding uses the API cacher if there is one, as DefaultBinder does (framework/plugins/defaultbinder). Otherwise

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"muster.dev/shim/internal/fair"
 	"muster.dev/shim/internal/gangs"
 	"muster.dev/shim/internal/intree"
 	"muster.dev/shim/internal/metrics"
@@ -44,11 +45,12 @@ type core struct {
 	synced       cache.InformerSynced
 	profiles     sets.Set[string] // schedulerNames; complete before the informers start and run continues
 	reports      chan *musterv1.UnreserveRequest
-	fetches      chan struct{}
-	bindings     chan struct{}
-	admission    *admission
-	refusedLimit *admission // limits members of refused gangs that are let through
-	refusedRate  *fairRate  // limits them over time
+	fetches      *fair.Room
+	admission    *fair.Room // limits members in flight
+	tickets      sync.Map   // *gangs.Gang to its *fair.Ticket there
+	bindings     *fair.Room // limits Bindings that are being sent
+	refusedLimit *fair.Room // limits members of refused gangs that are let through
+	refusedRate  *fair.Rate // limits them over time
 	inTree       *intree.Asker
 	send         sender
 	stop         <-chan struct{} // closed when the process ends
@@ -71,10 +73,10 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 		args: args, store: gangs.NewStore(), client: client, handle: handle, send: send, stop: ctx.Done(),
 		profiles:     sets.New[string](),
 		reports:      make(chan *musterv1.UnreserveRequest, maxReports),
-		fetches:      make(chan struct{}, maxFetches),
-		bindings:     make(chan struct{}, maxBindings),
-		admission:    newAdmission(maxInFlight),
-		refusedLimit: newAdmission(maxRefused),
+		fetches:      fair.NewRoom(maxFetches, maxFetches),
+		admission:    fair.NewRoom(maxInFlight, maxInFlight/2),
+		bindings:     fair.NewRoom(maxBindings, maxBindings),
+		refusedLimit: fair.NewRoom(maxRefused, maxRefused/2),
 		refusedRate:  newRefusedRate(),
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()

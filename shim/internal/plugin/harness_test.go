@@ -191,6 +191,23 @@ func (h *harness) podsWith(change func(*v1.Pod), gpus string, names ...string) {
 	}
 }
 
+// addPods creates the pods of a verdict before run. They name a gang and use nothing. It is faster than pods.
+func (h *harness) addPods(v *musterv1.Verdict) {
+	h.t.Helper()
+	for i, name := range v.Names {
+		pod := &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: v.Namespace, Name: name, UID: types.UID(v.Uids[i]), ResourceVersion: "5",
+				Annotations: map[string]string{"gpu.topology/group": v.Gang},
+			},
+			Spec: v1.PodSpec{SchedulerName: "muster"},
+		}
+		if err := h.fake.Tracker().Add(pod); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
 func verdict(outcome musterv1.Outcome, generation uint64, names ...string) *musterv1.Verdict {
 	v := &musterv1.Verdict{Gang: "ns/g", Generation: generation, Outcome: outcome, Namespace: "ns", Names: names, Required: uint32(len(names))}
 	for _, name := range names {

@@ -150,11 +150,12 @@ func TestAPlannedGangIsNotBehindAllThatAreRefused(t *testing.T) {
 		v.Gang = "ns/" + name
 		h.service.push(v)
 	}
-	h.until("the first are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == maxRefused })
+	const first = maxRefused / 2 // the share of one namespace
+	h.until("the first are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == first })
 	h.pods("1", "m0", "m1")
 	h.until("the informer has the members", func() bool { return h.gated("m0", "m1") })
 	h.service.push(verdict(plannedOutcome, 1000, "m0", "m1"))
-	h.until("the members are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == maxRefused+2 })
+	h.until("the members are in the queue", func() bool { return len(h.sched.SchedulingQueue.PodsInActiveQ()) == first+2 })
 	close(plug)
 	for range 2 {
 		if count := next(t, "a member's cycle", before); count > maxRefused {

@@ -8,13 +8,15 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"muster.dev/shim/internal/fair"
 	"muster.dev/shim/internal/gangs"
 )
 
 const (
+	pollInterval = 20 * time.Millisecond
 	// maxRefused bounds the members of refused gangs that are let through at a time. The cycle of each ends with a
 	// write to the API server, which takes some 10 ms on the one scheduling thread. Thousands at once would block
-	// that thread for minutes.
+	// that thread for minutes. One namespace has half of them at most.
 	maxRefused = 16
 	// refusedTurn is how many members of one gang are let through in one turn of its namespace.
 	refusedTurn = 4
@@ -31,8 +33,8 @@ const (
 	activateSlowly = 5 * time.Second
 )
 
-func newRefusedRate() *fairRate {
-	return newFairRate(refusedPerSecond, refusedBurst,
+func newRefusedRate() *fair.Rate {
+	return fair.NewRate(refusedPerSecond, refusedBurst,
 		rate.NewLimiter(refusedTogether*refusedPerSecond, refusedTogether*refusedBurst))
 }
 
@@ -41,7 +43,7 @@ func newRefusedRate() *fairRate {
 // maxRefused.
 func (c *core) tell(ctx context.Context, g *gangs.Gang) {
 	for members := range slices.Chunk(g.Unseen(), refusedTurn) {
-		if !c.refusedRate.wait(ctx, g.Namespace, len(members)) {
+		if !c.refusedRate.Wait(ctx, g.Namespace, len(members)) {
 			return
 		}
 		if g.Phase() == gangs.Pending {
@@ -50,13 +52,13 @@ func (c *core) tell(ctx context.Context, g *gangs.Gang) {
 				return
 			}
 		}
-		leave, ok := c.refusedLimit.take(ctx, len(members))
+		ticket, ok := c.refusedLimit.Take(ctx, g.Namespace, len(members))
 		if !ok {
 			return
 		}
-		c.admission.idle(ctx, refusedYields)
+		c.admission.Idle(ctx, refusedYields)
 		c.activateUntilSeen(ctx, g, members)
-		leave()
+		c.refusedLimit.LeaveAll(ticket)
 	}
 	for late := g.Unseen(); len(late) > 0; late = g.Unseen() {
 		c.activate(ctx, g, late[:min(len(late), maxRefused)])

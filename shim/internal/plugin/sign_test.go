@@ -18,7 +18,7 @@ func TestABatchKeepsOffTheNominated(t *testing.T) {
 	if signature := h.sched.Profiles["muster"].SignPod(h.ctx, foreign); signature == nil {
 		t.Error("not signed: no batches in this profile")
 	}
-	h.plugin.admission.add(maxInFlight) // full: the member stays nominated and waits
+	full, _ := h.plugin.admission.Take(h.ctx, "ns", maxInFlight) // the member stays nominated and waits
 	h.pods("1", "m0")
 	h.until("gated", func() bool { return h.gated("m0") }) // the informer knows the pod; otherwise it would not be nominated
 	h.service.push(verdict(plannedOutcome, 1, "m0"))
@@ -28,20 +28,21 @@ func TestABatchKeepsOffTheNominated(t *testing.T) {
 	}
 	h.until("one finds no room", func() bool { return h.condition("f3") != "" })
 	var nodes []string
-	for _, a := range h.fake.Actions() {
-		if a.Matches("create", "pods/binding") {
-			nodes = append(nodes, a.(clienttesting.CreateAction).GetObject().(*v1.Binding).Target.Name)
+	h.until("three are bound", func() bool {
+		nodes = nil
+		for _, a := range h.fake.Actions() {
+			if a.Matches("create", "pods/binding") {
+				nodes = append(nodes, a.(clienttesting.CreateAction).GetObject().(*v1.Binding).Target.Name)
+			}
 		}
-	}
-	if len(nodes) != 3 {
-		t.Errorf("bound: %v", nodes)
-	}
+		return len(nodes) == 3
+	})
 	for _, n := range nodes {
 		if n == "n1" {
 			t.Errorf("a foreign pod on the nominated node: %v", nodes)
 		}
 	}
-	h.plugin.admission.add(-maxInFlight)
+	h.plugin.admission.LeaveAll(full)
 	if b := next(t, "binding", h.bound); b.Target.Name != "n1" {
 		t.Errorf("bound to %s", b.Target.Name)
 	}

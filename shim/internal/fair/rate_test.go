@@ -1,4 +1,4 @@
-package plugin
+package fair
 
 import (
 	"context"
@@ -8,19 +8,17 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"muster.dev/shim/internal/musterv1"
 )
 
+// ten returns a rate of ten a second for each namespace, and twice as much for all.
+func ten() *Rate { return NewRate(10, 100, rate.NewLimiter(20, 200)) }
+
 // asks starts callers of one namespace, and returns a channel with the time that each of them waited.
-func asks(ctx context.Context, s *fairRate, namespace string, callers, count int) <-chan time.Duration {
+func asks(ctx context.Context, s *Rate, namespace string, callers, count int) <-chan time.Duration {
 	waited, began := make(chan time.Duration, callers), time.Now()
 	for range callers {
 		go func() {
-			if s.wait(ctx, namespace, count) {
+			if s.Wait(ctx, namespace, count) {
 				waited <- time.Since(began)
 			}
 		}()
@@ -30,18 +28,18 @@ func asks(ctx context.Context, s *fairRate, namespace string, callers, count int
 
 func TestANamespaceWithThousandsDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newRefusedRate()
+		s := ten()
 		many := asks(t.Context(), s, "a", 4000, 1)
 		time.Sleep(time.Minute) // all that "a" may have at once is used
 		if got := len(many); got < 600 || got > 800 {
-			t.Errorf("%d of a's went on in a minute, and its rate is %d a second", got, refusedPerSecond)
+			t.Errorf("%d of a's went on in a minute, and its rate is 10 a second", got)
 		}
-		for i, gang := range []int{1, refusedTurn} {
+		for i, gang := range []int{1, 4} {
 			if took := <-asks(t.Context(), s, fmt.Sprint("b", i), 1, gang); took > time.Second {
 				t.Errorf("another namespace waited %v", took)
 			}
 		}
-		whole := asks(t.Context(), s, "c", refusedBurst/refusedTurn, refusedTurn)
+		whole := asks(t.Context(), s, "c", 25, 4)
 		time.Sleep(time.Second)
 		if len(whole) != cap(whole) {
 			t.Errorf("%d of %d turns of a third namespace went on in a second", len(whole), cap(whole))
@@ -56,7 +54,7 @@ func TestANamespaceWithThousandsDoesNotDelayOthers(t *testing.T) {
 // The API server has a limit of all namespaces, and they take turns at it.
 func TestManyNamespacesTakeTurnsAtTheLimitOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newFairRate(10, 10, rate.NewLimiter(20, 20))
+		s := NewRate(10, 10, rate.NewLimiter(20, 20))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		total := func(of []<-chan time.Duration) (count int) {
@@ -86,13 +84,13 @@ func TestManyNamespacesTakeTurnsAtTheLimitOfAll(t *testing.T) {
 
 func TestTheFairRateForgetsNamespacesThatAreWholeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newRefusedRate()
+		s := ten()
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := asks(ctx, s, "gone", 5000, 1)
 		for i := range 2_000 {
-			s.wait(t.Context(), fmt.Sprint("ns", i), 1)
+			s.Wait(t.Context(), fmt.Sprint("ns", i), 1)
 		}
-		if most := refusedTogether * refusedBurst; len(s.of) > most {
+		if most := 2 * 100; len(s.of) > most {
 			t.Errorf("%d namespaces are remembered, at most %d may be", len(s.of), most)
 		}
 		cancel()
@@ -112,48 +110,4 @@ func TestTheFairRateForgetsNamespacesThatAreWholeAgain(t *testing.T) {
 			t.Errorf("%d namespaces are remembered after a minute without callers", len(s.of))
 		}
 	})
-}
-
-// The refused pods of one namespace need minutes to be told why they wait. Another user reads it in seconds.
-func TestRefusedPodsOfOneNamespaceDoNotDelayAnother(t *testing.T) {
-	crowd := make([]*musterv1.Verdict, 4000)
-	for i := range crowd {
-		crowd[i] = inCrowd(verdict(refusedOutcome, uint64(i+1), fmt.Sprint("crowd-", i)))
-		crowd[i].Gang = "crowd/" + crowd[i].Names[0]
-	}
-	toldBeside(t, crowd...)
-}
-
-// The members of a large refused gang take turns with other namespaces, as those of many gangs do.
-func TestALargeRefusedGangDoesNotDelayAnotherNamespace(t *testing.T) {
-	toldBeside(t, inCrowd(verdict(refusedOutcome, 1, members(2000)...)))
-}
-
-func inCrowd(v *musterv1.Verdict) *musterv1.Verdict {
-	v.Gang, v.Namespace = "crowd/g", "crowd"
-	return v
-}
-
-// toldBeside refuses these gangs and then one of another namespace, and waits until that one is told why.
-func toldBeside(t *testing.T, crowd ...*musterv1.Verdict) {
-	h := newHarness(t, node("n", "64"))
-	h.service.refuse("nothing fits")
-	for _, v := range crowd {
-		for i, name := range v.Names {
-			pod := &v1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: name, UID: types.UID(v.Uids[i]), Annotations: map[string]string{"gpu.topology/group": "g"}},
-				Spec:       v1.PodSpec{SchedulerName: "muster"},
-			}
-			if err := h.fake.Tracker().Add(pod); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	h.run("")
-	for _, v := range crowd {
-		h.service.push(v)
-	}
-	h.pods("1", "other")
-	h.service.push(verdict(refusedOutcome, 10_000, "other"))
-	h.until("the other namespace is told", func() bool { return h.condition("other") != "" })
 }

@@ -1,4 +1,5 @@
-package plugin
+// Package fair has limits that namespaces share: none of them can use one up for the others.
+package fair
 
 import (
 	"context"
@@ -8,10 +9,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// fairRate limits a rate for each namespace and for all together. In each namespace one caller at a time waits for the
+// Rate limits a rate for each namespace and for all together. In each namespace one caller at a time waits for the
 // limits, and the limit of all serves callers in the order in which they came. So namespaces take turns, and one that
 // has thousands of callers delays another by one of them.
-type fairRate struct {
+type Rate struct {
 	each  rate.Limit // of one namespace
 	burst int
 	all   *rate.Limiter
@@ -31,13 +32,14 @@ type ownRate struct {
 // fewRates is the number of entries up to which none is removed.
 const fewRates = 64
 
-func newFairRate(each rate.Limit, burst int, all *rate.Limiter) *fairRate {
-	return &fairRate{each: each, burst: burst, all: all, of: map[string]*ownRate{}, sweepAt: fewRates}
+// NewRate returns a Rate. In each namespace it lets this many go on each second, after a burst; all is the limit of all.
+func NewRate(each rate.Limit, burst int, all *rate.Limiter) *Rate {
+	return &Rate{each: each, burst: burst, all: all, of: map[string]*ownRate{}, sweepAt: fewRates}
 }
 
-// wait waits until this many of the namespace may go on, at most the burst. It returns false if the context ended
+// Wait waits until this many of the namespace may go on, at most the burst. It returns false if the context ended
 // first.
-func (r *fairRate) wait(ctx context.Context, namespace string, count int) bool {
+func (r *Rate) Wait(ctx context.Context, namespace string, count int) bool {
 	own := r.enter(namespace)
 	defer r.leave(own)
 	select {
@@ -49,7 +51,7 @@ func (r *fairRate) wait(ctx context.Context, namespace string, count int) bool {
 	return own.limiter.WaitN(ctx, count) == nil && r.all.WaitN(ctx, count) == nil
 }
 
-func (r *fairRate) enter(namespace string) *ownRate {
+func (r *Rate) enter(namespace string) *ownRate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	own := r.of[namespace]
@@ -62,7 +64,7 @@ func (r *fairRate) enter(namespace string) *ownRate {
 	return own
 }
 
-func (r *fairRate) leave(own *ownRate) {
+func (r *Rate) leave(own *ownRate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	own.callers--
@@ -70,7 +72,7 @@ func (r *fairRate) leave(own *ownRate) {
 
 // sweep removes entries that equal a new one, whenever the map has grown to twice what was left last time. The limit
 // of all bounds the entries that are idle and not whole yet.
-func (r *fairRate) sweep() {
+func (r *Rate) sweep() {
 	if len(r.of) < r.sweepAt {
 		return
 	}

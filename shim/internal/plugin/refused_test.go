@@ -1,0 +1,44 @@
+package plugin
+
+import (
+	"fmt"
+	"testing"
+
+	"muster.dev/shim/internal/musterv1"
+)
+
+// The refused pods of one namespace need minutes to be told why they wait. Another user reads it in seconds.
+func TestRefusedPodsOfOneNamespaceDoNotDelayAnother(t *testing.T) {
+	crowd := make([]*musterv1.Verdict, 4000)
+	for i := range crowd {
+		crowd[i] = inCrowd(verdict(refusedOutcome, uint64(i+1), fmt.Sprint("crowd-", i)))
+		crowd[i].Gang = "crowd/" + crowd[i].Names[0]
+	}
+	toldBeside(t, crowd...)
+}
+
+// The members of a large refused gang take turns with other namespaces, as those of many gangs do.
+func TestALargeRefusedGangDoesNotDelayAnotherNamespace(t *testing.T) {
+	toldBeside(t, inCrowd(verdict(refusedOutcome, 1, members(2000)...)))
+}
+
+func inCrowd(v *musterv1.Verdict) *musterv1.Verdict {
+	v.Gang, v.Namespace = "crowd/g", "crowd"
+	return v
+}
+
+// toldBeside refuses these gangs and then one of another namespace, and waits until that one is told why.
+func toldBeside(t *testing.T, crowd ...*musterv1.Verdict) {
+	h := newHarness(t, node("n", "64"))
+	h.service.refuse("nothing fits")
+	for _, v := range crowd {
+		h.addPods(v)
+	}
+	h.run("")
+	for _, v := range crowd {
+		h.service.push(v)
+	}
+	h.pods("1", "other")
+	h.service.push(verdict(refusedOutcome, 10_000, "other"))
+	h.until("the other namespace is told", func() bool { return h.condition("other") != "" })
+}

@@ -1,0 +1,46 @@
+package plugin
+
+import (
+	"time"
+
+	"muster.dev/shim/internal/fair"
+	"muster.dev/shim/internal/gangs"
+)
+
+// hangsAfter is how long after Permit a gang's members may be on their way to Bind and still count as in flight. After
+// that they wait for volumes or devices, for minutes perhaps, and not for the scheduler or the API server.
+const hangsAfter = 2 * time.Second
+
+// watchTicket ends what a gang has in the admission when its verdict is void, when it hangs, or when no Binding can be
+// sent any more. Until then each member leaves with the answer to its Binding.
+func (c *core) watchTicket(g *gangs.Gang, t *fair.Ticket) {
+	defer c.tickets.Delete(g)
+	defer c.admission.LeaveAll(t)
+	select {
+	case <-g.Permitted():
+	case <-g.Closed():
+		return
+	}
+	hangs := time.NewTimer(hangsAfter)
+	defer hangs.Stop()
+	select {
+	case <-g.Committed():
+	case <-g.Closed():
+		return
+	case <-hangs.C:
+		return
+	}
+	late := time.NewTimer(time.Until(g.SendBy().Add(c.args.BindTimeout.Duration)))
+	defer late.Stop()
+	select {
+	case <-t.Empty():
+	case <-late.C:
+	}
+}
+
+// bindingAnswered records that a member of the gang is no longer in flight.
+func (c *core) bindingAnswered(g *gangs.Gang) {
+	if t, found := c.tickets.Load(g); found {
+		c.admission.Leave(t.(*fair.Ticket))
+	}
+}
