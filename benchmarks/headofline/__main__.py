@@ -29,7 +29,7 @@ from local_cluster.stack import Stack
 
 BESIDE = "beside"
 FILLED_WITHIN_S = 60.0
-CASES = ("hangs", "slow", "never", "unlike", "flood", "flood-others")
+CASES = ("hangs", "slow", "slow-others", "never", "unlike", "flood", "flood-others")
 
 
 def main(  # noqa: PLR0913, PLR0917 — one option, one argument
@@ -51,6 +51,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     \b
     hangs         a gang waits in PreBind for a volume that is never made
     slow          each second comes a gang of many roles, which takes the planner for long
+    slow-others   the same with pods of a scheduler that does not run, and a process that uses a processor
     never         gangs that can never fit have been refused
     unlike        gangs of unlike needs have been refused
     flood         pods that cannot fit are created and deleted all the time

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -16,12 +19,15 @@ from local_cluster.stack import Stack
 
 CLASS = "headofline-nobody"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+MUSTER = "muster"
 REFUSED = "unplaceable"
 SETTLED_WITHIN_S = 900.0
 POLL_EVERY_S = 0.5
 HANGS_AFTER_S = 3.0
 """By then a gang that was created is planned and in PreBind."""
 SLOW_PER_S = 1.0
+BURNS = "import os, sys; os.nice(10)\nwhile os.getppid() == int(sys.argv[1]): pass"
+"""A program that uses a processor while its parent lives, at the priority of the background planner."""
 KEPT = 4
 """How many of the last slow gangs, and of the last flooding pods, exist at a time."""
 
@@ -46,11 +52,12 @@ def cases(stack: Stack, beside: Neighbour, sizes: Sizes) -> Mapping[str, Case]:
     """Each case by name: entered, it goes on; left, nothing of it is there any more."""
     return {
         "hangs": lambda: _hangs(beside),
-        "slow": lambda: _slow(beside),
+        "slow": lambda: _slow(beside, MUSTER),
+        "slow-others": lambda: _slow_others(beside),
         "never": lambda: _refused(stack, beside, sizes.never, lambda i: pods.never(f"never-{i:05}")),
         "unlike": lambda: _refused(stack, beside, sizes.unlike, lambda i: pods.unlike(f"unlike-{i:05}", i)),
-        "flood": lambda: _flood(beside, sizes.flood_per_s, "muster"),
-        "flood-others": lambda: _flood(beside, sizes.flood_per_s, "nobody"),
+        "flood": lambda: _flood(beside, sizes.flood_per_s, MUSTER),
+        "flood-others": lambda: _flood(beside, sizes.flood_per_s, pods.NO_SCHEDULER),
     }
 
 
@@ -69,11 +76,11 @@ def _hangs(beside: Neighbour) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _slow(beside: Neighbour) -> Iterator[None]:
+def _slow(beside: Neighbour, scheduler: str) -> Iterator[None]:
     """Create a gang of many roles each second, and delete the fourth before it."""
 
     def step(index: int) -> None:
-        beside.create(pods.slow(f"slow-{index:04}"))
+        beside.create(pods.of(scheduler, body) for body in pods.slow(f"slow-{index:04}"))
         if index >= KEPT:
             beside.delete([p["metadata"]["name"] for p in pods.slow(f"slow-{index - KEPT:04}")])
 
@@ -82,6 +89,24 @@ def _slow(beside: Neighbour) -> Iterator[None]:
             yield
     finally:
         beside.clear()
+
+
+@contextlib.contextmanager
+def _burning() -> Iterator[None]:
+    """Have a process use a processor, at the priority of the background planner."""
+    burner = subprocess.Popen([sys.executable, "-c", BURNS, str(os.getpid())])
+    try:
+        yield
+    finally:
+        burner.kill()
+        burner.wait()
+
+
+@contextlib.contextmanager
+def _slow_others(beside: Neighbour) -> Iterator[None]:
+    """Create the pods of slow gangs for a scheduler that does not run, while a process burns."""
+    with _burning(), _slow(beside, pods.NO_SCHEDULER):
+        yield
 
 
 @contextlib.contextmanager
@@ -108,8 +133,7 @@ def _flood(beside: Neighbour, per_s: float, scheduler: str) -> Iterator[None]:
 
     def step(index: int) -> None:
         (body,) = pods.never(f"flood-{index:06}")
-        body["spec"]["schedulerName"] = scheduler
-        beside.client.post(f"{beside.path}/pods", body)
+        beside.client.post(f"{beside.path}/pods", pods.of(scheduler, body))
         if index >= KEPT:
             beside.delete([f"flood-{index - KEPT:06}"])
 

@@ -9,6 +9,7 @@ HOST = "kubernetes.io/hostname"
 SIZE = 4
 """Pods of an ordinary gang, of one GPU each."""
 NODE_GPUS = 8
+NO_SCHEDULER = "nobody"
 ROLES = 60
 """Of a slow gang; by default the planner takes gangs of at most 64."""
 
@@ -37,6 +38,12 @@ def slow(name: str) -> list[Object]:
     """A gang of many roles: each of its members, of one GPU, asks for another share of CPU."""
     made = [pod(f"{name}-{member:02}", gang=ack(name, ROLES)) for member in range(ROLES)]
     return [with_cpu(body, 1000 + 37 * member) for member, body in enumerate(made)]
+
+
+def of(scheduler: str, body: Object) -> Object:
+    """Have the pod name this scheduler."""
+    body["spec"]["schedulerName"] = scheduler
+    return body
 
 
 def hanging(name: str) -> list[Object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -106,18 +107,29 @@ class Site:
 
     def cpu_s(self, side: Mapping[str, Process]) -> dict[str, float]:
         """Process → processor time that it has had so far, s; this benchmark itself is `client`, what else
-        the machine did is `rest`."""
+        the machine did is `rest`. The service's processes are the planners."""
         identities: dict[str, Identity] = {**self.cluster.running()}
         for name, process in side.items():
             if process.identity is not None:
                 identities[name] = process.identity
         times = {name: _cpu_s(identity.pid) for name, identity in identities.items()}
+        for name in side.keys() & identities.keys():
+            times[f"{name}'s processes"] = _children_s(identities[name].pid)
         times["client"] = _cpu_s(os.getpid())
         return times | {"rest": _busy_s() - sum(times.values())}
 
     def writes(self) -> dict[str, float]:
         """Requests that the API server has answered, for all that writes."""
         return prometheus.writes(self._client.send("GET", "/metrics").body.decode())
+
+
+def _children_s(pid: int) -> float:
+    """Processor time of a process's children that run now, s."""
+    used = 0.0
+    with contextlib.suppress(OSError):  # one may end meanwhile
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            used += sum(_cpu_s(int(child)) for child in path.read_text().split())
+    return used
 
 
 def _busy_s() -> float:

@@ -213,6 +213,17 @@ def test_a_namespace_rests_until_its_share_is_met_and_short_decisions_are_free()
     assert not share.resting(12.0 + rests_s)
 
 
+def test_a_busy_machine_makes_no_namespace_rest_from_the_foreground() -> None:
+    share = PlannerShare(FOREGROUND)
+    for turn in range(100):
+        share.began("a", 10.0 * turn, 2.0)
+        assert share.over(10.0 * turn + 9.0, processor_s=0.05) == pytest.approx(9.0)
+        assert not share.resting(10.0 * turn + 9.0)
+    share.began("a", 2000.0, 2.0)
+    share.over(2000.4, processor_s=0.35)
+    assert share.resting(2000.4) == {"a"}
+
+
 def test_a_gang_whose_decision_was_ended_has_longer_each_time_but_its_namespace_seldom() -> None:
     share = PlannerShare(BACKGROUND)
     ends = []

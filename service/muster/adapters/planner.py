@@ -42,6 +42,10 @@ class Place(Protocol):
     def waited_s(self) -> float:
         """How long the last decision waited before it began, in seconds."""
 
+    @property
+    def processor_s(self) -> float | None:
+        """Processor time of the last decision, in seconds; None if it is unknown."""
+
     def load(self) -> None:
         """Load the solver, before the first gang has to wait for it."""
 
@@ -152,8 +156,8 @@ class Planner:
             took_ms=round(took * 1000, 1),
             trace_id=trace,
         )
-        waited_s = self._place.waited_s
-        return Decided(time.monotonic(), solve.gang, solve.generation, decision, trace, waited_s)
+        waited_s, processor_s = self._place.waited_s, self._place.processor_s
+        return Decided(time.monotonic(), solve.gang, solve.generation, decision, trace, waited_s, processor_s)
 
 
 def _outcome(decision: Decision) -> str:

@@ -102,10 +102,12 @@ _OUT_OF_MEMORY = wire.encoded(OutOfMemory())
 
 
 def _answer(snapshot: Snapshot, ask: Ask, place: Place) -> Answer | Failed:
-    left = _seconds_left(ask.until, time.process_time() + ask.slice_s)
+    began = time.process_time()
+    left = _seconds_left(ask.until, began + ask.slice_s)
     limits = Limits(ask.deterministic_time, left, ask.excluded, most_roles=ask.most_roles)
     try:
-        return Answer(place(snapshot, ask.request, limits))
+        decision = place(snapshot, ask.request, limits)
+        return Answer(decision, time.process_time() - began)
     except MemoryError:
         raise
     except Exception as defect:  # noqa: BLE001 - whatever it is, the service is told

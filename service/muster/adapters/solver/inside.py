@@ -24,6 +24,7 @@ class Inside:
     """Decides on the thread that calls it."""
 
     waited_s = 0.0
+    processor_s: float | None = None
 
     def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
         self._bounds = bounds
@@ -39,15 +40,16 @@ class Inside:
         self._interrupted = False
 
         bounds = self._bounds
-        processor_until = time.thread_time() + bounds.slice_s
+        began = time.thread_time()
 
         def left() -> float:
             if self._closed or self._interrupted:
                 return 0.0
-            return min(seconds_left(), processor_until - time.thread_time())
+            return min(seconds_left(), began + bounds.slice_s - time.thread_time())
 
         limits = Limits(bounds.deterministic_time, left, solve.excluded, most_roles=bounds.most_roles)
         decision: Decision = self._function()(solve.snapshot, solve.request, limits)
+        self.processor_s = time.thread_time() - began
         return decision
 
     def interrupt(self) -> None:
@@ -75,6 +77,11 @@ class Outside:
     def waited_s(self) -> float:
         """How long the last decision waited for a process, in seconds."""
         return self.process.waited_s
+
+    @property
+    def processor_s(self) -> float | None:
+        """Processor time of the last decision, in seconds; None if its process did not say."""
+        return self.process.processor_s
 
     def load(self) -> None:
         """Start the process and wait until it is ready; load the planner here where that fails."""

@@ -33,9 +33,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was decided. `ends`: the process ends now, because it has grown too much over many decisions."""
+    """What was decided. `processor_s`: seconds of processor time that it took. `ends`: the process ends now,
+    because it has grown too much over many decisions."""
 
     decision: Decision
+    processor_s: float
     ends: bool = False
 
 

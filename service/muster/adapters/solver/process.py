@@ -164,6 +164,8 @@ class PlannerProcess:
         """How many processes have been started."""
         self.waited_s = 0.0
         """How long the last decision waited for a process, in seconds."""
+        self.processor_s: float | None = None
+        """Processor time of the last decision, in seconds; None if its process did not say."""
         self._lock = threading.Lock()
         self._closed = self._interrupted = False
 
@@ -199,7 +201,7 @@ class PlannerProcess:
             raise
 
     def _decided(self, solve: Solve, limit_s: float) -> Decision:
-        self._interrupted, asked = False, time.monotonic()
+        self._interrupted, self.processor_s, asked = False, None, time.monotonic()
         child = self._ready()
         if child.is_over():
             self._replace("died between two decisions", solve, EXIT_S)
@@ -235,7 +237,8 @@ class PlannerProcess:
         except (EOFError, OSError) as end:
             return self._died(solve, limit_s, end)
         match reply:
-            case Answer(decision, ends):
+            case Answer(decision, processor_s, ends):
+                self.processor_s = processor_s
                 if ends:
                     self._replace("has grown too much", solve, EXIT_S)
                 return decision

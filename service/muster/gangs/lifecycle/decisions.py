@@ -95,9 +95,11 @@ def _asked(
     if solving is None:
         return None
     del state.solving[solving.lane]
-    took_s = state.shares[solving.lane].over(
-        answer.now, answer.waited_s if isinstance(answer, events.Decided) else 0.0
-    )
+    share = state.shares[solving.lane]
+    if isinstance(answer, events.Decided):
+        took_s = share.over(answer.now, answer.waited_s, answer.processor_s)
+    else:
+        took_s = share.over(answer.now)
     record = state.gangs.get(gang)
     if record is None or record.generation != generation or not isinstance(record.in_phase, Planning):
         return None

@@ -129,7 +129,8 @@ class Decided:
     """The planner answered an instruction `Solve`.
 
     `trace_id`: the trace that shows how; "" if there is none. `waited_s`: how long the gang waited, in
-    seconds, before the planner began.
+    seconds, before the planner began. `processor_s`: seconds of processor time that the planner used; None if
+    it is unknown.
     """
 
     now: float
@@ -138,6 +139,7 @@ class Decided:
     decision: Decision
     trace_id: str = ""
     waited_s: float = 0.0
+    processor_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,18 @@ class Terms:
     """How the time of a planner is shared.
 
     `share`: part of its time for one namespace. `free_s`: decisions shorter than this, in seconds, are not
-    counted. `burst_s`: a namespace rests once it owes more than these seconds of rest.
+    counted. `burst_s`: a namespace rests once it owes more than these seconds of rest. `of_processor`: time
+    is processor time where that is known. So a busy machine makes no gang slow.
     """
 
     share: float
     free_s: float
     burst_s: float = 0.0
+    of_processor: bool = False
 
 
-FOREGROUND = Terms(share=0.1, free_s=0.1, burst_s=3.0)
-"""One slow gang does no harm to the others of its namespace; a second one within three seconds does."""
+FOREGROUND = Terms(share=0.02, free_s=0.1, burst_s=15.0, of_processor=True)
+"""One slow gang does no harm to the others of its namespace; a second one within 15 seconds does."""
 
 BACKGROUND = Terms(share=0.25, free_s=0.5)
 
@@ -67,15 +69,17 @@ class PlannerShare:
             self._no_long_turn[namespace] = now + LONG_TURNS * min(patience_s, MOST_S)
         self._namespace, self._since, self.ends_at = namespace, now, now + patience_s
 
-    def over(self, now: float, waited_s: float = 0.0) -> float:
+    def over(self, now: float, waited_s: float = 0.0, processor_s: float | None = None) -> float:
         """Note that the planner has answered. Return how long it took, in seconds.
 
-        `waited_s` is left out: the seconds until it began, which are not due to the gang.
+        `waited_s` is left out: the seconds until it began, which are not due to the gang. `processor_s`: how
+        much processor time it took; None if it is unknown.
         """
         took, self.ends_at = max(0.0, now - self._since - waited_s), None
-        if took > self._terms.free_s:
+        used = took if processor_s is None or not self._terms.of_processor else processor_s
+        if used > self._terms.free_s:
             begins = max(now, self._rest.get(self._namespace, now))
-            self._rest[self._namespace] = begins + took * (1 / self._terms.share - 1)
+            self._rest[self._namespace] = begins + used * (1 / self._terms.share - 1)
         return took
 
     def late(self, now: float) -> bool:
