@@ -240,7 +240,8 @@ class Gangs(_Section):
     ahead: int = Field(
         default=768,
         ge=1,
-        description="With this many members planned, not permitted, only partially bound gangs are planned.",
+        description="With this many members planned, not permitted, only partially bound gangs are planned. "
+        "Half of it for one namespace.",
     )
     alternates: int = Field(
         default=8, ge=0, description="Nodes that each member may use instead of its planned one."

@@ -8,7 +8,7 @@ for a bounded time that docs/gang-life.md states.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Node
@@ -17,6 +17,7 @@ from muster.gangs.capacity import requests
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.roster import Group
 from muster.gangs.messages.instructions import Lane
+from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Phase
 from muster.gangs.reservations.backfill import hidden_by
@@ -62,8 +63,9 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
     state = world.coordinator.state
     if not state.active or state.interrupted:
         return
-    if sum(state.ahead.values()) < state.settings.ahead:
-        yield from _idle(state)
+    far_ahead, held = state.far_ahead()
+    if not far_ahead:
+        yield from _idle(state, held)
     for name in sorted(state.roster.names):
         gangs = {key: gang for key, gang in state.gangs.items() if gang.name == name}
         soon = state.settings.settle_most_s + CATCHES_UP_S
@@ -83,12 +85,12 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
                 yield f"{gang.key} is {gang.phase}, and nobody counts it though it is complete"
 
 
-def _idle(state: State) -> Iterator[str]:
+def _idle(state: State, held: Collection[str]) -> Iterator[str]:
     """Say which planner is idle although gangs wait for it."""
     background = state.solving.get(Lane.BACKGROUND)
     floor = -math.inf if background is None or background.floor is None else background.floor
     for lane in Lane:
-        waiting = list(state.queue._queues[lane]._entries)
+        waiting = [key for key in state.queue._queues[lane]._entries if namespace_of(key) not in held]
         if lane is Lane.FOREGROUND:
             waiting = [key for key in waiting if requests.priority(state.gangs[key].group) >= floor]
         if waiting and lane not in state.solving:

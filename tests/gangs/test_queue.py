@@ -83,6 +83,17 @@ def test_gangs_of_a_resting_namespace_come_after_all_others_and_not_never() -> N
     assert [queue.pop(resting={"hog"}) for _ in range(4)] == ["other/ack/3", "hog/ack/1", "hog/ack/2", None]
 
 
+def test_of_a_held_namespace_only_partially_bound_gangs_are_planned() -> None:
+    queue = Queue()
+    queue.put("hog/ack/1", 9, 1.0)
+    queue.put("hog/ack/2", 8, 1.0, partial=True)
+    queue.put("hog/ack/3", 0, 1.0, partial=True, first=True)
+    queue.put("other/ack/4", 0, 1.0)
+    turns = [queue.pop(held={"hog"}) for _ in range(4)]
+    assert turns == ["hog/ack/3", "hog/ack/2", "other/ack/4", None]
+    assert queue.pop() == "hog/ack/1"
+
+
 def test_a_namespace_that_rests_no_more_has_its_old_place() -> None:
     queue = Queue()
     for key, priority in (("hog/ack/1", 9), ("hog/ack/2", 8), ("a/ack/3", 1), ("a/ack/4", 0)):

@@ -37,7 +37,7 @@ class Users:
     """The cluster as they see it: its nodes, PodGroups and policies; its pods are the world's."""
 
     def __init__(self) -> None:
-        self.world = Cut(Settings(ahead=3), auto=False, answers_in_tree=True)
+        self.world = Cut(Settings(ahead=6), auto=False, answers_in_tree=True)
         self.nodes = {name: node(name, labels={ZONE: ZONES[name]}) for name in NODES[:2]}
         self.pod_group: PodGroup | None = None
         self.policies = NEAR

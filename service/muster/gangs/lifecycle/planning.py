@@ -152,12 +152,13 @@ def _next_gang(state: State, lane: Lane) -> Gang | None:
     While many planned members still wait for the shim, only partially bound gangs are planned. A plan made
     too early stands on old facts and its deadline runs; but the grace of a partially bound gang runs too.
     """
-    far_ahead = sum(state.ahead.values()) >= state.settings.ahead
+    far_ahead, held = state.far_ahead()
     if lane is Lane.BACKGROUND:
-        key = state.queue.next(lane, far_ahead, resting=state.shares[lane].resting(state.now))
+        key = state.queue.next(lane, far_ahead, state.shares[lane].resting(state.now), held=held)
     else:
         background = state.solving.get(Lane.BACKGROUND)
-        key = state.queue.next(lane, far_ahead, floor=background.floor if background is not None else None)
+        floor = background.floor if background is not None else None
+        key = state.queue.next(lane, far_ahead, floor=floor, held=held)
     if lane is Lane.FOREGROUND and not far_ahead and not state.queue.waiting(lane):
         key = key or _next_to_update(state)
     return state.gangs[key] if key is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from muster.domain.pod import Pod
@@ -13,6 +14,7 @@ from muster.gangs.membership.roster import Group, Roster
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending import planner_share
+from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.scheduling_queue import SchedulingQueue
@@ -87,6 +89,19 @@ class State:
     def backfill_reservation(self) -> BackfillReservation | None:
         """Return the current backfill reservation, or None."""
         return self.backfill.current
+
+    def far_ahead(self) -> tuple[bool, frozenset[str]]:
+        """Return whether `ahead` members are planned and not permitted: then no more gangs are planned.
+
+        Also return the namespaces that have half of these or more: no more gangs of theirs are planned. One
+        namespace counts for half at most, so that its gangs alone do not hold up others.
+        """
+        half = -(-self.settings.ahead // 2)
+        members: Counter[str] = Counter()
+        for key, number in self.ahead.items():
+            members[namespace_of(key)] += number
+        held = frozenset(namespace for namespace, number in members.items() if number >= half)
+        return sum(min(number, half) for number in members.values()) >= self.settings.ahead, held
 
     def fresh(self, gang: Gang) -> Group:
         """Return the gang's group, counted again if it is stale.

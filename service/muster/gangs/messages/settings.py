@@ -78,6 +78,7 @@ class Settings:
     """If this many members are planned and not permitted, no more gangs are planned.
 
     It is 1.5 times what the shim lets through at once (`maxInFlight`), so that the next members wait there.
+    One namespace counts for half at most, and from then on none of its gangs is planned.
     """
     answers_s: float = 3.0
     """How long a gang waits for the answers of in-tree plugins; then it is planned without them."""

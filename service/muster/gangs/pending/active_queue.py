@@ -41,7 +41,7 @@ def namespace_of(key: str) -> str:
 class _Order:
     """Entries in one order. `is_current`: whether an entry still counts.
 
-    Entries of resting namespaces are stored apart, so that other turns need not look at them.
+    Entries of resting and held namespaces are stored apart, so that other turns need not look at them.
     """
 
     def __init__(self, is_current: Callable[[_Entry], bool]) -> None:
@@ -56,9 +56,12 @@ class _Order:
         """Add an entry."""
         heapq.heappush(self._heap, entry)
 
-    def first(self, resting: Collection[str]) -> _Entry | None:
-        """Return the first entry of a namespace that does not rest; else the first of all; None if empty."""
-        for namespace in self._apart.keys() - resting:
+    def first(self, resting: Collection[str], held: Collection[str]) -> _Entry | None:
+        """Return the first entry of a namespace that does not rest; else the first of all; None if empty.
+
+        Entries of `held` namespaces are left out, except for partially bound gangs.
+        """
+        for namespace in self._apart.keys() - {*resting, *held}:
             for entry in self._apart.pop(namespace):
                 heapq.heappush(self._heap, entry)
         while self._heap:
@@ -66,11 +69,13 @@ class _Order:
             namespace = namespace_of(entry[5])
             if not self._is_current(entry):
                 heapq.heappop(self._heap)
-            elif entry[0] and namespace in resting:
+            elif entry[0] and (namespace in resting or (entry[3] and namespace in held)):
                 heapq.heappush(self._apart.setdefault(namespace, []), heapq.heappop(self._heap))
             else:
                 return entry
-        return min(filter(None, map(self._head, self._apart.values())), default=None)
+        heads = ((namespace, self._head(heap)) for namespace, heap in self._apart.items())
+        open_to = (head for namespace, head in heads if head and not (head[3] and namespace in held))
+        return min(open_to, default=None)
 
     def tidy(self, current: int) -> None:
         """Remove entries that no longer count, once they outnumber the others."""
@@ -124,22 +129,27 @@ class Queue:
         self._last_turn.pop(key, None)
 
     def pop(
-        self, only_partial: bool = False, resting: Collection[str] = (), floor: int | None = None
+        self,
+        only_partial: bool = False,
+        resting: Collection[str] = (),
+        floor: int | None = None,
+        held: Collection[str] = (),
     ) -> str | None:
         """Remove the next gang and return its key; None if none waits.
 
         `only_partial`: None too unless the first by priority is partially bound. Gangs of `resting`
         namespaces come after those of others, except for those that are `first`. `floor`: only a gang of at
-        least this priority, or one that is `first`.
+        least this priority, or one that is `first`. `held`: namespaces whose gangs are left out,
+        except for partially bound ones.
         """
-        entry = self._by_priority.first(resting)
+        entry = self._by_priority.first(resting, held)
         if only_partial and (entry is None or entry[3]):
             return None
         self._turn += 1
         if entry is None or _below(entry, floor):
             return None
         if self._turn % FAIR_TURN == 0 and not only_partial:
-            fair = self._by_last_turn.first(resting)
+            fair = self._by_last_turn.first(resting, held)
             entry = entry if fair is None or _below(fair, floor) else fair
         key = entry[5]
         del self._entries[key]

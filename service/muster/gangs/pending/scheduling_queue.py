@@ -131,9 +131,10 @@ class SchedulingQueue:
         only_partial: bool = False,
         resting: Collection[str] = (),
         floor: int | None = None,
+        held: Collection[str] = (),
     ) -> str | None:
         """Remove and return the gang to be planned now; the arguments are those of `Queue.pop`."""
-        key = self._queues[lane].pop(only_partial, resting, floor)
+        key = self._queues[lane].pop(only_partial, resting, floor, held)
         if key is not None:
             self._lacking.pop(key, None)
         return key
