@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 from muster.adapters.kube.events import EventSettings
 from muster.adapters.kube.watch import WatchSettings
-from muster.config import Config, Events, Gangs, SettingsError, Watch, load, reference
+from muster.config import Config, Events, Gangs, Watch
+from muster.config_sources import SettingsError, load, reference
 from muster.dialects.settings import Settings as DialectSettings
 from muster.gangs.messages.settings import Settings as GangSettings
 

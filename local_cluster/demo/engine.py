@@ -70,6 +70,6 @@ def answer(scene: Scene) -> str:
         settings=Settings(),
         stdin=io.BytesIO(),
         stdout=printed,
-        stderr=io.StringIO(),
+        stderr=printed,
     )
     return printed.getvalue()

@@ -12,8 +12,6 @@ import typer
 if TYPE_CHECKING:
     from muster.config import Config
 
-STATUS_DEADLINE_S = 5.0
-
 
 class Output(StrEnum):
     """How `muster place` prints."""
@@ -168,11 +166,16 @@ def status(
     import json
     import sys
 
-    body = _ask(url or _address(config, socket), "/gangs")
+    from muster.adapters.status_client import NoAnswer, address_of, fetch, show
+
+    try:
+        body = fetch(url or address_of(_settings(config, {"socket": socket}).socket))
+    except NoAnswer as problem:
+        raise _fail(str(problem)) from None
     if as_json:
         sys.stdout.write(body.rstrip("\n") + "\n")
     else:
-        _show(json.loads(body))
+        show(json.loads(body))
 
 
 @app.command()
@@ -217,7 +220,6 @@ def place(
     names = [*(files or ()), *(more or ())]
     if not names:
         raise _fail("no input: name files with -f, for example `muster place -f cluster.json`", code=2)
-    from muster.adapters.files.problems import BadInput
     from muster.adapters.files.run import place_files
     from muster.dialects.settings import Settings
 
@@ -225,21 +227,16 @@ def place(
         scheduler_names=frozenset(scheduler_name or Settings().scheduler_names),
         unique_names=tuple(unique_names or ()),
     )
-    try:
-        code = place_files(
-            names,
-            output.value,
-            time_limit_s=time_limit,
-            settings=settings,
-            explain=explain,
-            stdin=sys.stdin.buffer,
-            stdout=sys.stdout,
-            stderr=sys.stderr,
-        )
-    except BadInput as problem:
-        for line in problem.lines:
-            typer.echo(line, err=True)
-        raise typer.Exit(2) from None
+    code = place_files(
+        names,
+        output.value,
+        time_limit_s=time_limit,
+        settings=settings,
+        explain=explain,
+        stdin=sys.stdin.buffer,
+        stdout=sys.stdout,
+        stderr=sys.stderr,
+    )
     raise typer.Exit(code)
 
 
@@ -297,7 +294,7 @@ def config_reference() -> None:
 
       muster config > muster.yaml
     """
-    from muster.config import reference
+    from muster.config_sources import reference
 
     typer.echo(reference(), nl=False)
 
@@ -327,71 +324,12 @@ def print_version() -> None:
 
 
 def _settings(file: Path | None, flags: dict[str, Any]) -> Config:
-    from muster.config import SettingsError, load
+    from muster.config_sources import SettingsError, load
 
     try:
         return load(file, flags=flags)
     except SettingsError as problem:
         raise _fail(str(problem), code=2) from None
-
-
-def _address(config: Path | None, socket: Path | None) -> str:
-    """Return the HTTP address that the service wrote next to its socket."""
-    path = _settings(config, {"socket": socket}).socket
-    file = path.with_name(path.name + ".http")
-    try:
-        return file.read_text().strip()
-    except OSError:
-        raise _fail(
-            f"no service found: {file} is not there. Start one with `muster serve`, "
-            "or name it by --socket or --url."
-        ) from None
-
-
-def _ask(url: str, path: str) -> str:
-    import urllib.error
-    import urllib.request
-
-    if not url.startswith(("http://", "https://")):
-        raise _fail(f"--url {url}: an address like http://127.0.0.1:9464 is expected")
-    try:
-        with urllib.request.urlopen(url.rstrip("/") + path, timeout=STATUS_DEADLINE_S) as answer:
-            return str(answer.read().decode())
-    except (urllib.error.URLError, TimeoutError) as problem:
-        raise _fail(f"the service at {url} does not answer: {getattr(problem, 'reason', problem)}") from None
-
-
-def _show(summary: Any) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from muster.domain.printable import printable
-
-    console = Console()
-    if not summary["ready"]:
-        console.print("The service has not seen the whole cluster yet.")
-    for note in summary.get("notes", ()):
-        console.print(f"note: {escape(printable(note))}")
-    if not summary["gangs"]:
-        console.print("no gangs")
-        return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("GANG", overflow="fold")
-    table.add_column("PHASE")
-    table.add_column("SEEN/NEEDED", justify="right")
-    table.add_column("BOUND", justify="right")
-    table.add_column("WHY", overflow="fold")
-    for gang in summary["gangs"]:
-        row = (
-            f"{gang['namespace']}/{gang['name']}",
-            gang["phase"],
-            f"{gang['present']}/{gang['needed']}",
-            str(gang["bound"]),
-            gang["reason"],
-        )
-        table.add_row(*(escape(printable(cell)) for cell in row))
-    console.print(table)
 
 
 def _fail(message: str, code: int = 1) -> typer.Exit:

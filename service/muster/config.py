@@ -1,31 +1,19 @@
-"""The service's settings: a YAML file, over it the environment, over that the command line's flags.
+"""Declare the service's settings.
 
-Every field has a default that works and a sentence that documents it (`muster config` prints
-them all). A field that does not exist is an error that names its source: a misspelt setting that is silently
-ignored is the worst kind. Environment variables are `MUSTER__SECTION__FIELD`; a single underscore would
-collide with what Kubernetes sets for a Service named "muster" (MUSTER_PORT and the like).
+Every field has a default that works, and a sentence that documents it. `muster config` prints them all.
+`config_sources` reads them from files, the environment and flags.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-PREFIX = "MUSTER__"
-_RENAMED = ("gangs.earmark_", "gangs.backfill_")
-"""How the names of some settings began, and how they begin now."""
+from pydantic import BaseModel, ConfigDict, Field
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(gt=0)]
-
-
-class SettingsError(Exception):
-    """A setting can't be used; each line names source, field and what is expected."""
 
 
 def default_socket() -> Path:
@@ -286,127 +274,3 @@ class Config(_Section):
     events: Events = Events()
     planner: Planner = Planner()
     gangs: Gangs = Gangs()
-
-
-def load(
-    file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    flags: Mapping[str, Any] | None = None,
-) -> Config:
-    """Merge the sources. `flags` are by dotted field ("http.port"); None in it means that it was not given.
-
-    Raises:
-        SettingsError: with one line for everything that is wrong.
-    """
-    values: dict[str, Any] = {}
-    sources: dict[tuple[str, ...], str] = {}
-    if file is not None:
-        _merge(values, sources, _read(file), str(file))
-    for name, text in (os.environ if environment is None else environment).items():
-        if name.startswith(PREFIX):
-            path = tuple(part.lower() for part in name.removeprefix(PREFIX).split("__"))
-            _set(values, sources, path, _scalar(text), f"environment {name}")
-    for dotted, value in (flags or {}).items():
-        if value is not None:
-            flag = "--" + dotted.replace(".", "-").replace("_", "-")
-            _set(values, sources, tuple(dotted.split(".")), value, flag)
-    try:
-        return Config.model_validate(values)
-    except ValidationError as wrong:
-        lines = [_line(error["loc"], error["type"], error["msg"], sources) for error in wrong.errors()]
-        raise SettingsError("\n".join(lines)) from None
-
-
-def reference() -> str:
-    """All settings with their defaults, as the YAML file that changes nothing."""
-    return "\n".join(_reference(Config, "")) + "\n"
-
-
-def _reference(section: type[BaseModel], indent: str) -> list[str]:
-    lines = []
-    for name, field in section.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        if isinstance(default, BaseModel):
-            lines += [f"{indent}{name}:", *_reference(type(default), indent + "  ")]
-            continue
-        plain = list(default) if isinstance(default, tuple) else default
-        plain = str(plain) if isinstance(plain, Path) else plain
-        shown = yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n").strip()
-        lines += [f"{indent}# {field.description}", f"{indent}{name}: {shown}"]
-    return lines
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        read = yaml.safe_load(file.read_text())
-    except (OSError, UnicodeDecodeError) as problem:
-        raise SettingsError(
-            f"{file}: can't be read: {getattr(problem, 'strerror', None) or problem}"
-        ) from problem
-    except yaml.YAMLError as problem:
-        raise SettingsError(f"{file}: no valid YAML: {problem}") from problem
-    if read is None:
-        return {}
-    if not isinstance(read, dict):
-        raise SettingsError(f"{file}: a mapping of settings is expected, not {type(read).__name__}")
-    return read
-
-
-def _scalar(text: str) -> Any:
-    """Return what YAML makes of it: numbers, null and [a, b] work in the environment too."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-def _merge(
-    values: dict[str, Any],
-    sources: dict[tuple[str, ...], str],
-    read: Mapping[Any, Any],
-    source: str,
-    at: tuple[str, ...] = (),
-) -> None:
-    for key, value in read.items():
-        path = (*at, str(key))
-        if isinstance(value, Mapping):
-            sources[path] = source
-            _merge(values.setdefault(str(key), {}), sources, value, source, path)
-        else:
-            sources[path] = source
-            values[str(key)] = value
-
-
-def _set(
-    values: dict[str, Any],
-    sources: dict[tuple[str, ...], str],
-    path: tuple[str, ...],
-    value: Any,
-    source: str,
-) -> None:
-    sources[path] = source
-    for part in path[:-1]:
-        inner = values.get(part)
-        values[part] = values = inner if isinstance(inner, dict) else {}
-    values[path[-1]] = value
-
-
-def _line(
-    where: tuple[int | str, ...], kind: str, message: str, sources: Mapping[tuple[str, ...], str]
-) -> str:
-    """One error: its source is that of the longest known beginning of its path."""
-    path = tuple(str(part) for part in where)
-    source = next(
-        (sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), "settings"
-    )
-    dotted = ".".join(path)
-    if kind == "extra_forbidden":
-        renamed = dotted.replace(*_RENAMED)
-        if renamed != dotted:
-            return f"{source}: {dotted} has a new name: {renamed}"
-        section: Any = Config
-        for part in path[:-1]:
-            section = section.model_fields[part].annotation
-        return f"{source}: there is no setting {dotted!r}; known here: {', '.join(section.model_fields)}"
-    what = "" if source == "--" + dotted.replace(".", "-").replace("_", "-") else f"{dotted}: "
-    return f"{source}: {what}{message[0].lower()}{message[1:]}"

@@ -17,7 +17,8 @@ import pytest
 
 from muster.adapters.grpc.generated.muster import v1
 from muster.app import App, planning
-from muster.config import Config, load
+from muster.config import Config
+from muster.config_sources import load
 from muster.gangs.coordinator import Coordinator
 from tests.adapters.fake_api import FakeApi, config_map, custom, gpu_node, gpu_pod, kubeconfig
 from tests.published import assert_as_published

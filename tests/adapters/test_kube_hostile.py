@@ -22,7 +22,7 @@ from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from muster.app import App, planning
-from muster.config import load
+from muster.config_sources import load
 from muster.dialects import pods
 from muster.dialects.settings import Settings
 from muster.domain.pod import Pod

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from local_cluster.cluster import LocalCluster
-from muster.config import load
+from muster.config_sources import load
 from tests.manifests.applying import connect
 from tests.manifests.helm import CHART, NAMESPACE, HelmError, given, helm, template
 from tests.manifests.rendering import Manifest, one

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from kubernetes.client.exceptions import ApiException
 
-from muster.config import load
+from muster.config_sources import load
 from tests.local_cluster.cluster_waiting import eventually
 from tests.manifests.applying import apply, connect
 from tests.manifests.rendering import Manifest, one

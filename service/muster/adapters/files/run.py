@@ -16,6 +16,7 @@ from muster.adapters.files.capture import Captured, capture, written
 from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Decided, decide
 from muster.adapters.files.notes import nothing_pending
+from muster.adapters.files.problems import BadInput
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import Settings
 from muster.domain.decision import Decision, Unplaceable
@@ -44,10 +45,13 @@ def place_files(
 ) -> int:
     """Decide, print the answer, and return the exit code.
 
-    Raises:
-        BadInput: The files cannot be used. Nothing was printed.
+    If the files cannot be used, only what is wrong with them is printed.
     """
-    cluster = cluster_of(sources.read(files, stdin), settings)
+    try:
+        cluster = cluster_of(sources.read(files, stdin), settings)
+    except BadInput as problem:
+        stderr.writelines(f"{line}\n" for line in problem.lines)
+        return BAD_INPUT
     decided = decide(
         cluster.nodes,
         cluster.pods,
