@@ -247,7 +247,7 @@ def columns(snapshot: Snapshot) -> Columns:
 def following(last: Columns, snapshot: Snapshot) -> Columns:
     """Return the columns of `snapshot`, made from those of any other snapshot."""
     step = changes(last._order, snapshot, CHUNK)
-    source, order, states, levels = step.source, step.order, step.order.states, snapshot.levels
+    source, order, states = step.source, step.order, step.order.states
     nodes = last.nodes
     if source is not None:
         nodes = Domains(fixed(np.arange(len(order.names), dtype=np.int32)), order.names)
@@ -270,21 +270,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         last.wide, last.wide_names, source, step.reshaped, [place.wide or None for place in new], natural
     )
 
-    readings, domains, places = last._readings, last._domains, last._places
-    if levels != last.levels:
-        readings = {key: parts for key, parts in readings.copy().items() if not key[0]}
-    if source is not None or new_nodes:
-        readings = {
-            key: _reread(parts, step, [_reading(node, *key, levels) for node in new_nodes])
-            for key, parts in readings.copy().items()
-        }
-    if readings is not last._readings or snapshot.naming != last.snapshot.naming:
-        kept = (levels, snapshot.naming) == (last.levels, last.snapshot.naming) and wide is last.wide
-        kept = kept and all(parts is last._readings[key] for key, parts in readings.items())
-        domains = domains.copy() if kept else {}
-    if source is not None:
-        places = {name: place for name, place in places.copy().items() if name in nodes.index}
-
+    readings, domains, places = _kept(last, step, snapshot, wide)
     return Columns(
         snapshot=snapshot,
         nodes=nodes,
@@ -305,6 +291,32 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         _domains=domains,
         _places=places,
     )
+
+
+def _kept(
+    last: Columns, step: Changes, snapshot: Snapshot, wide: Codes
+) -> tuple[dict[tuple[bool, str], Domains], dict[str, Domains], dict[str, Place]]:
+    """Return what `last` remembers that holds for the snapshot too: readings, domains and places.
+
+    `wide` [row] is the snapshot's column: it is the same array as that of `last` if nothing changed in it.
+    """
+    levels, new_nodes = snapshot.levels, [step.order.states[row].node for row in step.renewed]
+    readings, domains, places = last._readings, last._domains, last._places
+    if levels != last.levels:
+        readings = {key: parts for key, parts in readings.copy().items() if not key[0]}
+    if step.source is not None or new_nodes:
+        readings = {
+            key: _reread(parts, step, [_reading(node, *key, levels) for node in new_nodes])
+            for key, parts in readings.copy().items()
+        }
+    if readings is not last._readings or snapshot.naming != last.snapshot.naming:
+        kept = (levels, snapshot.naming) == (last.levels, last.snapshot.naming) and wide is last.wide
+        kept = kept and all(parts is last._readings[key] for key, parts in readings.items())
+        domains = domains.copy() if kept else {}
+    if step.source is not None:
+        there = set(step.order.names)
+        places = {name: place for name, place in places.copy().items() if name in there}
+    return readings, domains, places
 
 
 def amounts_of(state: NodeState) -> tuple[int, ...]:
