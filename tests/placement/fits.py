@@ -10,7 +10,7 @@ from tests.placement.naive_parts import label
 
 
 def best_fit(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> int:
-    """The best fit of so many members by node and role."""
+    """The best fit of these numbers of members by node and role."""
     return sum(_on(snapshot, request, snapshot.nodes[name], by_role) for name, by_role in counts.items())
 
 

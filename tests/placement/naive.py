@@ -38,7 +38,7 @@ class Option(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where a member lies, or several on one node. `known`: false if it has GPUs and nobody knows which.
+    """Where a member lies, or several on one node. `known`: false if the indices of its GPUs are unknown.
     `units`: by GPU, what slices take; `cpu` is what all take, in thousandths of a core."""
 
     state: NodeState
@@ -147,7 +147,7 @@ def together(snapshot: Snapshot, spots: Iterable[Spot], scope: str) -> bool:
 
 
 def unusable(state: NodeState, free: int, memory: tuple[int, ...]) -> int:
-    """F of the node, GPU-thousandths, with these GPUs wholly free, and so many units left of the others."""
+    """F of the node in GPU-thousandths. `free` masks the wholly free GPUs, `memory` is left of the others."""
     node, total = state.node, 0
     for gpu, (every, left) in enumerate(zip(node.gpu_memory, memory, strict=True)):
         if every and not free >> gpu & 1 and not node.spread:
@@ -212,9 +212,10 @@ class Rules:
         return held
 
     def hold(self, placed: Mapping[str, Spot], last: str | None = None) -> bool:
-        """Whether these members may lie here, beside those that run. More members never make it better, so
-        a search may ask before all are placed, each time for the `last` that came. Where the plan puts
-        nobody, nothing is its fault."""
+        """Whether these members may lie here, next to existing members.
+
+        More members never make it better. So a search may ask before all are placed, each time for the
+        `last` one. The plan is not blamed for a part where it puts no member."""
         both = {**self.running, **placed}
         for scope, uids in self.groups:
             if last in uids or (last is None and any(uid in placed for uid in uids)):
@@ -292,7 +293,7 @@ def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
 
 
 def fills(state: NodeState, pairs: list[tuple[int, Role]]) -> list[Fill]:
-    """All ways to put so many members of each role on GPUs as slices."""
+    """All ways to put these numbers of members of each role on GPUs as slices."""
     found: set[Fill] = {((0,) * len(pairs),) * state.node.topology.gpu_count}
     for r, (count, role) in enumerate(pairs):
         for _ in range(count if role.slice else 0):
@@ -316,7 +317,7 @@ def overfull(state: NodeState, fill: Fill, roles: list[Role]) -> bool:
 
 
 def cpu_of(request: Request, counts: Iterable[int]) -> int:
-    """What so many members of each role take, in thousandths of a core."""
+    """The cpu of these numbers of members of each role, in thousandths of a core."""
     return sum(n * role.resources.cpu_milli for n, role in zip(counts, request.roles, strict=True))
 
 
@@ -393,8 +394,10 @@ def give(slices: list[list[int]], gpus: int, r: int, role: Role, by: int) -> Non
 
 
 def shares(state: NodeState, mask: int, slices: list[list[int]], role: Role, r: int) -> Iterator[int]:
-    """What a member may have of the node's GPUs: of whole ones one set for each way to take them from the
-    domains, of shared ones every set, those first of which most is left, so that they go round."""
+    """The sets of the node's GPUs that a member may have.
+
+    Of whole GPUs it is one set for each way to take them from the domains. Of shared GPUs it is every set,
+    those with most memory left first, so that the members use different ones."""
     if role.slice:
         gpus = sorted((g for g in range(len(slices)) if slices[g][r]), key=lambda g: -slices[g][r])
         yield from (sum(1 << gpu for gpu in chosen) for chosen in combinations(gpus, role.slice.gpus))
@@ -659,7 +662,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
 def unknown_links(
     snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]
 ) -> tuple[str, ...]:
-    """Nodes of new members with GPUs where the gang has several GPUs, and nobody knows a link."""
+    """Nodes of new members with GPUs where the gang has several GPUs, and no link is known."""
     gpus: dict[str, set[int]] = {}
     for member in members:
         gpus.setdefault(member.node, set()).update(member.gpus)
@@ -703,7 +706,7 @@ def valid(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, 
 
 
 def constrained(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether so many members by node and role keep every constraint, and the room of each role."""
+    """Whether these members by node and role keep every constraint, and the room of each role."""
     names = [role.name for role in request.roles]
     pods = [
         (name, node)

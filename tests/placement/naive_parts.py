@@ -60,7 +60,7 @@ def _named(
 
 
 def _home(path: tuple[str, ...], mine: set[tuple[str, ...]]) -> tuple[str, ...]:
-    """The one that says more than this, agrees with it, and of which no other says more."""
+    """The only fullest path that says more than this one and agrees with it; else this one."""
     more = [other for other in mine if _less(path, other)]
     most = [other for other in more if not any(_less(other, another) for another in more)]
     return most[0] if len(most) == 1 else path

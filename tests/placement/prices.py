@@ -15,7 +15,7 @@ def is_priced(snapshot: Snapshot, request: Request) -> bool:
 
 
 def damage(snapshot: Snapshot, state: NodeState, mask: int, units: tuple[int, ...], cpu: int) -> int:
-    """What members take from them that have these GPUs of a node, or one GPU's units, and so much cpu."""
+    """What members take from typical requests: these GPUs of a node, or one GPU's units, and this cpu."""
     whole, memory = whole_gpus(state), list(state.free_memory)
     sliced = [gpu for gpu, taken in enumerate(units) if taken]
     gone = sliced or whole[len(whole) - mask.bit_count() :]
@@ -45,7 +45,7 @@ def prices(snapshot: Snapshot) -> list[tuple[TypicalRequest, float]]:
 
 
 def usable(kind: TypicalRequest, state: NodeState, cpu: int, whole: list[int], memory: list[int]) -> float:
-    """GPU-thousandths that such requests can use of a node with so much left."""
+    """GPU-thousandths that such requests can use of a node with this cpu and these GPUs left."""
     node = state.node
     if not node.ready or node.unschedulable or not (node.gpu_memory if kind.units else node.gpu_resources):
         return 0.0

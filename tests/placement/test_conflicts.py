@@ -226,7 +226,7 @@ def asking_for(request: Request, scope: str, name: str) -> Kind | Constraint:
 
 
 def fits(snapshot: Snapshot, request: Request) -> bool:
-    """Whether the gang can be placed, by trying everything; a gang that needs nobody can."""
+    """Whether the gang can be placed, by trying everything; a gang that needs no member can."""
     return request.min_member == 0 or naive.best(snapshot, request) is not None
 
 
@@ -352,7 +352,7 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
 
 
 def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:
-    """All ways to free so many GPUs on these nodes; those nobody knows the indices of first."""
+    """All ways to free these numbers of GPUs on nodes; GPUs with unknown indices come first."""
     choices = []
     for name, count in nodes:
         state = snapshot.nodes[name]
@@ -375,7 +375,7 @@ def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snaps
 
 
 def _freed_memory(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:
-    """All ways to free so much memory of the GPUs of these nodes."""
+    """All ways to free these amounts of GPU memory on nodes."""
     choices = []
     for name, units in nodes:
         state = snapshot.nodes[name]

@@ -57,14 +57,14 @@ def asked(text: str, *rules: Constraint) -> Request:
 
 
 def in_roles(members: int, gpus: int, *, two: bool) -> tuple[frozenset[str], str]:
-    """The members as one role or two, the second with so many GPUs; and the names of the roles."""
+    """The members as one role or two, the second with `gpus` GPUs; and the names of the roles."""
     if two and members > 1:
         return WX, f"{(members + 1) // 2} x 1 GPU + {members // 2} x {gpus} GPU"
     return W, f"{members} x 1 GPU"
 
 
 def shared_out(total: int, most: list[int]) -> Iterator[list[int]]:
-    """All ways to share so many members out to zones that hold so many at most."""
+    """All ways to divide `total` members among zones. Zone i holds at most `most[i]` members."""
     if not most:
         if not total:
             yield []

@@ -29,7 +29,7 @@ from tests.placement.worlds import World, worlds
 NODES = "rack r1: a[8, cpu 8] b[8, cpu 8, pool=p]\n rack r2: c[4, cpu 4]"
 
 SIZES = {
-    # a gang on these nodes: the sizes of its roles, None where it is not of one
+    # a gang on these nodes: the sizes of its roles, None if the roles are not aggregated
     "pairs": ("4 x 1 GPU 1 cpu + 4 x 2 GPU 2 cpu", (1, 2)),
     "the largest first": ("1 x 8 GPU + 4 x 2 GPU + 4 x 4 GPU", (4, 1, 2)),
     "alike": ("4 x 2 GPU 1 cpu + 4 x 2 GPU 1 cpu", (1, 1)),
@@ -111,7 +111,7 @@ def test_each_role_lies_together() -> None:
 
 @st.composite
 def sized(draw: st.DrawFn) -> World:
-    """Gangs whose members ask for multiples of each other, some with a loader beside them."""
+    """Gangs whose members ask for multiples of each other, some with a loader as well."""
     snapshot, request = draw(st.one_of(worlds(), worlds("levels", "ranks"), worlds("typical")))
     cpu = draw(st.sampled_from([0, 500, 1000]))
     first, *others = request.roles

@@ -23,11 +23,11 @@ SETTINGS = settings(
     max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 FEW = 6
-"""Members of which all orders are tried."""
+"""The most members for which all orders are tried."""
 
 
 def accepted(snapshot: Snapshot, request: Request, members: list[MemberPlacement]) -> bool:
-    """Whether each member passes the filters, in this order, beside those before it."""
+    """Whether each member passes the filters, in this order, with those before it in place."""
     return all(
         passes(snapshot, request, rule, member, members[:i])
         for i, member in enumerate(members)
@@ -117,7 +117,7 @@ def test_each_member_is_accepted_in_its_turn(world: World) -> None:
 @SETTINGS
 @given(worlds("affinity", "skew", "anti-affinity"))
 def test_of_several_constraints_an_order_is_found_where_there_is_one(world: World) -> None:
-    """An order of which all members are accepted is returned, if trying every order finds one."""
+    """An order in which all members are accepted is returned, if trying every order finds one."""
     snapshot, request = world
     decision = place(snapshot, request, Limits(deterministic_time=60))
     assume(isinstance(decision, Placed) and 1 < len(decision.members) <= FEW)

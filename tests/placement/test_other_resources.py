@@ -68,7 +68,7 @@ def test_a_resource_that_is_short_where_cpu_is_short_changes_nothing(world: Worl
 @given(worlds())
 @examples(150)
 def test_a_resource_binds_as_cpu_does(world: World) -> None:
-    """With so much cpu that it is never short, the cards alone decide who fits."""
+    """With enough cpu for all, the cards alone decide which members fit."""
     if world.request.running:
         return  # what they take of cpu is taken in the snapshot
     limits = Limits(deterministic_time=60)

@@ -1,4 +1,4 @@
-"""Tables of what nodes have room for, beside looking at each packing."""
+"""Tables of what nodes have room for, compared with a look at each packing."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_consecutive_ranks_lie_together(world: World) -> None:
 
 
 def _path(snapshot: Snapshot, request: Request, node: str) -> tuple[str, ...]:
-    """The parts that the node lies in, widest first, itself last; levels that nobody carries are none."""
+    """The parts that the node lies in, widest first, itself last; levels without any label are none."""
     levels = [scope for scope in naive.crossing_scopes(snapshot, request) if scope != "nvlink-domain"]
     state = snapshot.nodes[node]
     return tuple(

@@ -1,4 +1,4 @@
-"""Slices of GPU memory: where they go, beside whom, and what is said when there is no room."""
+"""Slices of GPU memory: where they go, what they share GPUs with, and the answer if there is no room."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ FEATURES = (
     "least",
     "subgroups",
 )
-"""What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs nobody knows.
+"""What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
 hold few members. "scores": preferences of kube-scheduler, by node. "least": few must fit, and a crowd of a
 further role fits nowhere. "subgroups": several roles lie in one part of a scope.
