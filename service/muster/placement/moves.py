@@ -25,7 +25,7 @@ from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import room_of
 from muster.placement.gpus.choices import choices
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
-from muster.placement.gpus.gpusets import best_sets, value_of
+from muster.placement.gpus.gpusets import best_sets, rank, value_of
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import member_room
@@ -153,17 +153,14 @@ def _best_beside(place: Place, free: int, allowed: int, there: int, size: int) -
     `there` masks the GPUs that the gang already has on the node.
     """
     if not there:
-        sets = best_sets(place.shape, free, size, allowed)
-        return sets[0].mask if sets else None
+        best = best_sets(place.shape, free, size, allowed)
+        return best[0].mask if best else None
 
-    def worth(extra: int) -> tuple[int, int, int, int, int]:
-        value = value_of(place.shape, free | there, there | extra)
-        return (-value.domains, value.weakest, value.ring, -value.damage, -extra)
+    def order(extra: int) -> tuple[int, ...]:
+        return *rank(value_of(place.shape, free | there, there | extra)), extra
 
-    choices = (
-        mask_of(chosen) for chosen in combinations(bits(free & allowed), size)
-    )  # some thousands at most
-    return max(choices, key=worth, default=None)
+    sets = map(mask_of, combinations(bits(free & allowed), size))  # some thousands at most
+    return min(sets, key=order, default=None)
 
 
 def _best_shared(place: Place, state: NodeState, allowed: int, there: int, role: Role) -> int | None:

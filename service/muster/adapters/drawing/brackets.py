@@ -1,4 +1,4 @@
-"""Draw GPUs in a row with brackets below: a bracket names the slowest link between any two GPUs under it.
+"""Draw GPUs in a row with brackets below: all GPUs under a bracket are joined by its link, or by faster ones.
 
 This fits every node whose links nest: a switch, NVLink islands, PCIe switches under sockets. A matrix that
 does not nest is drawn in the same way, with a note.

@@ -22,7 +22,7 @@ from muster.placement.gpus.costs import Cost, On, Taken, cost_of
 from muster.placement.gpus.filling import NEVER, STEP, filled
 from muster.placement.gpus.fragmentation import fragmentation, unusable
 from muster.placement.gpus.gpu_tables import kinds_in, least_of
-from muster.placement.gpus.gpusets import GpuSet
+from muster.placement.gpus.gpusets import SET_VALUES, GpuSet
 from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
 from muster.placement.gpus.numa import numa_nodes
 from muster.placement.gpus.rings import NO_LINK, rings
@@ -35,6 +35,10 @@ nothing is proven.
 
 MAX_WORK = 1 << 21
 """The most steps of filling sets, in sets times places of slices. If there are more, first fit chooses."""
+
+
+CHOICE_VALUES = tuple(name for name in SET_VALUES if name != "domains")
+"""The values of a choice by name. Its NVLink domains are among its costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,8 @@ class Choices:
 
         NVLink domains are counted in `costs`, so the set says 0.
         """
-        links = int(self.weakest[choice]), int(self.ring[choice])
-        chosen = GpuSet(int(self.masks[choice]), 0, *links, int(self.damage[choice]))
+        values = {name: int(getattr(self, name)[choice]) for name in CHOICE_VALUES}
+        chosen = GpuSet(int(self.masks[choice]), 0, **values)
         return chosen, int(self.shared[choice])
 
 

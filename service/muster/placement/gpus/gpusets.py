@@ -36,6 +36,18 @@ class GpuSet:
     damage: int
 
 
+SET_VALUES = {"domains": 1, "weakest": -1, "ring": -1, "damage": 1}
+"""The values of a GPU set by name, in the order in which they decide: 1 if less is better, −1 if more is.
+
+`Sets` and `Patterns` have a field of the same name for each.
+"""
+
+
+def rank(chosen: GpuSet) -> tuple[int, ...]:
+    """Return the values in the order in which they decide, each to be small."""
+    return tuple(sign * getattr(chosen, name) for name, sign in SET_VALUES.items())
+
+
 @lru_cache(maxsize=1 << 16)
 def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[GpuSet, ...]:
     """Return the sets of `size` free and allowed GPUs that can be in a best plan, largest weakest link first.
@@ -63,9 +75,9 @@ def best_set_of(shape: Shape, free: int, per_domain: tuple[int, ...]) -> tuple[G
 def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
     if size >= len(sets.choices):
         return ()
-    fields = (sets.masks, sets.domains, sets.weakest, sets.ring, sets.damage)
     count = sets.choices[size]
-    return tuple(GpuSet(*values) for values in zip(*(f[size, :count].tolist() for f in fields), strict=True))
+    columns = (getattr(sets, name)[size, :count].tolist() for name in ("masks", *SET_VALUES))
+    return tuple(GpuSet(*values) for values in zip(*columns, strict=True))
 
 
 def value_of(shape: Shape, free: int, mask: int) -> GpuSet:

@@ -51,7 +51,7 @@ class Least:
             opened = np.minimum(opened, len(places))
             held = np.take_along_axis(most_unused, opened[None], axis=0)
             shared = opened + np.minimum((most_used + held < needed).sum(axis=0), len(places))
-        # A node that would need more GPUs than it has cannot hold the packing; no GPU is counted twice.
+        # A node that needs more GPUs than it has cannot hold the packing at all.
         shared = np.minimum(shared, len(places))
         sign = -1 if self._shape.spread else 1
         whole = whole_gpus(self._asks, packing)

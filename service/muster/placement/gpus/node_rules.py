@@ -8,7 +8,7 @@ vector may be taken.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from math import lcm, prod
@@ -18,7 +18,7 @@ import numpy as np
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.fragmentation import fragmentation
-from muster.placement.gpus.gpusets import GpuSet, best_sets, value_of
+from muster.placement.gpus.gpusets import GpuSet, best_sets, rank, value_of
 from muster.placement.gpus.rings import popcounts, rings
 
 MAX_WAYS = 1 << 14
@@ -261,9 +261,10 @@ def sets_under(
     every = [pair for pair in every if pair[0].domains == fewest]
     small = shape.topology.gpu_count <= MAX_RING_GPUS
 
-    def order(chosen: GpuSet) -> tuple[int, int, int, int]:
+    def order(chosen: GpuSet) -> tuple[int, ...]:
         rest = -int(rings(shape.topology).inside[free & ~chosen.mask]) if small else 0
-        return -chosen.ring, chosen.damage, rest, chosen.mask
+        _, _, *below_the_weakest_link = rank(chosen)
+        return *below_the_weakest_link, rest, chosen.mask
 
     every.sort(key=lambda pair: order(pair[0]))
     best: list[tuple[GpuSet, Spread]] = []
@@ -281,7 +282,7 @@ def _value(shape: Shape, free: int, mask: int, rule: InNode) -> GpuSet:
     damage = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
     domains = sum(1 for domain in shape.domains if domain & mask and not domain & rule.touched)
     union = value_of(shape, free | rule.there, mask | rule.there)
-    return GpuSet(mask, domains, union.weakest, union.ring, damage)
+    return replace(union, mask=mask, domains=domains, damage=damage)
 
 
 def _masks(shape: Shape, free: int, size: int) -> list[int]:

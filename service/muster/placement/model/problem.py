@@ -68,8 +68,19 @@ class Patterns:
             counts[valid] = np.concatenate(packings).reshape(-1, roles)
         zero = np.zeros_like(valid, np.int64)
         at = np.broadcast_to(np.arange(width), valid.shape).astype(np.int64)
-        one, none = zero + 1, zero + NO_LINK
-        return cls(counts, valid, one, zero, none, zero, zero, zero, zero, at, zero)
+        return cls(
+            counts,
+            valid,
+            nodes=zero + 1,
+            domains=zero,
+            weakest=zero + NO_LINK,
+            ring=zero,
+            damage=zero,
+            left_over=zero,
+            gpus=zero,
+            packing=at,
+            choice=zero,
+        )
 
 
 Use = dict[tuple[int, int], int]

@@ -17,9 +17,9 @@ from muster.placement.model.problem import FREE, Bools, Ints, Problem
 class PartShare:
     """How many members of `roles` each part takes.
 
-    `part` [class] is −1 for none. Each part takes `low` [part] to `high` [part] members. A plan exists in
-    which it takes `low` to `even` [part]. `capacity` [class] is the most of these roles that the class's
-    nodes take, rules aside.
+    `part` [class] is −1 for none. Each part takes `low` [part] to `high` [part] members. The rule allows all
+    numbers from `low` to `even` [part] at once. `capacity` [class] is the most of these roles that the
+    class's nodes take, rules aside.
     """
 
     roles: tuple[int, ...]

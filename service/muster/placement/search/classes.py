@@ -14,6 +14,7 @@ from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import best_fit
 from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.gpu_tables import sets_of
+from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.gpus.node_rules import InNode, sets_under
 from muster.placement.model.objective import WIDE
 from muster.placement.model.problem import FREE, Patterns, Problem
@@ -21,7 +22,7 @@ from muster.placement.model.problem import FREE, Patterns, Problem
 REGION = "region"
 """In `Problem.parts`: the region that a cell lies in."""
 
-FIELDS = ("domains", "weakest", "ring", "damage", "gpus", "packing", "choice")
+FIELDS = (*SET_VALUES, "gpus", "packing", "choice")
 """Columns of a table of patterns, after the counts by role."""
 
 
@@ -186,8 +187,10 @@ def node_patterns(
     packing = np.repeat(np.arange(len(packings)), choices)
     choice = np.arange(len(packing)) - np.repeat(np.cumsum(choices) - choices, choices)
     at = (size[packing], choice)
-    domains = np.zeros(len(packing), np.int64) if wide else sets.domains[at]
-    fields = (domains, sets.weakest[at], sets.ring[at], sets.damage[at], size[packing], packing, choice)
+    values = {name: getattr(sets, name)[at] for name in SET_VALUES}
+    if wide:
+        values["domains"] = np.zeros(len(packing), np.int64)
+    fields = (*values.values(), size[packing], packing, choice)
     table = np.concatenate([counts[packing], np.stack(fields, axis=1)], axis=1)
     return table, table.tobytes()
 
@@ -198,11 +201,13 @@ def ruled_patterns(
 ) -> tuple[Ints, bytes]:
     """Return the same for a node whose members a rule binds."""
     rows = [
-        (*counts, 0 if wide else s.domains, s.weakest, s.ring, s.damage, s.mask.bit_count(), packing, choice)
+        (*counts, *(getattr(chosen, name) for name in SET_VALUES), chosen.mask.bit_count(), packing, choice)
         for packing, counts in enumerate(packings)
-        for choice, (s, _) in enumerate(sets_under(rule, shape, free, counts))
+        for choice, (chosen, _) in enumerate(sets_under(rule, shape, free, counts))
     ]
     table = np.array(rows, np.int64).reshape(len(rows), len(rule.gpus) + len(FIELDS))
+    if wide:
+        table[:, len(rule.gpus) + FIELDS.index("domains")] = 0
     return table, table.tobytes()
 
 

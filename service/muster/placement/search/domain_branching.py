@@ -12,7 +12,7 @@ import numpy as np
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import costs_on, gpus_on
-from muster.placement.gpus.choices import NODE_TIME, PACKING_TIME, choices
+from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, choices
 from muster.placement.limits import Budget
 from muster.placement.model.objective import PREFERENCES, WEAKEST_LINK, Level, quality_levels
 from muster.placement.search import node_tables
@@ -169,16 +169,14 @@ def _fields(instance: Instance, role: int, here: Hopeful, budget: Budget) -> tup
         (int(np.bincount(each.packing).max(initial=0)) for each in found if len(each.packing)), default=1
     )
     shape = (len(here.rows), here.shape[2], width)
-    fields: dict[str, Ints] = {
-        name: np.zeros(shape, np.int64) for name in (*names, "weakest", "ring", "damage")
-    }
+    fields: dict[str, Ints] = {name: np.zeros(shape, np.int64) for name in (*names, *CHOICE_VALUES)}
     fields["valid"] = np.zeros(shape, bool)
     for i, each in enumerate(found):
         begins = np.searchsorted(each.packing, each.packing)
         at = (i, each.packing + int(here.least[i]), np.arange(len(each.packing)) - begins)
         for name, values in zip(names, each.costs, strict=True):
             fields[name][at] = values
-        for name in ("weakest", "ring", "damage"):
+        for name in CHOICE_VALUES:
             fields[name][at] = getattr(each, name)
         fields["valid"][at] = True
     return fields, all(each.complete for each in found)

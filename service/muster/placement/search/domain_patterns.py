@@ -305,8 +305,7 @@ def _of_plans(
     patterns = Patterns(
         counts, valid, nodes=spread([racks.patterns.nodes[racks.kind]] * depth),
         weakest=spread(weakest), gpus=counts[:, :, role] * gpus,
-        packing=np.ascontiguousarray(packing), choice=np.ascontiguousarray(choice),
-        domains=sums["domains"], ring=sums["ring"], damage=sums["damage"], left_over=sums["left_over"],
+        packing=np.ascontiguousarray(packing), choice=np.ascontiguousarray(choice), more={}, **sums,
     )  # fmt: skip
     each = np.arange(classes)
     return replace(

@@ -16,8 +16,9 @@ from muster.placement.cluster.columns import Ints, gpu_counts
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on
 from muster.placement.gang.packings import Packings, packings_on
-from muster.placement.gpus.choices import choices, choosing_time
+from muster.placement.gpus.choices import CHOICE_VALUES, choices, choosing_time
 from muster.placement.gpus.costs import Cost, On
+from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.gpus.slices import Asks, NodeGpus
 from muster.placement.limits import Budget
 from muster.placement.model.bound import EPSILON, Floats
@@ -185,5 +186,7 @@ def _patterns(packings: tuple[Counts, ...], asks: Asks, node: NodeGpus, on: On) 
     size = gpu_counts(sets.masks)
     choice = np.arange(len(sets.packing)) - begins[sets.packing]
     counts = np.array(packings, np.int64).reshape(len(packings), len(asks))[sets.packing]
-    fields = (domains, sets.weakest, sets.ring, sets.damage, size, sets.packing, choice, *further)
+    of_set = {"domains": domains, **{name: getattr(sets, name) for name in CHOICE_VALUES}}
+    values = (of_set[name] for name in SET_VALUES)
+    fields = (*values, size, sets.packing, choice, *further)
     return np.concatenate([counts, np.stack(fields, axis=1)], axis=1), sets.complete

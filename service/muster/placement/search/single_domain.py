@@ -19,6 +19,7 @@ from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import best_fit, kinds_of
 from muster.placement.gpus.gpu_tables import sets_of
+from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import BEST_FIT, WEAKEST_LINK, Level, quality_levels, value_of
 from muster.placement.search import node_tables
@@ -40,7 +41,7 @@ from muster.placement.search.single_node import share_of
 TOO_LARGE = "the tables are too large, or NVLink domains over several nodes are to be counted"
 """Why tables of one rack do not apply."""
 
-FIELDS = ("domains", "weakest", "ring", "damage", "valid")
+FIELDS = (*SET_VALUES, "valid")
 """The values of a GPU set, and whether there is one."""
 
 

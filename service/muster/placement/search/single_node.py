@@ -13,13 +13,21 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Counts, Instance, fits_at_once
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
 from muster.placement.gang.packings import packings_on
-from muster.placement.gpus.choices import NODE_TIME, choices
+from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, choices
 from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.lower_bounds import Least
 from muster.placement.gpus.node_rules import Spread, free_by_domain, sets_under, spreads
 from muster.placement.limits import Budget
-from muster.placement.model.objective import NODES, PREFERENCES, Level, quality_levels, value_of
+from muster.placement.model.objective import (
+    BEST_FIT,
+    DAMAGE,
+    NODES,
+    PREFERENCES,
+    Level,
+    quality_levels,
+    value_of,
+)
 from muster.placement.search.methods import Answer, Declined, Partial, Solved, Start
 from muster.placement.search.plan import Gap, Share, Value
 
@@ -134,8 +142,8 @@ def _priced(instance: Instance, rows: Ints, need: Counts) -> _Priced | None:
 
 def _worth(chosen: GpuSet, priced: _Priced | None, i: int, fit: int) -> dict[str, int]:
     """Return the sums of a plan by field, below the preferences."""
-    damage = chosen.damage if priced is None else int(priced.damage[i])
-    return {"weakest": chosen.weakest, "ring": chosen.ring, "damage": damage, "left_over": fit}
+    worth = {name: getattr(chosen, name) for name in CHOICE_VALUES} | {BEST_FIT.field: fit}
+    return worth if priced is None else worth | {DAMAGE.field: int(priced.damage[i])}
 
 
 def _sharing(
@@ -199,7 +207,8 @@ def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> In
     damage.
     """
     view = instance.columns
-    found = np.zeros((len(instance.costs) + 3, len(rows), len(packings)), np.int64)
+    levels = len(instance.costs) + len(CHOICE_VALUES)
+    found = np.zeros((levels, len(rows), len(packings)), np.int64)
     if instance.existing:  # then the gang's GPUs there count too, and only few nodes are examined
         found[:] = -LARGEST
         return found
