@@ -175,6 +175,10 @@ oracle: build ## Random pods on random clusters: what the stock scheduler places
 	@$(PY) -m e2e.oracle $(if $(SEED),--seed $(SEED)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
 	  $(if $(PODS),--pods $(PODS))
 
+.PHONY: brute-force
+brute-force: $(READY) ## Random tiny clusters: the planner is as good as trying everything (SEED=1 INSTANCES=50000: an hour)
+	@$(PY) -m tests.placement.brute_force $(if $(SEED),--seed $(SEED)) $(if $(INSTANCES),--instances $(INSTANCES))
+
 .PHONY: churn
 churn: $(READY) ## Pods that come and go in simulation: is memory what it was? JSON (PODS=1000000: about an hour)
 	@$(PY) -m tests.gangs.churn $(if $(PODS),--pods $(PODS))

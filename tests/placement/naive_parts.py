@@ -25,6 +25,10 @@ def label(snapshot: Snapshot, state: NodeState, scope: str) -> str:
 def _parts(snapshot: Snapshot, scope: str) -> dict[str, str]:
     every = [*((level.scope, level.labels) for level in snapshot.levels), NVLINK]
     wider = next((every[:i][::-1] for i, (word, keys) in enumerate(every) if scope in (word, *keys)), [])
+    for tree in snapshot.naming.trees:
+        if scope in tree:
+            outer = tree[: tree.index(scope)][::-1]
+            wider += [next((each for each in every if each[1] == (key,)), (key, (key,))) for key in outer]
     own = next((each for each in every if scope == each[0] or each[1] == (scope,)), (scope, (scope,)))
     outward = [own, *wider]
     paths = {name: _path(snapshot, state.node, outward) for name, state in snapshot.nodes.items()}

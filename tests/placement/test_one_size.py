@@ -21,9 +21,10 @@ from muster.placement.place import Limits, place
 from muster.placement.search.plan import Share
 from muster.placement.search.role_aggregation import Aggregation, aggregated_roles
 from tests.placement import naive
+from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import RESOURCE, cluster, gang
 from tests.placement.test_many_racks import racks_drawn, without
-from tests.placement.test_properties import assert_as_good_as_trying_everything, examples
+from tests.placement.test_properties import examples
 from tests.placement.worlds import World, worlds
 
 NODES = "rack r1: a[8, cpu 8] b[8, cpu 8, pool=p]\n rack r2: c[4, cpu 4]"

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from muster.domain.decision import Placed
 from muster.domain.node import Resources, Usage
 from muster.domain.request import Request
-from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.placement import place as planner
-from muster.placement.place import Limits, PlacementDefect, place
-from muster.placement.verify import verify
+from muster.placement.place import PlacementDefect, place
 from tests.placement import naive
+from tests.placement.brute_force import ASKED, assert_as_good_as_trying_everything
 from tests.placement.drawings import cluster, gang
 from tests.placement.naive_parts import label
 from tests.placement.worlds import BLOCKS, World, clusters, worlds
@@ -37,83 +36,10 @@ def examples(count: int) -> settings:
     )
 
 
-def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) -> None:
-    decision = place(snapshot, request, Limits(deterministic_time=60))
-    expected = naive.best(snapshot, request)
-    if expected is None:
-        assert not isinstance(decision, Placed), decision.members
-        assert decision.causes
-        return
-    value, best = expected
-    assert isinstance(decision, Placed), f"{sentence(decision)} — but {best.members}"
-    assert verify(snapshot, request, decision) == ()
-    assert naive.valid(snapshot, request, decision.members)
-    assert by_role(request, decision) == by_role(request, best)
-    assert decision.optimal, (decision.gap, decision.truncated)
-    assert naive.worth(snapshot, request, decision.members) == value, (decision.members, best.members)
-    if not request.terms:  # a policy may put the NVLink domains, which are shown, below what is not
-        assert decision.objective == best.objective, (decision.members, best.members)
-
-
-def by_role(request: Request, placed: Placed) -> list[int]:
-    return [sum(member.role == role.name for member in placed.members) for role in request.roles]
-
-
 @examples(200)
 @given(worlds())
 def test_as_good_as_trying_everything(world: World) -> None:
     assert_as_good_as_trying_everything(*world)
-
-
-ASKED = {
-    "slices": ("slices",),
-    "slices beside members that run": ("slices", "running"),
-    "policies": ("terms",),
-    "policies, segments, members that run": ("terms", "segments", "running"),
-    "policies and slices": ("terms", "slices"),
-    "typical requests": ("typical",),
-    "typical requests, slices": ("typical", "slices"),
-    "typical requests, policies, levels": ("typical", "terms", "levels"),
-    "typical requests, segments, members that run": ("typical", "segments", "running"),
-    "more levels": ("levels",),
-    "roles with scopes of their own": ("role scope",),
-    "segments": ("segments",),
-    "segments by rank": ("segments", "ranks"),
-    "at most so many in one part": ("max per",),
-    "members that run": ("running",),
-    "members that run on GPUs nobody knows": ("unknown running",),
-    "segments beside members that run": ("segments", "ranks", "running"),
-    "segments, at most so many in one part": ("segments", "max per", "levels"),
-    "roles, at most so many, beside members that run": ("role scope", "max per", "running"),
-    "members kept apart": ("anti-affinity",),
-    "members near pods": ("affinity",),
-    "members spread": ("skew",),
-    "room for few": ("room",),
-    "members kept apart, near others": ("anti-affinity", "affinity"),
-    "members kept apart and spread, ranks and levels": ("anti-affinity", "skew", "levels", "ranks"),
-    "members spread, near pods, room for few": ("skew", "affinity", "room"),
-    "members kept apart, spread, in segments": ("anti-affinity", "skew", "segments"),
-    "members kept apart, near pods, beside members that run": ("anti-affinity", "affinity", "running"),
-    "constraints, roles with scopes, at most so many": ("anti-affinity", "skew", "role scope", "max per"),
-    "preferences": ("scores",),
-    "preferences, segments, members that run": ("scores", "segments", "running", "levels"),
-    "preferences, constraints, policies": ("scores", "skew", "anti-affinity", "terms"),
-    "constraints, slices": ("anti-affinity", "skew", "affinity", "slices"),
-    "constraints, policies, typical requests": ("anti-affinity", "skew", "terms", "typical"),
-    "few must fit, in segments": ("least", "segments"),
-    "few must fit, in segments by rank, beside members that run": ("least", "segments", "ranks", "running"),
-    "few must fit, in segments, roles with scopes, at most so many": (
-        "least",
-        "segments",
-        "role scope",
-        "max per",
-    ),
-    "few must fit, in segments, kept apart and spread": ("least", "segments", "anti-affinity", "skew"),
-    "subgroups": ("subgroups",),
-    "subgroups, roles with scopes, members that run": ("subgroups", "role scope", "running"),
-    "subgroups in segments, at most so many, levels": ("subgroups", "segments", "max per", "levels"),
-    "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
-}
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -11,8 +11,9 @@ from muster.domain.reasons import NotSupported
 from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.instance import instance_of
 from muster.placement.place import place
+from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import cluster, gang
-from tests.placement.test_properties import assert_as_good_as_trying_everything, examples
+from tests.placement.test_properties import examples
 from tests.placement.worlds import worlds
 
 ONE = "rack r1: a[2, share, mem 8 8] b[2, share, mem 8 8] c[2, share, mem 8 8]"

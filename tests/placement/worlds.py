@@ -33,6 +33,8 @@ KINDS = ["NV1", "NV2", "PIX", "SYS", ""]
 """Of links; "" for one that is not known."""
 BLOCKS = (DEFAULT_LEVELS[0], Level("block", ("example.com/block", "example.com/pod")), DEFAULT_LEVELS[1])
 """A level between zone and rack, with two labels that may name its parts."""
+TREE = (LABELS["zone"], "example.com/row", "example.com/seat")
+"""The labels of a Topology of KAI, widest first."""
 
 
 @st.composite
@@ -56,13 +58,18 @@ def topologies(draw: st.DrawFn) -> GpuTopology:
 
 
 @st.composite
-def clusters(draw: st.DrawFn, levels: tuple[Level, ...] = DEFAULT_LEVELS, roomy: bool = False) -> Snapshot:
-    """One to four nodes of one to four GPUs, some taken; `roomy` ones have more of all."""
+def clusters(
+    draw: st.DrawFn, levels: tuple[Level, ...] = DEFAULT_LEVELS, roomy: bool = False, paths: bool = False
+) -> Snapshot:
+    """One to four nodes of one to four GPUs, some taken; `roomy` ones have more of all. With `paths` racks
+    of one name lie in two zones, and a Topology has rows and seats in the zones."""
     shared = islands(draw(st.sampled_from([[4], [2, 2]]))) if roomy else draw(topologies())
     crowd = draw(st.sampled_from([0, 5])) if roomy else 15
     nodes, usages = [], []
     racks = draw(st.sampled_from([(None,), ("r1", "r2"), ("r1", "r2", None)][roomy:]))
     zones = draw(st.sampled_from([(None,), (None,), ("z1", "z2"), ("z1", None)]))
+    if paths:
+        racks, zones = ("r1", "r1", "r2", None), ("z1", "z2", "z2", None)
     for name in "abcd"[: draw(st.integers(1 + roomy, 4))]:
         topology = draw(st.one_of(st.just(shared), topologies()))
         labels = {"pool": draw(st.sampled_from("pq"))}
@@ -70,6 +77,9 @@ def clusters(draw: st.DrawFn, levels: tuple[Level, ...] = DEFAULT_LEVELS, roomy:
             labels[LABELS["rack"]] = rack
         if zone := draw(st.sampled_from(zones)):
             labels[LABELS["zone"]] = zone
+        for key in TREE[1:] if paths else ():
+            if place := draw(st.sampled_from(["t1", "t1", "t2", None])):
+                labels[key] = place
         if levels == BLOCKS and (block := draw(st.sampled_from(["b1", "b1", "b2", "b2", None]))):
             labels[draw(st.sampled_from(BLOCKS[1].labels))] = block
         if draw(st.integers(0, 4)) == 0:
@@ -81,7 +91,9 @@ def clusters(draw: st.DrawFn, levels: tuple[Level, ...] = DEFAULT_LEVELS, roomy:
         taken = draw(st.integers(0, everything)) & draw(st.integers(0, 15)) & crowd
         usages.append(Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken))
     unique = draw(st.sampled_from([(), (), (), ("rack",), ("nvlink-domain", "block")]))
-    return Snapshot.of(nodes, usages, levels, naming=Naming(unique))
+    return Snapshot.of(
+        nodes, usages, levels, naming=Naming(() if paths else unique, (TREE,) if paths else ())
+    )
 
 
 @st.composite
@@ -125,12 +137,15 @@ FEATURES = (
     "scores",
     "least",
     "subgroups",
+    "paths",
+    "inside",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
 hold few members. "scores": preferences of kube-scheduler, by node. "least": few must fit, and a crowd of a
 further role fits nowhere. "subgroups": several roles lie in one part of a scope.
-"typical": the cluster says what usually comes."""
+"typical": the cluster says what usually comes. "paths": equal names under different parents. "inside": the
+scopes of roles are nodes and what lies inside them."""
 
 
 class World(NamedTuple):
@@ -141,7 +156,7 @@ class World(NamedTuple):
 
     def __repr__(self) -> str:
         """Short enough to be read in a failure; nearly in the language above."""
-        lines, request = ["", f"unique {self.snapshot.naming.unique}"], self.request
+        lines, request = ["", f"{self.snapshot.naming}"], self.request
         for name, state in self.snapshot.nodes.items():
             node, topology = state.node, state.node.topology
             free = "".join("01"[state.free_gpus >> i & 1] for i in range(topology.gpu_count))
@@ -192,11 +207,12 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     """A cluster and a gang with all of these features in them."""
     levels = BLOCKS if "levels" in features else DEFAULT_LEVELS
     light = draw(st.integers(0, 3)) > 0 and features != ()  # else little would fit with many rules at once
-    snapshot, request = draw(clusters(levels, roomy=light)), draw(gangs())
+    snapshot, request = draw(clusters(levels, light, "paths" in features)), draw(gangs())
     if light:
         roles = tuple(replace(role, gpus=min(role.gpus, 1)) for role in request.roles)
         request = replace(request, roles=roles, required_scope=None)
     scopes = [*(level.scope for level in snapshot.levels), "node", "nvlink-domain"]
+    scopes = ["zone", *TREE[1:], "rack", "node"] if "paths" in features else scopes
     if "segments" in features:
         first, *others = request.roles
         longer = draw(_longer(first, 6 - sum(len(role.members) for role in others)))
@@ -204,8 +220,9 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     roles = request.roles
     if "ranks" in features:
         roles = tuple(replace(role, members=draw(_ranked(role.members))) for role in roles)
-    if "role scope" in features:
-        some = st.sampled_from([None, *scopes, *scopes, "gpu"])
+    if {"role scope", "inside"}.intersection(features):
+        inside = ["gpu", "gpu", "nvlink-domain", "node"]
+        some = st.sampled_from([None, *(inside if "inside" in features else [*scopes, *scopes, "gpu"])])
         roles = tuple(replace(role, required_scope=draw(some)) for role in roles)
     if "segments" in features:
         roles = tuple(replace(role, segments=draw(_segments([*scopes, "gpu"]))) for role in roles)
@@ -238,7 +255,7 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
 def _between_pods(draw: st.DrawFn, world: World, features: list[str], scopes: list[str]) -> World:
     """Subgroups, constraints between pods, and room, where these are among the features."""
     if "subgroups" in features:
-        world = World(world.snapshot, draw(_with_subgroups(world.request, scopes)))
+        world = World(world.snapshot, draw(_with_subgroups(world.request, scopes, "least" in features)))
     if {"anti-affinity", "affinity", "skew"}.intersection(features):
         world = draw(_with_constraints(world, features))
     if "room" in features:
@@ -259,8 +276,8 @@ def _between_pods(draw: st.DrawFn, world: World, features: list[str], scopes: li
 
 
 @st.composite
-def _with_subgroups(draw: st.DrawFn, request: Request, scopes: list[str]) -> Request:
-    """Three roles or more, and one level or two that some of them must share."""
+def _with_subgroups(draw: st.DrawFn, request: Request, scopes: list[str], few: bool) -> Request:
+    """Three roles, and one level or two that some of them must share; `few`: one member or two may do."""
     roles = [*request.roles]
     for name in "xyz"[len(roles) - 1 :]:
         crowd = tuple(Member(f"{name}{i}", f"{name}-{i}") for i in range(draw(st.integers(1, 2))))
@@ -271,7 +288,7 @@ def _with_subgroups(draw: st.DrawFn, request: Request, scopes: list[str]) -> Req
     chosen = draw(st.lists(st.tuples(st.sampled_from([*scopes, "gpu"]), groups), min_size=1, max_size=2))
     rules = tuple(Subgroup(f"s{i}", scope, some) for i, (scope, some) in enumerate(chosen))
     size = sum(len(role.members) for role in roles)
-    least = draw(st.sampled_from([size, size, max(1, size - 1), 1]))
+    least = draw(st.integers(1, 2) if few else st.sampled_from([size, size, max(1, size - 1), 1]))
     return replace(request, roles=tuple(roles), min_member=least, subgroups=rules)
 
 

@@ -1,0 +1,162 @@
+"""Random small clusters and gangs, family by family: the planner must be as good as trying everything.
+
+`python -m tests.placement.brute_force --seed S --instances N` draws new ones, prints those for which it is
+not, and a line of JSON; it exits with 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections import Counter
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+
+from muster.domain.decision import Placed
+from muster.domain.request import Request
+from muster.domain.sentences import sentence
+from muster.domain.snapshot import Snapshot
+from muster.placement.place import Limits, place
+from muster.placement.verify import verify
+from tests.placement import naive
+from tests.placement.worlds import World, worlds
+
+ASKED = {
+    "slices": ("slices",),
+    "slices beside members that run": ("slices", "running"),
+    "policies": ("terms",),
+    "policies, segments, members that run": ("terms", "segments", "running"),
+    "policies and slices": ("terms", "slices"),
+    "typical requests": ("typical",),
+    "typical requests, slices": ("typical", "slices"),
+    "typical requests, policies, levels": ("typical", "terms", "levels"),
+    "typical requests, segments, members that run": ("typical", "segments", "running"),
+    "more levels": ("levels",),
+    "roles with scopes of their own": ("role scope",),
+    "segments": ("segments",),
+    "segments by rank": ("segments", "ranks"),
+    "at most so many in one part": ("max per",),
+    "members that run": ("running",),
+    "members that run on GPUs nobody knows": ("unknown running",),
+    "segments beside members that run": ("segments", "ranks", "running"),
+    "segments, at most so many in one part": ("segments", "max per", "levels"),
+    "roles, at most so many, beside members that run": ("role scope", "max per", "running"),
+    "members kept apart": ("anti-affinity",),
+    "members near pods": ("affinity",),
+    "members spread": ("skew",),
+    "room for few": ("room",),
+    "members kept apart, near others": ("anti-affinity", "affinity"),
+    "members kept apart and spread, ranks and levels": ("anti-affinity", "skew", "levels", "ranks"),
+    "members spread, near pods, room for few": ("skew", "affinity", "room"),
+    "members kept apart, spread, in segments": ("anti-affinity", "skew", "segments"),
+    "members kept apart, near pods, beside members that run": ("anti-affinity", "affinity", "running"),
+    "constraints, roles with scopes, at most so many": ("anti-affinity", "skew", "role scope", "max per"),
+    "preferences": ("scores",),
+    "preferences, segments, members that run": ("scores", "segments", "running", "levels"),
+    "preferences, constraints, policies": ("scores", "skew", "anti-affinity", "terms"),
+    "constraints, slices": ("anti-affinity", "skew", "affinity", "slices"),
+    "constraints, policies, typical requests": ("anti-affinity", "skew", "terms", "typical"),
+    "few must fit, in segments": ("least", "segments"),
+    "few must fit, in segments by rank, beside members that run": ("least", "segments", "ranks", "running"),
+    "few must fit, in segments, roles with scopes, at most so many": (
+        "least",
+        "segments",
+        "role scope",
+        "max per",
+    ),
+    "few must fit, in segments, kept apart and spread": ("least", "segments", "anti-affinity", "skew"),
+    "subgroups": ("subgroups",),
+    "subgroups, roles with scopes, members that run": ("subgroups", "role scope", "running"),
+    "subgroups in segments, at most so many, levels": ("subgroups", "segments", "max per", "levels"),
+    "equal names under different parents": ("paths",),
+    "equal names, segments by rank, at most so many": ("paths", "segments", "ranks", "max per"),
+    "equal names, subgroups, roles with scopes": ("paths", "subgroups", "role scope"),
+    "equal names, constraints, members that run": ("paths", "anti-affinity", "skew", "running"),
+    "roles inside nodes": ("inside",),
+    "roles inside nodes, in segments, beside members that run": ("inside", "segments", "running"),
+    "roles inside nodes, at most so many, levels": ("inside", "max per", "levels"),
+    "few must fit, subgroups": ("least", "subgroups"),
+    "few must fit, subgroups in segments": ("least", "subgroups", "segments", "ranks"),
+    "few must fit, subgroups, roles with scopes, members that run": (
+        "least",
+        "subgroups",
+        "role scope",
+        "running",
+    ),
+    "few must fit, equal names, in segments, roles inside nodes": ("least", "paths", "segments", "inside"),
+    "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
+}
+"""Families: the features that their worlds have, by name."""
+
+
+def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) -> None:
+    decision = place(snapshot, request, Limits(deterministic_time=60))
+    expected = naive.best(snapshot, request)
+    if expected is None:
+        assert not isinstance(decision, Placed), decision.members
+        assert decision.causes
+        return
+    value, best = expected
+    assert isinstance(decision, Placed), f"{sentence(decision)} — but {best.members}"
+    assert verify(snapshot, request, decision) == ()
+    assert naive.valid(snapshot, request, decision.members)
+    assert by_role(request, decision) == by_role(request, best)
+    assert decision.optimal, (decision.gap, decision.truncated)
+    assert naive.worth(snapshot, request, decision.members) == value, (decision.members, best.members)
+    if not request.terms:  # a policy may put the NVLink domains, which are shown, below what is not
+        assert decision.objective == best.objective, (decision.members, best.members)
+
+
+def by_role(request: Request, placed: Placed) -> list[int]:
+    return [sum(member.role == role.name for member in placed.members) for role in request.roles]
+
+
+def run(name: str, number: int, count: int, seen: Counter[str]) -> str:
+    """Draw so many worlds of a family; return what is wrong with the simplest one, "" if nothing is."""
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
+    @given(worlds(*ASKED[name]))
+    def all_of_them(world: World) -> None:
+        seen[name] += 1
+        assert_as_good_as_trying_everything(*world)
+
+    try:
+        all_of_them()
+    except Exception:  # noqa: BLE001 - whatever is raised is the finding
+        return traceback.format_exc()
+    return ""
+
+
+def main() -> int:
+    """Run all families, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--instances", type=int, default=50_000)
+    parser.add_argument("families", nargs="*", default=[*ASKED])
+    asked = parser.parse_args()
+    began, seen, wrong = time.monotonic(), Counter[str](), list[str]()
+    for name in asked.families:
+        found = run(name, asked.seed, -(-asked.instances // len(asked.families)), seen)
+        if found:
+            wrong.append(name)
+        print(
+            f"{name}: {seen[name]} instances{', wrong' if found else ''}", found, file=sys.stderr, flush=True
+        )
+    seconds = round(time.monotonic() - began)
+    print(json.dumps({"seed": asked.seed, "instances": seen.total(), "seconds": seconds, "wrong": wrong}))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
