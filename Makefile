@@ -179,6 +179,10 @@ oracle: build ## Random pods on random clusters: what the stock scheduler places
 brute-force: $(READY) ## Random tiny clusters: the planner is as good as trying everything (SEED=1 INSTANCES=50000: an hour)
 	@$(PY) -m tests.placement.brute_force $(if $(SEED),--seed $(SEED)) $(if $(INSTANCES),--instances $(INSTANCES))
 
+.PHONY: plain-model
+plain-model: $(READY) ## Random clusters of 8 to 40 nodes: the planner beside a plain CP-SAT model (SEED=1 CLUSTERS=1000)
+	@$(PY) -m tests.placement.plain $(if $(SEED),--seed $(SEED)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
+
 .PHONY: churn
 churn: $(READY) ## Pods that come and go in simulation: is memory what it was? JSON (PODS=1000000: about an hour)
 	@$(PY) -m tests.gangs.churn $(if $(PODS),--pods $(PODS))

@@ -1,0 +1,222 @@
+"""One plain CP-SAT model of the whole problem, as wide as a cluster: the planner's second oracle.
+
+It counts members by node and by the NVLink domains inside it. It decides members, the preferred scope, and
+the parts touched, widest first, down to nodes. It knows roles, scopes of gangs, roles and subgroups, segments
+and limits. It leaves out GPU sets, slices, policies, members that run, rules by GPU, and rules between pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+
+from muster.domain.request import Request, Role
+from muster.domain.snapshot import NodeState, Snapshot
+from tests.placement.naive import admits, by_rank, clique, crossing_scopes
+from tests.placement.naive_parts import label
+
+NVLINK = "nvlink-domain"
+
+
+class Worth(NamedTuple):
+    """The levels down to nodes; smaller is better."""
+
+    members: int
+    by_role: tuple[int, ...]
+    preferred: int
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Consecutive members of a role, as many as its smallest segment has: nothing tells them apart."""
+
+    role: Role
+    first: int
+    size: int
+    on: Mapping[str, cp_model.IntVar]
+    """Members by node."""
+    gpus: Mapping[tuple[str, int], cp_model.IntVar]
+    """GPUs by node and NVLink domain inside it."""
+
+    @property
+    def members(self) -> cp_model.LinearExpr | int:
+        """How many are placed."""
+        return sum(self.on.values())
+
+
+class PlainModel:
+    """The problem of one gang on one cluster."""
+
+    def __init__(self, snapshot: Snapshot, request: Request, deterministic_time: float) -> None:
+        self.snapshot, self.request, self.time = snapshot, request, deterministic_time
+        self.model = cp_model.CpModel()
+        self.states = list(snapshot.nodes.values())
+        self.units = [unit for role in request.roles for unit in self._units(role)]
+        for unit in self.units:
+            self.model.add(unit.members <= unit.size)
+        self._rooms()
+        self._last_ranks_stay_out()
+        for scope, units in self._groups():
+            self._together(scope, units)
+        for rule in request.per_scope:
+            for nodes in self._parts(rule.scope).values():
+                self.model.add(self._members_on(self.units, nodes) <= rule.members)
+
+    def best(self) -> tuple[Worth | None, bool]:
+        """Return what the best plan is worth, None if there is none, and whether that is proven."""
+        request = self.request
+        every = sum(unit.members for unit in self.units)
+        self.model.add(every >= max(1, min(request.min_member, request.size)))
+        by_role = [sum(u.members for u in self.units if u.role is role) for role in request.roles]
+        scopes = [scope for scope in crossing_scopes(self.snapshot, request) if scope != NVLINK]
+        levels = [-every, *(-count for count in by_role), self._preferred()]
+        levels += [self._touched(scope) for scope in scopes]
+        values: list[int] = []
+        proven = True
+        for level in levels:
+            value, certain = self._least(level)
+            proven &= certain
+            if value is None:
+                return None, proven
+            values.append(value)
+        roles = len(by_role)
+        return Worth(
+            values[0], tuple(values[1 : roles + 1]), values[roles + 1], tuple(values[roles + 2 :])
+        ), proven
+
+    def _least(self, level: cp_model.LinearExpr | int) -> tuple[int | None, bool]:
+        """Minimize a level, and keep it at what was found."""
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = self.time
+        self.model.minimize(level)
+        status = solver.solve(self.model)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None, status == cp_model.INFEASIBLE
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
+        for unit in self.units:
+            for variable in (*unit.on.values(), *unit.gpus.values()):
+                self.model.add_hint(variable, solver.value(variable))
+        value = solver.value(level)
+        self.model.add(level <= value)
+        return value, status == cp_model.OPTIMAL
+
+    def _units(self, role: Role) -> Iterable[Unit]:
+        """The role in pieces; GPUs lie in the free ones of the domains inside each node."""
+        size = min((segment.size for segment in role.segments), default=max(1, len(role.members)))
+        for first in range(0, len(by_rank(role.members)), size):
+            count = min(size, len(role.members) - first)
+            on: dict[str, cp_model.IntVar] = {}
+            gpus: dict[tuple[str, int], cp_model.IntVar] = {}
+            for state in self.states:
+                name = state.node.name
+                on[name] = self.model.new_int_var(0, count if admits(state, role) else 0, "")
+                inside = [(name, i) for i in range(len(_islands(state)))] if role.gpus else []
+                for cell in inside:
+                    gpus[cell] = self.model.new_int_var(0, count * role.gpus, "")
+                if role.gpus:
+                    self.model.add(sum(gpus[cell] for cell in inside) == role.gpus * on[name])
+            yield Unit(role, first, count, on, gpus)
+
+    def _rooms(self) -> None:
+        """What nodes and their domains have free."""
+        for state in self.states:
+            name = state.node.name
+            cpu = sum(unit.role.resources.cpu_milli * unit.on[name] for unit in self.units)
+            self.model.add(cpu <= state.free.cpu_milli)
+            for i, free in enumerate(_islands(state)):
+                taken = [unit.gpus[name, i] for unit in self.units if unit.role.gpus]
+                self.model.add(sum(taken) <= free)
+
+    def _last_ranks_stay_out(self) -> None:
+        for unit, following in zip(self.units, self.units[1:], strict=False):
+            if unit.role is following.role:
+                full = self.model.new_bool_var("")
+                self.model.add(unit.members >= unit.size * full)
+                self.model.add(following.members <= following.size * full)
+
+    def _groups(self) -> Iterable[tuple[str, Sequence[Unit]]]:
+        """Those that one part of a scope must hold."""
+        if self.request.required_scope:
+            yield self.request.required_scope, self.units
+        for group in self.request.subgroups:
+            yield group.scope, [unit for unit in self.units if unit.role.name in group.roles]
+        for role in self.request.roles:
+            mine = [unit for unit in self.units if unit.role is role]
+            if role.required_scope:
+                yield role.required_scope, mine
+            for segment in role.segments:
+                for start in range(0, len(role.members), segment.size):
+                    yield segment.scope, [u for u in mine if start <= u.first < start + segment.size]
+
+    def _together(self, scope: str, units: Sequence[Unit], if_: cp_model.IntVar | None = None) -> None:
+        """One part of the scope holds all of these, always or if a variable says so."""
+        cells = self._cells(scope)
+        chosen = {part: self.model.new_bool_var("") for part in cells}
+        self.model.add(sum(chosen.values()) <= 1)
+        free = 0 if if_ is None else 1 - if_
+        for unit in units:
+            for state in self.states:
+                name, islands = state.node.name, range(len(_islands(state)))
+                around = [chosen[part] for part, inside in cells.items() if any(c[0] == name for c in inside)]
+                self.model.add(unit.on[name] <= unit.size * (sum(around) + free))
+                for i in islands if scope == NVLINK and unit.role.gpus else ():
+                    holding = [chosen[part] for part, inside in cells.items() if (name, i) in inside]
+                    most = unit.size * unit.role.gpus
+                    self.model.add(unit.gpus[name, i] <= most * (sum(holding) + free))
+
+    def _cells(self, scope: str) -> Mapping[str, set[tuple[str, int]]]:
+        """Each part that may hold members → its nodes, and their domains inside."""
+        found: dict[str, set[tuple[str, int]]] = {}
+        for state in self.states:
+            name, count = state.node.name, max(1, len(_islands(state)))
+            if scope == NVLINK and not clique(state):
+                for i in range(len(_islands(state))):
+                    found[f"{name}/{i}"] = {(name, i)}
+                continue
+            part = name if scope == "node" else label(self.snapshot, state, scope)
+            if part:
+                found.setdefault(part, set()).update((name, i) for i in range(count))
+        return found
+
+    def _parts(self, scope: str) -> Mapping[str, list[str]]:
+        """Each part that counts as touched → its nodes; a node without the label is one."""
+        found: dict[str, list[str]] = {}
+        for state in self.states:
+            name = state.node.name
+            part = name if scope == "node" else label(self.snapshot, state, scope) or f"alone {name}"
+            found.setdefault(part, []).append(name)
+        return found
+
+    def _members_on(self, units: Iterable[Unit], nodes: Sequence[str]) -> cp_model.LinearExpr | int:
+        return sum(unit.on[name] for unit in units for name in nodes)
+
+    def _preferred(self) -> cp_model.LinearExpr | int:
+        """Which preferred scope holds all, by its place in the list; the last number: none does."""
+        scopes = self.request.preferred_scopes
+        chosen = [self.model.new_bool_var("") for _ in range(len(scopes) + 1)]
+        self.model.add_exactly_one(chosen)
+        for scope, holds in zip(scopes, chosen, strict=False):
+            self._together(scope, self.units, holds)
+        return sum(i * holds for i, holds in enumerate(chosen))
+
+    def _touched(self, scope: str) -> cp_model.LinearExpr | int:
+        """How many parts of the scope are touched."""
+        found = []
+        for nodes in self._parts(scope).values():
+            touched = self.model.new_bool_var("")
+            for unit in self.units:
+                for name in nodes:
+                    self.model.add(unit.on[name] <= unit.size * touched)
+            found.append(touched)
+        return sum(found)
+
+
+def _islands(state: NodeState) -> list[int]:
+    """The free GPUs of each NVLink domain that the node has; labels make it one."""
+    masks = [-1] if clique(state) else state.node.topology.islands
+    return [(mask & state.free_gpus).bit_count() for mask in masks if state.node.topology.gpu_count]
