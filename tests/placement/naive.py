@@ -277,7 +277,7 @@ def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
             outcome = (
                 tuple((mask & part).bit_count() for part in domains(state).values()),
                 tuple((sliced & part).bit_count() for part in domains(state).values()),
-                preferences(rules, {state.node.name: spot}, 0) if request.terms else 0,
+                tuple(preferences(rules, {state.node.name: spot}, 0).values()) if request.terms else 0,
                 links(state, mask | sliced | running),
                 after(spot),
                 (sliced & state.free_gpus).bit_count(),
@@ -431,7 +431,7 @@ def value(rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot]) -> Va
         by_role,
         min(reached, default=99),
         tuple(count for scope, count in crossed if scope != "nvlink-domain"),
-        preferences(rules, placed, dict(crossed).get("nvlink-domain", 0)),
+        tuple(preferences(rules, placed, dict(crossed).get("nvlink-domain", 0)).values()),
         sum(opened(spot)[0] for spot in placed.values()),
         sum(opened(spot, alone[name])[1] for name, spot in placed.items()),
         -min((weakest for weakest, _ in rings), default=INF),
@@ -454,19 +454,28 @@ def crossings(rules: Rules, placed: Mapping[str, Spot]) -> tuple[tuple[str, int]
     )
 
 
-def preferences(rules: Rules, placed: Mapping[str, Spot], nvlink: int) -> tuple[int, ...]:
-    """What policies ask for, in order, and the NVLink domains touched where none is about them."""
-    found: dict[tuple[str, bool], int] = {}
+def preferences(rules: Rules, placed: Mapping[str, Spot], nvlink: int) -> dict[str, int]:
+    """What policies ask for, in order, and the NVLink domains touched where none is about them, by level."""
+    found: dict[str, int] = {}
     terms = [(term.topology, term.strategy == "spread") for term in rules.request.terms]
     for topology, spread in (*terms, *([] if "nvlink" in dict(terms) else [("nvlink", False)])):
         if (topology, spread) == ("nvlink", False):
-            found[topology, spread] = nvlink
+            found["nvlink_domains"] = nvlink
             continue
         old = {name: [s for s in rules.running.values() if s.state.node.name == name] for name in placed}
-        found[topology, spread] = sum(
+        packed = {"numa": "numa_nodes", "nvswitch": "nvswitch"}
+        found[f"{topology}_spread" if spread else packed[topology]] = sum(
             cost(rules.snapshot, topology, spread, spot, old[name]) for name, spot in placed.items()
         )
-    return tuple(found.values())
+    return found
+
+
+def costs(rules: Rules, unions: Mapping[str, Spot], got: Value) -> tuple[tuple[str, int], ...]:
+    """What policies and slices count, but for NVLink domains."""
+    found = preferences(rules, unions, 0)
+    if any(role.slice and role.members for role in rules.request.roles):
+        found |= {"sharing": got.opened, "shared_gpus": got.shared}
+    return tuple((level, count) for level, count in found.items() if level != "nvlink_domains")
 
 
 def cost(snapshot: Snapshot, topology: str, spread: bool, spot: Spot, old: list[Spot]) -> int:
@@ -647,6 +656,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         damage=got.damage,
         best_fit=got.fit,
         preference_penalty=got.penalty if any(r.scores and r.members for r in request.roles) else None,
+        costs=costs(rules, unions, got),
     )
     return Placed(
         request.gang,

@@ -341,6 +341,11 @@ WORLDS = st.one_of(
     worlds("skew"),
     worlds("room", "scores"),
     worlds("anti-affinity", "affinity", "skew", "room", "running"),
+    worlds("slices", "running"),
+    worlds("terms", "running"),
+    worlds("terms", "slices"),
+    worlds("typical"),
+    worlds("typical", "slices", "levels"),
 )
 
 
@@ -404,6 +409,8 @@ def _claimed_otherwise(draw: st.DrawFn, placed: Placed) -> Placed:
                 replace(placed, objective=replace(value, crossings=value.crossings[1:])),
                 replace(placed, objective=replace(value, damage=value.damage + 250)),
                 replace(placed, objective=replace(value, preference_penalty=1)),
+                replace(placed, objective=replace(value, best_fit=value.best_fit + 1)),
+                replace(placed, objective=replace(value, costs=(("sharing", 1), ("shared_gpus", 1)))),
                 replace(placed, objective=replace(value, ring_gb_per_s=value.ring_gb_per_s + 1)),
                 replace(placed, objective=replace(value, weakest_link_gb_per_s=25.0)),
                 replace(placed, objective=replace(value, preferred_reached=scope)),

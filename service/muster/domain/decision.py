@@ -37,6 +37,9 @@ class Objective:
 
     preferred_reached: str | None
     crossings: tuple[tuple[str, int], ...]
+    costs: tuple[tuple[str, int], ...]
+    """What policies and slices count: (level, cost), the first one first; () if the gang has neither. NVLink
+    domains are among `crossings`."""
     weakest_link_gb_per_s: float | None
     ring_gb_per_s: float
     damage: int
@@ -45,11 +48,10 @@ class Objective:
     """Σ over members of 100 − the score of their node; None if no role has scores."""
 
     def by_name(self) -> dict[str, Any]:
-        """Return the value of each level by name, without those that are None by default."""
-        values = ((field, getattr(self, field.name)) for field in fields(self))
-        return {
-            field.name: value for field, value in values if value is not None or field.default is not None
-        }
+        """Return the value of each level by name, without those that the gang does not have."""
+        values = ((each, getattr(self, each.name)) for each in fields(self))
+        shown = {each.name: value for each, value in values if value is not None or each.default is not None}
+        return {name: value for name, value in shown.items() if value != ()}
 
 
 @dataclass(frozen=True, slots=True)

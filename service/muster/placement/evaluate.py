@@ -17,9 +17,11 @@ from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import Place, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
-from muster.placement.gang.on_node import fit_of
+from muster.placement.gang.on_node import fit_of, gpus_of, on_row
+from muster.placement.gpus.costs import Cost, Taken, cost_of, costs_of
 from muster.placement.gpus.fragmentation import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
+from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.opportunity_cost import is_priced, prices_of
 from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus
@@ -92,6 +94,24 @@ def _crossings(plan: Plan) -> tuple[tuple[str, int], ...]:
     return tuple((scope, plan.parts.touched(scope)) for scope in scopes)
 
 
+def _costs(plan: Plan) -> tuple[tuple[str, int], ...]:
+    """Count what policies and slices ask for, by level."""
+    sliced = any(role.slice and role.members for role in plan.request.roles)
+    every = costs_of(plan.request.terms, sliced)
+    view, existing, shared = plan.view, plan.parts.existing, dict[str, int]()
+    for member in plan.members if sliced else ():
+        if member.units:
+            shared[member.node] = shared.get(member.node, 0) | mask_of(member.gpus)
+    totals = {cost: 0 for cost in every if cost is not Cost.NVLINK_DOMAINS}
+    for place, mask in plan.parts.spots if totals else ():
+        row, slices = view.row[place.name], shared.get(place.name, 0)
+        on = on_row(view, existing, every, row, existing.after(view, row, InNode((), (), (), ())))
+        taken = Taken(np.array([slices]), np.array([mask & ~slices]))
+        for cost in totals:
+            totals[cost] += int(cost_of(cost, gpus_of(view, row), taken, on)[0])
+    return tuple((cost.value, total) for cost, total in totals.items())
+
+
 def _weakest_link(plan: Plan) -> float | None:
     weakest = min((value.weakest for value in plan.values), default=NO_LINK)
     return None if weakest in (0, NO_LINK) else weakest / MB_PER_GB
@@ -133,6 +153,7 @@ def _preferences(plan: Plan) -> int | None:
 SHOWN: Mapping[str, Callable[[Plan], Any]] = {
     "preferred_reached": _preferred,
     "crossings": _crossings,
+    "costs": _costs,
     "weakest_link_gb_per_s": _weakest_link,
     "ring_gb_per_s": _rings,
     "damage": _damage,

@@ -33,6 +33,7 @@ class Objective(TypedDict):
     members: int
     preferred_reached: str | None
     crossings: list[Crossing]
+    costs: NotRequired[dict[str, int]]
     weakest_link_gb_per_s: float | None
     ring_gb_per_s: float
     damage_gpu_thousandths: int

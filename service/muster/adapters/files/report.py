@@ -119,6 +119,8 @@ def _objective(placed: Placed) -> Objective:
     }
     if value.preference_penalty is not None:
         shown["preference_penalty"] = value.preference_penalty
+    if value.costs:
+        shown["costs"] = dict(value.costs)
     return shown
 
 

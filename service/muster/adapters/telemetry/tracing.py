@@ -76,7 +76,8 @@ def describe(span: Span, decision: Decision) -> None:
     """Return what a decision says, as attributes."""
     if isinstance(decision, Placed):
         levels = decision.objective.by_name()
-        levels["crossings"] = [f"{scope}={parts}" for scope, parts in decision.objective.crossings]
+        for pairs in levels.keys() & {"crossings", "costs"}:
+            levels[pairs] = [f"{name}={count}" for name, count in levels[pairs]]
         span.set_attributes(
             {
                 "muster.outcome": "placed",

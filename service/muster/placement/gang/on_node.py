@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from muster.domain.request import Role
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.topology import Domains
+from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.whole_nodes import opening
-from muster.placement.gpus.costs import On
+from muster.placement.gpus.costs import Cost, On
 from muster.placement.gpus.fragmentation import left_over_steps
+from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import takes_gpus
 
@@ -32,7 +34,11 @@ def _is_true(label: Domains) -> Bools:
 
 def gpus_on(instance: Instance, row: int) -> NodeGpus:
     """Return the GPUs of the node, for gangs whose members share GPUs."""
-    view = instance.columns
+    return gpus_of(instance.columns, row)
+
+
+def gpus_of(view: Columns, row: int) -> NodeGpus:
+    """Return the GPUs of a node of the cluster, whatever gang asks."""
     shape = view.shapes[view.shape[row]]
     memory = view.gpu_memory[: len(shape.memory), row]
     return NodeGpus(shape, int(view.free_gpus[row]), tuple(memory.tolist()))
@@ -41,9 +47,16 @@ def gpus_on(instance: Instance, row: int) -> NodeGpus:
 def costs_on(instance: Instance, row: int) -> On:
     """Return what decides the costs of GPU choices on the node."""
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
-    here = any(stay.row == row and stay.has_gpus for stay in instance.existing.members)
-    wide, nvswitch = instance.columns.topology.in_wide[row], instance.columns.label(NVSWITCH)
-    return On(instance.costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), here)
+    return on_row(instance.columns, instance.existing, instance.costs, row, rule)
+
+
+def on_row(
+    view: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: InNode | None
+) -> On:
+    """Return what decides the costs of GPU choices on a node with these existing members."""
+    here = any(stay.row == row and stay.has_gpus for stay in existing.members)
+    wide, nvswitch = view.topology.in_wide[row], view.label(NVSWITCH)
+    return On(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), here)
 
 
 def kinds_of(instance: Instance, rows: Ints) -> Ints:

@@ -100,7 +100,9 @@ OBJECTIVE = (
     Entry(_always(MEMBERS), counted=True),
     Entry(_always(PREFERRED_SCOPE), ("preferred_reached",), counted=True),
     Entry(lambda scopes, costs: (*map(parts_level, scopes), NODES), ("crossings",), counted=True),
-    Entry(lambda scopes, costs: tuple(PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,))),
+    Entry(
+        lambda scopes, costs: tuple(PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)), ("costs",)
+    ),
     Entry(_always(WEAKEST_LINK), ("weakest_link_gb_per_s",)),
     Entry(_always(RING), ("ring_gb_per_s",)),
     Entry(_always(DAMAGE), ("damage",)),

@@ -19,10 +19,7 @@ _TYPICAL_PARTS = (1, 2, 4)
 
 
 def is_priced(request: Request) -> bool:
-    """Return whether typical requests price the gang's damage, which then depends on the whole cluster.
-
-    Priced damage only ranks plans. It says nothing about whether a plan is valid, so it is not counted again.
-    """
+    """Return whether typical requests price the gang's damage (`prices`), if the cluster lists any."""
     slices = [role.slice for role in request.roles if role.slice and role.members]
     alone = request.size == 1 and not request.running
     return not slices or (alone and slices[0].gpus == 1)

@@ -6,8 +6,15 @@ from muster.domain.decision import Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.verify import admission, binding, capacity, constraints, links, members, scopes, spots
+from muster.placement.verify.best_fit import best_fit
+from muster.placement.verify.costs import costs
 from muster.placement.verify.damage import damage, is_priced
 from muster.placement.verify.fabric import Fabric
+from muster.placement.verify.prices import priced_damage
+
+FEW_NODES = 40
+"""The judge looks at all nodes of clusters up to this size. On larger ones that takes longer than a
+decision."""
 
 
 def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, ...]:
@@ -15,6 +22,9 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
 
     `snapshot` is the cluster without the plan. The plan is not blamed for what existing members break without
     it: roles, segments and parts are checked only if the plan puts a member there.
+
+    The best fit and priced damage depend on all nodes of the cluster. They rank plans and make none invalid.
+    So they are counted on small clusters alone.
     """
     groups = spots.by_node(placed.members)
     unknown = sorted(groups.keys() - snapshot.nodes.keys())
@@ -23,6 +33,7 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
     touched, old = spots.touched(snapshot, groups), spots.running(snapshot, request)
     everyone = spots.together([*touched.values(), *old.values()])
     fabric = Fabric(snapshot, everyone.values())
+    priced, few = bool(snapshot.typical) and is_priced(request), len(snapshot.nodes) <= FEW_NODES
     return (
         *members.members(request, placed),
         *capacity.capacities(request, groups, touched),
@@ -32,7 +43,10 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
         *constraints.constraints(snapshot, request, placed),
         *scopes.crossings(fabric, snapshot, request, placed, everyone),
         *members.proof(placed),
-        *(() if snapshot.typical and is_priced(request) else damage(placed, groups, touched)),
+        *costs(fabric, request, placed, groups, touched, old),
+        *(() if priced else damage(placed, groups, touched)),
+        *(priced_damage(snapshot, request, placed, groups) if priced and few else ()),
+        *(best_fit(snapshot, request, placed, groups) if few else ()),
         *constraints.preferences(request, placed),
         *links.links(placed, [everyone[name] for name in touched]),
     )
