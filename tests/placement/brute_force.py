@@ -78,6 +78,8 @@ ASKED = {
     "roles inside nodes": ("inside",),
     "roles inside nodes, in segments, beside members that run": ("inside", "segments", "running"),
     "roles inside nodes, at most so many, levels": ("inside", "max per", "levels"),
+    "on one node, constraints": ("one node", "anti-affinity", "skew", "affinity"),
+    "on one node, roles with scopes, at most so many": ("one node", "role scope", "max per"),
     "few must fit, subgroups": ("least", "subgroups"),
     "few must fit, subgroups in segments": ("least", "subgroups", "segments", "ranks"),
     "few must fit, subgroups, roles with scopes, members that run": (

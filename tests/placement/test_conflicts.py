@@ -94,6 +94,8 @@ FEATURES = {
     "members spread": ("skew",),
     "room for few": ("room",),
     "constraints and scopes": ("anti-affinity", "skew", "role scope", "room"),
+    "constraints on one node": ("one node", "anti-affinity", "skew", "affinity"),
+    "at most so many on one node": ("one node", "role scope", "max per"),
     "constraints beside members that run": ("affinity", "skew", "max per", "running"),
     "members spread, in segments of which members run": ("segments", "ranks", "running", "skew"),
 }

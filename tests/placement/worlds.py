@@ -139,13 +139,14 @@ FEATURES = (
     "subgroups",
     "paths",
     "inside",
+    "one node",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
 hold few members. "scores": preferences of kube-scheduler, by node. "least": few must fit, and a crowd of a
 further role fits nowhere. "subgroups": several roles lie in one part of a scope.
 "typical": the cluster says what usually comes. "paths": equal names under different parents. "inside": the
-scopes of roles are nodes and what lies inside them."""
+scopes of roles are nodes and what lies inside them. "one node": so is the gang's required scope."""
 
 
 class World(NamedTuple):
@@ -231,7 +232,9 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
         crowd = tuple(Member(f"z{i}", f"z-{i}") for i in range(draw(st.integers(12, 30))))
         roles = tuple(draw(st.permutations([*roles, Role("z", crowd, Resources(), 5, RESOURCE)])))
         least = draw(st.integers(1, 2))
-    request = replace(request, roles=roles, min_member=least)
+    narrow = st.sampled_from(["gpu", "nvlink-domain", "node"])
+    required = draw(narrow if "one node" in features else st.just(request.required_scope))
+    request = replace(request, roles=roles, min_member=least, required_scope=required)
     if "max per" in features:
         rules = st.builds(MaxPer, st.sampled_from(scopes), st.integers(1, 3))
         chosen = draw(st.lists(rules, min_size=1, max_size=2, unique_by=lambda rule: rule.scope))

@@ -72,9 +72,10 @@ def packings_on(
     view = instance.columns
     wanted = np.array(need, np.int64)
     caps = np.minimum(instance.room[:, rows], wanted[:, None])
-    gpus, memory = view.free_count[rows], view.gpu_memory[:, rows]
+    gpus, memory, free = view.free_count[rows], view.gpu_memory[:, rows], view.free_gpus[rows]
     if masks is not None:
-        gpus = np.minimum(gpu_counts(view.free_gpus[rows] & masks), gpus)
+        free = free & masks
+        gpus = np.minimum(gpu_counts(free), gpus)
         memory = memory * (masks >> np.arange(len(memory))[:, None] & 1)
         for r, role in enumerate(instance.roles):
             caps[r] = np.minimum(caps[r], gpus // role.gpus) if role.gpus else caps[r]
@@ -85,7 +86,6 @@ def packings_on(
     elif _one_each(instance, rows, active):
         index, found = _of_one_member(caps, active)
     else:
-        free = view.free_gpus[rows] if masks is None else view.free_gpus[rows] & masks
         sliced = any(instance.asks[r].units for r in active)
         tabled = _packed(instance, rows, caps, memory, free) if sliced else None
         if tabled is not None:
@@ -94,7 +94,7 @@ def packings_on(
             index, found = _of_roles(instance, rows, caps, active, gpus)
             if sliced:
                 index, found = _sharing_gpus(instance.asks, need, (index, found), memory, free)
-    return _under_rules(instance, rows, index, found)
+    return _under_rules(instance, rows, index, found, free)
 
 
 def _of_roles(
@@ -218,19 +218,22 @@ def _kept(packings: Packings, kept: tuple[Counts, ...], complete: bool) -> Packi
 
 
 def _under_rules(
-    instance: Instance, rows: Ints, index: Ints, found: list[Packings]
+    instance: Instance, rows: Ints, index: Ints, found: list[Packings], free_gpus: Ints
 ) -> tuple[Ints, list[Packings]]:
-    """Return the packings without those that the rule of a node forbids."""
+    """Return the packings without those that the rule of a node forbids.
+
+    `free_gpus` are the free GPUs of each row that may be used, as masks.
+    """
     rules = instance.rules
     if len(rules.node_rules) == 1:
         return index, found
     view, index_of = instance.columns, index
-    index, first = _distinct(np.stack([index, rules.in_node[rows], view.shape[rows], view.free_gpus[rows]]))
+    index, first = _distinct(np.stack([index, rules.in_node[rows], view.shape[rows], free_gpus]))
     ruled = []
     for i in first.tolist():
-        rule, shape, free = instance.node_rule(int(rows[i]))
+        rule, shape, _ = instance.node_rule(int(rows[i]))
         packings = found[int(index_of[i])]
-        by_domain = free_by_domain(shape, free)
+        by_domain = free_by_domain(shape, int(free_gpus[i]))
         ruled.append(packings if rule is None else _ruled(packings.all, rule, by_domain, packings.complete))
     return index, ruled
 

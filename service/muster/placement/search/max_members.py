@@ -118,19 +118,20 @@ def _inside_nodes(instance: Instance, scopes: tuple[str, ...], need: Counts) -> 
         return None
     every, mask = np.concatenate(rows), np.concatenate(masks)
     index, packings = packings_on(instance, every, need, mask)
-    best_of = [
-        max(((sum(c), c) for c in packing.largest), default=(0, (0,) * len(need))) for packing in packings
-    ]
-    order = sorted(range(len(best_of)), key=lambda m: best_of[m], reverse=True)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    first = int(np.lexsort((mask, every, rank[index]))[0])
-    counts = best_of[int(index[first])][1]
-    return Most(
-        counts,
-        _name(instance, scopes, int(every[first]), int(mask[first])),
-        all(packing.complete for packing in packings),
-    )
+    complete = all(packing.complete for packing in packings)
+    nobody = (0,) * len(need)
+    taken = [{nobody, *(p.all if instance.rules.whole else p.largest)} for p in packings]
+    for counts in sorted(set[Counts]().union(*taken), key=lambda way: (sum(way), way), reverse=True):
+        holds = np.array([counts in ways for ways in taken])[index]
+        for may_hold in instance.rules.whole:
+            holds &= may_hold(counts)[every]
+        if holds.any():
+            break
+    else:
+        return Most(nobody, "", complete)
+    held = np.flatnonzero(holds)
+    first = int(held[np.lexsort((mask[held], every[held]))[0]])
+    return Most(counts, _name(instance, scopes, int(every[first]), int(mask[first])), complete)
 
 
 def _name(instance: Instance, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:
