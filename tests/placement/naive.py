@@ -60,6 +60,7 @@ class Value(NamedTuple):
     shared: int
     weakest: float
     ring: float
+    sockets: int
     damage: int
     fit: int = 0
     penalty: int = 0
@@ -85,6 +86,37 @@ def links(state: NodeState, mask: int) -> tuple[float, float]:
     if state.unindexed_gpus and mask.bit_count() > 1:
         return 0.0, 0.0
     return ring(state.node.topology, mask)
+
+
+@cache
+def hangs(topology: GpuTopology, gpus: tuple[int, ...], kinds: tuple[str, ...]) -> list[tuple[int, ...]]:
+    """The parts into which links of these kinds cut the GPUs."""
+    parts: list[list[int]] = []
+    for gpu in gpus:
+        for part in parts:
+            between = [topology.links[gpu][other] for other in part]
+            if not any(link and link.kind in kinds for link in between):
+                part.append(gpu)
+                break
+        else:
+            parts.append([gpu])
+    return [tuple(part) for part in parts]
+
+
+@cache
+def socket_distance(topology: GpuTopology, mask: int) -> int:
+    """What the GPUs cost by the parts that they touch: 64 for a NUMA node more, 1 for a finer part."""
+    far, total, parts = ("SYS", "NODE", "PHB", "PXB"), 0, [tuple(range(topology.gpu_count))]
+    for depth in range(len(far)):
+        parts = [finer for part in parts for finer in hangs(topology, part, far[: depth + 1])]
+        touched = sum(any(mask >> gpu & 1 for gpu in part) for part in parts)
+        total += (1 if depth else 64) * max(0, touched - 1)
+    return total
+
+
+def hanging(state: NodeState, mask: int) -> int:
+    """The distance as far as the free GPUs are known."""
+    return 0 if state.unindexed_gpus else socket_distance(state.node.topology, mask)
 
 
 def clique(state: NodeState) -> str | None:
@@ -279,6 +311,7 @@ def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
                 tuple((sliced & part).bit_count() for part in domains(state).values()),
                 tuple(preferences(rules, {state.node.name: spot}, 0).values()) if request.terms else 0,
                 links(state, mask | sliced | running),
+                hanging(state, mask | sliced | running),
                 after(spot),
                 (sliced & state.free_gpus).bit_count(),
                 (sliced & ~running).bit_count(),
@@ -436,6 +469,7 @@ def value(rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot]) -> Va
         sum(opened(spot, alone[name])[1] for name, spot in placed.items()),
         -min((weakest for weakest, _ in rings), default=INF),
         -sum(total for _, total in rings),
+        sum(hanging(spot.state, gang[name]) for name, spot in placed.items()),
         sum(prices.damage(snapshot, spot.state, spot.mask, spot.units, spot.cpu) for spot in placed.values())
         if prices.is_priced(snapshot, request)
         else sum(
@@ -653,6 +687,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         crossings=crossed,
         weakest_link_gb_per_s=None if got.weakest in (0, -INF) else -got.weakest,
         ring_gb_per_s=-got.ring,
+        socket_distance=got.sockets,
         damage=got.damage,
         best_fit=got.fit,
         preference_penalty=got.penalty if any(r.scores and r.members for r in request.roles) else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import combinations
 
 import numpy as np
@@ -28,7 +28,7 @@ CUBES = ("v100-8x-gputopology-document", "v100-8x-hybrid-cube-mesh")
 ALL = sorted(path.stem for path in TOPOLOGIES.glob("*.txt"))
 
 
-Choice = tuple[int, int, int, int, int]
+Choice = tuple[int, ...]
 """The fields of a GpuSet, or of one entry of Sets."""
 
 
@@ -43,6 +43,11 @@ def drawn_links(count: int, kinds: list[str]) -> GpuTopology:
     for a, b in combinations(range(count), 2):
         links[a][b] = links[b][a] = Link.of_kind(draw.choice(kinds))
     return GpuTopology(tuple(map(tuple, links)))
+
+
+def measured(topology: GpuTopology) -> GpuTopology:
+    """The same node where every link was measured to be equally fast."""
+    return GpuTopology(tuple(tuple(link and Link(link.kind, 12.0) for link in row) for row in topology.links))
 
 
 @pytest.mark.parametrize("name", CUBES)
@@ -83,6 +88,7 @@ SHAPES = {
     **{name: shape_of(matrix(name)) for name in ALL if matrix(name).gpu_count <= 8},
     "islands of 3, 3, 2": shape_of(islands([3, 3, 2])),
     "pcie": shape_of(islands([1] * 8)),
+    "measured": shape_of(measured(matrix("pcie-8x-pix-node-sys"))),
     "unknown": shape_of(GpuTopology.unknown(8)),
     "three taken, unknown which": Shape(GpuTopology.unknown(8), tuple(1 << i for i in range(8)), (0xFF,), 3),
     "no GPU": shape_of(GpuTopology.unknown(0)),
@@ -92,6 +98,8 @@ LARGE = {
     "ten without symmetry": shape_of(drawn_links(10, ["NV1", "NV2", "SYS", "PIX"])),
     "bridged pairs": shape_of(islands([2] * 5)),
     "pcie": shape_of(islands([1] * 10)),
+    "measured": shape_of(measured(drawn_links(10, ["PIX", "PXB", "PHB", "NODE", "SYS"]))),
+    "measured alike": shape_of(measured(islands([3, 4, 1, 1, 1], inside="PIX"))),
     "two islands": shape_of(islands([6, 4])),
     "islands beyond the tables": shape_of(islands([8, 12])),
 }
@@ -120,6 +128,9 @@ def in_order(
         pairs = (links[a][b] for a, b in combinations(bits(mask), 2))
         return sum(link.gb_per_s for link in pairs if link)
 
+    def distance(mask: int) -> int:
+        return naive.socket_distance(shape.topology, mask)
+
     def domains(mask: int) -> int:
         return sum(1 for domain in shape.domains if domain & mask)
 
@@ -131,20 +142,20 @@ def in_order(
         ]
         fewest = min(map(domains, masks), default=0)
         worth = sorted(
-            (-int(table.total[m]), fragmentation(shape, free & ~m), -inside(free & ~m), m)
+            (-int(table.total[m]), distance(m), fragmentation(shape, free & ~m), -inside(free & ~m), m)
             for m in masks
             if domains(m) == fewest
         )
         before, found = fragmentation(shape, free), list[Choice]()
-        for minus_ring, after, _, mask in worth:
+        for minus_ring, apart, after, _, mask in worth:
             if not found or table.weakest[mask] > found[-1][2]:
-                found.append((mask, fewest, int(table.weakest[mask]), -minus_ring, after - before))
+                found.append((mask, fewest, int(table.weakest[mask]), -minus_ring, apart, after - before))
         yield size, found[::-1]
 
 
 def choices(sets: Sets, size: int) -> list[Choice]:
     count = sets.choices[size]
-    fields = (sets.masks, sets.domains, sets.weakest, sets.ring, sets.damage)
+    fields = (sets.masks, sets.domains, sets.weakest, sets.ring, sets.sockets, sets.damage)
     return list(zip(*(field[size, :count].tolist() for field in fields), strict=True))
 
 
@@ -174,7 +185,7 @@ def test_one_size_is_a_row_of_all(name: str) -> None:
         sets = sets_of(shape, free)
         for size in range(count + 1):
             row = best_sets(shape, free, size)
-            assert [(s.mask, s.domains, s.weakest, s.ring, s.damage) for s in row] == choices(sets, size)
+            assert [astuple(s) for s in row] == choices(sets, size)
             assert bool(row) == (size <= free.bit_count())
 
 
@@ -189,7 +200,7 @@ def test_allowed_narrows_what_is_taken_not_what_is_left() -> None:
 def test_nothing_is_one_choice_without_a_link() -> None:
     for shape in (*SHAPES.values(), *LARGE.values()):
         everything = (1 << shape.topology.gpu_count) - 1
-        assert choices(sets_of(shape, everything), 0) == [(0, 0, NO_LINK, 0, 0)]
+        assert choices(sets_of(shape, everything), 0) == [(0, 0, NO_LINK, 0, 0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +241,7 @@ def test_so_many_of_each_domain_are_the_best_of_those(shape: Shape) -> None:
         per_domain = tuple(draw.randint(0, (free & domain).bit_count()) for domain in shape.domains)
         found = best_set_of(shape, free, per_domain)
         expected = dict(in_order(shape, free, per_domain))[sum(per_domain)]
-        assert [(s.mask, s.domains, s.weakest, s.ring, s.damage) for s in found] == expected
+        assert [astuple(s) for s in found] == expected
 
 
 @pytest.mark.parametrize(
@@ -341,3 +352,26 @@ def test_left_over_counts_eighths(
     assert left_over(state, *taking) == steps
     many = [np.full(3, value, np.int64) for value in node]
     assert left_over_steps(many[0], many[1], many[2], many[3], *taking).tolist() == [steps] * 3
+
+
+SOCKETS = {
+    # free GPUs of the PCIe node with sockets 0-3 and 4-7 and switches of two, how many, which, how far apart
+    "one switch": (0b1111_1010, 2, 0b0011_0000, 0),
+    "one socket": (0b0111_1010, 3, 0b0111_0000, 3),
+    "one socket, no switch": (0b0101_0001, 2, 0b0101_0000, 3),
+    "both sockets": (0b0001_0001, 2, 0b0001_0001, 67),
+}
+
+
+@pytest.mark.parametrize(("free", "size", "taken", "distance"), SOCKETS.values(), ids=SOCKETS)
+def test_of_equal_links_one_switch_then_one_socket_is_taken(
+    free: int, size: int, taken: int, distance: int
+) -> None:
+    (best,) = best_sets(SHAPES["measured"], free, size)
+    assert (best.mask, best.sockets) == (taken, distance)
+
+
+def test_nvlink_says_nothing_of_sockets_but_other_links_do() -> None:
+    """On the cube mesh GPU 0 has two NVLinks to 3, in its socket, and to 6, in the other."""
+    (best,) = best_sets(shape_of(matrix(CUBES[0])), 0b0100_1001, 2)
+    assert (best.mask, best.sockets) == (0b0000_1001, 0)

@@ -19,7 +19,7 @@ from muster.placement.search.search import METHODS
 from tests.placement.drawings import cluster, gang
 
 RACKS = "rack r1: a[4] b[2]\n rack r2: c[4] d[2]\n rack r3: e[4] f[2]"
-BELOW = ("nvlink_domains", "weakest_link", "ring", "damage", "best_fit")
+BELOW = ("nvlink_domains", "weakest_link", "ring", "sockets", "damage", "best_fit")
 
 
 def decided(text: str, asked: str) -> dict[str, str]:

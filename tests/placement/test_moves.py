@@ -76,7 +76,7 @@ def test_first_fit_takes_the_first_node_and_the_lowest_gpus() -> None:
     placed = place(snapshot, request)
     assert isinstance(placed, Placed)
     assert placed.objective.weakest_link_gb_per_s == 50
-    assert [member.gpus for member in placed.members] == [(0,), (6,)]
+    assert [member.gpus for member in placed.members] == [(5,), (6,)]
     assert not first_fit(snapshot, gang("4 x 1 GPU")).complete
 
 

@@ -87,7 +87,9 @@ def test_members_are_dealt_out_wherever_they_fit(seed: int) -> None:
     instance, _ = seen(cluster(NODES), gang(" + ".join(f"1 x {size} GPU" for size in sizes)))
     unit = sizes.index(1)
     shares = [
-        Share(row, tuple(units if role == unit else 0 for role in range(len(sizes))), GpuSet(0, 0, 0, 0, 0))
+        Share(
+            row, tuple(units if role == unit else 0 for role in range(len(sizes))), GpuSet(0, 0, 0, 0, 0, 0)
+        )
         for row, units in enumerate(room)
     ]
     for need in (packing for packing in every if _size(packing, sizes) == sum(room)):

@@ -306,7 +306,8 @@ def test_no_choice_is_better_than_its_bound(drawn: str, ask: Ask) -> None:
     for m in sorted(set(found.packing.tolist())):
         bound = least.of((m + 1,), COSTS, False)[:, 0].tolist()
         best = found.packing.tolist().index(m)
-        worth = [*found.costs[:, best], -found.weakest[best], -found.ring[best], found.damage[best]]
+        values = (-found.weakest[best], -found.ring[best], found.sockets[best], found.damage[best])
+        worth = [*found.costs[:, best], *values]
         assert bound <= worth
 
 

@@ -31,6 +31,8 @@ from tests.placement.drawings import LABELS, RESOURCE, islands
 
 KINDS = ["NV1", "NV2", "PIX", "SYS", ""]
 """Of links; "" for one that is not known."""
+PCIE_KINDS = ["PIX", "PXB", "PHB", "NODE", "SYS", "PCIE", "NV1"]
+"""Of links that were measured, all equally fast: the sockets alone tell sets apart."""
 BLOCKS = (DEFAULT_LEVELS[0], Level("block", ("example.com/block", "example.com/pod")), DEFAULT_LEVELS[1])
 """A level between zone and rack, with two labels that may name its parts."""
 TREE = (LABELS["zone"], "example.com/row", "example.com/seat")
@@ -39,22 +41,30 @@ TREE = (LABELS["zone"], "example.com/row", "example.com/seat")
 
 @st.composite
 def topologies(draw: st.DrawFn) -> GpuTopology:
-    shape = draw(st.sampled_from(["islands", "links", "unknown"]))
+    shape = draw(st.sampled_from(["islands", "links", "measured", "unknown"]))
     count = draw(st.integers(1, 4))
     if shape == "unknown":
         return GpuTopology.unknown(count)
     if shape == "islands":
         return islands(draw(st.sampled_from([[4], [2, 2], [3, 1], [1, 1], [2]])))
-    kinds = {(i, j): draw(st.sampled_from(KINDS)) for j in range(count) for i in range(j)}
+    kinds = {
+        (i, j): draw(st.sampled_from(PCIE_KINDS if shape == "measured" else KINDS))
+        for j in range(count)
+        for i in range(j)
+    }
     return GpuTopology(
         tuple(
             tuple(
-                Link.of_kind(kind) if (kind := kinds.get((min(i, j), max(i, j)))) else None
+                _link(kind, shape == "measured") if (kind := kinds.get((min(i, j), max(i, j)))) else None
                 for j in range(count)
             )
             for i in range(count)
         )
     )
+
+
+def _link(kind: str, measured: bool) -> Link:
+    return Link(kind, 12.0) if measured else Link.of_kind(kind)
 
 
 @st.composite

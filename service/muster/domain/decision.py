@@ -29,10 +29,12 @@ class Objective:
 
     `crossings`: (scope, parts touched), widest first. `weakest_link_gb_per_s`: over the touched nodes, the
     smallest weakest link on the best ring over the gang's GPUs there; None if no node holds two of them
-    or no link is known. `ring_gb_per_s`: the sum of the links on those rings. `damage`: how many more
-    GPU-thousandths of what stays free become unusable, weighted over the typical requests; where the
-    snapshot says which these are, what they lose, priced: comparable within one snapshot. `best_fit`: what
-    stays free on the touched nodes, in eighths, plus what opening nodes takes from domains, in sixteenths.
+    or no link is known. `ring_gb_per_s`: the sum of the links on those rings. `socket_distance`: how far
+    apart the GPUs hang on each touched node, summed: 64 for each further NUMA node, 1 for each further host
+    bridge, group of PCIe switches, and switch. `damage`: how many more GPU-thousandths of what stays free
+    become unusable, weighted over the typical requests; where the snapshot says which these are, what they
+    lose, priced: comparable within one snapshot. `best_fit`: what stays free on the touched nodes, in
+    eighths, plus what opening nodes takes from domains, in sixteenths.
     """
 
     preferred_reached: str | None
@@ -42,6 +44,7 @@ class Objective:
     domains are among `crossings`."""
     weakest_link_gb_per_s: float | None
     ring_gb_per_s: float
+    socket_distance: int
     damage: int
     best_fit: int = 0
     preference_penalty: int | None = None

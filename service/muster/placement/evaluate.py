@@ -121,6 +121,10 @@ def _rings(plan: Plan) -> float:
     return sum(value.ring for value in plan.values) / MB_PER_GB
 
 
+def _sockets(plan: Plan) -> int:
+    return sum(value.sockets for value in plan.values)
+
+
 def _damage(plan: Plan) -> int:
     if is_priced(plan.request, plan.view):
         return _priced(plan.request, plan.members, plan.view)
@@ -156,6 +160,7 @@ SHOWN: Mapping[str, Callable[[Plan], Any]] = {
     "costs": _costs,
     "weakest_link_gb_per_s": _weakest_link,
     "ring_gb_per_s": _rings,
+    "socket_distance": _sockets,
     "damage": _damage,
     "best_fit": _best_fit,
     "preference_penalty": _preferences,

@@ -36,6 +36,7 @@ class Objective(TypedDict):
     costs: NotRequired[dict[str, int]]
     weakest_link_gb_per_s: float | None
     ring_gb_per_s: float
+    socket_distance: int
     damage_gpu_thousandths: int
     best_fit: int
     preference_penalty: NotRequired[int]

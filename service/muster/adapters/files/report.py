@@ -114,6 +114,7 @@ def _objective(placed: Placed) -> Objective:
         "crossings": [{"scope": scope, "parts": parts} for scope, parts in value.crossings],
         "weakest_link_gb_per_s": value.weakest_link_gb_per_s,
         "ring_gb_per_s": value.ring_gb_per_s,
+        "socket_distance": value.socket_distance,
         "damage_gpu_thousandths": value.damage,
         "best_fit": value.best_fit,
     }

@@ -24,7 +24,7 @@ from muster.placement.gpus.fragmentation import fragmentation, unusable
 from muster.placement.gpus.gpu_tables import kinds_in, least_of
 from muster.placement.gpus.gpusets import SET_VALUES, GpuSet
 from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
-from muster.placement.gpus.numa import numa_nodes
+from muster.placement.gpus.numa import numa_nodes, socket_distances
 from muster.placement.gpus.rings import NO_LINK, rings
 from muster.placement.gpus.slices import Asks, Counts, Gpu, NodeGpus, Values, first_fit
 
@@ -47,8 +47,8 @@ class Choices:
 
     All arrays are [choice], but `costs` is [level, choice]. `packing` is the index of the packing. Choices of
     one packing are adjacent, and ordered as in `gpusets.best_sets`: largest weakest link first. `masks` are
-    all GPUs of the choice, and `shared` those for slices. `weakest` and `ring`, in MB/s, count all the gang's
-    GPUs on the node. `damage` is in GPU-thousandths.
+    all GPUs of the choice, and `shared` those for slices. `weakest` and `ring`, in MB/s, and `sockets` count
+    all the gang's GPUs on the node. `damage` is in GPU-thousandths.
     """
 
     packing: Values
@@ -57,6 +57,7 @@ class Choices:
     costs: Values
     weakest: Values
     ring: Values
+    sockets: Values
     damage: Values
     complete: bool
 
@@ -106,9 +107,11 @@ def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) ->
     count = np.bincount(found.packing, minlength=len(first))[like]
     packing = np.repeat(np.arange(len(packings)), count)
     at = begins[like][packing] + np.arange(len(packing)) - np.repeat(np.cumsum(count) - count, count)
-    fields = (found.masks, found.shared, found.weakest, found.ring, found.damage)
-    masks, shared, weakest, ring, damage = (field[at] for field in fields)
-    return Choices(packing, masks, shared, found.costs[:, at], weakest, ring, damage, found.complete)
+    fields = (found.masks, found.shared, found.weakest, found.ring, found.sockets, found.damage)
+    masks, shared, *values = (field[at] for field in fields)
+    weakest, ring, sockets, damage = values
+    costs = found.costs[:, at]
+    return Choices(packing, masks, shared, costs, weakest, ring, sockets, damage, found.complete)
 
 
 def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
@@ -218,6 +221,7 @@ def _narrowed(
     packing, masks, shared = found.packing, found.taken.all, found.taken.shared
     weakest, ring, inside = _links(shape, node.free, masks, on.there)
     whole_weakest, whole_ring, _ = _links(shape, node.free, found.taken.whole, 0)
+    sockets = socket_distances(shape.topology, masks | on.there)
     damage = found.filled + STEP * _pool_damage(node, masks)
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
@@ -225,7 +229,7 @@ def _narrowed(
     # As in gpu_tables: keep the first of each equal weakest link, then only sets with a faster weakest link.
     # in one union, the GPUs with the best links are taken whole
     split = (shared, -whole_ring, -whole_weakest)
-    order = np.lexsort((*split, masks, -inside, tightness, damage, -ring, packing))
+    order = np.lexsort((*split, masks, -inside, tightness, damage, sockets, -ring, packing))
     rank = packing[order] * (2 * NO_LINK) + weakest[order]
     order = order[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
     order = order[np.lexsort((-weakest[order], packing[order]))]
@@ -233,8 +237,8 @@ def _narrowed(
     costs = np.zeros((len(on.costs), len(order)), np.int64)
     for level, cost in enumerate(on.costs):
         costs[level] = cost_of(cost, node, best.taken, on)
-    links = weakest[order], ring[order]
-    return Choices(best.packing, masks[order], shared[order], costs, *links, damage[order] // STEP, complete)
+    values = (weakest[order], ring[order], sockets[order], damage[order] // STEP)
+    return Choices(best.packing, masks[order], shared[order], costs, *values, complete)
 
 
 def _ways(node: NodeGpus, on: On, packings: tuple[Counts, ...]) -> list[dict[Counts, Spread]] | None:

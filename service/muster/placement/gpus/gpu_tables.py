@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from muster.domain.topology import bits
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.fragmentation import fragmentation, unusable
+from muster.placement.gpus.numa import pcie_homes, socket_distances
 from muster.placement.gpus.rings import NO_LINK, Values, kinds_of, link_matrix, popcounts, rings
 
 TABLED_GPUS = 8
@@ -38,6 +39,7 @@ class Sets:
     domains: Values
     weakest: Values
     ring: Values
+    sockets: Values
     damage: Values
     choices: Values
 
@@ -99,23 +101,26 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     masks, free, group, domains = masks[fewest], free[fewest], group[fewest], domains[fewest]
     weakest, ring, damage = known.weakest[masks], known.total[masks], _damages(shape, free, masks)
     inside = known.inside[free & ~masks]
+    sockets = socket_distances(topology, masks)
 
     # Of sets with equal weakest links only the best matters: narrow each such group to it, key by key.
     finer = group * len(known.levels) + np.searchsorted(known.levels, weakest)
     left = np.arange(len(masks))
-    for key in (-ring, damage, -inside, masks):
+    for key in (-ring, sockets, damage, -inside, masks):
         left = left[least_of(finer[left], key[left])]
 
     # Largest ring first, so a later set matters only if its weakest link is faster.
-    left = left[np.lexsort((masks[left], -inside[left], damage[left], -ring[left], group[left]))]
+    keys = (masks, -inside, damage, sockets, -ring, group)
+    left = left[np.lexsort(tuple(key[left] for key in keys))]
     rank = group[left] * (2 * NO_LINK) + weakest[left]
     left = left[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
     choices = np.bincount(group[left], minlength=rows * sizes)
     last = np.cumsum(choices)[group[left]] - 1
     choice = last - np.arange(len(left))  # reversed: the largest weakest link first
     width = max(1, int(choices.max()))
-    fields = [np.zeros((rows * sizes, width), np.int64) for _ in range(5)]
-    for field, values in zip(fields, (masks, domains, weakest, ring, damage), strict=True):
+    every = (masks, domains, weakest, ring, sockets, damage)
+    fields = [np.zeros((rows * sizes, width), np.int64) for _ in every]
+    for field, values in zip(fields, every, strict=True):
         field[group[left], choice] = values[left]
     tables = (*(field.reshape(rows, sizes, width) for field in fields), choices.reshape(rows, sizes))
     for table in tables:
@@ -159,12 +164,14 @@ def _up_to_symmetry(shape: Shape, allowed: int, fixed_domains: bool) -> Values:
 
 @lru_cache(maxsize=256)
 def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
-    """Return GPUs in kinds: swapping two GPUs of a kind changes neither links nor domains nor pools.
+    """Return GPUs in kinds: swapping two GPUs of a kind changes neither links nor domains nor pools nor
+    socket distances.
 
     If two GPUs are a domain of their own each, they can be swapped with their domains. They cannot if domains
     are told apart (`fixed_domains`).
     """
     parts: dict[tuple[int, ...], list[int]] = {}
+    homes = pcie_homes(shape.topology)
     for number, kind in enumerate(kinds_of(link_matrix(shape.topology))):
         for gpu in kind:
             home = next((domain for domain in shape.domains if domain >> gpu & 1), 0)
@@ -173,7 +180,7 @@ def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
                 home = 0
             if not fixed_domains and pool == 1 << gpu:
                 pool = 0
-            parts.setdefault((number, home, pool), []).append(gpu)
+            parts.setdefault((number, home, pool, *homes[gpu]), []).append(gpu)
     return tuple(map(tuple, parts.values()))
 
 
@@ -191,13 +198,13 @@ def _without_links(shape: Shape, free: int, allowed: int, per_domain: tuple[int,
         enough = all((domain & allowed).bit_count() >= wanted for domain, wanted in pairs)
         found = [sum(_lowest(domain & allowed, wanted) for domain, wanted in pairs)] if enough else []
     sizes = shape.topology.gpu_count + 1
-    fields = [np.zeros((sizes, 1), np.int64) for _ in range(5)]
+    fields = [np.zeros((sizes, 1), np.int64) for _ in range(6)]
     choices = np.zeros(sizes, np.int64)
     for mask in found:
         size = mask.bit_count()
         domains = sum(1 for domain in shape.domains if domain & mask)
         damage = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
-        values = (mask, domains, NO_LINK if size < 2 else 0, 0, damage)
+        values = (mask, domains, NO_LINK if size < 2 else 0, 0, 0, damage)
         for field, value in zip(fields, values, strict=True):
             field[size, 0] = value
         choices[size] = 1

@@ -13,6 +13,7 @@ from muster.domain.topology import GpuTopology, bits, mask_of
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.fragmentation import fragmentation
 from muster.placement.gpus.gpu_tables import Sets, sets_of, sets_within
+from muster.placement.gpus.numa import socket_distance
 from muster.placement.gpus.rings import NO_LINK, Rings, rings
 
 EXACT_SPLIT_GPUS = 8
@@ -25,18 +26,19 @@ class GpuSet:
 
     `domains` is how many NVLink domains they touch. `weakest` and `ring` are the weakest link and the sum of
     the best ring, in MB/s. With fewer than two GPUs they are NO_LINK and 0; with unknown links they are 0.
-    `damage` is F after minus F before, in GPU-thousandths. It is negative if the set takes GPUs that no
-    typical request could use.
+    `sockets` is how far apart they hang below the node's CPU sockets: see numa. `damage` is F after minus F
+    before, in GPU-thousandths. It is negative if the set takes GPUs that no typical request could use.
     """
 
     mask: int
     domains: int
     weakest: int
     ring: int
+    sockets: int
     damage: int
 
 
-SET_VALUES = {"domains": 1, "weakest": -1, "ring": -1, "damage": 1}
+SET_VALUES = {"domains": 1, "weakest": -1, "ring": -1, "sockets": 1, "damage": 1}
 """The values of a GPU set by name, in the order in which they decide: 1 if less is better, −1 if more is.
 
 `Sets` and `Patterns` have a field of the same name for each.
@@ -53,10 +55,10 @@ def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[Gp
     """Return the sets of `size` free and allowed GPUs that can be in a best plan, largest weakest link first.
 
     All of them touch as few NVLink domains as possible. The first is the best for the node alone: the largest
-    weakest link, then the largest ring sum, then the least damage. Each later set has a weaker link, but a
-    larger sum, or an equal sum and less damage. It matters when another node has the gang's weakest link.
-    Between equals, the set that leaves the best-linked rest is taken, then the lowest indices. The result is
-    () if too few GPUs are free.
+    weakest link, then the largest ring sum, then the least socket distance, then the least damage. Each later
+    set has a weaker link, but is better at the levels after it. It matters when another node has the gang's
+    weakest link. Between equals, the set that leaves the best-linked rest is taken, then the lowest indices.
+    The result is () if too few GPUs are free.
     """
     if free & ~allowed:
         return _row(sets_within(shape, free, free & allowed), size)
@@ -85,11 +87,12 @@ def value_of(shape: Shape, free: int, mask: int) -> GpuSet:
     domains = sum(1 for domain in shape.domains if domain & mask)
     damage = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
     if mask.bit_count() < 2:
-        return GpuSet(mask, domains, NO_LINK, 0, damage)
+        return GpuSet(mask, domains, NO_LINK, 0, 0, damage)
     if shape.topology.gpu_count > MAX_RING_GPUS:
-        return GpuSet(mask, domains, 0, 0, damage)
+        return GpuSet(mask, domains, 0, 0, 0, damage)
     table = rings(shape.topology)
-    return GpuSet(mask, domains, int(table.weakest[mask]), int(table.total[mask]), damage)
+    sockets = socket_distance(shape.topology, mask)
+    return GpuSet(mask, domains, int(table.weakest[mask]), int(table.total[mask]), sockets, damage)
 
 
 @lru_cache(maxsize=1 << 14)

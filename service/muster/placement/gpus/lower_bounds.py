@@ -37,7 +37,7 @@ class Least:
 
     def of(self, packing: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
         """Return [level, node] int64: the costs in their order, minus the weakest link, minus the ring, the
-        damage.
+        sockets, the damage.
         """
         places, needed, kind = self._places(packing)
         slots = sum(count * ask.gpus for count, ask in zip(packing, self._asks, strict=True) if ask.units)
@@ -77,7 +77,8 @@ class Least:
         fastest, largest = _links(self._shape.topology)
         size = np.minimum(shared + whole, len(fastest) - 1)
         lines = [values[cost] for cost in costs]
-        return np.stack([*lines, -fastest[size], -largest[size], self._damaged(packing, opened, whole)])
+        damage = self._damaged(packing, opened, whole)
+        return np.stack([*lines, -fastest[size], -largest[size], none, damage])
 
     def _once(self, key: Hashable, make: Callable[[], Values]) -> Values:
         if key not in self._known:

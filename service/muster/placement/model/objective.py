@@ -66,6 +66,7 @@ NODES = Level("nodes", "nodes")
 NVLINK_DOMAINS = Level(Cost.NVLINK_DOMAINS.value, "domains", scope=WIDE)
 WEAKEST_LINK = Level("weakest_link", "weakest", -1, worst=True)
 RING = Level("ring", "ring", -1)
+SOCKETS = Level("sockets", "sockets")
 DAMAGE = Level("damage", "damage")
 BEST_FIT = Level("best_fit", "left_over")
 
@@ -74,7 +75,7 @@ PREFERENCES = {
 }
 """The levels between nodes and links."""
 
-SUMS = {level.name: level for level in (NODES, *PREFERENCES.values(), RING, DAMAGE, BEST_FIT)}
+SUMS = {level.name: level for level in (NODES, *PREFERENCES.values(), RING, SOCKETS, DAMAGE, BEST_FIT)}
 """Levels by name that sum up a field of the patterns."""
 
 
@@ -105,6 +106,7 @@ OBJECTIVE = (
     ),
     Entry(_always(WEAKEST_LINK), ("weakest_link_gb_per_s",)),
     Entry(_always(RING), ("ring_gb_per_s",)),
+    Entry(_always(SOCKETS), ("socket_distance",)),
     Entry(_always(DAMAGE), ("damage",)),
     Entry(_always(BEST_FIT), ("best_fit", "preference_penalty")),  # both in one number: see on_node.best_fit
 )

@@ -30,9 +30,9 @@ class Patterns:
 
     Lines are padded; `valid` is which patterns exist. `counts` [kind, pattern, role] is the number of
     members. `nodes` is 1, or 0 on a node that the gang is on already. `domains` counts NVLink domains inside
-    the node. `weakest` and `ring` are in MB/s, `damage` is in GPU-thousandths, and `left_over` is the best
-    fit: see gpusets and on_node. `packing` is the index of the packing in the kind's own list. `choice` is
-    the index of the GPU set among those of the packing.
+    the node. `weakest` and `ring` are in MB/s, `sockets` is the socket distance, `damage` is in GPU-
+    thousandths, and `left_over` is the best fit: see gpusets, numa and on_node. `packing` is the index of the
+    packing in the kind's own list. `choice` is the index of the GPU set among those of the packing.
     """
 
     counts: Ints
@@ -41,6 +41,7 @@ class Patterns:
     domains: Ints
     weakest: Ints
     ring: Ints
+    sockets: Ints
     damage: Ints
     left_over: Ints
     gpus: Ints
@@ -75,6 +76,7 @@ class Patterns:
             domains=zero,
             weakest=zero + NO_LINK,
             ring=zero,
+            sockets=zero,
             damage=zero,
             left_over=zero,
             gpus=zero,

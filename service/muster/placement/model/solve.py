@@ -100,6 +100,8 @@ class Decided:
 def decide(problem: Problem, level: Level, budget: Budget, use: Use | None = None) -> Decided:
     """Return the least value of the level. The search starts from the solution `use` if there is one."""
     cost, unit = _in_units(problem, level)
+    if use is not None and level.scope is None and not cost.any():
+        return Decided(Status.SOLVED, problem, use)  # nothing that is left costs anything
     scope, limit = counted_scope(problem)
     with budget.phase("bound"):
         found = bound(problem, cost, couplings(problem), scope, limit)

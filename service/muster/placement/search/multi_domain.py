@@ -180,8 +180,8 @@ class Filling:
             TooLargeError: The costs do not fit in one number.
         """
         racks, choices = self.choices.racks, self.choices
-        finite = cost[cost < NEVER]
-        node = int(finite.max(initial=0)) * choices.nodes + 1  # one node outweighs everything else
+        # One node outweighs everything else.
+        node = node_tables.largest_sum(np.where(cost < NEVER, cost, 0), choices.nodes) + 1
         if node * (choices.nodes + 1) >= NEVER:
             raise TooLargeError
         table, history = self._filled(cost)

@@ -104,22 +104,27 @@ class Combined:
         return found
 
 
+def largest_sum(cost: Ints, nodes: int) -> int:
+    """Return the most that choices [node, choice] on at most `nodes` nodes can cost together."""
+    each = np.sort(cost.max(axis=1))
+    return int(each[max(0, len(each) - nodes) :].sum())
+
+
 def combined(levels: list[Ints], valid: Bools, nodes: int) -> Combined | None:
     """Return one cost for plans with at most `nodes` nodes; None if the numbers do not fit into 64 bits.
 
-    `levels` are arrays of one shape, and `valid` says which entries count.
+    `levels` are arrays [node, choice], and `valid` says which entries count.
     """
     total = np.zeros(valid.shape, np.int64)
     lows, units, weights, weight = list[int](), list[int](), list[int](), 1
     for level in reversed(levels):
         values = level[valid]
-        low, high = int(values.min(initial=1 << 60)), int(values.max(initial=-(1 << 60)))
-        if low > high:
-            low = high = 0
+        low = int(values.min()) if len(values) else 0
         unit = int(np.gcd.reduce(values - low, initial=0)) or 1
-        total += np.where(valid, (level - low) // unit, 0) * weight
+        steps = np.where(valid, (level - low) // unit, 0)
+        total += steps * weight
         lows, units, weights = [low, *lows], [unit, *units], [weight, *weights]
-        weight *= (high - low) // unit * nodes + 1
-        if weight * nodes > 1 << 60:
+        weight *= largest_sum(steps, nodes) + 1
+        if weight > NEVER:
             return None
     return Combined(np.where(valid, total, NEVER), tuple(lows), tuple(units), tuple(weights))

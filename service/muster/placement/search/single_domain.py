@@ -257,7 +257,8 @@ def best_plan(
         return level.sign * np.take_along_axis(fields[level.field], chosen[:, :, None], 2)[:, :, 0]
 
     def best(chosen: Ints, allowed: Bools, levels: Sequence[Level]) -> Ints | None:
-        cost = node_tables.combined([picked(level, chosen) for level in levels], allowed, nodes)
+        told = [level for level in levels if level is BEST_FIT or fields[level.field].any()]
+        cost = node_tables.combined([picked(level, chosen) for level in told], allowed, nodes)
         if cost is None:
             raise TooLargeError
         return cheapest(cost.cost) if cheapest else _in_one_region(hopeful, cost.cost, need)

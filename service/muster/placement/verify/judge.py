@@ -5,7 +5,17 @@ from __future__ import annotations
 from muster.domain.decision import Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.verify import admission, binding, capacity, constraints, links, members, scopes, spots
+from muster.placement.verify import (
+    admission,
+    binding,
+    capacity,
+    constraints,
+    links,
+    members,
+    scopes,
+    sockets,
+    spots,
+)
 from muster.placement.verify.best_fit import best_fit
 from muster.placement.verify.costs import costs
 from muster.placement.verify.damage import damage, is_priced
@@ -49,4 +59,5 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
         *(best_fit(snapshot, request, placed, groups) if few else ()),
         *constraints.preferences(request, placed),
         *links.links(placed, [everyone[name] for name in touched]),
+        *sockets.sockets(placed, [everyone[name] for name in touched]),
     )
