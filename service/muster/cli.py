@@ -73,6 +73,15 @@ UniqueNames = Annotated[
     ),
 ]
 
+InferGangs = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Whether the pods of a job are a gang without saying so: off, warn or on, for all kinds or "
+        "for one, as in Job=on. May be repeated. Default: warn.",
+        metavar="[KIND=]MODE",
+    ),
+]
+
 
 def _print_version_and_exit(asked: bool) -> None:
     if asked:
@@ -189,6 +198,7 @@ def place(
     ] = None,
     scheduler_name: SchedulerNames = None,
     unique_names: UniqueNames = None,
+    infer_gangs: InferGangs = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="With -o json: which method decided each level, and why.")
     ] = False,
@@ -196,8 +206,9 @@ def place(
     """Decide where gangs of GPU pods would go, from manifests alone: no cluster is asked or changed.
 
     Files hold Nodes, running and pending Pods, and what makes Pods: Jobs,
-    StatefulSets, Deployments, ReplicaSets, PyTorchJobs. Gangs go by priority
-    and age; each takes its GPUs before the next.
+    JobSets, LeaderWorkerSets, kubeflow's jobs, RayJobs, StatefulSets,
+    Deployments. Gangs go by priority and age; each takes its GPUs before
+    the next.
 
     Exit code: 0 all placed; 3 a gang waits, does not fit or is ill-formed;
     4 no gang is pending; 2 bad input; 5 the planner has a defect, and a gang
@@ -221,11 +232,17 @@ def place(
     if not names:
         raise _fail("no input: name files with -f, for example `muster place -f cluster.json`", code=2)
     from muster.adapters.files.run import place_files
+    from muster.dialects.kinds.table import modes_of
     from muster.dialects.settings import Settings
 
+    try:
+        modes = modes_of(infer_gangs or ())
+    except ValueError as problem:
+        raise _fail(f"--infer-gangs: {problem}", code=2) from None
     settings = Settings(
         scheduler_names=frozenset(scheduler_name or Settings().scheduler_names),
         unique_names=tuple(unique_names or ()),
+        infer_gangs=modes,
     )
     code = place_files(
         names,

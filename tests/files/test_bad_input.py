@@ -98,10 +98,12 @@ BAD = {
     ),
     "a template is missing": Bad(f"{JOB}{{}}", "Job default/j: spec.template: expected, but not given"),
     "a count below zero": Bad(
-        f"{JOB}{{parallelism: -1}}", "Job default/j: spec.parallelism: expected integer >= 0"
+        f"{JOB}{{parallelism: -1}}",
+        "Job default/j: spec.parallelism: expected a whole number that is not negative",
     ),
     "a count that is text": Bad(
-        f"{JOB}{{completions: 'two'}}", "spec.completions: expected integer, got string"
+        f"{JOB}{{completions: 'two'}}",
+        "spec.completions: expected a whole number that is not negative: 0, 1, …, got two",
     ),
     "too many pods": Bad(
         json.dumps(controller("Deployment", "apps/v1", "d", replicas=10**9, template=template())),
@@ -113,7 +115,7 @@ BAD = {
     ),
     "a PyTorchJob without replicas": Bad(
         "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: p}\nspec: {}",
-        "PyTorchJob default/p: spec.pytorchReplicaSpecs: expected, but not given",
+        "p: spec.pytorchReplicaSpecs: expected replica types with a pod template each, but not given",
     ),
     "inside a PyTorchJob": Bad(
         "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: p}\n"

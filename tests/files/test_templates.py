@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.adapters.files.templates import letters
+from muster.dialects.kinds.description import letters
 from tests.files.manifests import Object, controller, decisions, node, place, pod, template, write
 
 T = template("g", 2)

@@ -129,7 +129,7 @@ def test_a_role_that_is_none_of_the_subgroups_is_refused_and_they_are_named() ->
     seen(world, replace(GROUP, role_wishes=roles))
     world.see(named("p0", role="prefill"), named("p1", role="decoder"))
     assert gang(world).phase is Phase.INVALID
-    assert "a subgroup of PodGroup train: decode, prefill" in gang(world).reason
+    assert "a subgroup of PodGroup ns/train: decode, prefill" in gang(world).reason
     world.see(named("p1", role="decode"))
     assert gang(world).phase is Phase.PLANNED
     assert {role.name: role.required_scope for role in planned(world).roles} == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -39,6 +40,23 @@ class Fields:
         """Say that a field can't be used."""
         if len(self.causes) < MAX_CAUSES:
             self.causes.append(BadValue(self._where, f"{self._path}{field}", _shown(value), expected))
+
+    def said(self, what: str, value: object, expected: str) -> None:
+        """Say that something else of the object can't be used: an annotation."""
+        if len(self.causes) < MAX_CAUSES:
+            self.causes.append(BadValue(self._where, what, _shown(value), expected))
+
+    def beside(self, path: str, value: Mapping[str, Any]) -> Fields:
+        """Return another part of the same object, whose problems are gathered with these."""
+        return Fields(self._where, path, dict(value), self.causes)
+
+    def names(self) -> list[str]:
+        """Return the names of the fields that are there, in order."""
+        return sorted(str(field) for field, value in self._value.items() if value is not None)
+
+    def raw(self, field: str) -> Any:
+        """Return the field as it is; None if it is not given."""
+        return self._value.get(field)
 
     def given(self, field: str) -> bool:
         """Return whether the field is there and not null."""

@@ -18,8 +18,9 @@ from muster.dialects import (
     requests,
 )
 from muster.dialects.gpushare import Shared
+from muster.dialects.kinds.description import Member
 from muster.dialects.objects import Metadata, NodeSelectorRequirement, PodObject, PodSpec
-from muster.dialects.reading import agreed
+from muster.dialects.reading import Reading, agreed
 from muster.dialects.requests import Asked
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
@@ -34,8 +35,9 @@ GANG_DIALECTS = (kai.claim, coscheduling.claim, ack.claim)
 PodGroup come first: it is asked for by the dialect of the first. `own` comes on top of each."""
 
 
-def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
-    """Return the facts of one pod.
+def read(obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = None) -> Pod:
+    """Return the facts of one pod. `member` is its place by its owner, if its owner's pods are a gang: it
+    counts for a pod that names no gang itself.
 
     Of those of other schedulers only the usage counts: no claim, no causes.
     """
@@ -50,7 +52,7 @@ def read(obj: PodObject, settings: Settings = DEFAULTS) -> Pod:
     if spec.scheduler_name in settings.scheduler_names:
         right, slips = (meta, ()) if spec.node_name else misspelt.corrected(where, meta, settings)
         said = own.read(where, right)
-        claim, causes = _claim(where, obj, asked, shared, right, said, settings)
+        claim, causes = _claim(where, obj, asked, shared, right, said, settings, member)
         causes = (*slips, *causes) if claim is not None else ()
         if claim is not None and not spec.node_name:
             causes = (*causes, *wrong)
@@ -131,6 +133,7 @@ def _claim(
     meta: Metadata,
     said: own.Said,
     settings: Settings,
+    member: Member | None,
 ) -> tuple[GangClaim | None, tuple[Cause, ...]]:
     """Return the gang of a pod that is ours, and what is ill-formed in it.
 
@@ -140,13 +143,19 @@ def _claim(
     """
     name = meta.name
     named = agreed(name, (dialect(where, meta, settings) for dialect in GANG_DIALECTS))
+    if named.claim is not None or named.causes or said.group is not None:
+        member = None
+    elif member is not None:
+        named = Reading(GangClaim(member.kind, member.gang, by_object=True))
     found = agreed(name, (named, own.claim(where, said, named.claim)))
     claim = found.claim
-    wants = bool(asked.gpus or shared.slice or asked.shared_gpus)
+    wants = bool(asked.gpus or shared.slice or asked.shared_gpus or member)
     if not (wants or asked.causes or _speaks(obj.metadata, settings)):
         return None, ()
     grouped = _scheduling_group(where, obj.spec) if wants or claim else ()
     wishes, wrong = _wishes(where, meta, said)
+    if member is not None and not wishes.role:
+        wishes = replace(wishes, role=member.role)
     claim = replace(claim or gputopology.lone(name), wishes=wishes)
     if obj.spec.node_name:
         return claim, ()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["off", "warn", "on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,8 @@ class Settings:
     `shared_gpus`: on nodes the extended resource that counts the GPUs which share their memory; on pods the
     label that says over how many GPUs the pod's memory is spread.
     `policies_…`: where the ConfigMap of the cluster's policies is, and its key.
+    `infer_gangs`: by kind of job, "default" for all that are not named, whether its pods are a gang without
+    saying so. A StatefulSet's are only where it is named.
     `unique_names`: scopes whose names are unique in the input of `muster place`, besides the policies' own.
     """
 
@@ -46,6 +51,12 @@ class Settings:
     policies_name: str = "kai-scheduler-config"
     policies_key: str = "config.yaml"
     unique_names: tuple[str, ...] = ()
+    infer_gangs: tuple[tuple[str, Mode], ...] = ()
+
+    def infers(self, kind: str) -> Mode:
+        """Return whether pods of an object of this kind are a gang without saying so."""
+        modes = dict(self.infer_gangs)
+        return modes.get(kind, "off" if kind == "StatefulSet" else modes.get("default", "warn"))
 
     def is_other(self, resource: str) -> bool:
         """Return whether the resource is counted in `Resources.others`: not cpu, memory, pods or GPUs.

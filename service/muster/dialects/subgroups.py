@@ -27,7 +27,8 @@ Topologies = Mapping[str, tuple[str, ...]]
 MAX_SUBGROUPS = 256
 HOSTNAME = "kubernetes.io/hostname"
 _WORDS = frozenset(scope.value for scope in Scope)
-_REQUIRED = "topologyConstraint.requiredTopologyLevel"
+_CONSTRAINT = ("topology", "requiredTopologyLevel", "preferredTopologyLevel")
+_REQUIRED = f"topologyConstraint.{_CONSTRAINT[1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,25 @@ class Constraint:
     def read(cls, owner: Fields, levels: tuple[Level, ...], topologies: Topologies | None) -> Constraint:
         """Return the constraint of a PodGroup's spec or of a subgroup."""
         fields = owner.part("topologyConstraint")
-        fields.misspelt("topology", "requiredTopologyLevel", "preferredTopologyLevel")
-        name = fields.matching("topology", OBJECT_NAME, "the name of a Topology")
+        fields.misspelt(*_CONSTRAINT)
+        return cls.of(fields, _CONSTRAINT, levels, topologies)
+
+    @classmethod
+    def of(
+        cls,
+        fields: Fields,
+        keys: tuple[str, str, str],
+        levels: tuple[Level, ...],
+        topologies: Topologies | None,
+    ) -> Constraint:
+        """Return the constraint in these fields: `keys` name the Topology, the required level and the
+        preferred one."""
+        of_topology, required, preferred = keys
+        name = fields.matching(of_topology, OBJECT_NAME, "the name of a Topology")
         known = None if topologies is None or name is None else topologies.get(name)
         if topologies is not None and name is not None and known is None:
             there = ", ".join(sorted(topologies)[:8]) or "none is there"
-            fields.bad("topology", name, f"a Topology of the cluster: {there}")
+            fields.bad(of_topology, name, f"a Topology of the cluster: {there}")
 
         def scope(level: str) -> str | None:
             label = fields.matching(level, LABEL_KEY, "a node label, of a level of the Topology")
@@ -56,7 +70,7 @@ class Constraint:
                 fields.bad(level, label, f"another node label: {label} is a word for a scope of its own here")
             return None if label is None else _scope(label, levels)
 
-        return cls(scope("requiredTopologyLevel"), scope("preferredTopologyLevel"))
+        return cls(scope(required), scope(preferred))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,9 @@ class GangClaim:
     """What one pod says of the gang it belongs to.
 
     `min_member` is None when the pod does not say it. `replicas` is the exact number of members where the
-    dialect fixes it (ACK's gpu-topology-replica): more live pods than that are an error. `by_object`: a
-    PodGroup of the dialect and name says the rest, and the gang waits until there is one.
+    dialect fixes it (ACK's gpu-topology-replica): more live pods than that are an error. `size` is the number
+    of members that are expected: when they are there, the gang waits for no more. `by_object`: a PodGroup of
+    the dialect and name says the rest, and the gang waits until there is one.
     """
 
     dialect: str
@@ -44,6 +45,7 @@ class GangClaim:
     wishes: Wishes = field(default_factory=Wishes)
     lone: bool = False
     by_object: bool = False
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

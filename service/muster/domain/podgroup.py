@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster.domain.constraints import Subgroup
-from muster.domain.pod import Wishes
+from muster.domain.pod import Controller, Wishes
 from muster.domain.reasons import Cause
 from muster.domain.request import SelectorTerm
 
@@ -75,9 +75,20 @@ class PodGroup:
     causes: tuple[Cause, ...] = ()
     problems: tuple[str, ...] = ()
     api_version: str = OURS
+    size: int | None = None
+    """Members that come at once, if that is known: then nothing waits for more."""
+    owner: Controller | None = None
+    """The object that it was inferred from, if there is no PodGroup object."""
     status: PodGroupStatus | None = field(default=None, compare=False)
 
     @property
     def key(self) -> PodGroupKey:
         """Return what identifies the PodGroup; two dialects may use the same name."""
         return (self.namespace, self.dialect, self.name)
+
+    @property
+    def title(self) -> str:
+        """Return the object's kind, namespace and name, as sentences say it."""
+        if self.owner is not None:
+            return f"{self.owner.kind} {self.namespace}/{self.owner.name}"
+        return f"PodGroup {self.namespace}/{self.name}"

@@ -15,6 +15,7 @@ from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, Unhea
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject
 from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
 from muster.dialects.settings import Settings
+from muster.dialects.subgroups import Topologies
 from muster.domain.levels import Level, Naming
 from muster.domain.peers import Labels
 from muster.domain.podgroup import OURS, PodGroup
@@ -101,8 +102,12 @@ class Beside:
 
     def groups(self, levels: tuple[Level, ...]) -> tuple[PodGroup, ...]:
         """Return the PodGroups as facts. `levels` say which node label is which scope."""
-        topologies = self._topologies() or None
+        topologies = self.topologies_by_name()
         return tuple(podgroups.read(item, levels, topologies) for _, item in self.pod_groups)
+
+    def topologies_by_name(self) -> Topologies | None:
+        """Return the levels of KAI's Topologies; None if there is none."""
+        return self._topologies() or None
 
     def _topologies(self) -> dict[str, tuple[str, ...]]:
         return {item.metadata.name: podgroups.read_topology(item) for _, item in self.topologies}

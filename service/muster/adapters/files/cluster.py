@@ -15,11 +15,14 @@ import msgspec
 
 from muster.adapters.files import notes, shapes, templates
 from muster.adapters.files.beside import Beside
+from muster.adapters.files.owners import Owners, with_children
 from muster.adapters.files.printed import Printed, annotated
 from muster.adapters.files.problems import BadInput, Malformed, shown
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document
 from muster.dialects import nodes, peers, pods
+from muster.dialects.kinds.description import MAX_PODS, Member, letters
+from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata, NodeObject
 from muster.dialects.policies import not_a_scope_of_labels
 from muster.dialects.settings import Settings
@@ -67,6 +70,9 @@ class _Found:
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
     makers: list[tuple[Document, Metadata, templates.Made]] = field(default_factory=list)
     beside: Beside = field(default_factory=Beside)
+    owners: Owners = field(default_factory=Owners)
+    members: dict[str, tuple[str, Member]] = field(default_factory=dict)
+    """By UID of a pod: its namespace, and its place in the gang of its owner."""
     printed: list[Printed] = field(default_factory=list)
     classes: dict[str, int] = field(default_factory=dict)
     default_priority: int = 0
@@ -91,10 +97,13 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     """
     found = _Found()
     problems: list[Malformed] = []
+    objects = list[Document]()
     for document in documents:
         if isinstance(document, Printed):
             found.printed.append(document)
-            continue
+        else:
+            objects.append(document)
+    for document in _completed(objects, problems):
         found.order[document.source, document.place] = len(found.order) + 1
         found.kinds[document.kind] += 1
         try:
@@ -112,17 +121,32 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     with_links, replaced = annotated([node for _, node in found.nodes], found.printed, settings.matrix)
     found.notes.extend(replaced)
     seen_nodes = tuple(nodes.read(node, settings, facts.get(node.metadata.name, ())) for node in with_links)
+    found.notes.extend(found.owners.read(settings, policies.levels, found.beside.topologies_by_name()))
     seen_pods = _pods(found, settings)
+    inferred = found.owners.groups(found.members.values())
     groups = found.beside.groups(policies.levels)
     found.notes.extend(notes.about_nodes(seen_nodes, seen_pods))
     found.notes.extend(notes.about_pods(seen_pods, found.manifests, settings))
     found.notes.extend(_ordered(found, seen_pods))
     found.notes.extend(notes.about_groups(groups, seen_pods))
     found.notes.extend(notes.about_scopes(groups, seen_pods, seen_nodes, policies.levels))
+    manifests = [(found.manifests[pod.uid].metadata, pod) for pod in seen_pods]
+    found.notes.extend(found.owners.warnings(manifests, settings))
     found.notes.extend(repeated_names(seen_nodes, policies.levels, policies.naming))
     skipped = dict(sorted(found.skipped.items()))
     namespaces = found.beside.labels_of_namespaces({pod.namespace for pod in seen_pods})
-    return Cluster(seen_nodes, seen_pods, groups, policies, namespaces, tuple(found.notes), skipped)
+    return Cluster(
+        seen_nodes, seen_pods, (*groups, *inferred), policies, namespaces, tuple(found.notes), skipped
+    )
+
+
+def _completed(documents: Sequence[Document], problems: list[Malformed]) -> list[Document]:
+    """Return the documents with the jobs that other jobs make. If that fails, note a problem and add none."""
+    try:
+        return list(with_children(documents))
+    except Malformed as problem:
+        problems.append(problem)
+        return list(documents)
 
 
 def _with_unique(policies: Policies, scopes: Sequence[str]) -> Policies:
@@ -160,7 +184,7 @@ def _take(document: Document, found: _Found) -> None:
             if read.global_default:
                 found.default_priority = read.value
         case _:
-            if found.beside.take(document):
+            if found.beside.take(document) or found.owners.take(document):
                 return
             made = templates.expand(document)
             if made is None:
@@ -204,7 +228,7 @@ def _at(document: Document) -> str:
 
 
 def _name(pod: PodManifest, number: int) -> str:
-    return pod.metadata.name or pod.metadata.generate_name + templates.letters(number)
+    return pod.metadata.name or pod.metadata.generate_name + letters(number)
 
 
 def _expand(found: _Found) -> list[Malformed]:
@@ -221,6 +245,11 @@ def _expand(found: _Found) -> list[Malformed]:
         (pod.metadata.namespace or "default", "Deployment", pods.deployment_of(pod.metadata))
         for _, pod in found.pods
     }
+    owners |= {
+        (pod.metadata.namespace or "default", of_kind.kind, of_kind.owner)
+        for _, pod in found.pods
+        if (of_kind := member(pod.metadata)) is not None
+    }
     there = Counter((document.kind, meta.namespace, meta.name) for document, meta, _ in found.makers)
     problems, count = [], 0
     for document, meta, made in found.makers:
@@ -232,8 +261,8 @@ def _expand(found: _Found) -> list[Malformed]:
         if made.why_none:
             found.notes.append(f"{document.name} makes no pods: {made.why_none}")
         count += len(made.pods)
-        if count > templates.MAX_PODS:
-            problems.append(document.malformed(f"more than {templates.MAX_PODS:,} pods of controllers"))
+        if count > MAX_PODS:
+            problems.append(document.malformed(f"more than {MAX_PODS:,} pods of controllers"))
             break
         found.pods.extend((document, pod) for pod in made.pods)
     return problems
@@ -272,7 +301,10 @@ def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
         )
         place = 0 if meta.creation_timestamp else found.number(document)
         found.manifests[filled.metadata.uid] = filled
-        read.append((place, pods.read(filled, settings)))
+        in_gang = found.owners.place_of(filled.metadata, settings)
+        if in_gang is not None:
+            found.members[filled.metadata.uid] = (namespace, in_gang)
+        read.append((place, pods.read(filled, settings, in_gang)))
     found.notes.extend(
         f"PriorityClass {name} is not in the input: {count} {'pod' if count == 1 else 'pods'} of it count as "
         "priority 0"

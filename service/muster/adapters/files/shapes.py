@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from muster.adapters.files.problems import shown, type_name
-from muster.adapters.files.sources import Document, Object
+from muster.adapters.files.sources import Document
 from muster.dialects.objects import Metadata, NodeObject, PodObject, PodSpec
 
 T = TypeVar("T")
@@ -51,80 +51,18 @@ class Template(_Shape, frozen=True):
     metadata: Metadata = Metadata()
 
 
-class Condition(_Shape, frozen=True):
-    """One condition of a status."""
-
-    type: str = ""
-    status: str = ""
-
-
-class JobSpec(_Shape, frozen=True):
-    """The spec of a Job."""
-
-    template: Template
-    parallelism: Count | None = None
-    completions: Count | None = None
-    completion_mode: str | None = None
-    suspend: bool | None = None
-
-
-class JobStatus(_Shape, frozen=True):
-    """The progress of a Job."""
-
-    succeeded: Count | None = None
-    conditions: list[Condition] | None = None
-
-
-class Job(_Shape, frozen=True):
-    """A Job of batch/v1."""
-
-    spec: JobSpec
-    metadata: Metadata = Metadata()
-    status: JobStatus = JobStatus()
-
-
-class Ordinals(_Shape, frozen=True):
-    """Where a StatefulSet begins to count."""
-
-    start: Count | None = None
-
-
 class WorkloadSpec(_Shape, frozen=True):
     """The spec of a controller with replicas."""
 
     template: Template
     replicas: Count | None = None
-    ordinals: Ordinals | None = None
-    pod_management_policy: str | None = None
-    paused: bool | None = None
 
 
 class Workload(_Shape, frozen=True):
-    """A StatefulSet, Deployment, ReplicaSet or ReplicationController."""
+    """A Deployment, ReplicaSet or ReplicationController."""
 
     spec: WorkloadSpec
     metadata: Metadata = Metadata()
-
-
-class ReplicaSpec(_Shape, frozen=True):
-    """The pods of one type in a kubeflow.org job."""
-
-    template: Template
-    replicas: Count | None = None
-
-
-class RunPolicy(_Shape, frozen=True):
-    """Whether a kubeflow.org job is suspended."""
-
-    suspend: bool | None = None
-
-
-class TrainingJob(_Shape, frozen=True):
-    """A kubeflow.org job: PyTorchJob, TFJob … Each kind has its own field name for replica specs."""
-
-    spec: Object
-    metadata: Metadata = Metadata()
-    status: JobStatus = JobStatus()
 
 
 class PriorityClass(_Shape, frozen=True):

@@ -9,28 +9,23 @@ and no end is read as a rank.
 from __future__ import annotations
 
 import hashlib
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import msgspec
+
 from muster.adapters.files import shapes
-from muster.adapters.files.shapes import Condition, Job, PodManifest, Template, TrainingJob, Workload
+from muster.adapters.files.shapes import PodManifest, Template, Workload
 from muster.adapters.files.sources import Document
-from muster.dialects.objects import Metadata, OwnerReference
+from muster.dialects.kinds.description import MAX_PODS, NewPod, Owner, Role, letters
+from muster.dialects.kinds.table import KINDS
+from muster.dialects.objects import CustomObject, Metadata, OwnerReference
 from muster.dialects.pods import TEMPLATE_HASH
 
-MAX_PODS = 200_000
-"""The most pods that one object may stand for. The largest cluster that Kubernetes supports has 150,000."""
-
-_LETTERS = "bcdfghjklmnpqrstvwxz"
-"""The letters among the characters of random names (k8s.io/apimachinery/pkg/util/rand)."""
-_INDEX = "batch.kubernetes.io/job-completion-index"
-_REPLICA_SPECS = re.compile(r"[a-z]+ReplicaSpecs")
-
-ORDERED = "OrderedReady"
-"""A StatefulSet's default policy: the next pod is created when the one before it runs."""
+_API_VERSIONS = {"Job": "batch/v1", "StatefulSet": "apps/v1"}
+"""Of the objects that a controller makes first, and whose pods they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +57,59 @@ def uid_of(kind: str, namespace: str, name: str) -> str:
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://gpu.topology/files")
 
 
-def letters(number: int, width: int = 5) -> str:
-    """Return a number as letters: bbbbb, bbbbc, bbbbd …"""
-    text = ""
-    for _ in range(width):
-        number, digit = divmod(number, len(_LETTERS))
-        text = _LETTERS[digit] + text
-    return text
-
-
 # --- the controllers -------------------------------------------------------------------------------
 
 
-def _job(document: Document) -> Made:
-    job = shapes.convert(document, Job)
-    shapes.check_named(document, job.metadata)
-    spec, done = job.spec, job.status.succeeded or 0
-    check_template(document, spec.template, "spec.template")
-    if spec.suspend:
-        return Made(why_none="it is suspended")
-    if _over(job.status.conditions):
-        return Made(why_none="it has finished")
-    parallelism = 1 if spec.parallelism is None else spec.parallelism
-    wanted = parallelism if spec.completions is None else min(parallelism, max(0, spec.completions - done))
-    indexed = spec.completion_mode == "Indexed"
-    names = (
-        (f"{i}-{letters(i)}" if indexed else letters(i), {_INDEX: str(i)} if indexed else {})
-        for i in range(_bounded(document, "spec.parallelism", wanted))
+def _of_kind(document: Document) -> Made:
+    """Return the pods of a kind of job, as the table of kinds describes them."""
+    obj = custom_object(document)
+    owner = Owner.of(document.kind, obj)
+    described = KINDS[document.kind].describe(owner)
+    for cause in owner.spec.causes:
+        if cause.field.startswith(("spec", "status")):
+            got = f", got {cause.value}" if cause.value else ", but not given"
+            raise document.malformed(f"{cause.field}: expected {cause.expected}{got}")
+    templates = [_template(document, role) for role in described.roles]
+    if described.idle:
+        return Made(why_none=described.idle)
+    of_owner = _Owner(document.kind, owner.name, obj.metadata.namespace, obj.metadata.uid, owner.api_version)
+    pods = (
+        _made(role.pod(copy, number), template, of_owner)
+        for copy in range(described.copies)
+        for role, template in zip(described.roles, templates, strict=True)
+        for number in range(role.count)
     )
-    labels = {"job-name": job.metadata.name, "batch.kubernetes.io/job-name": job.metadata.name}
-    owner = _owner(document, job.metadata)
-    return Made(
-        tuple(
-            _pod(f"{job.metadata.name}-{end}", spec.template, owner, labels, annotations)
-            for end, annotations in names
-        )
-    )
+    return Made(tuple(pods), ordered=described.ordered)
+
+
+def _template(document: Document, role: Role) -> Template:
+    if role.template is None:
+        raise document.malformed(f"{role.path}: expected, but not given")
+    template = shapes.convert(document, Template, role.template, role.path)
+    check_template(document, template, role.path)
+    return template
+
+
+def _made(new: NewPod, template: Template, owner: _Owner) -> PodManifest:
+    if new.controller is not None:
+        kind, name = new.controller
+        uid = uid_of(kind, owner.namespace, name)
+        owner = _Owner(kind, name, owner.namespace, uid, _API_VERSIONS[kind])
+    return _pod(new.name, template, owner, new.labels, new.annotations)
+
+
+def custom_object(document: Document) -> CustomObject:
+    """Return the document as an object with a name, a namespace and a UID.
+
+    Raises:
+        Malformed: it has no name, or one that the API server refuses.
+    """
+    obj = shapes.convert(document, CustomObject)
+    shapes.check_named(document, obj.metadata)
+    namespace = obj.metadata.namespace or "default"
+    uid = obj.metadata.uid or uid_of(document.kind, namespace, obj.metadata.name)
+    meta = msgspec.structs.replace(obj.metadata, namespace=namespace, uid=uid)
+    return msgspec.structs.replace(obj, metadata=meta)
 
 
 def _replicas(document: Document) -> Made:
@@ -117,61 +129,14 @@ def _replicas(document: Document) -> Made:
     )
 
 
-def _stateful_set(document: Document) -> Made:
-    workload, count = _workload(document)
-    spec, owner = workload.spec, _owner(document, workload.metadata)
-    start = (spec.ordinals.start if spec.ordinals else None) or 0
-    pods = (_pod(f"{owner.name}-{i}", spec.template, owner) for i in range(start, start + count))
-    return Made(tuple(pods), ordered=count > 1 and (spec.pod_management_policy or ORDERED) == ORDERED)
-
-
-def _training_job(document: Document) -> Made:
-    """Return the pods of a kubeflow.org job: `<job>-<type>-<i>` for each type (Master,
-    Worker, PS, Chief …).
-    """
-    job = shapes.convert(document, TrainingJob)
-    shapes.check_named(document, job.metadata)
-    fields = sorted(field for field in job.spec if _REPLICA_SPECS.fullmatch(field))
-    if not fields:
-        expected = "pytorchReplicaSpecs" if document.kind == "PyTorchJob" else "…ReplicaSpecs"
-        raise document.malformed(f"spec.{expected}: expected, but not given")
-    policy = shapes.convert(document, shapes.RunPolicy, job.spec.get("runPolicy") or {}, "spec.runPolicy")
-    pods: list[PodManifest] = []
-    owner = _owner(document, job.metadata)
-    for field in fields:
-        under = f"spec.{field}"
-        specs = shapes.convert(document, dict[str, shapes.ReplicaSpec], job.spec[field], under)
-        for kind, replica in specs.items():
-            check_template(document, replica.template, f"{under}.{kind}.template")
-            count = 1 if replica.replicas is None else replica.replicas
-            count = _bounded(document, f"{under}.{kind}.replicas", count)
-            for i in range(count):
-                labels = {
-                    "training.kubeflow.org/job-name": owner.name,
-                    "training.kubeflow.org/replica-type": kind.lower(),
-                    "training.kubeflow.org/replica-index": str(i),
-                }
-                pods.append(_pod(f"{owner.name}-{kind.lower()}-{i}", replica.template, owner, labels))
-    if policy.suspend:
-        return Made(why_none="it is suspended")
-    if _over(job.status.conditions):
-        return Made(why_none="it has finished")
-    return Made(tuple(pods))
-
-
 Maker = Callable[[Document], Made]
 
 MAKERS: Mapping[tuple[str, str], Maker] = MappingProxyType(
     {
-        ("batch", "Job"): _job,
         ("apps", "Deployment"): _replicas,
         ("apps", "ReplicaSet"): _replicas,
         ("", "ReplicationController"): _replicas,
-        ("apps", "StatefulSet"): _stateful_set,
-        **{
-            ("kubeflow.org", f"{framework}Job"): _training_job
-            for framework in ("PyTorch", "TF", "XGBoost", "Paddle", "JAX")
-        },
+        **{(kind.group, kind.kind): _of_kind for kind in KINDS.values()},
     }
 )
 """(API group, kind) → what it would create. Other kinds are skipped: Volcano's Job is not that of batch."""
@@ -186,12 +151,17 @@ class _Owner:
     name: str
     namespace: str
     uid: str
+    api_version: str = "apps/v1"
 
 
 def _owner(document: Document, meta: Metadata) -> _Owner:
     namespace = meta.namespace or "default"
     return _Owner(
-        document.kind, meta.name, namespace, meta.uid or uid_of(document.kind, namespace, meta.name)
+        document.kind,
+        meta.name,
+        namespace,
+        meta.uid or uid_of(document.kind, namespace, meta.name),
+        str(document.value["apiVersion"]),
     )
 
 
@@ -215,11 +185,6 @@ def check_template(document: Document, template: Template, under: str) -> None:
     shapes.check_spec(document, template.spec, f"{under}.spec")
 
 
-def _over(conditions: list[Condition] | None) -> bool:
-    ends = ("Complete", "Failed", "Succeeded")
-    return any(c.type in ends and c.status == "True" for c in conditions or ())
-
-
 def _pod(
     name: str,
     template: Template,
@@ -234,7 +199,7 @@ def _pod(
             labels={**(template.metadata.labels or {}), **labels},
             annotations={**(template.metadata.annotations or {}), **annotations},
             owner_references=[
-                OwnerReference(uid=owner.uid, kind=owner.kind, name=owner.name, controller=True)
+                OwnerReference(owner.api_version, owner.uid, owner.kind, owner.name, controller=True)
             ],
         ),
         spec=template.spec,

@@ -33,13 +33,15 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     if not pod.node and (cause := _disagreement(pod.name, claim, group)) is not None:
         causes = (*causes, cause)
     if not pod.node and group.role_wishes and claim.wishes.role not in group.role_wishes:
-        expected = f"a subgroup of PodGroup {group.name}: {', '.join(sorted(group.role_wishes)[:8])}"
+        expected = f"a subgroup of {group.title}: {', '.join(sorted(group.role_wishes)[:8])}"
         causes = (*causes, BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.wishes.role, expected))
     wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
     min_member = claim.min_member or group.min_member
     return replace(
         pod,
-        claim=replace(claim, min_member=min_member, wishes=wishes, by_object=False),
+        claim=replace(
+            claim, min_member=min_member, wishes=wishes, by_object=False, size=claim.size or group.size
+        ),
         rules=replace(pod.rules, required=(*pod.rules.required, *group.required)),
         causes=causes,
     )
@@ -61,13 +63,13 @@ def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagr
     """Return on what pod and PodGroup disagree; None if they agree where both state something."""
     mine = _stated(claim.min_member, claim.wishes, claim.wishes)
     theirs = _stated(group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
+    if group.owner is not None and (claim.min_member or 0) <= (group.size or 0):
+        mine.pop("min-member", None)  # fewer than its owner makes: the pod's own word counts
     differing = [key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]]
     if not differing:
         return None
     own, other = (", ".join(f"{key} {stated[key]}" for key in sorted(differing)) for stated in (mine, theirs))
-    return DialectsDisagree(
-        pod, f"its annotations: {own}", f"PodGroup {group.namespace}/{group.name}: {other}"
-    )
+    return DialectsDisagree(pod, f"its annotations: {own}", f"{group.title}: {other}")
 
 
 def _stated(min_member: int | None, gang: Wishes, role: Wishes) -> dict[str, object]:

@@ -109,8 +109,9 @@ class Publisher:
             first = min(pods)
             self._out.append(EmitEvent(namespace, (first,), reason, message))
             if (group := gang.group.pod_group) is not None:
-                where = ((group.name, group.uid),)
-                self._out.append(EmitEvent(namespace, where, reason, message, "PodGroup", group.api_version))
+                kind, name = (group.owner.kind, group.owner.name) if group.owner else ("PodGroup", group.name)
+                where = ((name, group.uid),)
+                self._out.append(EmitEvent(namespace, where, reason, message, kind, group.api_version))
             elif (by := _controller(gang, first[1])) is not None:
                 where = ((by.name, by.uid),)
                 self._out.append(EmitEvent(namespace, where, reason, message, by.kind, by.api_version))

@@ -1,0 +1,91 @@
+"""Kubernetes' own: Job, and StatefulSet where its pods come at once."""
+
+from __future__ import annotations
+
+from muster.dialects.fields import Fields
+from muster.dialects.kinds import kai_keys
+from muster.dialects.kinds.description import (
+    Described,
+    Kind,
+    Member,
+    NewPod,
+    Owner,
+    Role,
+    bounded,
+    controller_of,
+    letters,
+    why_idle,
+)
+from muster.dialects.objects import Metadata
+from muster.dialects.ranks import COMPLETION_INDEX, POD_INDEX
+
+JOB_NAMES = ("job-name", "batch.kubernetes.io/job-name")
+
+
+def at_once(spec: Fields) -> tuple[int, bool]:
+    """Return how many pods of a Job's spec run at the same time, and whether these are all that it has."""
+    parallelism, completions = spec.natural("parallelism"), spec.natural("completions")
+    parallel = bounded(spec, "parallelism", 1 if parallelism is None else parallelism)
+    if completions is None:
+        return parallel, parallel == 1
+    return min(parallel, completions), parallel >= completions
+
+
+def job(owner: Owner) -> Described:
+    """Describe a Job.
+
+    All its pods must start together if they all run at once, and are numbered or ask to lie together. Any
+    other Job starts with what fits, as with KAI. KAI's batch-min-member says another number.
+    """
+    spec = owner.spec
+    count, all_there = at_once(spec)
+    indexed = spec.text("completionMode") == "Indexed"
+    together = all_there and (indexed or kai_keys.asks_for_topology(owner.meta))
+    least = kai_keys.min_member(owner, count) or (count if together else min(1, count))
+    if all_there:
+        count = max(0, count - (owner.status.natural("succeeded") or 0))
+    template = spec.raw("template")
+    labels = dict.fromkeys(JOB_NAMES, owner.name)
+
+    def pod(_: int, number: int) -> NewPod:
+        if not indexed:
+            return NewPod(f"{owner.name}-{letters(number)}", labels)
+        index = {COMPLETION_INDEX: str(number)}
+        return NewPod(f"{owner.name}-{number}-{letters(number)}", {**labels, **index}, index)
+
+    role = Role("", count, min(least, count), template, "spec.template", pod)
+    return Described((role,), idle=why_idle(owner, spec.raw("suspend")))
+
+
+def stateful_set(owner: Owner) -> Described:
+    """Describe a StatefulSet. With the policy OrderedReady the next pod comes when the last one runs."""
+    spec = owner.spec
+    replicas = spec.natural("replicas")
+    count = bounded(spec, "replicas", 1 if replicas is None else replicas)
+    start = spec.part("ordinals").natural("start") or 0
+    parallel = spec.text("podManagementPolicy") == "Parallel"
+
+    def pod(_: int, number: int) -> NewPod:
+        ordinal = str(start + number)
+        name = f"{owner.name}-{ordinal}"
+        return NewPod(name, {POD_INDEX: ordinal, "statefulset.kubernetes.io/pod-name": name})
+
+    least = count if parallel else min(1, count)
+    role = Role("", count, least, spec.raw("template"), "spec.template", pod)
+    return Described((role,), ordered=count > 1 and not parallel)
+
+
+def _controlled_by(kind: str, group: str, meta: Metadata) -> Member | None:
+    of_group, of_kind, name = controller_of(meta)
+    return Member(kind, name, name) if (of_group, of_kind) == (group, kind) else None
+
+
+JOB = Kind("batch", ("v1",), "Job", "jobs", job, lambda meta: _controlled_by("Job", "batch", meta))
+STATEFUL_SET = Kind(
+    "apps",
+    ("v1",),
+    "StatefulSet",
+    "statefulsets",
+    stateful_set,
+    lambda meta: _controlled_by("StatefulSet", "apps", meta),
+)

@@ -1,0 +1,206 @@
+"""An owner's description → the PodGroup that its gangs would have, with KAI's keys read as KAI means them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from muster.dialects.fields import Fields
+from muster.dialects.kinds import kai_keys
+from muster.dialects.kinds.description import Described, Kind, Owner, Role
+from muster.dialects.objects import CustomObject, Metadata
+from muster.dialects.podgroups import MAX_QUEUE
+from muster.dialects.reading import positive
+from muster.dialects.settings import Settings
+from muster.dialects.subgroups import Constraint, Topologies
+from muster.domain.levels import Level
+from muster.domain.pod import Controller, Wishes
+from muster.domain.podgroup import PodGroup
+from muster.domain.request import Segment
+
+_PLACEMENT = (kai_keys.TOPOLOGY, kai_keys.REQUIRED, kai_keys.PREFERRED)
+_SEGMENTS = (kai_keys.TOPOLOGY, kai_keys.SEGMENT_REQUIRED, kai_keys.SEGMENT_PREFERRED)
+_PREEMPTIBILITIES = ("preemptible", "non-preemptible")
+_MAX_CONTAINERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What an object says of its gangs, which are all alike but for their names.
+
+    `by_kai`: it has KAI's keys, so its pods are a gang whatever the settings say. `skipped`: it wants none.
+    `with_gpus`: some of its pods ask for GPUs. `held`: the shim holds its pods even if they ask for none.
+    """
+
+    group: PodGroup
+    by_kai: bool
+    skipped: bool
+    with_gpus: bool
+    held: bool
+
+    @property
+    def kind(self) -> str:
+        """Return the object's kind, which is the dialect of its gangs."""
+        return self.group.dialect
+
+    def gang(self, name: str) -> PodGroup:
+        """Return the gang of this name."""
+        return replace(self.group, name=name)
+
+    def is_gang(self, settings: Settings) -> bool:
+        """Return whether its pods are gangs without saying so."""
+        asked = self.by_kai or settings.infers(self.kind) == "on"
+        return asked and not self.skipped and (self.with_gpus or self.held)
+
+    def is_warned_of(self, settings: Settings) -> bool:
+        """Return whether its pods could be a gang, and the settings ask to say so."""
+        could = self.with_gpus and not (self.by_kai or self.skipped) and (self.group.size or 0) > 1
+        return could and settings.infers(self.kind) == "warn"
+
+    @property
+    def advice(self) -> str:
+        """Return the sentence that says what its pods are now, and what would make them a gang."""
+        name, size, least = self.group.name, self.group.size or 0, self.group.min_member or 1
+        return (
+            f"its {size} pods name no gang: each is placed alone, and the job may start in part. "
+            f"To make them a gang, set inferGangs to on for {self.kind}, or annotate the pod template: "
+            f'gpu.topology/group: {name}, gpu.topology/min-member: "{least}"'
+        )
+
+
+def family(
+    kind: Kind,
+    obj: CustomObject,
+    settings: Settings,
+    levels: tuple[Level, ...],
+    topologies: Topologies | None,
+    made_by: Metadata | None = None,
+) -> Family:
+    """Return what an object says. `made_by` made it: its keys count where this has none."""
+    meta = _with_keys_of(obj.metadata, made_by)
+    owner = Owner.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
+    reader = _Reader(owner, kind.describe(owner), levels, topologies)
+    said = [{**(meta.labels or {}), **(meta.annotations or {})}, *reader.templates.values()]
+    return Family(
+        reader.group(),
+        by_kai=any(map(kai_keys.spoken, said)),
+        skipped=kai_keys.skipped(meta),
+        with_gpus=any(role.count and _asks_for_gpus(role, settings) for role in reader.described.roles),
+        held=bool(kind.label),
+    )
+
+
+class _Reader:
+    """Reads one object. Its problems are gathered in `owner.spec`."""
+
+    def __init__(
+        self, owner: Owner, described: Described, levels: tuple[Level, ...], topologies: Topologies | None
+    ) -> None:
+        self.owner = owner
+        self.described = described
+        self.templates = {role.name: _keys_of_template(role) for role in described.roles}
+        self._levels = levels
+        self._topologies = topologies
+        self._labels = owner.meta.labels or {}
+        self._annotations = owner.meta.annotations or {}
+
+    def group(self) -> PodGroup:
+        owner, described = self.owner, self.described
+        whole = self._constraint(self._annotations, _PLACEMENT)
+        named = {role.name: role for role in described.roles if role.name}
+        wishes = {role.name: self._wishes(role) for role in described.roles}
+        return PodGroup(
+            owner.meta.namespace,
+            owner.kind,
+            owner.name,
+            uid=owner.meta.uid,
+            min_member=max(1, described.least),
+            size=described.size,
+            wishes=replace(
+                wishes.pop("", Wishes()),
+                required_scope=whole.required,
+                preferred_scopes=(whole.preferred,) if whole.preferred else (),
+            ),
+            role_wishes=wishes,
+            role_min={name: role.least for name, role in named.items()} if len(named) > 1 else {},
+            queue=self._queue()[:MAX_QUEUE],
+            problems=tuple(self._unheard()),
+            causes=tuple(owner.spec.causes),
+            api_version=owner.api_version,
+            owner=Controller(owner.api_version, owner.kind, owner.name, owner.meta.uid),
+        )
+
+    def _wishes(self, role: Role) -> Wishes:
+        """Return what is asked for one role: by the keys on its part of the object, and segments by those on
+        its pod template."""
+        scope = self._constraint(role.keys, _PLACEMENT).required
+        segments = [Segment(role.unit, scope)] if scope is not None and role.unit else []
+        keys = {**self._annotations, **self.templates[role.name]}
+        inner = None
+        if kai_keys.SEGMENT_SIZE in self.templates[role.name]:
+            inner = self._constraint(keys, _SEGMENTS).required
+        if inner is not None:
+            text = keys[kai_keys.SEGMENT_SIZE]
+            size = positive(text)
+            if size is None or (role.segments_fill and role.count % size):
+                even = f" that divides {role.count}, the pods of the role" if role.segments_fill else ""
+                expected = f"a positive whole number{even}"
+                self.owner.spec.said(f"annotation {kai_keys.SEGMENT_SIZE}", text, expected)
+            else:
+                segments.append(Segment(size, inner))
+        return Wishes(role.name, role_scope=None if role.unit else scope, segments=tuple(segments))
+
+    def _constraint(self, said: Mapping[str, str], keys: tuple[str, str, str]) -> Constraint:
+        fields = self.owner.spec.beside("annotation ", said)
+        return Constraint.of(fields, keys, self._levels, self._topologies)
+
+    def _queue(self) -> str:
+        said = [self._labels, *self.templates.values()]
+        return next((queue for keys in said if (queue := keys.get(kai_keys.QUEUE))), "")
+
+    def _unheard(self) -> Iterator[str]:
+        """Yield what KAI's keys ask for that has no effect here."""
+        if priority := self._labels.get(kai_keys.PRIORITY):
+            yield (
+                f"label {kai_keys.PRIORITY}: {priority[:63]} is not applied: the pods have the priority of "
+                "their spec.priorityClassName"
+            )
+        kind = self._labels.get(kai_keys.PREEMPTIBILITY, _PREEMPTIBILITIES[0])
+        if kind not in _PREEMPTIBILITIES:
+            known = " or ".join(_PREEMPTIBILITIES)
+            yield f"label {kai_keys.PREEMPTIBILITY} is {kind[:63]}, expected {known}"
+        for key in kai_keys.FRACTIONS:
+            if any(key in keys for keys in self.templates.values()):
+                yield f"annotation {key} is not read: ask for memory of shared GPUs with aliyun.com/gpu-mem"
+
+
+def _keys_of_template(role: Role) -> Mapping[str, str]:
+    """Return labels and annotations of a role's pod template."""
+    meta = _template(role).part("metadata")
+    return {**kai_keys.labels_of(meta), **kai_keys.annotations_of(meta)}
+
+
+def _asks_for_gpus(role: Role, settings: Settings) -> bool:
+    """Return whether a container of the template asks for GPUs, whole or shared."""
+    pod = _template(role).part("spec")
+    containers = (*pod.listed("containers", _MAX_CONTAINERS), *pod.listed("initContainers", _MAX_CONTAINERS))
+    wanted = {*settings.gpu_resources, settings.gpu_memory}
+    resources = [container.part("resources") for container in containers]
+    return any(
+        not wanted.isdisjoint(r.part(part).names()) for r in resources for part in ("limits", "requests")
+    )
+
+
+def _template(role: Role) -> Fields:
+    """Return a role's pod template. What is ill-formed in it, its pods will show."""
+    return Fields.of("", "template", role.template if isinstance(role.template, dict) else None)
+
+
+def _with_keys_of(meta: Metadata, made_by: Metadata | None) -> Metadata:
+    if made_by is None:
+        return meta
+    labels = {**(made_by.labels or {}), **(meta.labels or {})}
+    annotations = {**(made_by.annotations or {}), **(meta.annotations or {})}
+    return msgspec.structs.replace(meta, labels=labels, annotations=annotations)

@@ -1,0 +1,102 @@
+"""JobSet (kubernetes-sigs/jobset): replicated Jobs under one name. A TrainJob of kubeflow makes a JobSet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from muster.dialects.fields import Fields
+from muster.dialects.kinds import kai_keys
+from muster.dialects.kinds.batch import JOB_NAMES, at_once
+from muster.dialects.kinds.description import (
+    MAX_ROLES,
+    Described,
+    Kind,
+    Member,
+    NewPod,
+    Owner,
+    Role,
+    bounded,
+    controller_of,
+    letters,
+    why_idle,
+)
+from muster.dialects.objects import Metadata
+from muster.dialects.ranks import COMPLETION_INDEX, JOB_GLOBAL_INDEX
+
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
+JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+
+
+def describe(owner: Owner) -> Described:
+    """Describe a JobSet: each replicated Job is a role, and all pods of all of them must start together.
+
+    Replicated Jobs that start after others (`startupPolicy`, `dependsOn`) come late.
+    """
+    spec, roles, before = owner.spec, list[Role](), 0
+    in_order = spec.part("startupPolicy").text("startupPolicyOrder") == "InOrder"
+    for number, item in enumerate(spec.listed("replicatedJobs", MAX_ROLES)):
+        replicas = item.natural("replicas")
+        jobs = 1 if replicas is None else replicas
+        role = _role(owner, number, item, jobs, before)
+        if (in_order and number) or item.raw("dependsOn"):
+            role = replace(role, least=0, late=True)
+        roles.append(role)
+        before += jobs
+    if not roles:
+        spec.bad("replicatedJobs", "", "replicated Jobs with a template each")
+    kai_keys.min_subgroups(owner, len(roles))
+    return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")))
+
+
+def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Role:
+    name = item.text("name", needed=True) or ""
+    template = item.part("template")
+    spec = template.part("spec")
+    each, _ = at_once(spec)
+    keys = kai_keys.annotations_of(template.part("metadata"))
+    count = bounded(item, "replicas", jobs * each)
+    least = jobs * (kai_keys.number(template.part("metadata"), each) or each)
+    path = f"spec.replicatedJobs[{number}].template.spec.template"
+    pod = _pod(owner, name, each, before)
+    unit = each if jobs > 1 else 0
+    return Role(name, count, min(least, count), spec.raw("template"), path, pod, unit=unit, keys=keys)
+
+
+def _pod(owner: Owner, role: str, each: int, before: int) -> Callable[[int, int], NewPod]:
+    def pod(_: int, number: int) -> NewPod:
+        job, index = divmod(number, each)
+        name = f"{owner.name}-{role}-{job}"
+        said = {
+            JOBSET_NAME: owner.name,
+            REPLICATED_JOB: role,
+            JOB_INDEX: str(job),
+            JOB_GLOBAL_INDEX: str(before + job),
+            COMPLETION_INDEX: str(index),
+        }
+        labels = {**said, **dict.fromkeys(JOB_NAMES, name)}
+        return NewPod(f"{name}-{index}-{letters(number)}", labels, said, ("Job", name))
+
+    return pod
+
+
+def member(meta: Metadata) -> Member | None:
+    """Return the JobSet of a pod that a Job made, and the replicated Job as its role."""
+    labels = meta.labels or {}
+    name, (group, kind, _) = labels.get(JOBSET_NAME), controller_of(meta)
+    if not name or (group, kind) != ("batch", "Job"):
+        return None
+    return Member("JobSet", name, name, labels.get(REPLICATED_JOB, ""))
+
+
+JOB_SET = Kind(
+    "jobset.x-k8s.io",
+    ("v1alpha2",),
+    "JobSet",
+    "jobsets",
+    describe,
+    member,
+    made_by=("TrainJob",),
+    label=JOBSET_NAME,
+)

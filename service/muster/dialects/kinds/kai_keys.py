@@ -1,0 +1,92 @@
+"""KAI's keys on jobs and their templates: what its podgrouper reads, besides the counts.
+
+labels kai.scheduler/queue, priorityClassName, kai.scheduler/preemptibility
+annotations kai.scheduler/topology, …/topology-required-placement, …/topology-preferred-placement,
+    …/batch-min-member, and on pod templates …/segment-size, …/segment-topology-required-placement
+
+The meaning is that of kai-scheduler/KAI-Scheduler, pkg/podgrouper/podgrouper/plugins (constants,
+defaultgrouper, job, jobset, kubeflow/pytorch, leaderworkerset, ray).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.dialects.fields import Fields
+from muster.dialects.kai import SUBGROUP
+from muster.dialects.kinds.description import Owner
+from muster.dialects.objects import Metadata
+from muster.dialects.reading import positive
+
+PREFIX = "kai.scheduler/"
+QUEUE = f"{PREFIX}queue"
+PRIORITY = "priorityClassName"
+PREEMPTIBILITY = f"{PREFIX}preemptibility"
+TOPOLOGY = f"{PREFIX}topology"
+REQUIRED = f"{PREFIX}topology-required-placement"
+PREFERRED = f"{PREFIX}topology-preferred-placement"
+SEGMENT_SIZE = f"{PREFIX}segment-size"
+SEGMENT_REQUIRED = f"{PREFIX}segment-topology-required-placement"
+SEGMENT_PREFERRED = f"{PREFIX}segment-topology-preferred-placement"
+MIN_MEMBER = f"{PREFIX}batch-min-member"
+SKIP = f"{PREFIX}skip-podgrouper"
+FRACTIONS = ("gpu-fraction", "gpu-memory")
+"""KAI's way to ask for a part of a GPU. It is not read."""
+
+
+def spoken(keys: Mapping[str, str]) -> bool:
+    """Return whether labels or annotations speak to KAI's podgrouper. A pod's subgroup does not: it goes with
+    a PodGroup that somebody wrote."""
+    return any(key.startswith(PREFIX) and key not in (SUBGROUP, SKIP) for key in keys)
+
+
+def skipped(meta: Metadata) -> bool:
+    """Return whether the object asks that no gang is inferred from it."""
+    said = {**(meta.annotations or {}), **(meta.labels or {})}
+    return said.get(SKIP) == "true"
+
+
+def asks_for_topology(meta: Metadata) -> bool:
+    """Return whether the members shall lie together."""
+    return not {REQUIRED, PREFERRED}.isdisjoint(meta.annotations or {})
+
+
+def annotations_of(meta: Fields) -> Mapping[str, str]:
+    """Return the annotations of a template's metadata that are strings."""
+    return _strings(meta.part("annotations"))
+
+
+def labels_of(meta: Fields) -> Mapping[str, str]:
+    """Return the labels of a template's metadata that are strings."""
+    return _strings(meta.part("labels"))
+
+
+def _strings(said: Fields) -> Mapping[str, str]:
+    return {key: value for key in said.names() if isinstance(value := said.raw(key), str)}
+
+
+def min_member(owner: Owner, pods: int) -> int | None:
+    """Return what batch-min-member says of the object; None without a usable one."""
+    return _number(owner.spec, (owner.meta.annotations or {}).get(MIN_MEMBER), pods)
+
+
+def number(meta: Fields, pods: int) -> int | None:
+    """Return what batch-min-member says in a template's metadata; None without a usable one."""
+    return _number(meta, annotations_of(meta).get(MIN_MEMBER), pods)
+
+
+def min_subgroups(owner: Owner, there: int) -> None:
+    """Check a JobSet's batch-min-member, which counts replicated Jobs: all of them must start."""
+    text = (owner.meta.annotations or {}).get(MIN_MEMBER)
+    if text is not None and (positive(text) or 0) < there:
+        owner.spec.said(
+            f"annotation {MIN_MEMBER}", text, f"{there}, all replicated Jobs: no fewer of them are planned"
+        )
+
+
+def _number(fields: Fields, text: str | None, pods: int) -> int | None:
+    found = positive(text)
+    if text is None or (found is not None and found <= pods):
+        return found
+    fields.said(f"annotation {MIN_MEMBER}", text, f"a whole number from 1 to {pods}, the pods that there are")
+    return None

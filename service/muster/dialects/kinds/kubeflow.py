@@ -1,0 +1,149 @@
+"""The jobs of kubeflow.org: PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob, and both versions of MPIJob.
+
+Each has a map of replica types (Master, Worker, PS …), which are the roles. The fields are those of
+kubeflow/training-operator v1 and of kubeflow/mpi-operator v2beta1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from muster.dialects.fields import Fields
+from muster.dialects.kinds.description import (
+    MAX_ROLES,
+    Described,
+    Kind,
+    Member,
+    NewPod,
+    Owner,
+    Role,
+    bounded,
+    controller_of,
+    letters,
+    why_idle,
+)
+from muster.dialects.objects import Metadata
+from muster.dialects.ranks import REPLICA_INDEX, REPLICA_TYPE, REPLICA_TYPES
+
+GROUP = "kubeflow.org"
+JOB_NAME = "training.kubeflow.org/job-name"
+JOB_ROLE = "training.kubeflow.org/job-role"
+OPERATOR = "training.kubeflow.org/operator-name"
+MPI_OPERATOR = "mpi-operator"
+
+REPLICA_SPECS: Mapping[str, str] = MappingProxyType(
+    {
+        "PyTorchJob": "pytorchReplicaSpecs",
+        "TFJob": "tfReplicaSpecs",
+        "XGBoostJob": "xgbReplicaSpecs",
+        "PaddleJob": "paddleReplicaSpecs",
+        "JAXJob": "jaxReplicaSpecs",
+        "MPIJob": "mpiReplicaSpecs",
+    }
+)
+"""Kind → the field of its replica types."""
+_LAUNCHER = "launcher"
+
+
+def describe(owner: Owner) -> Described:
+    """Describe a job: all pods of all replica types must start together, unless it says a smaller number."""
+    field = REPLICA_SPECS[owner.kind]
+    types = owner.spec.part(field)
+    if not types.names():
+        owner.spec.bad(field, "", "replica types with a pod template each")
+    roles = [_role(owner, types, field, name) for name in sorted(types.names(), key=_order)[:MAX_ROLES]]
+    policy = owner.spec.part("runPolicy")
+    least = policy.part("schedulingPolicy").positive("minAvailable")
+    if least is None:
+        least = owner.spec.part("elasticPolicy").positive("minReplicas")
+    if least is not None:
+        roles = _share(least, roles)
+    return Described(tuple(roles), idle=why_idle(owner, policy.raw("suspend")))
+
+
+def _role(owner: Owner, types: Fields, field: str, name: str) -> Role:
+    spec, kind = types.part(name), name.lower()
+    replicas = spec.natural("replicas")
+    count = bounded(spec, "replicas", 1 if replicas is None else replicas)
+    late = kind == _LAUNCHER and owner.spec.text("launcherCreationPolicy") == "WaitForWorkersReady"
+    return Role(
+        kind,
+        count,
+        0 if late else count,
+        spec.raw("template"),
+        f"spec.{field}.{name}.template",
+        _mpi_pod(owner, kind) if owner.api_version.endswith("v2beta1") else _pod(owner, kind),
+        late,
+    )
+
+
+def _share(least: int, roles: list[Role]) -> list[Role]:
+    """Give the number that must start to the roles in their order: the workers, which come last, may be
+    fewer."""
+    shared = []
+    for role in roles:
+        mine = min(role.least, least)
+        least -= mine
+        shared.append(replace(role, least=mine))
+    return shared
+
+
+def _order(name: str) -> tuple[int, str]:
+    kind = name.lower()
+    return (REPLICA_TYPES.index(kind) if kind in REPLICA_TYPES else len(REPLICA_TYPES) - 2, name)
+
+
+def _pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
+    def pod(_: int, number: int) -> NewPod:
+        labels = {
+            OPERATOR: f"{owner.kind.lower()}-controller",
+            JOB_NAME: owner.name,
+            REPLICA_TYPE: kind,
+            REPLICA_INDEX: str(number),
+        }
+        alone = owner.kind == "MPIJob" and kind == _LAUNCHER
+        return NewPod(f"{owner.name}-{kind}" + ("" if alone else f"-{number}"), labels)
+
+    return pod
+
+
+def _mpi_pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
+    """mpi-operator makes the workers itself, and a Job for the launcher."""
+    padded = 1 if owner.spec.raw("runLauncherAsWorker") is True else 0
+
+    def pod(_: int, number: int) -> NewPod:
+        labels = {OPERATOR: MPI_OPERATOR, JOB_NAME: owner.name, JOB_ROLE: kind}
+        if kind != _LAUNCHER:
+            return NewPod(f"{owner.name}-{kind}-{number}", {**labels, REPLICA_INDEX: str(number + padded)})
+        if padded:
+            labels[REPLICA_INDEX] = "0"
+        job = f"{owner.name}-{_LAUNCHER}"
+        return NewPod(f"{job}-{letters(number)}", labels, controller=("Job", job))
+
+    return pod
+
+
+def member(meta: Metadata) -> Member | None:
+    """Return the job of a pod, and the replica type as its role."""
+    group, kind, name = controller_of(meta)
+    labels = meta.labels or {}
+    role = labels.get(REPLICA_TYPE) or labels.get(JOB_ROLE) or ""
+    if group == GROUP and kind in REPLICA_SPECS:
+        return Member(kind, name, name, role.lower())
+    of_mpi = labels.get(OPERATOR) == MPI_OPERATOR and (group, kind) == ("batch", "Job")
+    if of_mpi and (job := labels.get(JOB_NAME, "")) and name == f"{job}-{_LAUNCHER}":
+        return Member("MPIJob", job, job, role.lower())
+    return None
+
+
+def _kind(kind: str, versions: tuple[str, ...] = ("v1",)) -> Kind:
+    def of_this(meta: Metadata) -> Member | None:
+        found = member(meta)
+        return found if found is not None and found.kind == kind else None
+
+    return Kind(GROUP, versions, kind, f"{kind.lower()}s", describe, of_this, label=JOB_NAME)
+
+
+KINDS = tuple(_kind(kind, ("v2beta1", "v1") if kind == "MPIJob" else ("v1",)) for kind in REPLICA_SPECS)

@@ -1,0 +1,93 @@
+"""LeaderWorkerSet (kubernetes-sigs/lws): groups of one leader and its workers. Each group is a gang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.dialects.kinds.description import (
+    MAX_PODS,
+    Described,
+    Kind,
+    Member,
+    NewPod,
+    Owner,
+    Role,
+    bounded,
+    controller_of,
+)
+from muster.dialects.objects import Metadata
+from muster.dialects.ranks import GROUP_INDEX, WORKER_INDEX
+
+SET_NAME = "leaderworkerset.sigs.k8s.io/name"
+SIZE = "leaderworkerset.sigs.k8s.io/size"
+LEADER, WORKER = "leader", "worker"
+
+
+def describe(owner: Owner) -> Described:
+    """Describe the groups. With the startup policy LeaderReady the workers come when the leader runs."""
+    spec = owner.spec
+    replicas, template = spec.natural("replicas"), spec.part("leaderWorkerTemplate")
+    copies = bounded(spec, "replicas", 1 if replicas is None else replicas)
+    size = template.positive("size") or 1
+    if copies * size > MAX_PODS:
+        template.bad("size", size, f"at most {MAX_PODS:,} pods in all groups")
+        size = 1
+    under = "spec.leaderWorkerTemplate"
+    workers = template.raw("workerTemplate")
+    leaders = template.raw("leaderTemplate")
+    has_leader = leaders is not None
+    late = spec.text("startupPolicy") == "LeaderReady"
+    role = Role(
+        LEADER,
+        1,
+        1,
+        leaders if has_leader else workers,
+        f"{under}.{'leaderTemplate' if has_leader else 'workerTemplate'}",
+        _pod(owner, size, 0),
+    )
+    if size == 1:
+        return Described((role,), copies)
+    more = Role(
+        WORKER,
+        size - 1,
+        0 if late else size - 1,
+        workers,
+        f"{under}.workerTemplate",
+        _pod(owner, size, 1),
+        late,
+        segments_fill=True,
+    )
+    return Described((role, more), copies)
+
+
+def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
+    """Leaders are the pods of one StatefulSet; the workers of each group are those of another."""
+
+    def pod(group: int, number: int) -> NewPod:
+        index, leader = first + number, f"{owner.name}-{group}"
+        labels = {SET_NAME: owner.name, GROUP_INDEX: str(group), WORKER_INDEX: str(index)}
+        by = ("StatefulSet", owner.name if index == 0 else leader)
+        return NewPod(leader if index == 0 else f"{leader}-{index}", labels, {SIZE: str(size)}, by)
+
+    return pod
+
+
+def member(meta: Metadata) -> Member | None:
+    """Return the group of a pod, as the gang <set>-<group>."""
+    labels = meta.labels or {}
+    name, group = labels.get(SET_NAME), labels.get(GROUP_INDEX)
+    if not name or not group or controller_of(meta)[:2] != ("apps", "StatefulSet"):
+        return None
+    role = LEADER if labels.get(WORKER_INDEX) == "0" else WORKER
+    return Member("LeaderWorkerSet", name, f"{name}-{group}", role)
+
+
+LEADER_WORKER_SET = Kind(
+    "leaderworkerset.x-k8s.io",
+    ("v1",),
+    "LeaderWorkerSet",
+    "leaderworkersets",
+    describe,
+    member,
+    label=SET_NAME,
+)

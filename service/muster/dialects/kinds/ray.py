@@ -1,0 +1,87 @@
+"""RayCluster (ray-project/kuberay): a head and groups of workers. A RayJob makes a RayCluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.dialects.fields import Fields
+from muster.dialects.kinds import kai_keys
+from muster.dialects.kinds.description import (
+    MAX_ROLES,
+    Described,
+    Kind,
+    Member,
+    NewPod,
+    Owner,
+    Role,
+    bounded,
+    controller_of,
+    letters,
+    why_idle,
+)
+from muster.dialects.objects import Metadata
+
+CLUSTER = "ray.io/cluster"
+RAY_GROUP = "ray.io/group"
+NODE_TYPE = "ray.io/node-type"
+HEAD = "headgroup"
+
+
+def describe(owner: Owner) -> Described:
+    """Describe a cluster: the head, and of each group of workers the smallest number that it may have."""
+    spec = owner.spec
+    head = spec.part("headGroupSpec")
+    roles = [_role(owner, HEAD, head, "spec.headGroupSpec.template", (1, 1))]
+    for number, item in enumerate(spec.listed("workerGroupSpecs", MAX_ROLES - 1)):
+        if item.raw("suspend") is True:
+            continue
+        name = item.text("groupName") or f"worker-group-{number}"
+        roles.append(_role(owner, name, item, f"spec.workerGroupSpecs[{number}].template", _workers(item)))
+    return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")))
+
+
+def _workers(item: Fields) -> tuple[int, int]:
+    """Return how many pods a group has, and how many of them must start. Without minReplicas: all."""
+    replicas, least, hosts = item.natural("replicas"), item.natural("minReplicas"), item.natural("numOfHosts")
+    each = 1 if hosts is None else hosts
+    wanted = max(replicas or 0, least or 0)
+    return bounded(item, "replicas", wanted * each), (least or wanted) * each
+
+
+def _role(owner: Owner, name: str, group: Fields, path: str, counts: tuple[int, int]) -> Role:
+    template = group.part("template")
+    keys = kai_keys.annotations_of(template.part("metadata"))
+    count, least = counts
+    pod = _pod(owner, name)
+    return Role(name, count, min(least, count), group.raw("template"), path, pod, keys=keys)
+
+
+def _pod(owner: Owner, group: str) -> Callable[[int, int], NewPod]:
+    kind = "head" if group == HEAD else "worker"
+    prefix = owner.name if kind == "head" else f"{owner.name}-{group}"
+
+    def pod(_: int, number: int) -> NewPod:
+        labels = {CLUSTER: owner.name, RAY_GROUP: group, NODE_TYPE: kind, "ray.io/is-ray-node": "yes"}
+        return NewPod(f"{prefix[:50]}-{kind}-{letters(number)}", labels)
+
+    return pod
+
+
+def member(meta: Metadata) -> Member | None:
+    """Return the cluster of a pod, and its group as its role."""
+    group, kind, name = controller_of(meta)
+    if (group, kind) != ("ray.io", "RayCluster"):
+        return None
+    return Member("RayCluster", name, name, (meta.labels or {}).get(RAY_GROUP, ""))
+
+
+RAY_CLUSTER = Kind(
+    "ray.io",
+    ("v1", "v1alpha1"),
+    "RayCluster",
+    "rayclusters",
+    describe,
+    member,
+    made_by=("RayJob",),
+    label=CLUSTER,
+)

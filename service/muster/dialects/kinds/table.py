@@ -1,0 +1,56 @@
+"""The kinds that are known, and which of them a pod belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import get_args
+
+from muster.dialects.kinds import batch, jobset, kubeflow, leaderworkerset, ray
+from muster.dialects.kinds.description import Kind, Member
+from muster.dialects.objects import Metadata
+from muster.dialects.settings import Mode
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        kind.kind: kind
+        for kind in (
+            *kubeflow.KINDS,
+            jobset.JOB_SET,
+            leaderworkerset.LEADER_WORKER_SET,
+            ray.RAY_CLUSTER,
+            batch.JOB,
+            batch.STATEFUL_SET,
+        )
+    }
+)
+"""By name. A pod is of the first that knows it: a pod of a JobSet is one of a Job too."""
+
+
+GANG_KEYS = tuple(dict.fromkeys(kind.label for kind in KINDS.values() if kind.label))
+"""Labels for which the shim holds a pod: a launcher without GPUs does not start before its workers."""
+
+
+def member(meta: Metadata) -> Member | None:
+    """Return the place of a pod by its controller's labels; None if the pod is of no kind that is known."""
+    if not meta.owner_references:
+        return None
+    return next((found for kind in KINDS.values() if (found := kind.member(meta)) is not None), None)
+
+
+def modes_of(texts: Iterable[str]) -> tuple[tuple[str, Mode], ...]:
+    """Return `Settings.infer_gangs` from texts like "on" and "Job=on".
+
+    Raises:
+        ValueError: with what is expected.
+    """
+    modes: dict[str, Mode] = {}
+    for text in texts:
+        kind, _, word = text.rpartition("=")
+        mode = next((mode for mode in get_args(Mode) if mode == word), None)
+        if mode is None:
+            raise ValueError(f"expected {', '.join(get_args(Mode))}, got {word!r}")
+        if kind and kind != "default" and kind not in KINDS:
+            raise ValueError(f"expected a kind of {', '.join(KINDS)}, got {kind!r}")
+        modes[kind or "default"] = mode
+    return tuple(sorted(modes.items()))

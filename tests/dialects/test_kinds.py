@@ -1,0 +1,302 @@
+"""What each kind of job says of its gang, and which pods belong to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from muster.dialects.kinds.description import Member
+from muster.dialects.kinds.gangs import Family, family
+from muster.dialects.kinds.table import KINDS, member, modes_of
+from muster.dialects.objects import CustomObject, Metadata, OwnerReference
+from muster.dialects.settings import DEFAULTS, Mode, Settings
+from muster.domain.levels import DEFAULT_LEVELS
+from muster.domain.request import Segment
+
+Object = dict[str, Any]
+
+RACK = "topology.kubernetes.io/rack"
+REQUIRED = {"kai.scheduler/topology-required-placement": RACK}
+
+
+def template(gpus: int = 1, **meta: Object) -> Object:
+    asked = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
+    return {"metadata": meta, "spec": {"containers": [{"name": "c", "resources": asked}]}}
+
+
+T, NO_GPU = template(), template(0)
+
+
+def job(parallelism: int = 4, completions: int | None = 4, **spec: object) -> Object:
+    counts = {"parallelism": parallelism} | ({} if completions is None else {"completions": completions})
+    return {"template": T, **counts, **spec}
+
+
+def replicated(name: str, replicas: int, pods: int, **more: object) -> Object:
+    return {"name": name, "replicas": replicas, "template": {"spec": job(pods, pods)}, **more}
+
+
+def lws(size: int = 4, **spec: object) -> Object:
+    groups = {"size": size, "workerTemplate": spec.pop("worker", T)}
+    return {"replicas": 3, "leaderWorkerTemplate": groups, **spec}
+
+
+def torch(workers: int, **spec: object) -> Object:
+    types = {"Worker": {"replicas": workers, "template": T}, "Master": {"replicas": 1, "template": T}}
+    return {"pytorchReplicaSpecs": types, **spec}
+
+
+def ray(**group: object) -> Object:
+    workers = {"groupName": "gpus", "template": T, **group}
+    return {"headGroupSpec": {"template": NO_GPU}, "workerGroupSpecs": [workers]}
+
+
+def mpi(**spec: object) -> Object:
+    types = {"Launcher": {"template": NO_GPU}, "Worker": {"replicas": 2, "template": T}}
+    return {"mpiReplicaSpecs": types, **spec}
+
+
+def read(
+    kind: str,
+    spec: Object,
+    settings: Settings = DEFAULTS,
+    made_by: Metadata | None = None,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> Family:
+    known = KINDS[kind]
+    meta = Metadata(name="x", namespace="default", uid="u", labels=labels, annotations=annotations)
+    obj = CustomObject(f"{known.group}/{known.versions[0]}", meta, spec)
+    return family(known, obj, settings, DEFAULT_LEVELS, None, made_by)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An object → the pods of one gang that come at once, those that must start together, and their roles."""
+
+    kind: str
+    spec: Object
+    size: int
+    least: int
+    roles: dict[str, int] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+CASES = {
+    "an indexed Job needs all": Case("Job", job(completionMode="Indexed"), 4, 4),
+    "a Job of independent pods starts with what fits": Case("Job", job(), 4, 1),
+    "a Job that asks for a topology needs all": Case("Job", job(), 4, 4, annotations=REQUIRED),
+    "a Job with more completions than pods is a queue of work":
+        Case("Job", job(2, 8, completionMode="Indexed"), 2, 1),
+    "a Job without completions too": Case("Job", job(3, None), 3, 1),
+    "no more pods than completions": Case("Job", job(9, 2, completionMode="Indexed"), 2, 2),
+    "KAI's count of a Job": Case("Job", job(6, 6), 6, 2, annotations={"kai.scheduler/batch-min-member": "2"}),
+    "a JobSet's replicated Jobs are roles":
+        Case("JobSet", {"replicatedJobs": [replicated("driver", 1, 1), replicated("workers", 2, 4)]},
+             9, 9, {"driver": 1, "workers": 8}),
+    "in order: the later ones come late":
+        Case("JobSet", {"replicatedJobs": [replicated("driver", 1, 1), replicated("workers", 2, 4)],
+                        "startupPolicy": {"startupPolicyOrder": "InOrder"}},
+             1, 1, {"driver": 1, "workers": 0}),
+    "so do those that depend on others":
+        Case("JobSet", {"replicatedJobs": [replicated("node", 1, 2),
+                                           replicated("launcher", 1, 1, dependsOn=[{"name": "node"}])]},
+             2, 2, {"node": 2, "launcher": 0}),
+    "each group of a LeaderWorkerSet": Case("LeaderWorkerSet", lws(), 4, 4, {"leader": 1, "worker": 3}),
+    "a leader alone": Case("LeaderWorkerSet", lws(1), 1, 1),
+    "workers after a leader that is ready":
+        Case("LeaderWorkerSet", lws(startupPolicy="LeaderReady"), 1, 1, {"leader": 1, "worker": 0}),
+    "a PyTorchJob": Case("PyTorchJob", torch(3), 4, 4, {"master": 1, "worker": 3}),
+    "an elastic PyTorchJob":
+        Case("PyTorchJob", torch(3, elasticPolicy={"minReplicas": 2}), 4, 2, {"master": 1, "worker": 1}),
+    "the scheduling policy of kubeflow":
+        Case("PyTorchJob", torch(3, runPolicy={"schedulingPolicy": {"minAvailable": 3}}),
+             4, 3, {"master": 1, "worker": 2}),
+    "a TFJob":
+        Case("TFJob", {"tfReplicaSpecs": {"PS": {"replicas": 2, "template": T}, "Worker": {"template": T}}},
+             3, 3, {"ps": 2, "worker": 1}),
+    "an MPIJob": Case("MPIJob", mpi(), 3, 3, {"launcher": 1, "worker": 2}),
+    "an MPIJob whose launcher waits":
+        Case("MPIJob", mpi(launcherCreationPolicy="WaitForWorkersReady"), 2, 2, {"launcher": 0, "worker": 2}),
+    "a RayCluster": Case("RayCluster", ray(replicas=3), 4, 4, {"headgroup": 1, "gpus": 3}),
+    "of which some must be there":
+        Case("RayCluster", ray(replicas=3, minReplicas=1), 4, 2, {"headgroup": 1, "gpus": 1}),
+    "with several hosts for each replica":
+        Case("RayCluster", ray(replicas=2, numOfHosts=4), 9, 9, {"headgroup": 1, "gpus": 8}),
+    "a group that is suspended": Case("RayCluster", ray(replicas=3, suspend=True), 1, 1),
+    "a parallel StatefulSet":
+        Case("StatefulSet", {"replicas": 3, "podManagementPolicy": "Parallel", "template": T}, 3, 3),
+    "one after another": Case("StatefulSet", {"replicas": 3, "template": T}, 3, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_counts_and_roles(name: str) -> None:
+    case = CASES[name]
+    group = read(case.kind, case.spec, annotations=case.annotations).group
+    assert group.causes == ()
+    assert (group.size, group.min_member, group.role_min) == (case.size, case.least, case.roles)
+
+
+def test_kai_asks_for_placement_on_the_object_and_on_its_parts() -> None:
+    both = {**REQUIRED, "kai.scheduler/topology-preferred-placement": "kubernetes.io/hostname"}
+    found = read("PyTorchJob", torch(3), annotations=both, labels={"kai.scheduler/queue": "team"})
+    assert (found.group.wishes.required_scope, found.group.wishes.preferred_scopes) == ("rack", ("node",))
+    assert (found.group.queue, found.by_kai) == ("team", True)
+
+    each = replicated("workers", 2, 4)
+    each["template"]["metadata"] = {"annotations": REQUIRED}
+    parts = read("JobSet", {"replicatedJobs": [each, replicated("driver", 1, 1)]}).group
+    assert parts.role_wishes["workers"].segments == (Segment(4, "rack"),)  # each Job in one rack
+    assert parts.role_wishes["driver"].role_scope is None
+
+    group = {"replicas": 2, "template": template(1, annotations=REQUIRED)}
+    assert read("RayCluster", ray(**group)).group.role_wishes["gpus"].role_scope == "rack"
+
+
+SEGMENTS = {
+    "kai.scheduler/segment-size": "3",
+    "kai.scheduler/segment-topology-required-placement": "kubernetes.io/hostname",
+}
+
+
+def test_kai_segments_are_those_of_the_role() -> None:
+    worker = template(1, annotations=SEGMENTS)
+    group = read("LeaderWorkerSet", lws(7, worker=worker)).group
+    assert group.role_wishes["worker"].segments == (Segment(3, "node"),)
+    assert group.causes == ()
+    uneven = read("LeaderWorkerSet", lws(6, worker=worker)).group
+    assert [(cause.field, cause.value) for cause in uneven.causes] == [  # type: ignore[union-attr]
+        ("annotation kai.scheduler/segment-size", "3")
+    ]
+
+
+BAD_KEYS = {
+    "a label that is none": ("PyTorchJob", torch(1), {"kai.scheduler/topology-required-placement": "a b"}),
+    "a word that is another scope": ("Job", job(), {"kai.scheduler/topology-required-placement": "rack"}),
+    "a count that is none": ("Job", job(), {"kai.scheduler/batch-min-member": "many"}),
+    "more than there are": ("Job", job(), {"kai.scheduler/batch-min-member": "5"}),
+    "fewer replicated Jobs": (
+        "JobSet",
+        {"replicatedJobs": [replicated("a", 1, 1), replicated("b", 1, 1)]},
+        {"kai.scheduler/batch-min-member": "1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_KEYS)
+def test_what_kai_could_not_mean_is_a_cause_that_names_the_key(name: str) -> None:
+    kind, spec, annotations = BAD_KEYS[name]
+    (cause,) = read(kind, spec, annotations=annotations).group.causes
+    assert (cause.where, cause.field) == (  # type: ignore[union-attr]
+        f"{kind.lower()}/default/x",
+        f"annotation {next(iter(annotations))}",
+    )
+
+
+def test_keys_without_effect_are_said() -> None:
+    labels = {"priorityClassName": "high", "kai.scheduler/preemptibility": "never"}
+    said = " ".join(read("PyTorchJob", torch(1), labels=labels).group.problems)
+    assert "label priorityClassName: high is not applied" in said
+    assert "label kai.scheduler/preemptibility is never" in said
+    part = template(1, annotations={"gpu-fraction": "0.5"})
+    assert "gpu-fraction is not read" in read("Job", job(template=part)).group.problems[0]
+
+
+MODES: dict[str, tuple[str, Object, Object, Mode, bool, bool]] = {
+    "off": ("PyTorchJob", torch(1), {}, "off", False, False),
+    "warn": ("PyTorchJob", torch(1), {}, "warn", False, True),
+    "on": ("PyTorchJob", torch(1), {}, "on", True, False),
+    "KAI's key, though off": ("PyTorchJob", torch(1), {"kai.scheduler/queue": "a"}, "off", True, False),
+    "KAI is asked to skip it": (
+        "PyTorchJob", torch(1), {"kai.scheduler/skip-podgrouper": "true"}, "on", False, False,
+    ),
+    "one pod needs no warning": ("Job", job(1, 1), {}, "warn", False, False),
+    "no GPUs, no warning": ("Job", job(template=NO_GPU), {}, "warn", False, False),
+    "pods without GPUs, which the shim does not hold": ("Job", job(template=NO_GPU), {}, "on", False, False),
+    "pods without GPUs that it holds": ("MPIJob", mpi(), {}, "on", True, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_the_setting(name: str) -> None:
+    kind, spec, labels, mode, joined, warned = MODES[name]
+    settings = Settings(infer_gangs=(("default", mode),))
+    found = read(kind, spec, settings, labels=labels)
+    assert (found.is_gang(settings), found.is_warned_of(settings)) == (joined, warned)
+
+
+def test_kais_key_may_stand_on_a_template_or_on_the_maker() -> None:
+    queue = template(1, labels={"kai.scheduler/queue": "team"})
+    found = read("Job", job(template=queue))
+    assert (found.by_kai, found.group.queue) == (True, "team")
+    made_by = Metadata(name="r", labels={"kai.scheduler/queue": "team"}, annotations=REQUIRED)
+    child = read("RayCluster", ray(replicas=2), made_by=made_by)
+    assert (child.by_kai, child.group.wishes.required_scope) == (True, "rack")
+
+
+def test_a_statefulset_is_a_gang_on_request_alone() -> None:
+    assert Settings(infer_gangs=modes_of(["on"])).infers("StatefulSet") == "off"
+    assert Settings(infer_gangs=modes_of(["StatefulSet=on"])).infers("StatefulSet") == "on"
+    assert Settings(infer_gangs=modes_of(["on", "Job=off"])).infers("Job") == "off"
+    for text in ("Jobb=on", "yes", "Job="):
+        with pytest.raises(ValueError, match="expected"):
+            modes_of([text])
+
+
+JOBSET = {"jobset.sigs.k8s.io/jobset-name": "x", "jobset.sigs.k8s.io/replicatedjob-name": "w"}
+GROUP = {
+    "leaderworkerset.sigs.k8s.io/name": "x",
+    "leaderworkerset.sigs.k8s.io/group-index": "2",
+    "leaderworkerset.sigs.k8s.io/worker-index": "0",
+}
+LAUNCHER = {
+    "training.kubeflow.org/operator-name": "mpi-operator",
+    "training.kubeflow.org/job-name": "x",
+    "training.kubeflow.org/job-role": "launcher",
+}
+MEMBERS: dict[str, tuple[str, str, dict[str, str], Member | None]] = {
+    "of a Job": ("batch/v1", "Job/x", {}, Member("Job", "x", "x")),
+    "of Volcano's Job": ("batch.volcano.sh/v1alpha1", "Job/x", {}, None),
+    "of a JobSet": ("batch/v1", "Job/x-w-0", JOBSET, Member("JobSet", "x", "x", "w")),
+    "with a JobSet's label alone": ("apps/v1", "ReplicaSet/r", JOBSET, None),
+    "of a LeaderWorkerSet": (
+        "apps/v1", "StatefulSet/x", GROUP, Member("LeaderWorkerSet", "x", "x-2", "leader"),
+    ),
+    "of a StatefulSet": ("apps/v1", "StatefulSet/x", {}, Member("StatefulSet", "x", "x")),
+    "of a PyTorchJob": (
+        "kubeflow.org/v1", "PyTorchJob/x", {"training.kubeflow.org/replica-type": "worker"},
+        Member("PyTorchJob", "x", "x", "worker"),
+    ),
+    "the launcher of mpi-operator": (
+        "batch/v1", "Job/x-launcher", LAUNCHER, Member("MPIJob", "x", "x", "launcher"),
+    ),
+    "a Job that says it is one": ("batch/v1", "Job/other", LAUNCHER, Member("Job", "other", "other")),
+    "of a RayCluster": (
+        "ray.io/v1", "RayCluster/x", {"ray.io/group": "gpus"}, Member("RayCluster", "x", "x", "gpus"),
+    ),
+    "of a ReplicaSet": ("apps/v1", "ReplicaSet/x", {}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_the_place_of_a_pod(name: str) -> None:
+    api_version, owner, labels, expected = MEMBERS[name]
+    kind, _, by = owner.partition("/")
+    owners = [OwnerReference(api_version, "u", kind, by, controller=True)]
+    assert member(Metadata(name="p", labels=labels, owner_references=owners)) == expected
+
+
+def test_a_pod_without_an_owner_has_no_place() -> None:
+    assert member(Metadata(name="p", labels={**JOBSET, **GROUP, **LAUNCHER})) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_json_is_read(kind: str) -> None:
+    odd: list[Any] = [None, 3, "x", [], [3], {"a": 1}, {"replicatedJobs": [None]}, {"replicas": 10**12}]
+    for spec in odd:
+        found = read(kind, spec)
+        assert found.group.min_member
+        assert len(found.group.causes) <= 8

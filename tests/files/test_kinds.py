@@ -1,0 +1,311 @@
+"""`muster place` on each kind of job, written as its users write it: one gang each, with roles and ranks.
+
+The manifests have the form of each project's quick start, reduced to what scheduling reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.adapters.files import sources
+from muster.adapters.files.cluster import Cluster, cluster_of
+from muster.dialects.kinds.table import KINDS, modes_of
+from muster.dialects.settings import Settings
+from tests.files.manifests import Object, decisions, node, place, spec, write
+
+T: Object = {"spec": spec(1)}
+CPU: Object = {"spec": {"schedulerName": "muster", "containers": [{"name": "main"}]}}
+SMALL = {"name": "driver", "template": {"spec": {"template": CPU}}}
+
+
+def made(api_version: str, kind: str, name: str, fields: Object, **meta: object) -> Object:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, **meta}, "spec": fields}
+
+
+def kubeflow(kind: str, field: str, version: str = "v1", **counts: int) -> Object:
+    types = {name: {"replicas": count, "template": T} for name, count in counts.items()}
+    return made(f"kubeflow.org/{version}", kind, "x", {field: types})
+
+
+JOB = {"parallelism": 3, "completions": 3, "completionMode": "Indexed", "template": T}
+WORKERS = {
+    "name": "workers",
+    "replicas": 2,
+    "template": {"spec": {**JOB, "parallelism": 2, "completions": 2}},
+}
+RAY = {
+    "headGroupSpec": {"template": CPU},
+    "workerGroupSpecs": [{"groupName": "gpus", "replicas": 2, "template": T}],
+}
+RUNTIME = made(
+    "trainer.kubeflow.org/v1alpha1",
+    "ClusterTrainingRuntime",
+    "torch",
+    {
+        "mlPolicy": {"numNodes": 1, "torch": {}},
+        "template": {
+            "spec": {
+                "replicatedJobs": [
+                    {
+                        "name": "node",
+                        "template": {
+                            "metadata": {
+                                "labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+                            },
+                            "spec": {
+                                "template": {
+                                    "spec": {"schedulerName": "muster", "containers": [{"name": "node"}]}
+                                }
+                            },
+                        },
+                    }
+                ]
+            }
+        },
+    },
+)
+NODES = {"numNodes": 3, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
+TRAIN_JOB = made(
+    "trainer.kubeflow.org/v1alpha1", "TrainJob", "x", {"runtimeRef": {"name": "torch"}, "trainer": NODES}
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Objects → gangs, each with its pods as "role name" in the order of their ranks."""
+
+    objects: tuple[Object, ...]
+    gangs: dict[str, list[str]]
+
+
+CASES = {
+    "Job": Case((made("batch/v1", "Job", "x", JOB),), {"x": [" x-0-bbbbb", " x-1-bbbbc", " x-2-bbbbd"]}),
+    "JobSet": Case(
+        (made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [SMALL, WORKERS]}),),
+        {
+            "x": [
+                "driver x-driver-0-0-bbbbb",
+                "workers x-workers-0-0-bbbbb",
+                "workers x-workers-0-1-bbbbc",
+                "workers x-workers-1-0-bbbbd",
+                "workers x-workers-1-1-bbbbf",
+            ]
+        },
+    ),
+    "LeaderWorkerSet": Case(
+        (
+            made(
+                "leaderworkerset.x-k8s.io/v1",
+                "LeaderWorkerSet",
+                "x",
+                {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": T}},
+            ),
+        ),
+        {
+            "x-0": ["leader x-0", "worker x-0-1", "worker x-0-2"],
+            "x-1": ["leader x-1", "worker x-1-1", "worker x-1-2"],
+        },
+    ),
+    "PyTorchJob": Case(
+        (kubeflow("PyTorchJob", "pytorchReplicaSpecs", Worker=2, Master=1),),
+        {"x": ["master x-master-0", "worker x-worker-0", "worker x-worker-1"]},
+    ),
+    "TFJob": Case(
+        (kubeflow("TFJob", "tfReplicaSpecs", Worker=1, Chief=1, PS=1),),
+        {"x": ["chief x-chief-0", "ps x-ps-0", "worker x-worker-0"]},
+    ),
+    "XGBoostJob": Case(
+        (kubeflow("XGBoostJob", "xgbReplicaSpecs", Master=1, Worker=1),),
+        {"x": ["master x-master-0", "worker x-worker-0"]},
+    ),
+    "PaddleJob": Case(
+        (kubeflow("PaddleJob", "paddleReplicaSpecs", Worker=2),),
+        {"x": ["worker x-worker-0", "worker x-worker-1"]},
+    ),
+    "JAXJob": Case(
+        (kubeflow("JAXJob", "jaxReplicaSpecs", Worker=2),), {"x": ["worker x-worker-0", "worker x-worker-1"]}
+    ),
+    "MPIJob": Case(
+        (kubeflow("MPIJob", "mpiReplicaSpecs", Launcher=1, Worker=2),),
+        {"x": ["launcher x-launcher", "worker x-worker-0", "worker x-worker-1"]},
+    ),
+    "MPIJob of mpi-operator": Case(
+        (kubeflow("MPIJob", "mpiReplicaSpecs", "v2beta1", Launcher=1, Worker=2),),
+        {"x": ["worker x-worker-0", "worker x-worker-1", "launcher x-launcher-bbbbb"]},
+    ),
+    "RayCluster": Case(
+        (made("ray.io/v1", "RayCluster", "x", RAY),),
+        {"x": ["gpus x-gpus-worker-bbbbb", "gpus x-gpus-worker-bbbbc", "headgroup x-head-bbbbb"]},
+    ),
+    "RayJob": Case(
+        (made("ray.io/v1", "RayJob", "x", {"rayClusterSpec": RAY}),),
+        {
+            "x-bbbbb": [
+                "gpus x-bbbbb-gpus-worker-bbbbb",
+                "gpus x-bbbbb-gpus-worker-bbbbc",
+                "headgroup x-bbbbb-head-bbbbb",
+            ]
+        },
+    ),
+    "TrainJob": Case(
+        (TRAIN_JOB, RUNTIME),
+        {"x": ["node x-node-0-0-bbbbb", "node x-node-0-1-bbbbc", "node x-node-0-2-bbbbd"]},
+    ),
+    "StatefulSet": Case(
+        (
+            made(
+                "apps/v1",
+                "StatefulSet",
+                "x",
+                {"replicas": 2, "podManagementPolicy": "Parallel", "template": T},
+            ),
+        ),
+        {"x": [" x-0", " x-1"]},
+    ),
+}
+ON = Settings(infer_gangs=modes_of(["on", "StatefulSet=on"]))
+
+
+def read(folder: Path, *objects: Object, settings: Settings = ON) -> Cluster:
+    nodes = [node("a", 8), node("b", 8)]
+    return cluster_of(sources.read([write(folder, *nodes, *objects)], None), settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_job_is_one_gang_with_roles_and_ranks(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for pod in read(tmp_path, *case.objects).pods:
+        assert pod.claim is not None
+        rank = pod.rank if pod.rank is not None else 10**12
+        found.setdefault(pod.claim.name, []).append((rank, pod.name, pod.claim.wishes.role))
+    gangs = {gang: [f"{role} {pod}" for _, pod, role in sorted(pods)] for gang, pods in found.items()}
+    assert gangs == case.gangs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_placed_when_asked_for(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    file = write(tmp_path, node("a", 8), node("b", 8), *case.objects)
+    modes = ("--infer-gangs", "on", "--infer-gangs", "StatefulSet=on")
+    said = decisions(file, *modes)
+    assert {gang["name"]: len(gang["members"]) for gang in said["gangs"]} == {
+        gang: len(pods) for gang, pods in case.gangs.items()
+    }
+    assert {gang["status"] for gang in said["gangs"]} == {"placed"}
+    assert said["notes"] == []
+
+
+def test_every_kind_is_tried() -> None:
+    assert set(KINDS) <= {name.partition(" ")[0] for name in CASES}
+
+
+def test_a_job_that_does_not_fit_as_a_whole_takes_nothing(tmp_path: Path) -> None:
+    job = kubeflow("PyTorchJob", "pytorchReplicaSpecs", Worker=4)
+    small = write(tmp_path, node("a", 3), job)
+    assert place(small, "--infer-gangs", "on").exit_code == 3
+    (gang,) = decisions(small, "--infer-gangs", "on")["gangs"]
+    assert gang["status"] == "unplaceable"
+
+
+def test_a_note_says_what_would_make_the_job_a_gang(tmp_path: Path) -> None:
+    file = write(tmp_path, node("a", 8), kubeflow("PyTorchJob", "pytorchReplicaSpecs", Master=1, Worker=3))
+    said = decisions(file)
+    assert len(said["gangs"]) == 4  # as before, four gangs of one
+    (note,) = said["notes"]
+    assert note.startswith("PyTorchJob default/x: its 4 pods name no gang: each is placed alone")
+    assert "inferGangs" in note
+    assert 'gpu.topology/group: x, gpu.topology/min-member: "4"' in note
+    assert decisions(file, "--infer-gangs", "off")["notes"] == []
+
+
+QUEUE = {"kai.scheduler/queue": "team-a"}
+RACK = "topology.kubernetes.io/rack"
+PLACEMENT = {"kai.scheduler/topology": "dc", "kai.scheduler/topology-required-placement": RACK}
+DC = {
+    "apiVersion": "kai.scheduler/v1alpha1",
+    "kind": "Topology",
+    "metadata": {"name": "dc"},
+    "spec": {"levels": [{"nodeLabel": RACK}, {"nodeLabel": "kubernetes.io/hostname"}]},
+}
+
+
+def kai_job(**meta: object) -> Object:
+    job = {"parallelism": 4, "completions": 4, "template": {"spec": spec(1)}}
+    return made("batch/v1", "Job", "train", job, **meta)
+
+
+def test_a_kai_users_job_is_a_gang_in_one_rack(tmp_path: Path) -> None:
+    """Nothing is changed but schedulerName."""
+    nodes = [node("a", 3, "r1"), node("b", 3, "r1"), node("c", 3, "r2")]
+    job = kai_job(labels=QUEUE, annotations=PLACEMENT)
+    (gang,) = decisions(write(tmp_path, *nodes, DC, job))["gangs"]
+    assert (gang["name"], gang["status"], len(gang["members"])) == ("train", "placed", 4)
+    assert {member["node"] for member in gang["members"]} == {"a", "b"}
+
+
+def test_a_topology_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    other = {**DC, "metadata": {"name": "other"}}
+    (gang,) = decisions(write(tmp_path, node("a", 8), other, kai_job(annotations=PLACEMENT)))["gangs"]
+    assert gang["status"] == "invalid"
+    assert "job/default/train: annotation kai.scheduler/topology is" in gang["message"]
+
+
+def test_what_a_pod_says_itself_comes_first(tmp_path: Path) -> None:
+    template = {"metadata": {"annotations": {"gpu.topology/group": "mine", "gpu.topology/min-member": "3"}}}
+    job = kai_job(labels=QUEUE)
+    job["spec"]["template"] |= template
+    (gang,) = decisions(write(tmp_path, node("a", 3), job))["gangs"]
+    assert (gang["name"], len([m for m in gang["members"] if m["node"]])) == ("mine", 3)
+
+
+def test_a_count_of_its_own_may_be_smaller_than_its_owners_but_not_larger(tmp_path: Path) -> None:
+    job = kubeflow("PyTorchJob", "pytorchReplicaSpecs", Worker=4)
+    template: Object = {**T, "metadata": {"annotations": {"gpu.topology/min-member": "3"}}}
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"] = template
+    file = write(tmp_path, node("a", 3), job)
+    (gang,) = decisions(file, "--infer-gangs", "on")["gangs"]
+    assert (gang["name"], gang["status"]) == ("x", "placed")
+    template["metadata"]["annotations"]["gpu.topology/min-member"] = "5"
+    (gang,) = decisions(write(tmp_path, node("a", 8), job), "--infer-gangs", "on")["gangs"]
+    assert gang["status"] == "invalid"
+    assert "PyTorchJob default/x: min-member 4" in gang["message"]
+
+
+def test_a_train_job_needs_its_runtime(tmp_path: Path) -> None:
+    result = place(write(tmp_path, node("a"), TRAIN_JOB))
+    assert result.exit_code == 2
+    assert "spec.runtimeRef: ClusterTrainingRuntime torch is not in the input" in result.stderr
+
+
+def test_a_job_whose_pods_are_there_makes_none(tmp_path: Path) -> None:
+    job_set = made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [WORKERS]})
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "x-workers-0-0-abc",
+            "labels": {"jobset.sigs.k8s.io/jobset-name": "x"},
+            "ownerReferences": [
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "name": "x-workers-0",
+                    "uid": "u",
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": spec(1),
+    }
+    assert [found.name for found in read(tmp_path, job_set, pod).pods] == ["x-workers-0-0-abc"]
+
+
+def test_an_unknown_mode_is_bad_input(tmp_path: Path) -> None:
+    result = place(write(tmp_path, node("a")), "--infer-gangs", "Jobb=on")
+    assert result.exit_code == 2
+    assert "--infer-gangs: expected a kind of" in result.stderr
