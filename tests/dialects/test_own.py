@@ -78,6 +78,9 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "no number of members": (said(group="g", min_member="four"), "min-member"),
     "no member": (said(group="g", min_member="0"), "min-member"),
     "a count without a gang": (said(min_member="1"), "min-member"),
+    "a size without a gang": (said(size="1"), "size"),
+    "a size that is no number": (said(group="g", min_member="2", size="all"), "size"),
+    "a size below what must fit": (said(group="g", min_member="4", size="3"), "size"),
     "a role of two words": (said(role="a, b"), "role"),
     "a scope that is no label key": (said(scope="/rack"), "scope"),
     "two required scopes": (said(scope="rack,node"), "scope"),
@@ -143,8 +146,8 @@ def test_labels_of_ack_among_the_annotations_say_where_they_belong() -> None:
 
 
 KNOWN = (
-    "none: the annotations gpu.topology/… are group, min-member, role, scope, role-scope, preferred-scopes, "
-    "segment-size, segment-scope, max-per, rank"
+    "none: the annotations gpu.topology/… are group, min-member, size, role, scope, role-scope, "
+    "preferred-scopes, segment-size, segment-scope, max-per, rank"
 )
 UNKNOWN: dict[str, tuple[dict[str, dict[str, str]], tuple[str, ...]]] = {
     "one label": ({"labels": said(rack="r1")}, ("label gpu.topology/rack", "r1", KNOWN)),
@@ -258,8 +261,8 @@ def test_a_slip_is_said_of_a_pod_without_gpus_too(pod: dict[str, Any], field: st
 
 def test_all_of_them_on_one_pod() -> None:
     annotations = said(
-        group="g", min_member="8", role="w", scope="zone", role_scope="rack", preferred_scopes="rack",
-        segment_size="4", segment_scope="node", max_per="node=4", rank="0",
+        group="g", min_member="8", size="16", role="w", scope="zone", role_scope="rack",
+        preferred_scopes="rack", segment_size="4", segment_scope="node", max_per="node=4", rank="0",
     )  # fmt: skip
     assert set(annotations) == set(KEYS)
     pod = read(pod_object(annotations=annotations))

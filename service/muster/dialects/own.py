@@ -1,6 +1,6 @@
 """The dialect of our own annotations: all that the planner can be asked for, without any CRD.
 
-gpu.topology/group: <the gang's name, within its namespace>     gpu.topology/min-member: "4"
+gpu.topology/group: <the gang's name, within its namespace>     gpu.topology/min-member: "4"   size: "4"
 gpu.topology/role: worker           role-scope: rack            rank: "0"
 gpu.topology/scope: rack            preferred-scopes: nvlink-domain,node
 gpu.topology/segment-size: "16,4"   segment-scope: rack,nvlink-domain
@@ -29,6 +29,7 @@ NAME = "annotations"
 PREFIX = "gpu.topology/"
 GROUP = f"{PREFIX}group"
 MIN_MEMBER = f"{PREFIX}min-member"
+SIZE = f"{PREFIX}size"
 ROLE = f"{PREFIX}role"
 SCOPE = f"{PREFIX}scope"
 ROLE_SCOPE = f"{PREFIX}role-scope"
@@ -38,7 +39,7 @@ SEGMENT_SCOPE = f"{PREFIX}segment-scope"
 RANK = f"{PREFIX}rank"
 
 KEYS = (
-    GROUP, MIN_MEMBER, ROLE, SCOPE, ROLE_SCOPE, PREFERRED_SCOPES, SEGMENT_SIZE, SEGMENT_SCOPE,
+    GROUP, MIN_MEMBER, SIZE, ROLE, SCOPE, ROLE_SCOPE, PREFERRED_SCOPES, SEGMENT_SIZE, SEGMENT_SCOPE,
     *(f"{PREFIX}{kind.annotation}" for kind in PER_SCOPE), RANK,
 )  # fmt: skip
 
@@ -60,11 +61,12 @@ _PARTS = ", ".join(scope.value for scope in Scope if scope is not Scope.GPU)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a pod's own annotations say. `group` and `min_member` are None if they are not given or can't
-    be read; `gang_causes` say what is ill-formed in these two, `causes` in the others."""
+    """What a pod's own annotations say. `group`, `min_member` and `size` are None if they are not given or
+    can't be read; `gang_causes` say what is ill-formed in these three, `causes` in the others."""
 
     group: str | None = None
     min_member: int | None = None
+    size: int | None = None
     wishes: Wishes = field(default_factory=Wishes)
     rank: int | None = None
     gang_causes: tuple[BadValue, ...] = ()
@@ -77,22 +79,28 @@ def read(where: str, meta: Metadata) -> Said:
     gang, wishes = _Reader(where, said), _Reader(where, said)
     group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
+    size = gang.number(SIZE, positive, 'a positive whole number: "1", "2", …')
+    if size is not None and size < (min_member or 1):
+        gang.bad(SIZE, str(size), f"at least {MIN_MEMBER}, which is {min_member}")
     asked = wishes.wishes()
     rank = wishes.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
-    return Said(group, min_member, asked, rank, tuple(gang.causes), tuple(wishes.causes))
+    return Said(group, min_member, size, asked, rank, tuple(gang.causes), tuple(wishes.causes))
 
 
 def claim(where: str, said: Said, other: GangClaim | None) -> Reading:
-    """Return the gang that the annotations name; `other` is what the pod claims in another dialect, to which
-    a min-member alone belongs."""
+    """Return the gang that the annotations name; `other` is what the pod claims in another dialect. A
+    min-member or a size alone belongs to that."""
     if said.group is not None:
-        return Reading(GangClaim(NAME, said.group, said.min_member), said.gang_causes)
-    if said.min_member is None or said.gang_causes:
+        return Reading(GangClaim(NAME, said.group, said.min_member, size=said.size), said.gang_causes)
+    counts = [(MIN_MEMBER, said.min_member), (SIZE, said.size)]
+    given = next((each for each in counts if each[1] is not None), None)
+    if given is None or said.gang_causes:
         return Reading(causes=said.gang_causes)
     if other is not None:
-        return Reading(GangClaim(NAME, other.name, said.min_member))
+        return Reading(GangClaim(NAME, other.name, said.min_member, size=said.size))
+    key, count = given
     expected = f"a gang beside it: add the annotation {GROUP}"
-    return Reading(causes=(BadValue(where, MIN_MEMBER, str(said.min_member), expected),))
+    return Reading(causes=(BadValue(where, key, str(count), expected),))
 
 
 class _Reader:
@@ -116,7 +124,7 @@ class _Reader:
     def matching(self, key: str, pattern: re.Pattern[str], expected: str) -> str | None:
         text = self._text(key)
         if text is not None and not pattern.fullmatch(text):
-            self._bad(key, text, expected)
+            self.bad(key, text, expected)
             return None
         return text
 
@@ -124,7 +132,7 @@ class _Reader:
         text = self._text(key)
         number = parse(text)
         if text is not None and number is None:
-            self._bad(key, text, expected)
+            self.bad(key, text, expected)
         return number
 
     def _scopes(self, key: str, expected: str) -> tuple[str, ...]:
@@ -133,7 +141,7 @@ class _Reader:
             return ()
         scopes = _split(text)
         if not all(map(LABEL_KEY.fullmatch, scopes)) or not len(set(scopes)) == len(scopes) <= MAX_LISTED:
-            self._bad(key, text, expected)
+            self.bad(key, text, expected)
             return ()
         return tuple(scopes)
 
@@ -144,24 +152,24 @@ class _Reader:
         sizes = self._sizes()
         expected = f"a scope for each of {SEGMENT_SIZE}, each once: {_PARTS}, or label keys of nodes"
         if SEGMENT_SCOPE not in self._said:
-            self._bad(SEGMENT_SCOPE, "", expected)
+            self.bad(SEGMENT_SCOPE, "", expected)
         scopes = self._scopes(SEGMENT_SCOPE, expected)
         if sizes and scopes and (len(scopes) != len(sizes) or Scope.GPU in scopes):
-            self._bad(SEGMENT_SCOPE, ",".join(scopes), expected)
+            self.bad(SEGMENT_SCOPE, ",".join(scopes), expected)
             return ()
         return tuple(map(Segment, sizes, scopes))
 
     def _sizes(self) -> tuple[int, ...]:
         expected = f"at most {MAX_LEVELS} sizes, each a multiple of the next, as in 16,4"
         if SEGMENT_SIZE not in self._said:
-            self._bad(SEGMENT_SIZE, "", f"{expected}, for the scopes in {SEGMENT_SCOPE}")
+            self.bad(SEGMENT_SIZE, "", f"{expected}, for the scopes in {SEGMENT_SCOPE}")
         text = self._text(SEGMENT_SIZE)
         if text is None:
             return ()
         sizes = tuple(size for part in _split(text) if (size := positive(part)) is not None)
         whole = len(sizes) == len(_split(text)) <= MAX_LEVELS
         if not whole or any(wide % narrow for wide, narrow in pairwise(sizes)):
-            self._bad(SEGMENT_SIZE, text, expected)
+            self.bad(SEGMENT_SIZE, text, expected)
             return ()
         return sizes
 
@@ -178,7 +186,7 @@ class _Reader:
             if members is not None and LABEL_KEY.fullmatch(scope) and scope != Scope.GPU:
                 found[scope] = members
         if not len(found) == len(pairs) <= MAX_LISTED:
-            self._bad(key, text, f"as in rack=2,node=1, each scope once: {_PARTS}, or label keys of nodes")
+            self.bad(key, text, f"as in rack=2,node=1, each scope once: {_PARTS}, or label keys of nodes")
             return ()
         # In a fixed order: the pods of a gang may list them differently.
         return tuple(kind(scope, found[scope]) for scope in sorted(found))
@@ -188,11 +196,11 @@ class _Reader:
         if text is None:
             return None
         if len(text) > MAX_CHARACTERS:
-            self._bad(key, text, f"at most {MAX_CHARACTERS:,} characters")
+            self.bad(key, text, f"at most {MAX_CHARACTERS:,} characters")
             return None
         return text.strip()
 
-    def _bad(self, field: str, value: str, expected: str) -> None:
+    def bad(self, field: str, value: str, expected: str) -> None:
         self.causes.append(BadValue(self._where, field, value[:_SHOWN], expected))
 
 

@@ -46,6 +46,7 @@ def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
                 claim,
                 min_member=claim.min_member or other.min_member,
                 replicas=claim.replicas or other.replicas,
+                size=claim.size or other.size,
             )
     return Reading(claim, tuple(causes))
 

@@ -51,6 +51,8 @@ class Change:
             return False
         if gang.phase is not Phase.INVALID and (not gang.group.elastic or gang.group.waits_for is not None):
             return False
+        if self.there == gang.group.size and not gang.group.ambiguous:
+            return False  # the last one that is expected
         return self._joins(gang) or (gang.phase in _MAY_LEAVE and self.leaves())
 
     def leaves(self) -> bool:

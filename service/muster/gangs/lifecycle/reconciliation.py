@@ -83,7 +83,7 @@ def _expect_more_until(state: State, gang: Gang) -> float:
 
     A partially bound gang does not wait for more pods.
     """
-    open_ended = gang.group.elastic or gang.group.ambiguous
+    open_ended = gang.group.expects_more or gang.group.ambiguous
     if gang.arrived is None or not open_ended or is_partially_bound(gang):
         return -math.inf
     return state.settings.settled(gang.arrived)

@@ -97,6 +97,7 @@ _OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
     {
         "number of replicas": lambda pod: str(_claim(pod).replicas or ""),
         "min-member": lambda pod: str(_claim(pod).min_member or ""),
+        "size": lambda pod: str(_claim(pod).size or ""),
         "scope": lambda pod: _wishes(pod).required_scope or "",
         "preferred scopes": lambda pod: ",".join(_wishes(pod).preferred_scopes),
         **{kind.annotation: partial(_per_scope, kind) for kind in PER_SCOPE},

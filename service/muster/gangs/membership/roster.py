@@ -43,6 +43,8 @@ class Group:
     unbound: tuple[Pod, ...]
     needed: int
     """Members that must be present, less those that have succeeded."""
+    size: int | None = None
+    """Members that are expected, less those that have succeeded; None if that is not known."""
     causes: tuple[Cause, ...] = ()
     claims: frozenset[GangClaim] = frozenset()
     """The different claims of its waiting pods; of its bound pods if none waits.
@@ -85,6 +87,14 @@ class Group:
     def elastic(self) -> bool:
         """Return whether more members than it needs may come."""
         return all(claim.replicas is None for claim in self.claims)
+
+    @property
+    def expects_more(self) -> bool:
+        """Return whether more members may come: as many as are expected are not there, or that is open.
+
+        If there are more than expected, the number was wrong, and others may follow.
+        """
+        return self.elastic and self.present != self.size
 
     @property
     def waits_for(self) -> Cause | None:
@@ -337,11 +347,13 @@ def _group(
     oldest = min((pod.created for pod in bound), default=0.0)
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
+    sizes = [claim.size for claim in claims if claim.size is not None]
     return Group(
         GangId(namespace, dialect, name, identity),
         bound,
         unbound,
         needed=max(0, max(counts) - succeeded),
+        size=max(sizes) - succeeded if sizes else None,
         causes=_causes(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
         claims=claims,
         owners=owners,
