@@ -23,7 +23,12 @@ rules:
 - level: None
 """
 SERVICE, SCHEDULER = "service", "scheduler"
-ROLES = {"muster-service": SERVICE, "muster-scheduler": SCHEDULER, "muster-election": SCHEDULER}
+ROLES = {
+    "muster-service": SERVICE,
+    "muster-service-jobs": SERVICE,
+    "muster-scheduler": SCHEDULER,
+    "muster-election": SCHEDULER,
+}
 AGENTS = {"muster": SERVICE, "shim": SCHEDULER}
 """What a user agent begins with, up to "/"."""
 

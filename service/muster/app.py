@@ -14,6 +14,7 @@ import socket as sockets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -40,6 +41,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
 from muster.adapters.web import Web
 from muster.config import Config
+from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.settings import Settings as DialectSettings
 from muster.gangs.messages.events import Event, Synced, WatchInterrupted, WatchResumed
 from muster.gangs.messages.instructions import Lane
@@ -103,10 +105,13 @@ class App:
         settings = WatchSettings(**config.watch.model_dump())
 
         def watch(
-            resource: Resource[T], sink: Sink[T], silence: Callable[[bool], Awaitable[None]] | None = None
+            resource: Resource[T],
+            sink: Sink[T],
+            silence: Callable[[bool], Awaitable[None]] | None = None,
+            absence: Callable[[bool], Awaitable[None]] | None = None,
         ) -> tuple[str, Watcher[Any]]:
             return resource.plural, Watcher(
-                self._client, resource, sink, self.metrics, settings, silence, self._left_out
+                self._client, resource, sink, self.metrics, settings, silence, self._left_out, absence
             )
 
         yield watch(decode.nodes(), intake.on_node, self._silence("nodes"))
@@ -126,6 +131,11 @@ class App:
             yield watch(decode.kai_pod_groups(), intake.on_pod_group)
             yield watch(decode.coscheduling_pod_groups(), intake.on_pod_group)
             yield watch(decode.topologies(), intake.on_topology)
+        for kind in KINDS:
+            sink, absence = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)
+            yield watch(decode.jobs(kind), sink, absence=absence)
+        for kind in MAKERS:
+            yield watch(decode.makers(kind), partial(intake.jobs.on_maker, kind))
 
     def _silence(self, resource: str) -> Callable[[bool], Awaitable[None]]:
         """Nothing is planned, and nothing given up, on a view that is known to be behind."""
@@ -286,6 +296,7 @@ def dialect_settings(config: Config) -> DialectSettings:
     return DialectSettings(
         scheduler_names=frozenset(config.scheduler_names),
         gpu_resources=config.gpu_resources,
+        infer_gangs=tuple(sorted(config.infer_gangs.items())),
         system_namespace=config.config_maps.namespace,
         policies_namespace=config.policies.namespace,
         policies_name=config.policies.name,

@@ -10,8 +10,25 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from muster.dialects.kinds.table import KINDS
+from muster.dialects.settings import Mode
+
+
+def _kind(name: str) -> str:
+    if name != "default" and name not in KINDS:
+        raise ValueError(f"known are default, {', '.join(KINDS)}")
+    return name
+
+
+def _mode(value: object) -> object:
+    """YAML reads a bare on or off as true or false."""
+    return ("on" if value else "off") if isinstance(value, bool) else value
+
+
+KindOfJob = Annotated[str, AfterValidator(_kind)]
+Inferred = Annotated[Mode, BeforeValidator(_mode)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(gt=0)]
 
@@ -256,6 +273,11 @@ class Config(_Section):
     gpu_resources: tuple[str, ...] = Field(
         default=("nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu"),
         description="Extended resources that count whole GPUs.",
+    )
+    infer_gangs: dict[KindOfJob, Inferred] = Field(
+        default={"default": "warn"},
+        description="By kind of job (default: all others), whether its pods are a gang without saying so: "
+        "off, warn (an event says how), on. With KAI's keys they always are. docs/kinds.md",
     )
     inbox: Positive = Field(
         default=10_000, description="Changes that may wait for the gangs before the watches are held."

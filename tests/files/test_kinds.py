@@ -218,7 +218,7 @@ def test_a_note_says_what_would_make_the_job_a_gang(tmp_path: Path) -> None:
     assert len(said["gangs"]) == 4  # as before, four gangs of one
     (note,) = said["notes"]
     assert note.startswith("PyTorchJob default/x: its 4 pods name no gang: each is placed alone")
-    assert "inferGangs" in note
+    assert "infer_gangs" in note
     assert 'gpu.topology/group: x, gpu.topology/min-member: "4"' in note
     assert decisions(file, "--infer-gangs", "off")["notes"] == []
 

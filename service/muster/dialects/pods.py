@@ -18,6 +18,7 @@ from muster.dialects import (
     requests,
 )
 from muster.dialects.gpushare import Shared
+from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import Metadata, NodeSelectorRequirement, PodObject, PodSpec
 from muster.dialects.reading import Reading, agreed
@@ -146,7 +147,8 @@ def _claim(
     if named.claim is not None or named.causes or said.group is not None:
         member = None
     elif member is not None:
-        named = Reading(GangClaim(member.kind, member.gang, by_object=True))
+        job = f"{member.kind} {obj.metadata.namespace}/{member.owner}"
+        named = Reading(GangClaim(member.kind, member.gang, by_object=True, job=job))
     found = agreed(name, (named, own.claim(where, said, named.claim)))
     claim = found.claim
     wants = bool(asked.gpus or shared.slice or asked.shared_gpus or member)
@@ -167,7 +169,7 @@ def gang_keys(settings: Settings = DEFAULTS) -> tuple[str, ...]:
     """For any of these labels or annotations the shim holds a pod, though it may ask for no GPU; a key that
     ends in "/" is a prefix. In the wrong place they are slips, which are said."""
     ours = (own.PREFIX, settings.ack_name, settings.ack_replicas)
-    return (*ours, *kai.GANG_KEYS, *coscheduling.GANG_KEYS)
+    return (*ours, *kai.GANG_KEYS, *coscheduling.GANG_KEYS, *kinds.GANG_KEYS)
 
 
 def _speaks(meta: Metadata, settings: Settings) -> bool:

@@ -19,6 +19,7 @@ from muster.domain.reasons import (
     FreeApart,
     FreeInPieces,
     IndicesUnknown,
+    JobMissing,
     MembersDisagree,
     MembersMissing,
     MemberTooLarge,
@@ -114,6 +115,8 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause
             return f"waiting for {missing} more {members}: {present} of {needed} are here"
         case PodGroupMissing(name):
             return f"PodGroup {name} does not exist yet; its pods wait for it"
+        case JobMissing(job):
+            return f"{job} is not there; its pods wait for it, since it says how many they are"
         case ClaimsMissing(claims):
             listed = ", ".join(claims[:LISTED])
             more = f" and {len(claims) - LISTED} more" if len(claims) > LISTED else ""

@@ -35,7 +35,8 @@ class GangClaim:
     `min_member` is None when the pod does not say it. `replicas` is the exact number of members where the
     dialect fixes it (ACK's gpu-topology-replica): more live pods than that are an error. `size` is the number
     of members that are expected: when they are there, the gang waits for no more. `by_object`: a PodGroup of
-    the dialect and name says the rest, and the gang waits until there is one.
+    the dialect and name says the rest, and the gang waits until there is one. If a job says it, and no
+    PodGroup, `job` is its kind, namespace and name.
     """
 
     dialect: str
@@ -46,6 +47,7 @@ class GangClaim:
     lone: bool = False
     by_object: bool = False
     size: int | None = None
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)

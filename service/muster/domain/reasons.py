@@ -93,6 +93,13 @@ def gpus_with(units: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class JobMissing:
+    """The job that made the pods, as kind, namespace and name, is not there: it says how many they are."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimsMissing:
     """The pods name PersistentVolumeClaims that do not exist (yet)."""
 
@@ -330,6 +337,7 @@ Cause = (
     | DialectsDisagree
     | MembersMissing
     | PodGroupMissing
+    | JobMissing
     | ClaimsMissing
     | RefusedEverywhere
     | MemberTooLarge

@@ -53,6 +53,9 @@ func defaultArgs() Args {
 		GangKeys: []string{
 			"gpu.topology/", "gpu-topology", "gpu-topology-replica", "scheduling.run.ai/pod-group", "pod-group-name",
 			"scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io",
+			// Jobs with several kinds of pods: a launcher without GPUs waits for its workers.
+			"training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name",
+			"ray.io/cluster",
 		},
 		CallTimeout:   metav1.Duration{Duration: 5 * time.Second},
 		PermitTimeout: metav1.Duration{Duration: 30 * time.Second},

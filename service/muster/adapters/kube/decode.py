@@ -18,6 +18,7 @@ import structlog
 
 from muster.adapters.kube.bounded import bounded
 from muster.adapters.kube.salvage import salvage
+from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import (
     ConfigMapObject,
     CsiDriver,
@@ -49,6 +50,8 @@ S = TypeVar("S")
 
 MAX_FREE_BYTES = 256 * 1024
 """Of JSON, in the `spec` and `status` of a custom object. They are kept, and ten times as large in memory."""
+MAX_JOB_BYTES = 2 * 1024 * 1024
+"""The same of a job, which is kept as JSON: more than the API server stores. Its pods would wait for it."""
 
 Unreadable = (msgspec.DecodeError, RecursionError, MemoryError, ValueError, OverflowError)
 """What reading JSON may raise. UnicodeDecodeError is a ValueError."""
@@ -174,7 +177,10 @@ class Resource(Generic[T]):
         *,
         select: Mapping[str, str] = MappingProxyType({}),
         optional: bool = False,
+        by_right: bool = False,
     ) -> None:
+        self.by_right = by_right
+        self._most_bytes = MAX_JOB_BYTES if by_right else MAX_FREE_BYTES
         self.kind = kind
         self.plural = plural
         self.paths = paths
@@ -260,10 +266,10 @@ class Resource(Generic[T]):
     def _free(self, text: bytes | msgspec.Raw) -> T:
         """Return an object in which anything may be, but neither deep nor large."""
         item = self._decoder.decode(bounded(bytes(text)))
-        if len(text) > MAX_FREE_BYTES:
+        if len(text) > self._most_bytes:
             kept = _encoder.encode((item.spec, item.status))  # type: ignore[attr-defined]
-            if len(kept) > MAX_FREE_BYTES:  # how many is not said: it is no news when that changes
-                raise ValueError(f"spec and status have more than {MAX_FREE_BYTES:,} bytes")
+            if len(kept) > self._most_bytes:  # how many is not said: it is no news when that changes
+                raise ValueError(f"spec and status have more than {self._most_bytes:,} bytes")
         return item
 
     def _undecodable(self, text: bytes | msgspec.Raw, problem: str) -> Undecodable:
@@ -347,6 +353,23 @@ def coscheduling_pod_groups() -> Resource[CustomObject]:
 def topologies() -> Resource[CustomObject]:
     """KAI's Topology objects, of no namespace."""
     return _custom("Topology", "topologies", TOPOLOGY_APIS, lambda metadata: metadata.name)
+
+
+def jobs(kind: str) -> Resource[CustomObject]:
+    """Watch the objects of one kind of job, where it is served and the account may read it."""
+    of = KINDS[kind]
+    return _of_jobs(of.kind, of.plural, of.group, of.versions)
+
+
+def makers(kind: str) -> Resource[CustomObject]:
+    """Watch the objects that make jobs: RayJobs and TrainJobs."""
+    return _of_jobs(kind, f"{kind.lower()}s", *MAKERS[kind])
+
+
+def _of_jobs(kind: str, plural: str, group: str, versions: tuple[str, ...]) -> Resource[CustomObject]:
+    paths = tuple(f"/apis/{group}/{version}/{plural}" for version in versions)
+    name = f"{plural}.{group}"
+    return Resource(kind, name, paths, CustomObject, config_map_key, optional=True, by_right=True)
 
 
 def _custom(

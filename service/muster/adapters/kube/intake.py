@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.decode import config_map_key, named
+from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
@@ -75,6 +76,7 @@ class Intake:
         self._put = put
         self._emit = emit
         self._left_out = left_out or LeftOut(Metrics())
+        self.jobs = Jobs(settings, put, emit, self._take_pod)
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
         """Of the objects that they were read from."""
@@ -104,14 +106,19 @@ class Intake:
         """Take in a pod's change, and pass it on if it changes what is read of the pod."""
         if isinstance(change, Gone):
             self._pod_digests.pop(change.key, None)
+            await self.jobs.pod_gone(change.key)
             if self._pods.pop(change.key, None) is not None:
                 await self._put(PodGone(time.monotonic(), change.key))
             return
         uid, digest = change.object.metadata.uid, _digest(change.object)
         if self._pod_digests.get(uid) == digest:
             return
-        pod = self._read_pod(change.object)
+        await self._take_pod(change.object)
         self._pod_digests[uid] = digest
+
+    async def _take_pod(self, obj: PodObject) -> None:
+        pod = self._read_pod(obj)
+        await self.jobs.pod_seen(obj, pod)
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
             await self._put(PodSeen(time.monotonic(), pod))
@@ -122,7 +129,7 @@ class Intake:
         If no dialect can read a bound pod, return its usage alone: its GPUs are taken all the same.
         """
         try:
-            return pods.read(obj, self._settings)
+            return pods.read(obj, self._settings, self.jobs.place_of(obj))
         except Exception:
             if not obj.spec.node_name:
                 raise
@@ -292,6 +299,7 @@ class Intake:
         await self._read_groups()
 
     async def _read_groups(self) -> None:
+        await self.jobs.levels_are(self._policies.levels, self._topologies or None)
         for uid, obj in list(self._group_objects.items()):
             with self._left_out.guard("podgroups", uid, named(obj.metadata)):
                 await self._read_group(uid)

@@ -39,7 +39,8 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import Metadata
 from muster.domain.printable import printable
 
-HTTP_NOT_FOUND, HTTP_GONE = 404, 410
+HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_GONE = 403, 404, 410
+FORBIDDEN_TRIES = 3
 CALM_S = 0.5
 """A watch that was taken up again and has brought nothing for so long has caught up."""
 SHORT_LIVED_S = 1.0
@@ -100,7 +101,8 @@ class Watcher(Generic[T]):
     What is `optional` and not served counts as seen in full, with no objects, and is looked for again.
 
     `sink` sets the pace: while it waits, nothing is read, and TCP holds the server back. `on_silence` is told
-    when the view is known to be behind (True: no watch stands) and when it has caught up.
+    when the view is known to be behind (True: no watch stands) and when it has caught up. `on_absence` is
+    told when the resource is found not to be served to this account (True), and when it is.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Watcher(Generic[T]):
         settings: WatchSettings | None = None,
         on_silence: Callable[[bool], Awaitable[None]] | None = None,
         left_out: LeftOut | None = None,
+        on_absence: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self.synced = asyncio.Event()
         self.last_heard = time.monotonic()
@@ -133,7 +136,10 @@ class Watcher(Generic[T]):
         self._left_out = left_out or LeftOut(metrics)
         self._page_size = self._settings.page_size
         self._on_silence = on_silence
+        self._on_absence = on_absence
         self._silent = False
+        self._forbidden = 0
+        """How often in a row the list was forbidden."""
 
     async def run(self) -> None:
         """List, then watch, and start again after each failure with a back-off, until cancelled."""
@@ -147,7 +153,7 @@ class Watcher(Generic[T]):
                 reason, delay = "expired", self._backoff.delay()
                 self._version = ""
             except ApiError as refusal:
-                if refusal.status == HTTP_NOT_FOUND and self._resource.optional:
+                if self._is_not_served(refusal.status):
                     await self._look_elsewhere()
                     continue
                 reason, delay = str(refusal.status), max(self._backoff.delay(), refusal.retry_after or 0.0)
@@ -169,6 +175,16 @@ class Watcher(Generic[T]):
             await self._is_silent(True)
             await asyncio.sleep(min(delay, self._settings.backoff_limit_s))
 
+    def _is_not_served(self, status: int) -> bool:
+        """Return whether the refusal says that there is nothing to watch.
+
+        An API server that has just started may forbid for a moment what it grants.
+        """
+        if status == HTTP_FORBIDDEN and self._resource.by_right:
+            self._forbidden += 1
+            return self._absent or self._forbidden >= FORBIDDEN_TRIES
+        return status == HTTP_NOT_FOUND and self._resource.optional
+
     async def _look_elsewhere(self) -> None:
         """Nothing is served at this path: go on with the next one, or wait until the CRD is installed."""
         self._version = ""
@@ -180,9 +196,14 @@ class Watcher(Generic[T]):
             await self._gone(key)
         if not self._absent:
             log.info("not there, looked for again", resource=self._resource.plural)
-        self._absent = True
+        await self._is_absent(True)
         self.synced.set()
         await asyncio.sleep(self._backoff.delay())
+
+    async def _is_absent(self, absent: bool) -> None:
+        if self._on_absence is not None and self._absent != absent:
+            await self._on_absence(absent)
+        self._absent = absent
 
     async def _is_silent(self, silent: bool) -> None:
         if self._on_silence is not None and self._silent != silent:
@@ -221,7 +242,8 @@ class Watcher(Generic[T]):
         self._version, self._listed = pages[-1].version, self._place
         if self._absent or not self.synced.is_set():
             log.info("listed", resource=self._resource.plural, objects=len(self._known))
-        self._absent = False
+        self._forbidden = 0
+        await self._is_absent(False)
         await self._is_silent(False)
         self.synced.set()
 

@@ -65,7 +65,7 @@ class Family:
         name, size, least = self.group.name, self.group.size or 0, self.group.min_member or 1
         return (
             f"its {size} pods name no gang: each is placed alone, and the job may start in part. "
-            f"To make them a gang, set inferGangs to on for {self.kind}, or annotate the pod template: "
+            f"To make them a gang, set infer_gangs to on for {self.kind}, or annotate the pod template: "
             f'gpu.topology/group: {name}, gpu.topology/min-member: "{least}"'
         )
 

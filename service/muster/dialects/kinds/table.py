@@ -27,6 +27,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 """By name. A pod is of the first that knows it: a pod of a JobSet is one of a Job too."""
 
 
+MAKERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {"RayJob": ("ray.io", ("v1", "v1alpha1")), "TrainJob": ("trainer.kubeflow.org", ("v1alpha1",))}
+)
+"""Kinds whose objects make objects of `KINDS`, with their API group and versions."""
+
 GANG_KEYS = tuple(dict.fromkeys(kind.label for kind in KINDS.values() if kind.label))
 """Labels for which the shim holds a pod: a launcher without GPUs does not start before its workers."""
 

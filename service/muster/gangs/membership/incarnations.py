@@ -7,6 +7,8 @@ lost a pod.
 
 One owner may send several waves of pods one after another: the steps of a workflow, or a Job with more
 completions than parallel pods. Each wave is an incarnation of its own.
+
+If a job says how many pods there are (`GangClaim.job`), all owners are parts of that job, whenever they come.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list
 
     `born`: when the oldest pod of each owner was created, even if that pod is gone.
     """
+    if of_job(pod for pods in by_owner.values() for pod in pods):
+        return list(_waves({owner: by_owner[owner] for owner in sorted(by_owner)}))
     incarnations: list[_Open] = []
     left = sum(map(len, by_owner.values()))
     for owner in sorted(by_owner, key=lambda owner: (born[owner], owner)):
@@ -101,10 +105,17 @@ def is_ambiguous(incarnation: Incarnation, born: Mapping[str, float]) -> bool:
     after those that have succeeded began: they are replacements, or the first of the next wave.
     """
     if len(incarnation) > 1:
+        if of_job(pod for pods in incarnation.values() for pod in pods):
+            return False
         return max(born[owner] for owner in incarnation) > min(map(_began, incarnation.values()))
     ((owner, pods),) = incarnation.items()
     began = _began(pod for pod in pods if not pod.present)
     return bool(owner) and all(pod.created > began for pod in pods if pod.present)
+
+
+def of_job(pods: Iterable[Pod]) -> bool:
+    """Return whether the pods belong to a job that says how many they are."""
+    return any(pod.claim is not None and pod.claim.job for pod in pods)
 
 
 def _began(pods: Iterable[Pod]) -> float:

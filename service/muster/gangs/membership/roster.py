@@ -14,6 +14,7 @@ from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.reasons import (
     BadValue,
     Cause,
+    JobMissing,
     MembersMissing,
     PodGroupMissing,
     TooManyMembers,
@@ -21,7 +22,7 @@ from muster.domain.reasons import (
 )
 from muster.domain.request import GangId
 from muster.gangs.membership.consistency import disagreements
-from muster.gangs.membership.incarnations import Incarnation, assign, is_ambiguous
+from muster.gangs.membership.incarnations import Incarnation, assign, is_ambiguous, of_job
 from muster.gangs.membership.owners import Owners
 from muster.gangs.membership.podgroups import completed, key_of
 
@@ -101,7 +102,8 @@ class Group:
         """Return what is still missing; None if the gang is complete."""
         for claim in self.claims:
             if claim.by_object and self.unbound:
-                return PodGroupMissing(f"{self.gang.namespace}/{claim.name}")
+                missing = f"{self.gang.namespace}/{claim.name}"
+                return JobMissing(claim.job) if claim.job else PodGroupMissing(missing)
         if self.present < self.needed:
             return MembersMissing(self.present, self.needed)
         return next(iter(self.roles_short(self.members)), None)
@@ -340,7 +342,9 @@ def _group(
     namespace, dialect, name, lone = key
     pods = [pod for of_owner in by_owner.values() for pod in of_owner]
     owners = frozenset((lone,) if lone else (pod.owner for pod in pods))
-    identity = _as_identity((lone,) if lone else by_owner)
+    # A job may make its Jobs or StatefulSets one after another: it stays the same gang.
+    waves = (owner.partition("#")[2] for owner in by_owner) if of_job(pods) else by_owner
+    identity = _as_identity((lone,) if lone else tuple(waves))
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
     succeeded = sum(1 for pod in pods if pod.succeeded)

@@ -87,6 +87,7 @@ class EventReason(StrEnum):
     UNPLACEABLE = "TopologyUnplaceable"
     WITHDRAWN = "TopologyWithdrawn"
     INVALID = "TopologyInvalid"
+    NO_GANG = "TopologyNoGang"
 
 
 @dataclass(frozen=True, slots=True)

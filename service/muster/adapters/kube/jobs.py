@@ -1,0 +1,235 @@
+"""What the jobs of the cluster say of their pods' gangs: objects in, PodGroups and places of pods out.
+
+A job is any object of `dialects.kinds`. Those of all namespaces are watched, but few have pods of ours. Each
+is kept as JSON, and read when such a pod names it. What is read is a PodGroup for each gang that has a pod.
+
+A job that is deleted says what it said until its last pod is gone: nothing is split because of it. A kind
+that is not served, or that the account may not read, makes no gangs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects.kinds.description import Member
+from muster.dialects.kinds.gangs import Family, family
+from muster.dialects.kinds.table import KINDS, member
+from muster.dialects.objects import CustomObject, Metadata, PodObject
+from muster.dialects.settings import Settings
+from muster.dialects.subgroups import Topologies
+from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.pod import Pod
+from muster.gangs.messages.events import Event, PodGroupGone, PodGroupSeen
+from muster.gangs.messages.instructions import EmitEvent, EventReason
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(CustomObject)
+
+log = structlog.get_logger(__name__)
+
+Key = tuple[str, str, str]
+"""Kind, namespace, name."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """One job. `text` is its object as JSON, None if it was not seen. `family` is None until it is asked for.
+
+    `pods` are those of our schedulers by UID: the gang of each, "" for none. `waiting` are the objects of
+    those that are not bound, and of all of them until the job is known: they are read again when the job says
+    something else.
+    """
+
+    text: bytes | None = None
+    gone: bool = False
+    family: Family | None = None
+    pods: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, PodObject] = field(default_factory=dict)
+    warned: bool = False
+
+
+class Jobs:
+    """`put` takes events, in order; `emit` posts what is to be said on a job; `read_again` takes pods whose
+    job says something else now."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        put: Callable[[Event], Awaitable[None]],
+        emit: Callable[[EmitEvent], None],
+        read_again: Callable[[PodObject], Awaitable[None]],
+    ) -> None:
+        self._settings = settings
+        self._put = put
+        self._emit = emit
+        self._read_again = read_again
+        self._jobs: dict[Key, _Job] = {}
+        self._makers: dict[Key, Metadata] = {}
+        self._by_uid: dict[str, Key] = {}
+        self._absent: set[str] = set()
+        self._levels: tuple[Level, ...] = DEFAULT_LEVELS
+        self._topologies: Topologies | None = None
+
+    # --- the watches' sinks --------------------------------------------------------------------------
+
+    async def on_job(self, kind: str, change: Seen[CustomObject] | Gone) -> None:
+        """Take in a job's change."""
+        if isinstance(change, Gone):
+            key = _key(kind, change.key)
+            if (job := self._jobs.get(key)) is not None:
+                job.gone = True
+                self._forget_if_unused(key)
+            return
+        meta = change.object.metadata
+        text = _encoder.encode(_kept(change.object))
+        job = self._jobs.setdefault((kind, meta.namespace, meta.name), _Job())
+        job.gone = False
+        if job.text != text:
+            job.text, job.family = text, None
+            await self._job_changed((kind, meta.namespace, meta.name))
+
+    async def on_maker(self, kind: str, change: Seen[CustomObject] | Gone) -> None:
+        """Take in the change of an object that makes jobs: KAI's keys on it count for them."""
+        if isinstance(change, Gone):
+            self._makers.pop(_key(kind, change.key), None)
+            return  # what it has made goes as well
+        meta = change.object.metadata
+        key = (kind, meta.namespace, meta.name)
+        kept = Metadata(meta.name, labels=meta.labels, annotations=meta.annotations)
+        if self._makers.get(key) != kept:
+            self._makers[key] = kept
+            await self._read_jobs(of for of in self._jobs if kind in KINDS[of[0]].made_by)
+
+    async def on_absence(self, kind: str, absent: bool) -> None:
+        """Note whether the kind is served to this account. Pods of one that is not are no gangs."""
+        (self._absent.add if absent else self._absent.discard)(kind)
+        await self._read_jobs(key for key in self._jobs if key[0] == kind)
+
+    async def levels_are(self, levels: tuple[Level, ...], topologies: Topologies | None) -> None:
+        """Take in the words for node labels, and KAI's Topologies, by which jobs are read."""
+        if (levels, topologies) != (self._levels, self._topologies):
+            self._levels, self._topologies = levels, dict(topologies) if topologies else None
+            await self._read_jobs(list(self._jobs))
+
+    # --- pods ----------------------------------------------------------------------------------------
+
+    def place_of(self, obj: PodObject) -> Member | None:
+        """Return the place of a pod of ours in the gang of its job; None if its job's pods are no gang.
+
+        A pod whose job was not seen yet has a place: it waits for its job, whose pods may be a gang.
+        """
+        if obj.spec.scheduler_name not in self._settings.scheduler_names:
+            return None
+        found = member(obj.metadata)
+        if found is None or found.kind in self._absent:
+            return None
+        of_job = self._family((found.kind, obj.metadata.namespace, found.owner))
+        return found if of_job is None or of_job.is_gang(self._settings) else None
+
+    async def pod_seen(self, obj: PodObject, pod: Pod) -> None:
+        """Take in a pod of ours and what was read of it, before the gangs hear of it."""
+        found = member(obj.metadata) if pod.scheduler_name in self._settings.scheduler_names else None
+        if found is None or pod.claim is None or not (pod.claim.lone or pod.claim.dialect == found.kind):
+            await self.pod_gone(pod.uid)  # it names its gang itself now
+            return
+        key = (found.kind, pod.namespace, found.owner)
+        job = self._jobs.setdefault(key, _Job())
+        self._by_uid[pod.uid] = key
+        gang = "" if pod.claim.lone else found.gang
+        if gang and gang not in job.pods.values() and job.family is not None:
+            await self._put(PodGroupSeen(time.monotonic(), job.family.gang(gang)))
+        await self._leave(key, pod.uid, gang)
+        job.pods[pod.uid] = gang
+        known = job.text is not None or found.kind in self._absent
+        if known and (pod.node or pod.finished):
+            job.waiting.pop(pod.uid, None)
+            return
+        job.waiting[pod.uid] = obj
+        if not pod.node:
+            self._warn(key, job)
+
+    async def pod_gone(self, uid: str) -> None:
+        """Forget a pod."""
+        key = self._by_uid.pop(uid, None)
+        if key is not None:
+            await self._leave(key, uid, "")
+            self._jobs[key].pods.pop(uid, None)
+            self._jobs[key].waiting.pop(uid, None)
+            self._forget_if_unused(key)
+
+    async def _leave(self, key: Key, uid: str, gang: str) -> None:
+        """Take a pod out of the gang that it was in, unless it is still `gang`."""
+        pods = self._jobs[key].pods
+        before = pods.get(uid, "")
+        if before and before != gang:
+            pods[uid] = ""
+            if before not in pods.values():
+                await self._put(PodGroupGone(time.monotonic(), (key[1], key[0], before)))
+
+    # --- reading jobs --------------------------------------------------------------------------------
+
+    def _family(self, key: Key) -> Family | None:
+        """Return what a job says; None if it was not seen."""
+        job = self._jobs.get(key)
+        if job is None or job.text is None:
+            return None
+        if job.family is None:
+            obj = _decoder.decode(job.text)
+            owners = ((owner.kind, owner.name) for owner in obj.metadata.owner_references or ())
+            makers = (self._makers.get((kind, key[1], name)) for kind, name in owners)
+            made_by = next((meta for meta in makers if meta is not None), None)
+            kind = KINDS[key[0]]
+            job.family = family(kind, obj, self._settings, self._levels, self._topologies, made_by)
+            if job.family.group.problems:
+                title, problems = job.family.group.title, job.family.group.problems
+                log.warning("job is planned without what nothing grants", job=title, problems=problems)
+        return job.family
+
+    async def _read_jobs(self, keys: Iterable[Key]) -> None:
+        for key in list(keys):
+            self._jobs[key].family = None
+            await self._job_changed(key)
+
+    async def _job_changed(self, key: Key) -> None:
+        """Pass on what a job says now, if pods of ours name it."""
+        job = self._jobs[key]
+        if not job.pods:
+            return
+        of_job = self._family(key)
+        for gang in sorted(set(job.pods.values()) - {""}):
+            if of_job is not None:
+                await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
+        for obj in list(job.waiting.values()):
+            await self._read_again(obj)
+
+    def _forget_if_unused(self, key: Key) -> None:
+        job = self._jobs[key]
+        if not job.pods and (job.gone or job.text is None):
+            del self._jobs[key]
+
+    def _warn(self, key: Key, job: _Job) -> None:
+        """Say once, on the job, that its pods could be a gang."""
+        of_job = self._family(key)
+        if job.warned or of_job is None or not of_job.is_warned_of(self._settings):
+            return
+        job.warned = True
+        where, by = ((of_job.group.name, of_job.group.uid),), of_job.group.api_version
+        self._emit(EmitEvent(key[1], where, EventReason.NO_GANG, of_job.advice, key[0], by))
+
+
+def _key(kind: str, key: str) -> Key:
+    namespace, _, name = key.partition("/")
+    return (kind, namespace, name)
+
+
+def _kept(obj: CustomObject) -> CustomObject:
+    """Return a job without what changes while it runs: its status and its version."""
+    return msgspec.structs.replace(
+        obj, status=None, metadata=msgspec.structs.replace(obj.metadata, resource_version="")
+    )

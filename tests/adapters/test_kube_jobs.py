@@ -1,0 +1,294 @@
+"""What the service reads of jobs, from the watches' sinks into the gangs' coordinator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects.kinds.table import modes_of
+from muster.dialects.objects import CustomObject, NodeObject, PodObject
+from muster.dialects.settings import Settings
+from muster.gangs.messages.events import Event
+from muster.gangs.messages.instructions import EmitEvent, EventReason
+from muster.gangs.record.gang import Gang
+from tests.adapters.fake_api import gpu_node
+from tests.gangs.world import World
+
+Object = dict[str, Any]
+QUEUE = {"kai.scheduler/queue": "team"}
+TEMPLATE = {"spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
+
+
+class Bench:
+    """The intake's events go to a coordinator with the real planner."""
+
+    def __init__(self, *modes: str) -> None:
+        self.world = World()
+        self.posted: list[EmitEvent] = []
+        settings = Settings(infer_gangs=modes_of(modes))
+        self.intake = Intake(settings, self._put, self.posted.append)
+
+    async def _put(self, event: Event) -> None:
+        self.world.send(event)
+
+    async def start(self, gpus: int = 8) -> Bench:
+        self.world.start()
+        await self.intake.on_node(Seen(msgspec.convert(gpu_node("a", gpus), NodeObject)))
+        return self
+
+    async def job(self, kind: str = "PyTorchJob", workers: int = 3, **meta: object) -> None:
+        types = {
+            "Master": {"replicas": 1, "template": TEMPLATE},
+            "Worker": {"replicas": workers, "template": TEMPLATE},
+        }
+        await self.custom("kubeflow.org/v1", kind, {"pytorchReplicaSpecs": types}, **meta)
+
+    async def custom(self, api_version: str, kind: str, spec: Object, **meta: object) -> None:
+        metadata = {"name": "train", "namespace": "ns", "uid": "j", **meta}
+        item = {"apiVersion": api_version, "metadata": metadata, "spec": spec}
+        await self.intake.jobs.on_job(kind, Seen(msgspec.convert(item, CustomObject)))
+
+    async def pods(self, *names: str, node: str = "", **annotations: str) -> None:
+        for name in names:
+            await self.intake.on_pod(Seen(pod(name, node, **annotations)))
+
+    @property
+    def gangs(self) -> list[Gang]:
+        return list(self.world.coordinator.state.gangs.values())
+
+    @property
+    def gang(self) -> Gang:
+        (only,) = self.gangs
+        return only
+
+    def events(self, reason: EventReason) -> list[tuple[str, str]]:
+        """(kind and name, message) of those that were posted."""
+        posted = [*self.posted, *self.world.events]
+        return [(f"{e.kind} {e.objects[0][0]}", e.message) for e in posted if e.reason is reason]
+
+
+def pod(name: str, node: str = "", **annotations: str) -> PodObject:
+    role, _, _ = name.partition("-")
+    item = {
+        "metadata": {
+            "name": f"train-{name}",
+            "namespace": "ns",
+            "uid": name,
+            "labels": {"training.kubeflow.org/replica-type": role, "training.kubeflow.org/job-name": "train"},
+            "annotations": {f"gpu.topology/{key}": value for key, value in annotations.items()},
+            "ownerReferences": [
+                {
+                    "apiVersion": "kubeflow.org/v1",
+                    "kind": "PyTorchJob",
+                    "name": "train",
+                    "uid": "j",
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": {"schedulerName": "muster", "nodeName": node, **TEMPLATE["spec"]},
+        "status": {"phase": "Running" if node else "Pending"},
+    }
+    return msgspec.convert(item, PodObject)
+
+
+ALL = ("master-0", "worker-0", "worker-1", "worker-2")
+
+
+async def test_a_job_with_kais_key_is_one_gang_with_roles() -> None:
+    bench = await Bench().start()
+    await bench.job(labels=QUEUE)
+    await bench.pods(*ALL[:3])
+    assert bench.gang.phase == "collecting"
+    assert bench.gang.group.size == 4
+    await bench.pods(ALL[3])
+    assert bench.gang.phase == "planned"
+    assert bench.gang.group.role_needed == {"master": 1, "worker": 3}
+    assert bench.gang.group.pod_group is not None
+    assert bench.gang.group.pod_group.queue == "team"
+    assert bench.events(EventReason.NO_GANG) == []
+
+
+async def test_its_pods_may_come_first() -> None:
+    bench = await Bench().start()
+    await bench.pods(*ALL)
+    assert bench.gang.phase == "collecting"
+    assert "PyTorchJob ns/train is not there" in bench.gang.reason
+    await bench.job(labels=QUEUE)
+    assert bench.gang.phase == "planned"
+
+
+async def test_without_kais_keys_each_pod_is_alone_and_the_job_says_so_once() -> None:
+    bench = await Bench().start()
+    await bench.pods(ALL[0])
+    await bench.job()
+    await bench.pods(*ALL[1:])
+    assert [gang.phase for gang in bench.gangs] == ["planned"] * 4
+    ((where, message),) = bench.events(EventReason.NO_GANG)
+    assert where == "PyTorchJob train"
+    assert 'gpu.topology/group: train, gpu.topology/min-member: "4"' in message
+
+
+@pytest.mark.parametrize(
+    ("mode", "gangs", "warnings"), [("on", 1, 0), ("off", 4, 0), ("PyTorchJob=on", 1, 0)]
+)
+async def test_the_setting(mode: str, gangs: int, warnings: int) -> None:
+    bench = await Bench(mode).start()
+    await bench.job()
+    await bench.pods(*ALL)
+    assert len(bench.gangs) == gangs
+    assert len(bench.events(EventReason.NO_GANG)) == warnings
+
+
+async def test_a_kind_that_is_not_served_holds_nobody_up() -> None:
+    bench = await Bench().start()
+    await bench.pods(*ALL[:2])
+    assert bench.gang.phase == "collecting"
+    await bench.intake.jobs.on_absence("PyTorchJob", True)
+    await bench.pods(*ALL[2:])
+    assert [gang.phase for gang in bench.gangs] == ["planned"] * 4
+    await bench.intake.jobs.on_absence("PyTorchJob", False)
+    await bench.job(labels=QUEUE)
+    assert bench.gang.group.needed == 4
+
+
+async def test_a_job_that_is_deleted_while_its_pods_start_splits_nothing() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL[:3])
+    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    assert bench.gang.phase == "collecting"
+    await bench.pods(*ALL[:2], node="a")  # bound before it went
+    assert (bench.gang.group.needed, bench.world.evictions) == (4, [])
+    for name in ALL[:3]:
+        await bench.intake.on_pod(Gone(name))
+    assert (bench.gangs, dict(bench.world.coordinator.state.roster.pod_groups)) == ([], {})
+
+
+async def test_a_count_that_changes_counts_for_the_pods_that_wait() -> None:
+    bench = await Bench("on").start()
+    await bench.job(workers=3)
+    await bench.pods(*ALL[:3])
+    assert bench.gang.phase == "collecting"
+    await bench.job(workers=2)
+    assert bench.gang.phase == "planned"
+
+
+async def test_a_key_that_comes_later_makes_a_gang_of_those_that_wait() -> None:
+    bench = await Bench().start(gpus=2)
+    await bench.job()
+    await bench.pods(*ALL)
+    assert len(bench.gangs) == 4
+    await bench.job(labels=QUEUE)
+    assert bench.gang.group.needed == 4
+
+
+async def test_what_the_pods_say_comes_first() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL, group="mine", **{"min-member": "3"})
+    assert (bench.gang.name[2], bench.gang.group.needed) == ("mine", 3)
+    assert bench.world.coordinator.state.roster.pod_groups == {}
+
+
+async def test_a_count_larger_than_the_jobs_is_refused_and_both_are_named() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL, **{"min-member": "9"})
+    assert bench.gang.phase == "invalid"
+    assert "PyTorchJob ns/train: min-member 4" in bench.gang.reason
+    said = [message for where, message in bench.events(EventReason.INVALID) if where == "PyTorchJob train"]
+    assert "min-member 9" in said[0]
+
+
+async def test_an_ill_formed_key_makes_the_gang_invalid_and_names_the_job() -> None:
+    bench = await Bench().start()
+    await bench.job(annotations={"kai.scheduler/topology-required-placement": "no label"})
+    await bench.pods(*ALL)
+    assert bench.gang.phase == "invalid"
+    assert "pytorchjob/ns/train: annotation kai.scheduler/topology-required-placement" in bench.gang.reason
+
+
+async def test_keys_of_the_object_that_made_the_job_count() -> None:
+    bench = await Bench().start()
+    maker = {"apiVersion": "ray.io/v1", "metadata": {"name": "r", "namespace": "ns", "labels": QUEUE}}
+    by = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "r", "uid": "r", "controller": True}
+    spec = {
+        "headGroupSpec": {"template": {"spec": {}}},
+        "workerGroupSpecs": [{"groupName": "gpus", "replicas": 1, "template": TEMPLATE}],
+    }
+    await bench.custom("ray.io/v1", "RayCluster", spec, ownerReferences=[by])
+    worker = pod("worker-0")
+    owner = msgspec.structs.replace(
+        worker.metadata.owner_references[0],  # type: ignore[index]
+        api_version="ray.io/v1",
+        kind="RayCluster",
+    )
+    meta = msgspec.structs.replace(
+        worker.metadata, labels={"ray.io/group": "gpus", "ray.io/cluster": "train"}, owner_references=[owner]
+    )
+    await bench.intake.on_pod(Seen(msgspec.structs.replace(worker, metadata=meta)))
+    assert bench.gang.group.needed == 1
+    await bench.intake.jobs.on_maker("RayJob", Seen(msgspec.convert(maker, CustomObject)))
+    assert bench.gang.group.role_needed == {"gpus": 1, "headgroup": 1}
+
+
+async def test_pods_of_other_schedulers_are_not_looked_at() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    other = pod("worker-0")
+    other = msgspec.structs.replace(
+        other, spec=msgspec.structs.replace(other.spec, scheduler_name="default-scheduler")
+    )
+    await bench.intake.on_pod(Seen(other))
+    assert bench.gangs == []
+    assert bench.world.coordinator.state.roster.pod_groups == {}
+
+
+async def test_bound_pods_that_were_read_before_their_job_are_what_it_says() -> None:
+    bench = await Bench().start()
+    await bench.pods(*ALL[:2], node="a")
+    assert len(bench.gangs) == 1  # perhaps a gang
+    await bench.job()
+    assert len(bench.gangs) == 2  # as they were placed
+    await bench.job(labels=QUEUE)
+    assert len(bench.gangs) == 2  # and what runs stays as it is
+
+
+def of_set(name: str, statefulset: str, index: int) -> PodObject:
+    """A pod of group 0 of a LeaderWorkerSet."""
+    made = pod(name)
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": statefulset, "uid": statefulset}
+    labels = {
+        "leaderworkerset.sigs.k8s.io/name": "train",
+        "leaderworkerset.sigs.k8s.io/group-index": "0",
+        "leaderworkerset.sigs.k8s.io/worker-index": str(index),
+    }
+    by = msgspec.convert({**owner, "controller": True}, type(made.metadata.owner_references[0]))  # type: ignore[index]
+    meta = msgspec.structs.replace(made.metadata, name=name, labels=labels, owner_references=[by])
+    return msgspec.structs.replace(made, metadata=meta)
+
+
+async def test_workers_that_come_after_their_leader_are_of_its_gang() -> None:
+    bench = await Bench("on").start()
+    groups = {"size": 3, "workerTemplate": TEMPLATE}
+    spec = {"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": groups}
+    await bench.custom("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec)
+    leader = of_set("train-0", "train", 0)
+    await bench.intake.on_pod(Seen(leader))
+    assert (bench.gang.phase, bench.gang.group.needed) == ("planned", 1)
+    bench.world.reserve(gang="train-0")
+    bench.world.permit("train-0")
+    spec_of_bound = msgspec.structs.replace(leader.spec, node_name="a")
+    await bench.intake.on_pod(Seen(msgspec.structs.replace(leader, spec=spec_of_bound)))
+    assert bench.gang.phase == "running"
+    key = bench.gang.key
+    for number in (1, 2):
+        await bench.intake.on_pod(Seen(of_set(f"train-0-{number}", "train-0", number)))
+    bench.world.wait(0)
+    assert (bench.gang.key, bench.gang.phase) == (key, "planned")
+    assert len(bench.gang.group.bound) == 1
