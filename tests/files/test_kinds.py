@@ -309,3 +309,22 @@ def test_an_unknown_mode_is_bad_input(tmp_path: Path) -> None:
     result = place(write(tmp_path, node("a")), "--infer-gangs", "Jobb=on")
     assert result.exit_code == 2
     assert "--infer-gangs: expected a kind of" in result.stderr
+
+
+def test_pods_whose_job_is_not_in_the_input_are_noted(tmp_path: Path) -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "ownerReferences": [owner]},
+            "spec": spec(1),
+        }
+        for name in ("j-a", "j-b")
+    ]
+    said = decisions(write(tmp_path, node("a"), *pods))
+    assert len(said["gangs"]) == 2
+    assert said["notes"] == [
+        "Job default/j is not in the input, so its 2 pods are placed alone. "
+        "If it makes them a gang, add it with -f"
+    ]

@@ -5,6 +5,7 @@ A RayJob makes a RayCluster, and a TrainJob makes a JobSet from its runtime, as 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,15 +79,20 @@ class Owners:
 
     def warnings(self, pods: Sequence[tuple[Metadata, Pod]], settings: Settings) -> Iterator[str]:
         """Yield what would make a gang of pods that wait, name no gang, and are made by one job."""
-        lone = {
+        lone = Counter(
             (found.kind, pod.namespace, found.owner)
             for meta, pod in pods
             if pod.claim is not None and pod.claim.lone and pod.present and not pod.node
             if (found := member(meta)) is not None
-        }
-        for key in sorted(lone):
+        )
+        for key, count in sorted(lone.items()):
             of_owner = self.families.get(key)
-            if of_owner is not None and of_owner.is_warned_of(settings):
+            if of_owner is None and count > 1 and settings.infers(key[0]) != "off":
+                yield (
+                    f"{_title(key)} is not in the input, so its {count} pods are placed alone. "
+                    "If it makes them a gang, add it with -f"
+                )
+            elif of_owner is not None and of_owner.is_warned_of(settings):
                 yield f"{_title(key)}: {of_owner.advice}"
 
 

@@ -87,7 +87,7 @@ class Jobs:
                 self._forget_if_unused(key)
             return
         meta = change.object.metadata
-        text = _encoder.encode(_kept(change.object))
+        text = _encoder.encode(_kept(kind, change.object))
         job = self._jobs.setdefault((kind, meta.namespace, meta.name), _Job())
         job.gone = False
         if job.text != text:
@@ -228,8 +228,10 @@ def _key(kind: str, key: str) -> Key:
     return (kind, namespace, name)
 
 
-def _kept(obj: CustomObject) -> CustomObject:
-    """Return a job without what changes while it runs: its status and its version."""
-    return msgspec.structs.replace(
-        obj, status=None, metadata=msgspec.structs.replace(obj.metadata, resource_version="")
-    )
+def _kept(kind: str, obj: CustomObject) -> CustomObject:
+    """Return a job without what changes while it runs: its status and its version. Objects of a list of Jobs
+    do not say their API version."""
+    of = KINDS[kind]
+    meta = msgspec.structs.replace(obj.metadata, resource_version="")
+    version = obj.api_version or f"{of.group}/{of.versions[0]}"
+    return msgspec.structs.replace(obj, api_version=version, metadata=meta, status=None)
