@@ -282,7 +282,7 @@ def test_a_podgroup_that_is_given_up(scene: Scene, stack: Stack) -> None:
 
 @pytest.fixture(scope="module")
 def given() -> set[Grant]:
-    files = sorted(MANIFESTS.glob("rbac-*.yaml"))
+    files = sorted((*MANIFESTS.glob("rbac-*.yaml"), MANIFESTS / "jobs" / "rbac.yaml"))
     return grants(role for file in files for role in yaml.safe_load_all(file.read_text()))
 
 

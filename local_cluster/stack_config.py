@@ -48,7 +48,8 @@ APPLY = "?fieldManager=local-cluster&force=true&fieldValidation=Strict"
 
 def apply_rights(api: Api) -> None:
     """Give the account what scheduler-config/ gives it: rights, no others, and its turn at the API server."""
-    manifests = [manifest for manifest in _manifests(MANIFESTS) if manifest["kind"] in RIGHTS]
+    every = (*_manifests(MANIFESTS), *_manifests(MANIFESTS / "jobs"))
+    manifests = [manifest for manifest in every if manifest["kind"] in RIGHTS]
     manifests.sort(key=lambda manifest: list(RIGHTS).index(manifest["kind"]))
     for manifest in manifests:
         meta = manifest["metadata"]

@@ -292,3 +292,24 @@ async def test_workers_that_come_after_their_leader_are_of_its_gang() -> None:
     bench.world.wait(0)
     assert (bench.gang.key, bench.gang.phase) == (key, "planned")
     assert len(bench.gang.group.bound) == 1
+
+
+async def test_a_change_that_says_nothing_new_reads_no_pod_again() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL)
+    read = bench.intake._take_pod
+    again: list[str] = []
+
+    async def noted(obj: PodObject) -> None:
+        again.append(obj.metadata.name)
+        await read(obj)
+
+    bench.intake.jobs._read_again = noted
+    await bench.job(annotations={"example.com/step": "2"})
+    await bench.job(workers=2)
+    assert again == []
+    assert bench.gang.group.needed == 3
+    await bench.job(workers=2, labels={"kai.scheduler/skip-podgrouper": "true"})
+    assert len(again) == 4
+    assert len(bench.gangs) == 4

@@ -10,6 +10,7 @@ that is not served, or that the account may not read, makes no gangs.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -41,15 +42,16 @@ Key = tuple[str, str, str]
 class _Job:
     """One job. `text` is its object as JSON, None if it was not seen. `family` is None until it is asked for.
 
-    `pods` are those of our schedulers by UID: the gang of each, "" for none. `waiting` are the objects of
-    those that are not bound, and of all of them until the job is known: they are read again when the job says
-    something else.
+    `pods` are those of our schedulers by UID: the gang of each, "" for none. `gangs` counts them.
+    `waiting` are the objects of those that are not bound, and of all until the job is known. They are read
+    again when the job makes them a gang, or none.
     """
 
     text: bytes | None = None
     gone: bool = False
     family: Family | None = None
     pods: dict[str, str] = field(default_factory=dict)
+    gangs: Counter[str] = field(default_factory=Counter)
     waiting: dict[str, PodObject] = field(default_factory=dict)
     warned: bool = False
 
@@ -91,8 +93,8 @@ class Jobs:
         job = self._jobs.setdefault((kind, meta.namespace, meta.name), _Job())
         job.gone = False
         if job.text != text:
-            job.text, job.family = text, None
-            await self._job_changed((kind, meta.namespace, meta.name))
+            job.text = text
+            await self._read_jobs([(kind, meta.namespace, meta.name)])
 
     async def on_maker(self, kind: str, change: Seen[CustomObject] | Gone) -> None:
         """Take in the change of an object that makes jobs: KAI's keys on it count for them."""
@@ -109,7 +111,8 @@ class Jobs:
     async def on_absence(self, kind: str, absent: bool) -> None:
         """Note whether the kind is served to this account. Pods of one that is not are no gangs."""
         (self._absent.add if absent else self._absent.discard)(kind)
-        await self._read_jobs(key for key in self._jobs if key[0] == kind)
+        for key in [key for key in self._jobs if key[0] == kind]:
+            await self._read_pods(self._jobs[key])
 
     async def levels_are(self, levels: tuple[Level, ...], topologies: Topologies | None) -> None:
         """Take in the words for node labels, and KAI's Topologies, by which jobs are read."""
@@ -139,13 +142,18 @@ class Jobs:
             await self.pod_gone(pod.uid)  # it names its gang itself now
             return
         key = (found.kind, pod.namespace, found.owner)
+        if self._by_uid.get(pod.uid, key) != key:
+            await self.pod_gone(pod.uid)
         job = self._jobs.setdefault(key, _Job())
         self._by_uid[pod.uid] = key
         gang = "" if pod.claim.lone else found.gang
-        if gang and gang not in job.pods.values() and job.family is not None:
-            await self._put(PodGroupSeen(time.monotonic(), job.family.gang(gang)))
-        await self._leave(key, pod.uid, gang)
-        job.pods[pod.uid] = gang
+        if job.pods.get(pod.uid) != gang:
+            of_job = self._family(key)
+            if gang and not job.gangs[gang] and of_job is not None:
+                await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
+            await self._leave(key, pod.uid)
+            job.pods[pod.uid] = gang
+            job.gangs[gang] += bool(gang)
         known = job.text is not None or found.kind in self._absent
         if known and (pod.node or pod.finished):
             job.waiting.pop(pod.uid, None)
@@ -158,19 +166,18 @@ class Jobs:
         """Forget a pod."""
         key = self._by_uid.pop(uid, None)
         if key is not None:
-            await self._leave(key, uid, "")
-            self._jobs[key].pods.pop(uid, None)
+            await self._leave(key, uid)
             self._jobs[key].waiting.pop(uid, None)
             self._forget_if_unused(key)
 
-    async def _leave(self, key: Key, uid: str, gang: str) -> None:
-        """Take a pod out of the gang that it was in, unless it is still `gang`."""
-        pods = self._jobs[key].pods
-        before = pods.get(uid, "")
-        if before and before != gang:
-            pods[uid] = ""
-            if before not in pods.values():
-                await self._put(PodGroupGone(time.monotonic(), (key[1], key[0], before)))
+    async def _leave(self, key: Key, uid: str) -> None:
+        """Take a pod out of the gang that it was in."""
+        job = self._jobs[key]
+        gang = job.pods.pop(uid, "")
+        job.gangs[gang] -= bool(gang)
+        if gang and not job.gangs[gang]:
+            del job.gangs[gang]
+            await self._put(PodGroupGone(time.monotonic(), (key[1], key[0], gang)))
 
     # --- reading jobs --------------------------------------------------------------------------------
 
@@ -192,19 +199,19 @@ class Jobs:
         return job.family
 
     async def _read_jobs(self, keys: Iterable[Key]) -> None:
+        """Read these jobs again, if pods of ours name them, and pass on what they say now."""
         for key in list(keys):
-            self._jobs[key].family = None
-            await self._job_changed(key)
-
-    async def _job_changed(self, key: Key) -> None:
-        """Pass on what a job says now, if pods of ours name it."""
-        job = self._jobs[key]
-        if not job.pods:
-            return
-        of_job = self._family(key)
-        for gang in sorted(set(job.pods.values()) - {""}):
-            if of_job is not None:
+            job = self._jobs[key]
+            before, job.family = job.family, None
+            of_job = self._family(key) if job.pods else None
+            if of_job is None or of_job == before:
+                continue
+            for gang in sorted(gang for gang, pods in job.gangs.items() if pods):
                 await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
+            if before is None or before.is_gang(self._settings) != of_job.is_gang(self._settings):
+                await self._read_pods(job)
+
+    async def _read_pods(self, job: _Job) -> None:
         for obj in list(job.waiting.values()):
             await self._read_again(obj)
 
