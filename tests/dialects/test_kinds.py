@@ -213,6 +213,10 @@ MODES: dict[str, tuple[str, Object, Object, Mode, bool, bool]] = {
     "KAI is asked to skip it": (
         "PyTorchJob", torch(1), {"kai.scheduler/skip-podgrouper": "true"}, "on", False, False,
     ),
+    "KAI's key on a StatefulSet, which KAI starts pod by pod": (
+        "StatefulSet", {"replicas": 2, "podManagementPolicy": "Parallel", "template": T},
+        {"kai.scheduler/queue": "a"}, "on", False, False,
+    ),
     "one pod needs no warning": ("Job", job(1, 1), {}, "warn", False, False),
     "no GPUs, no warning": ("Job", job(template=NO_GPU), {}, "warn", False, False),
     "pods without GPUs, which the shim does not hold": ("Job", job(template=NO_GPU), {}, "on", False, False),

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["off", "warn", "on"]
+BY_REQUEST = ("StatefulSet",)
+"""Kinds of jobs whose pods are a gang only if the settings name the kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Settings:
     def infers(self, kind: str) -> Mode:
         """Return whether pods of an object of this kind are a gang without saying so."""
         modes = dict(self.infer_gangs)
-        return modes.get(kind, "off" if kind == "StatefulSet" else modes.get("default", "warn"))
+        return modes.get(kind, "off" if kind in BY_REQUEST else modes.get("default", "warn"))
 
     def is_other(self, resource: str) -> bool:
         """Return whether the resource is counted in `Resources.others`: not cpu, memory, pods or GPUs.

@@ -13,7 +13,7 @@ from muster.dialects.kinds.description import Described, Kind, Owner, Role
 from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.podgroups import MAX_QUEUE
 from muster.dialects.reading import positive
-from muster.dialects.settings import Settings
+from muster.dialects.settings import BY_REQUEST, Settings
 from muster.dialects.subgroups import Constraint, Topologies
 from muster.domain.levels import Level
 from muster.domain.pod import Controller, Wishes
@@ -85,7 +85,7 @@ def family(
     said = [{**(meta.labels or {}), **(meta.annotations or {})}, *reader.templates.values()]
     return Family(
         reader.group(),
-        by_kai=any(map(kai_keys.spoken, said)),
+        by_kai=kind.kind not in BY_REQUEST and any(map(kai_keys.spoken, said)),
         skipped=kai_keys.skipped(meta),
         with_gpus=any(role.count and _asks_for_gpus(role, settings) for role in reader.described.roles),
         held=bool(kind.label),
