@@ -23,7 +23,7 @@ def _kind(name: str) -> str:
 
 
 def _mode(value: object) -> object:
-    """YAML reads a bare on or off as true or false."""
+    """Return the mode that was meant: YAML reads a bare on or off as true or false."""
     return ("on" if value else "off") if isinstance(value, bool) else value
 
 

@@ -131,6 +131,13 @@ def test_a_changed_configuration_restarts_the_pods() -> None:
     assert len({checksum(values) for values in changes}) == len(changes)
 
 
+def test_the_right_to_read_jobs_can_be_left_out() -> None:
+    def roles(values: dict[str, Any]) -> set[str]:
+        return {item["metadata"]["name"] for item in template(values) if item["kind"] == "ClusterRole"}
+
+    assert roles({}) - roles({"jobs.read": False}) == {"muster-service-jobs"}
+
+
 def test_options_that_are_off_add_objects_when_they_are_on() -> None:
     extra = template({"podGroups.crd": True, "metrics.serviceMonitor.enabled": True})
     assert {item["kind"] for item in extra} - {item["kind"] for item in template()} == {

@@ -118,7 +118,7 @@ def by_role(request: Request, placed: Placed) -> list[int]:
 
 
 def run(name: str, number: int, count: int, seen: Counter[str]) -> str:
-    """Draw so many worlds of a family; return what is wrong with the simplest one, "" if nothing is."""
+    """Draw `count` worlds of a family; return what is wrong with the simplest wrong one, or ""."""
 
     @seed(number)
     @settings(

@@ -1,4 +1,4 @@
-"""Random clusters of 8 to 40 nodes: the planner beside one plain CP-SAT model of the whole problem.
+"""Compare the planner with one plain CP-SAT model of the whole problem, on random clusters of 8 to 40 nodes.
 
 `python -m tests.placement.plain --seed S --clusters N` prints where the planner is worse, refuses wrongly or
 does not decide, and a line of JSON; it exits with 1 if there is any such cluster.

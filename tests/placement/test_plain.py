@@ -1,4 +1,4 @@
-"""The planner beside the plain model on random clusters, and the plain model on drawn ones."""
+"""Tests of the planner against the plain model on random clusters, and of the plain model on drawn ones."""
 
 from __future__ import annotations
 
