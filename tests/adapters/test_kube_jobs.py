@@ -313,3 +313,26 @@ async def test_a_change_that_says_nothing_new_reads_no_pod_again() -> None:
     await bench.job(workers=2, labels={"kai.scheduler/skip-podgrouper": "true"})
     assert len(again) == 4
     assert len(bench.gangs) == 4
+
+
+async def test_what_a_job_is_not_read_for_takes_no_memory() -> None:
+    """Anybody may create large jobs: long strings, deep levels and containers are not kept."""
+    bench = await Bench().start()
+    deep: Any = "x"
+    for _ in range(400):
+        deep = {"a": deep}
+    large = "x" * 100_000
+    container = {**TEMPLATE["spec"]["containers"][0], "env": [{"name": large[:1000]}] * 1000}
+    worker = {
+        "replicas": 3,
+        "template": {"spec": {"containers": [container], "volumes": [large[:1000]] * 1000}},
+    }
+    types = {"Master": {"replicas": 1, "template": TEMPLATE}, "Worker": worker}
+    spec = {"pytorchReplicaSpecs": types, "note": large, "deep": deep}
+    hostile = {"labels": QUEUE, "annotations": {"kubectl.kubernetes.io/last-applied-configuration": large}}
+    await bench.custom("kubeflow.org/v1", "PyTorchJob", spec, **hostile)
+    (job,) = bench.intake.jobs._jobs.values()
+    assert job.text is not None
+    assert len(job.text) < 2000
+    await bench.pods(*ALL)
+    assert bench.gang.group.size == 4

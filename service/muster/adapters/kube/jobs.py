@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import structlog
@@ -36,6 +37,12 @@ log = structlog.get_logger(__name__)
 
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
+
+MAX_LEVELS = 24
+"""Levels of a job that are kept; JobSets need ten."""
+MAX_CHARACTERS = 1024
+"""Longer strings of a job are not kept, such as the annotation of `kubectl apply`."""
+_CONTAINERS = ("containers", "initContainers")
 
 
 @dataclass(slots=True)
@@ -236,9 +243,40 @@ def _key(kind: str, key: str) -> Key:
 
 
 def _kept(kind: str, obj: CustomObject) -> CustomObject:
-    """Return a job without what changes while it runs: its status and its version. Objects of a list of Jobs
-    do not say their API version."""
+    """Return the parts of a job that its description needs, without what changes while it runs.
+
+    Jobs of all namespaces are kept, so the rest must not take memory: anybody may create large ones. Objects
+    of a list of Jobs do not have their API version, so it is added.
+    """
     of = KINDS[kind]
-    meta = msgspec.structs.replace(obj.metadata, resource_version="")
+    meta = msgspec.structs.replace(
+        obj.metadata,
+        resource_version="",
+        labels=_pruned(obj.metadata.labels),
+        annotations=_pruned(obj.metadata.annotations),
+    )
     version = obj.api_version or f"{of.group}/{of.versions[0]}"
-    return msgspec.structs.replace(obj, api_version=version, metadata=meta, status=None)
+    return msgspec.structs.replace(
+        obj, api_version=version, metadata=meta, spec=_pruned(obj.spec), status=None
+    )
+
+
+def _pruned(value: Any, levels: int = MAX_LEVELS) -> Any:
+    """Return a part of a job without long strings and deep levels, and of containers only their resources."""
+    if isinstance(value, dict) and levels:
+        if isinstance(value.get("containers"), list):
+            return {name: _resources(value[name]) for name in _CONTAINERS if name in value}
+        return {key: _pruned(each, levels - 1) for key, each in value.items() if not _is_long(each)}
+    if isinstance(value, list) and levels:
+        return [_pruned(each, levels - 1) for each in value if not _is_long(each)]
+    return None if isinstance(value, (dict, list)) else value
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > MAX_CHARACTERS
+
+
+def _resources(containers: Any) -> Any:
+    if not isinstance(containers, list):
+        return containers
+    return [_pruned({"resources": each.get("resources")}, 4) for each in containers if isinstance(each, dict)]
