@@ -71,6 +71,7 @@ from muster.placement.gang.instance import instance_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.place import place
 from tests.placement import naive
+from tests.placement.drawings import cluster, gang
 from tests.placement.worlds import World, worlds
 
 pytestmark = pytest.mark.brute_force
@@ -394,3 +395,18 @@ def _freed_memory(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> lis
         replace(snapshot, nodes={**snapshot.nodes, **{state.node.name: state for state in chosen}})
         for chosen in product(*choices)
     ]
+
+
+def test_members_inside_a_node_keep_the_rules_over_nodes() -> None:
+    """On node a is room for one member, but a spread over nodes forbids it."""
+    snapshot = cluster(
+        "rack r1: a[4, free 0010, cpu 1]  b[4, free 1111, cpu 1, gpu.topology/nvlink-domain=k1, cordoned]"
+    )
+    even = Spread("even", "node", 1, frozenset("w"), frozenset("w"), {"a": 1}, honor_affinity=False)
+    request = gang("2 x 1 GPU by 2 rack, scope nvlink-domain, running w-9@a/10, min 1")
+    request = replace(request, constraints=(even,))
+    assert not fits(snapshot, request)
+    instance, limits = instance_of(snapshot, request, {}), Limits(deterministic_time=60)
+    conflict = conflict_of(Assumptions(instance, {}), Oracle(Budget(limits)), proven=False)
+    assert conflict is not None
+    assert {each.kind for each in conflict.kept} == {Kind.RUNNING, Kind.SCOPE, BETWEEN_PODS}
