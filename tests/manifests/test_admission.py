@@ -77,14 +77,22 @@ def test_what_is_not_ours_may_be_changed_on_a_bound_pod(guarded: Any, bound: Man
     _annotate(guarded, bound, {"team": "a"})
 
 
+@pytest.mark.parametrize(
+    ("user", "groups", "path"),
+    [
+        ("system:node:n1", ["system:nodes"], "status"),  # NodeRestriction leaves it the status alone
+        ("system:serviceaccount:kube-system:plugin", ["system:serviceaccounts:kube-system"], ""),
+    ],
+    ids=["node", "account"],
+)
 def test_a_device_plugin_may_say_that_the_gpus_are_given_and_no_more(
-    cluster: LocalCluster, guarded: Any, bound: Manifest
+    cluster: LocalCluster, guarded: Any, bound: Manifest, user: str, groups: list[str], path: str
 ) -> None:
     # A master, too, so that it is this policy alone that can refuse.
-    node = connect(cluster.kubeconfig_for_user("system:node:n1", ("system:nodes", "system:masters")))
-    _annotate(node, bound, {ASSIGNED: "true"})
+    plugin = connect(cluster.kubeconfig_for_user(user, (*groups, "system:masters")))
+    _annotate(plugin, bound, {ASSIGNED: "true"}, path)
     with pytest.raises(ApiException, match=REFUSAL):
-        _annotate(node, bound, {GROUP: "1"})
+        _annotate(plugin, bound, {GROUP: "1"}, path)
 
 
 def test_nobody_else_binds_with_them(guarded: Any) -> None:
