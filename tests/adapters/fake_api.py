@@ -108,9 +108,11 @@ class FakeApi:
         self.lists: list[dict[str, str]] = []
         self.posted: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.failing: list[int] = []
+        """Statuses that the next requests are refused with."""
         self.refusing: dict[str, int] = {}
         """Namespace → the status with which each POST in it is refused."""
-        """Statuses that the next requests are refused with."""
+        self.refused = 0
+        """How many of these there were."""
         self.retry_after = "0"
         """Where the pods are refused: how long to wait, as text."""
         self.never_answered: set[str] = set()
@@ -238,6 +240,7 @@ class FakeApi:
         if self.failing:
             return _status(self.failing.pop(0))
         if refused := self.refusing.get(body["metadata"].get("namespace", "")):
+            self.refused += 1
             return _status(refused)
         self.posted.put_nowait(body)
         if body.get("involvedObject", {}).get("name") in self.never_answered:

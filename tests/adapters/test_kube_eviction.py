@@ -12,7 +12,7 @@ import pytest
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.eviction import Evictor
-from muster.adapters.kube.outbox import Retry
+from muster.adapters.kube.outbox import LANES, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import Evict
 from tests.adapters.at_work import at_work
@@ -144,3 +144,17 @@ async def test_a_pod_whose_gang_is_whole_when_its_turn_comes_stays(api: FakeApi,
     assert results(metrics) == {"withdrawn": 1, "evicted": 1}
     assert _name(await api.event()) == "p1"
     assert api.posted.empty()
+
+
+async def test_10_000_evictions_of_one_namespace_do_not_delay_that_of_another(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """Nor do those that a budget refuses: they wait for their next try."""
+    api.refusing["flood"] = 429
+    metrics = Metrics()
+    evictor = Evictor(client, metrics, lambda _: True, Retry(first_s=60, limit_s=60))
+    evictor.evict(Evict("flood", tuple((f"p{number}", f"u{number}") for number in range(10_000)), HALF.why))
+    evictor.evict(Evict("quiet", (("p", "u"),), HALF.why))
+    async with at_work(evictor):
+        assert _name(await api.event()) == "p"
+    assert api.refused <= 2 * LANES

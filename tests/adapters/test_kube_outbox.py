@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from muster.adapters.kube.client import ApiError, KubeError, Unreachable
 from muster.adapters.kube.outbox import PASSING, Outbox, Retry
@@ -48,12 +51,13 @@ class Box(Outbox[str]):
         self.slow: set[str] = set()
         """Items that the server does not answer before the test ends."""
 
-    def put(self, *items: str) -> list[bool]:
-        return [self._put(item.partition("/")[0], item) for item in items]
+    def put(self, *items: str, namespace: str = "ns") -> list[str | None]:
+        """Return for each item which one was dropped for it."""
+        return [self._put(namespace, item.partition("/")[0], item) for item in items]
 
     def put_of(self, of: str, *items: str) -> None:
         for item in items:
-            self._put(item, item, of)
+            self._put("ns", item, item, of)
 
     async def _send(self, item: str) -> None:
         self.sending.set()
@@ -147,7 +151,7 @@ async def test_a_newer_item_replaces_the_one_that_is_refused_meanwhile() -> None
 
 async def test_what_does_not_fit_is_told_and_what_waits_is_replaced_all_the_same() -> None:
     box = Box(limit=2)
-    assert box.put("a/1", "b/1", "c/1", "a/2") == [True, True, False, True]
+    assert box.put("a/1", "b/1", "c/1", "a/2") == [None, None, "c/1", None]
 
 
 async def test_a_server_says_how_long_to_wait_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +170,7 @@ async def test_a_server_says_how_long_to_wait_up_to_the_limit(monkeypatch: pytes
 
 
 async def test_a_slow_request_holds_up_those_of_its_object_and_few_others() -> None:
-    box = Box(lanes=4)
+    box = Box(lanes=16)
     box.slow = {"slow"}
     box.put_of("x", "slow", "after it")
     others = [str(number) for number in range(40)]
@@ -187,3 +191,113 @@ async def test_what_is_said_of_an_object_is_sent_in_its_order() -> None:
         await asyncio.wait_for(box.drained(), DEADLINE_S)
     for of, mine in items.items():
         assert [item for item in box.sent if item[0] == of] == mine
+
+
+FLOOD = 10_000
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 8])
+@pytest.mark.parametrize("floods", [1, 3])
+async def test_a_namespace_with_many_items_delays_those_of_others_by_a_few(lanes: int, floods: int) -> None:
+    box = Box(limit=(floods + 1) * FLOOD, lanes=lanes)
+    for flood in range(floods):
+        box.put(*(f"flood-{flood}-{number}" for number in range(FLOOD)), namespace=f"flood-{flood}")
+    box.put("quiet", namespace="quiet")
+    async with at_work(box):
+        await asyncio.wait_for(box.drained(), DEADLINE_S)
+    assert box.sent.index("quiet") <= floods * max(1, lanes // 2), "one item of each line before it"
+    assert len(box.ended) == floods * FLOOD + 1
+
+
+@pytest.mark.parametrize("slow", [True, False], ids=["it is slow", "the lane pauses after it"])
+async def test_a_namespace_that_is_never_answered_leaves_half_of_the_lanes_to_others(slow: bool) -> None:
+    stuck = [f"stuck-{number}" for number in range(50)]
+    box = Box({key: [NOBODY] for key in stuck}, lanes=8, retry=Retry(first_s=60.0, limit_s=60.0))
+    box.slow = set(stuck) if slow else set()
+    box.put(*stuck)
+    box.put(*map(str, range(40)), namespace="other")
+    async with at_work(box), asyncio.timeout(DEADLINE_S / 2):
+        while len(box.ended) < 40:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)
+    assert len(set(box.sent) & set(stuck)) <= 4
+
+
+def test_where_all_is_full_the_namespace_with_most_loses_its_last_item() -> None:
+    box = Box(limit=4)
+    assert box.put(*"abcdef", namespace="flood") == [None] * 4 + ["e", "f"]
+    assert box.put("x", "y", "z", namespace="quiet") == ["d", "c", "z"]
+    assert box.put("a/2", "e", namespace="flood") == [None, "e"]
+
+
+async def test_what_waits_for_its_next_try_may_give_its_place_too() -> None:
+    box = Box({"a": [429], "b": [429]}, limit=2, retry=Retry(first_s=60.0, limit_s=60.0))
+    box.put("a", "b", namespace="flood")
+    async with at_work(box):
+        async with asyncio.timeout(DEADLINE_S):
+            while len(box.sent) < 2:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.001)
+        assert box.put("x", namespace="quiet") == ["b"]
+        assert box.put("b", namespace="flood") == ["b"]
+
+
+async def test_the_next_try_of_what_was_dropped_does_not_replace_what_came_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, later = asyncio.get_running_loop(), list[Callable[[], object]]()
+    call_later = loop.call_later
+
+    def noted(delay: float, call: Callable[..., object], *rest: Any) -> asyncio.TimerHandle:
+        if delay >= 30:
+            later.append(partial(call, *rest))
+        return call_later(delay, call, *rest)
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    box = Box({"a/1": [429], "b/1": [429]}, limit=2, retry=Retry(first_s=60.0, limit_s=60.0))
+    box.put("a/1", "b/1", namespace="flood")
+    async with at_work(box), asyncio.timeout(DEADLINE_S):
+        while len(later) < 2:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)
+        box.sending.clear()
+        box.may_send.clear()
+        assert box.put("x", namespace="quiet") == ["b/1"]
+        await box.sending.wait()
+        assert box.put("b/2", namespace="flood") == [None]
+        for call in later:
+            call()
+        box.may_send.set()
+        await box.drained()
+    assert sorted(box.sent) == ["a/1", "a/1", "b/1", "b/2", "x"]
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["m", "n", "o"]), st.sampled_from("abcdefgh")), max_size=60)
+
+
+@given(STEPS, st.integers(1, 6), st.integers(1, 4))
+def test_it_is_bounded_and_each_namespace_has_its_share(
+    steps: list[tuple[str, str]], limit: int, lanes: int
+) -> None:
+    """Against a plain model: by namespace, what waits by key, in order."""
+
+    async def sent() -> tuple[list[str], dict[str, dict[str, str]]]:
+        box = Box(limit=limit, lanes=lanes)
+        waiting: dict[str, dict[str, str]] = {namespace: {} for namespace in "mno"}
+        for number, (namespace, key) in enumerate(steps):
+            item = f"{namespace}{key}/{number}"
+            (dropped,) = box.put(item, namespace=namespace)
+            known = namespace + key in waiting[namespace]
+            waiting[namespace][namespace + key] = item
+            if dropped is not None:
+                assert not known, "an item that replaces another needs no room"
+                of = waiting[dropped[0]]
+                assert dropped == of.pop(list(of)[-1]), "the last of its namespace"
+                assert len(of) >= len(waiting[namespace]) - (dropped == item), "of one that has most"
+            assert sum(map(len, waiting.values())) <= limit
+        async with at_work(box):
+            await asyncio.wait_for(box.drained(), DEADLINE_S)
+        return box.sent, waiting
+
+    found, waiting = asyncio.run(sent())
+    assert sorted(found) == sorted(item for of in waiting.values() for item in of.values())
+    for namespace, of in waiting.items():
+        if lanes < 4:  # one line for a namespace
+            assert [item for item in found if item[0] == namespace] == list(of.values())

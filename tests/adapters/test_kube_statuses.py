@@ -10,7 +10,8 @@ import pytest
 
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.statuses import StatusWriter
+from muster.adapters.kube.outbox import LANES
+from muster.adapters.kube.statuses import WAITING_LIMIT, StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import PodGroupStatus
 from muster.gangs.messages.instructions import WriteStatus
@@ -117,3 +118,19 @@ async def test_a_condition_keeps_its_time_while_it_holds(api: FakeApi, client: K
             _, body = await api.patch()
             times.append([each["lastTransitionTime"] for each in body["status"]["conditions"]])
         assert times[0] == times[1]
+
+
+async def test_10_000_statuses_of_one_namespace_do_not_delay_that_of_another(
+    api: FakeApi, client: KubeClient
+) -> None:
+    metrics = Metrics()
+    writer = StatusWriter(client, metrics)
+    status = running(1).status
+    for number in range(WAITING_LIMIT + 1):
+        writer.write(WriteStatus("flood", f"train-{number}", f"u{number}", status))
+    assert metrics.value("muster_podgroup_statuses_total", result="dropped") == 1
+    writer.write(WriteStatus("quiet", "train", "u", status))
+    assert metrics.value("muster_podgroup_statuses_total", result="dropped") == 2, "one of the flood"
+    async with at_work(writer):
+        paths = [(await api.patch())[0] for _ in range(2 * LANES)]
+    assert any("/quiet/" in path for path in paths)

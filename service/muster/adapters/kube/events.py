@@ -149,7 +149,7 @@ class EventPoster(Outbox[_Post]):
             if ready_in == 0:
                 await self._take_token()
                 post = self._unsent.take(time.monotonic())
-                self._put(post.id, post, of=post.uid)
+                self._put(post.budget, post.id, post, of=post.uid)
                 if not self._unsent:
                     self._all_sent.set()
                 continue

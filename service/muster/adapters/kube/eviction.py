@@ -20,7 +20,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import Evict
 
 QUEUE = 20_000
-"""Pods that may wait; what is more is left to the next time that it is asked for."""
+"""Pods that may wait, of all namespaces; what is more is left to the next time that it is asked for."""
 NOT_THERE = (404, 409)
 """The pod is gone, or another one bears its name."""
 
@@ -53,7 +53,8 @@ class Evictor(Outbox[_Pod]):
     def evict(self, instruction: Evict) -> None:
         """Queue the pods that do not wait already. Never waits."""
         for name, uid in instruction.pods:
-            if not self._put(uid, _Pod(instruction.namespace, name, uid, instruction.why)):
+            pod = _Pod(instruction.namespace, name, uid, instruction.why)
+            if self._put(instruction.namespace, uid, pod) is not None:
                 self._metrics.eviction("dropped")
 
     def _wanted(self, item: _Pod) -> bool:

@@ -1,9 +1,13 @@
 """What is to be written to the API server and may wait: a bounded queue each for events, evictions, statuses.
 
-`_put` never waits; `run` sends in a few lanes, in each one item after another, and all that concerns an
-object in the same one: a slow request holds up its lane alone. A refusal is of one item, and only that one
-waits, longer each time, while the others go on. If the API server does not answer, the lane waits too, and no
-item is given up. It may have landed, or land yet: what is sent again, or after it, must bear that.
+`_put` never waits. Each namespace has a few lines, and all that concerns one object stands in the same line.
+The lines take turns, and `run` sends in a few lanes, of a line one item at a time. So 10,000 items of one
+namespace delay those of others by a few requests, and a slow request delays its own line alone. Where the
+queue is full, the namespace with most items loses its last one.
+
+A refusal is of one item, and only that one waits, longer each time, while the others go on. If the API server
+does not answer, the lane waits too, and no item is given up. It may have landed, or land yet: what is sent
+again, or after it, must bear that.
 
 A server that answers others, but not this item, is not away: a webhook may be slow for this object alone.
 Such a try counts as a refusal, so that an item that can never be written is given up at last.
@@ -15,6 +19,7 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -22,13 +27,15 @@ from typing import Generic, TypeVar
 from muster.adapters.kube.backoff import Backoff
 from muster.adapters.kube.client import ApiError, KubeError
 
-LANES = 4
-"""Requests under way at a time, of each queue."""
+LANES = 8
+"""Requests under way at a time, of each queue. Half of them may be of one namespace, which may be slow."""
 PASSING = frozenset({401, 403, 429, 500, 502, 503, 504})
 """Refusals that may be none the next time. 401: the client reads its credentials again. 403: an API server
 that has just started does not know all rights yet. 429: a disruption budget, or a busy server."""
 
 T = TypeVar("T")
+_LineId = tuple[str, int]
+"""A namespace, and which of its lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +54,15 @@ class Retry:
 @dataclass(slots=True)
 class _Waiting(Generic[T]):
     item: T
-    lane: asyncio.Queue[Hashable]
+    key: Hashable
+    line: _LineId
     backoff: Backoff
     tries: int = 0
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace, which has the line."""
+        return self.line[0]
 
 
 class Outbox(ABC, Generic[T]):
@@ -58,10 +71,13 @@ class Outbox(ABC, Generic[T]):
     def __init__(self, limit: int, retry: Retry | None = None, lanes: int = LANES) -> None:
         self._limit = limit
         self._retry = retry or Retry()
-        self._waiting: dict[Hashable, _Waiting[T]] = {}
-        self._lanes = [asyncio.Queue[Hashable]() for _ in range(lanes)]
-        """Keys of those that may be sent now, in order."""
-        self._under_way = 0
+        self._lanes = lanes
+        self._waiting: dict[str, OrderedDict[Hashable, _Waiting[T]]] = {}
+        """By namespace and key: all that waits, also for the next try."""
+        self._size = 0
+        self._lines: dict[_LineId, OrderedDict[Hashable, _Waiting[T]]] = {}
+        """What may be sent now, in order. A line is here while it waits for its turn, and while it has it."""
+        self._turns = asyncio.Queue[_LineId]()
         self._answered_at = -math.inf
         self._idle = asyncio.Event()
         self._idle.set()
@@ -82,47 +98,54 @@ class Outbox(ABC, Generic[T]):
         """Whether it is still to be sent, now that its turn has come: else it is left out."""
         return True
 
-    def _put(self, key: Hashable, item: T, of: Hashable = None) -> bool:
+    def _put(self, namespace: str, key: Hashable, item: T, of: Hashable = None) -> T | None:
         """Queue an item, in the place of one of this key that waits. `of`: the object that it concerns, where
-        the key is not that. False: there is no room."""
-        if (waiting := self._waiting.get(key)) is not None:
+        the key is not that. Return the item that is dropped for lack of room, this one or another."""
+        if (waiting := self._found(namespace, key)) is not None:
             waiting.item = item
-            return True
-        if len(self._waiting) >= self._limit:
-            return False
-        lane = self._lanes[hash(of or key) % len(self._lanes)]
-        self._waiting[key] = _Waiting(item, lane, self._retry.backoff())
-        self._idle.clear()
-        lane.put_nowait(key)
-        return True
+            return None
+        last = None
+        if self._size >= self._limit:
+            last = self._last_of_longest(len(self._waiting.get(namespace, ())))
+            if last is None:
+                return item
+            self._take_out(last)
+        line = (namespace, hash(of or key) % max(1, self._lanes // 2))
+        waiting = _Waiting(item, key, line, self._retry.backoff())
+        self._keep(waiting)
+        self._due(waiting)
+        return last.item if last else None
 
     async def run(self) -> None:
         """Send what is queued, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for lane in self._lanes:
-                group.create_task(self._work(lane))
+            for _ in range(self._lanes):
+                group.create_task(self._work())
 
     async def drained(self) -> None:
         """Return when nothing waits any more: for a clean shutdown (give it a deadline) and tests."""
         await self._idle.wait()
 
-    async def _work(self, lane: asyncio.Queue[Hashable]) -> None:
+    async def _work(self) -> None:
         pause = self._retry.backoff()
         while True:
-            key = await lane.get()
-            self._under_way += 1
-            answered = await self._next(key)
-            self._under_way -= 1
-            if not (self._waiting or self._under_way):
-                self._idle.set()
-            if answered:
-                pause.reset()
+            at = await self._turns.get()
+            line = self._lines[at]
+            if line:  # else all of it was dropped meanwhile
+                if await self._next(line[next(iter(line))]):
+                    pause.reset()
+                else:  # its line has no other lane meanwhile: a slow namespace has half of the lanes at most
+                    await asyncio.sleep(pause.delay())
+            if line:
+                self._turns.put_nowait(at)
             else:
-                await asyncio.sleep(pause.delay())
+                del self._lines[at]
+            if not (self._size or self._lines):
+                self._idle.set()
 
-    async def _next(self, key: Hashable) -> bool:
+    async def _next(self, waiting: _Waiting[T]) -> bool:
         """Send an item. Return False if no answer came."""
-        waiting = self._waiting.pop(key)
+        self._take_out(waiting)
         if not self._wanted(waiting.item):
             return True
         began = time.monotonic()
@@ -134,14 +157,14 @@ class Outbox(ABC, Generic[T]):
             if refusal.status not in PASSING or waiting.tries >= self._retry.tries:
                 self._ended(waiting.item, refusal)
             else:
-                self._again(key, waiting, self._delay(waiting, refusal))
+                self._again(waiting, self._delay(waiting, refusal))
         except KubeError as silence:  # the watches log that
             answers_others = self._heard_at() > began
             waiting.tries += answers_others
             if waiting.tries >= self._retry.tries:
                 self._ended(waiting.item, silence)
             else:
-                self._again(key, waiting, waiting.backoff.delay())
+                self._again(waiting, waiting.backoff.delay())
             return answers_others
         else:
             self._answered_at = time.monotonic()
@@ -151,7 +174,42 @@ class Outbox(ABC, Generic[T]):
     def _delay(self, waiting: _Waiting[T], refusal: ApiError) -> float:
         return max(waiting.backoff.delay(), min(refusal.retry_after or 0.0, self._retry.limit_s))
 
-    def _again(self, key: Hashable, waiting: _Waiting[T], delay: float) -> None:
-        if key not in self._waiting:  # else a newer item of the key has come meanwhile, and is due
-            self._waiting[key] = waiting
-            asyncio.get_running_loop().call_later(delay, waiting.lane.put_nowait, key)
+    def _again(self, waiting: _Waiting[T], delay: float) -> None:
+        if self._found(waiting.namespace, waiting.key) is None:  # else a newer item has come meanwhile
+            self._keep(waiting)
+            asyncio.get_running_loop().call_later(delay, self._due, waiting)
+
+    def _found(self, namespace: str, key: Hashable) -> _Waiting[T] | None:
+        mine = self._waiting.get(namespace)
+        return mine.get(key) if mine else None
+
+    def _keep(self, waiting: _Waiting[T]) -> None:
+        self._waiting.setdefault(waiting.namespace, OrderedDict())[waiting.key] = waiting
+        self._size += 1
+        self._idle.clear()
+
+    def _take_out(self, waiting: _Waiting[T]) -> None:
+        mine = self._waiting[waiting.namespace]
+        del mine[waiting.key]
+        if not mine:
+            del self._waiting[waiting.namespace]
+        self._size -= 1
+        if line := self._lines.get(waiting.line):
+            line.pop(waiting.key, None)
+
+    def _due(self, waiting: _Waiting[T]) -> None:
+        """Let it stand in its line, unless it was dropped while it waited for its next try."""
+        if self._found(waiting.namespace, waiting.key) is not waiting:
+            return
+        if waiting.line not in self._lines:
+            self._lines[waiting.line] = OrderedDict()
+            self._turns.put_nowait(waiting.line)
+        self._lines[waiting.line][waiting.key] = waiting
+
+    def _last_of_longest(self, has: int) -> _Waiting[T] | None:
+        """Return the item that gives its place to a namespace with `has` items; None if none has more."""
+        # above the average there is no need to look for the longest: a flood costs nothing more
+        if (has + 1) * len(self._waiting) > self._size:
+            return None
+        longest = max(self._waiting.values(), key=len)
+        return longest[next(reversed(longest))] if len(longest) > has + 1 else None

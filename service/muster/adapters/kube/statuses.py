@@ -44,7 +44,7 @@ class StatusWriter(Outbox[WriteStatus]):
     def write(self, instruction: WriteStatus) -> None:
         """Remember what the object is to show. Never waits."""
         # by name, not UID: what was to be said of an object that is made anew is never said of it
-        if not self._put((instruction.namespace, instruction.name), instruction):
+        if self._put(instruction.namespace, instruction.name, instruction) is not None:
             self._metrics.status("dropped")
 
     async def _send(self, item: WriteStatus) -> None:
