@@ -195,7 +195,7 @@ async def test_errors_have_a_code_and_a_sentence(bench: Bench, case: str) -> Non
 def in_tree_report() -> v1.ReportInTreeRequest:
     first = v1.InTreeAnswer(pods=[0, 2], refused=b"\2\0\1", room=b"\0\3\0", scores=b"\7\144\0")
     everywhere = v1.InTreeRefusal(plugin="VolumeBinding", reason="unbound")
-    second = v1.InTreeAnswer(pods=[1], everywhere=everywhere, missing_claims=["data"])
+    second = v1.InTreeAnswer(pods=[1], everywhere=everywhere, missing_claims=["data"], more_missing_claims=7)
     return v1.ReportInTreeRequest(
         epoch=3,
         gang="default/ack/g",
@@ -212,7 +212,9 @@ async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -
     bench.gangs.answers["report_in_tree"] = None
     await bench.shim.call("ReportInTree", in_tree_report(), v1.ReportInTreeResponse)
     first = calls.InTreeAnswer({"a": "full", "c": "VolumeZone: zone"}, {"b": 3})
-    second = calls.InTreeAnswer(everywhere="VolumeBinding: unbound", missing_claims=("data",))
+    second = calls.InTreeAnswer(
+        everywhere="VolumeBinding: unbound", missing_claims=("data",), more_missing_claims=7
+    )
     said = calls.InTreeReport(3, "default/ack/g", 9, (((0, 2), first), ((1,), second)), 2, True)
     assert bench.gangs.asked == [("report_in_tree", said)]
     assert [answer.scores for _, answer in bench.gangs.asked[0][1].answers] == [{"b": 100, "a": 7}, {}]

@@ -163,6 +163,15 @@ def test_a_missing_claim_is_a_cause_of_its_own_and_no_node_is_blamed() -> None:
     assert world.home(0, "x") == "n09"
 
 
+def test_of_many_missing_claims_all_are_counted_and_a_few_are_named() -> None:
+    world = cluster()
+    world.see(claiming("x", "c0", gang=""))
+    named = tuple(f"c{number:02}" for number in range(64))
+    world.report(InTreeAnswer(missing_claims=named, more_missing_claims=36))
+    told = "PersistentVolumeClaims c00, c01, c02, c03 and 96 more do not exist"
+    assert world.verdict("x").reason == told
+
+
 def test_what_is_refused_whatever_the_node_is_told_as_that() -> None:
     world = cluster()
     world.see(claiming("x", gang=""))

@@ -117,11 +117,12 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause
             return f"PodGroup {name} does not exist yet; its pods wait for it"
         case JobMissing(job):
             return f"{job} is not there; its pods wait for it, since it says how many they are"
-        case ClaimsMissing(claims):
+        case ClaimsMissing(claims, further):
+            count = len(claims) + further
             listed = ", ".join(claims[:LISTED])
-            more = f" and {len(claims) - LISTED} more" if len(claims) > LISTED else ""
-            verb = "does" if len(claims) == 1 else "do"
-            return f"{plural('PersistentVolumeClaim', len(claims))} {listed}{more} {verb} not exist"
+            more = f" and {count - LISTED} more" if count > LISTED else ""
+            verb = "does" if count == 1 else "do"
+            return f"{plural('PersistentVolumeClaim', count)} {listed}{more} {verb} not exist"
         case RefusedEverywhere(role, by):
             return f"no node admits {the_role(role)}: {by}"
         case MemberTooLarge(role, resource, needed, node, largest, anywhere):

@@ -101,9 +101,10 @@ class JobMissing:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsMissing:
-    """The pods name PersistentVolumeClaims that do not exist (yet)."""
+    """The pods name PersistentVolumeClaims that do not exist (yet). `more`: their number besides `claims`."""
 
     claims: tuple[str, ...]
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ type kind struct {
 	key     string
 	pods    []int    // indices into the question
 	missing []string // the first missingAtMost names of the claims that they lack
+	more    int      // how many more claims they lack
 }
 
 // sorter groups pods into kinds. It reads only the informers.
@@ -76,6 +77,7 @@ func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool, pause func(
 		byKey[key].pods = append(byKey[key].pods, i)
 	}
 	if len(lacking.pods) > 0 {
+		lacking.more = missingOf(digests) - len(lacking.missing)
 		found = append(found, lacking)
 	}
 	return found, true
@@ -86,6 +88,17 @@ func firstNames(claims []string) []string {
 	slices.Sort(claims)
 	claims = slices.Compact(claims)
 	return claims[:min(len(claims), missingAtMost)]
+}
+
+// missingOf returns how many of the claims do not exist: these have no digest.
+func missingOf(digests map[string][]byte) int {
+	count := 0
+	for _, digest := range digests {
+		if digest == nil {
+			count++
+		}
+	}
+	return count
 }
 
 // byClaim is the index of volumes by the claim that they belong to: namespace/name.

@@ -68,6 +68,9 @@ func TestPodsThatLackClaimsAreOneKindWithTheFirstNames(t *testing.T) {
 	if got := kinds[0].missing; len(got) != missingAtMost || got[0] != "c000" || got[1] != "c001" {
 		t.Errorf("missing: %v", got)
 	}
+	if got := kinds[0].more; got != 200-missingAtMost {
+		t.Errorf("%d more are missing, want %d", got, 200-missingAtMost)
+	}
 }
 
 func TestSortingPausesAfterEachPodAndReadsEachClaimOnce(t *testing.T) {

@@ -113,6 +113,7 @@ func (r *reporter) add(k *kind, found *packed) {
 	r.size += size
 	entry := &musterv1.InTreeAnswer{
 		Pods: pods, Refused: r.translated(found), Room: found.room, Scores: found.scores, MissingClaims: k.missing,
+		MoreMissingClaims: uint32(k.more),
 	}
 	if found.everywhere != nil {
 		entry.Everywhere = &musterv1.InTreeRefusal{Plugin: found.everywhere.plugin, Reason: found.everywhere.reason}

@@ -78,7 +78,7 @@ func TestAReportNamesSomeOfManyMissingClaims(t *testing.T) {
 	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(1), pod)...)
 	kinds, _ := a.sorter.kinds([]*v1.Pod{pod}, a.single, always)
 	report := a.inspect(t.Context(), []*v1.Pod{pod}, kinds, a.keptOf("ns"), always)
-	if len(report) != 1 || len(report[0].Answers[0].MissingClaims) != missingAtMost {
+	if len(report) != 1 || len(report[0].Answers[0].MissingClaims) != missingAtMost || report[0].Answers[0].MoreMissingClaims != 100-missingAtMost {
 		t.Errorf("report: %v", report)
 	}
 }

@@ -1427,8 +1427,10 @@ type InTreeAnswer struct {
 	Everywhere *InTreeRefusal `protobuf:"bytes,5,opt,name=everywhere,proto3" json:"everywhere,omitempty"`
 	// PersistentVolumeClaims that the pods name and that do not exist: the first 64 by name.
 	MissingClaims []string `protobuf:"bytes,6,rep,name=missing_claims,json=missingClaims,proto3" json:"missing_claims,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// How many more of them there are.
+	MoreMissingClaims uint32 `protobuf:"varint,7,opt,name=more_missing_claims,json=moreMissingClaims,proto3" json:"more_missing_claims,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *InTreeAnswer) Reset() {
@@ -1501,6 +1503,13 @@ func (x *InTreeAnswer) GetMissingClaims() []string {
 		return x.MissingClaims
 	}
 	return nil
+}
+
+func (x *InTreeAnswer) GetMoreMissingClaims() uint32 {
+	if x != nil {
+		return x.MoreMissingClaims
+	}
+	return 0
 }
 
 type ReportInTreeResponse struct {
@@ -1635,7 +1644,7 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x04more\x18\b \x01(\bR\x04more\"?\n" +
 	"\rInTreeRefusal\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xc9\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf9\x01\n" +
 	"\fInTreeAnswer\x12\x12\n" +
 	"\x04pods\x18\x01 \x03(\rR\x04pods\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\fR\arefused\x12\x12\n" +
@@ -1644,7 +1653,8 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\n" +
 	"everywhere\x18\x05 \x01(\v2\x18.muster.v1.InTreeRefusalR\n" +
 	"everywhere\x12%\n" +
-	"\x0emissing_claims\x18\x06 \x03(\tR\rmissingClaims\"\x16\n" +
+	"\x0emissing_claims\x18\x06 \x03(\tR\rmissingClaims\x12.\n" +
+	"\x13more_missing_claims\x18\a \x01(\rR\x11moreMissingClaims\"\x16\n" +
 	"\x14ReportInTreeResponse*c\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +

@@ -101,6 +101,7 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
             room=column(each.room),
             everywhere=_told(each.everywhere) if each.HasField("everywhere") else "",
             missing_claims=tuple(each.missing_claims),
+            more_missing_claims=each.more_missing_claims,
             scores=column(each.scores),
         )
 

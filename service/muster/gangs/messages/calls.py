@@ -71,7 +71,8 @@ class InTreeAnswer:
 
     `refused`: node → the plugin that refuses it, and its reason. `room`: node → how many of these pods it can
     hold together; others have no such limit. `everywhere`: the plugin and its reason if the pods are refused
-    whatever the node, else "". `missing_claims` are PersistentVolumeClaims that do not exist.
+    whatever the node, else "". `missing_claims` are PersistentVolumeClaims that do not exist,
+    and `more_missing_claims` is how many more of them there are.
 
     `scores`: node → how much kube-scheduler prefers it (0 to 100), for pods that have preferences; 0 for
     others. Answers that differ only in scores are equal, because scores never make a gang fit.
@@ -81,6 +82,7 @@ class InTreeAnswer:
     room: Mapping[str, int] = field(default_factory=dict)
     everywhere: str = ""
     missing_claims: tuple[str, ...] = ()
+    more_missing_claims: int = 0
     scores: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from muster.domain.cause_sentences import cause_sentence
 from muster.domain.constraints import Affinity, AntiAffinity, Constraint
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause, ClaimsMissing, RefusedEverywhere
@@ -182,7 +183,8 @@ class InTree:
         if not blocked or request.size - len(blocked) >= request.min_member:
             return ()
         missing = sorted({claim for _, answer in blocked.values() for claim in answer.missing_claims})
-        causes: list[Cause] = [ClaimsMissing(tuple(missing))] if missing else []
+        more = max(answer.more_missing_claims for _, answer in blocked.values())
+        causes: list[Cause] = [ClaimsMissing(tuple(missing), more)] if missing else []
         everywhere = {(role, answer.everywhere) for role, answer in blocked.values() if answer.everywhere}
         return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(everywhere)))
 
@@ -347,4 +349,4 @@ def _all_of(roles: frozenset[str], names: Mapping[str, tuple[str, ...]]) -> froz
 
 
 def _missing(answer: InTreeAnswer) -> str:
-    return f"PersistentVolumeClaim {', '.join(answer.missing_claims)} does not exist"
+    return cause_sentence(ClaimsMissing(answer.missing_claims, answer.more_missing_claims))

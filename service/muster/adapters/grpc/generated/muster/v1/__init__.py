@@ -203,6 +203,11 @@ class InTreeAnswer(betterproto2.Message):
     PersistentVolumeClaims that the pods name and that do not exist: the first 64 by name.
     """
 
+    more_missing_claims: "int" = betterproto2.field(7, betterproto2.TYPE_UINT32)
+    """
+    How many more of them there are.
+    """
+
 
 default_message_pool.register_message("muster.v1", "InTreeAnswer", InTreeAnswer)
 
