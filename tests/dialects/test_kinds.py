@@ -9,6 +9,7 @@ import pytest
 
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.gangs import Family, family
+from muster.dialects.kinds.pruned import pruned
 from muster.dialects.kinds.table import KINDS, member, modes_of
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
 from muster.dialects.settings import DEFAULTS, Mode, Settings
@@ -69,7 +70,9 @@ def read(
     known = KINDS[kind]
     meta = Metadata(name="x", namespace="default", uid="u", labels=labels, annotations=annotations)
     obj = CustomObject(f"{known.group}/{known.versions[0]}", meta, spec)
-    return family(known, obj, settings, DEFAULT_LEVELS, None, made_by)
+    found = family(known, obj, settings, DEFAULT_LEVELS, None, made_by)
+    assert family(known, pruned(known, obj), settings, DEFAULT_LEVELS, None, made_by) == found
+    return found
 
 
 @dataclass(frozen=True)
@@ -295,6 +298,31 @@ def test_the_place_of_a_pod(name: str) -> None:
 
 def test_a_pod_without_an_owner_has_no_place() -> None:
     assert member(Metadata(name="p", labels={**JOBSET, **GROUP, **LAUNCHER})) is None
+
+
+def test_what_is_not_read_is_not_kept() -> None:
+    """Every string of a manifest that no description reads is gone, wherever it stands."""
+    secret: Object = {"env": [{"name": "s3cret", "value": "s3cret"}], "s3cret": "s3cret", "image": "s3cret"}
+    meta: Object = {"labels": {"s3cret": "x"}, "annotations": {"s3cret": "x", **REQUIRED}, **secret}
+    container = {"name": "c", **secret, "resources": {"limits": {"nvidia.com/gpu": 1}, "claims": [secret]}}
+    volumes = [{"name": "v", "secret": {"secretName": "s3cret"}}]
+    pod: Object = {"containers": [container], "volumes": volumes, "serviceAccountName": "s3cret", **secret}
+    of_pod = {"metadata": meta, "spec": pod}
+    of_job = {"metadata": meta, "spec": {"parallelism": 2, "template": of_pod, **secret}}
+    spec = {"replicatedJobs": [{"name": "w", "template": of_job, **secret}], "network": secret, **secret}
+    obj = CustomObject(
+        "v1", Metadata(name="x", annotations=meta["annotations"], labels={"a": "s3cret"}), spec
+    )
+    kept = pruned(KINDS["JobSet"], obj)
+    assert "s3cret" not in str(kept)
+    assert kept.metadata.annotations == REQUIRED
+    assert kept.spec["replicatedJobs"][0]["template"]["spec"] == {
+        "parallelism": 2,
+        "template": {
+            "metadata": {"labels": {}, "annotations": REQUIRED},
+            "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 1}}}]},
+        },
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,13 +2,13 @@
 
 Objects are read as the service reads them, and only what it reads is written. So the file has no environment,
 no images, no secrets, and only ConfigMaps about GPUs or policies. Of the labels and annotations of pods, it
-has the known ones and the labels by which other pods select.
+has the known ones and the labels by which other pods select. Of the jobs, it has those whose pods wait.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from muster.adapters.kube import decode
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
 from muster.dialects import configmaps, coscheduling, kai, misspelt, peers, ranks
+from muster.dialects.kinds.pruned import pruned, words
+from muster.dialects.kinds.table import KINDS, MEMBER_KEYS, member
 from muster.dialects.objects import (
     ConfigMapObject,
     CustomObject,
@@ -29,6 +31,9 @@ from muster.dialects.objects import (
 )
 from muster.dialects.pods import TEMPLATE_HASH
 from muster.dialects.settings import DEFAULTS, Settings
+
+Key = tuple[str, str, str]
+"""Kind, namespace, name of a job."""
 
 PAGE_SIZE = 500
 ATTEMPTS = 3
@@ -49,6 +54,7 @@ KEPT_PREFIXES = (
     kai.SUBGROUP,
     *coscheduling.GANG_KEYS,
     *ranks.KEYS,
+    *MEMBER_KEYS,
     TEMPLATE_HASH,
 )
 """Labels and annotations of pods, and annotations of nodes, that dialects read.
@@ -91,6 +97,7 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
     items = [
         *[item async for item in _beside(client, settings, problems)],
         *[item async for item in _namespaces(client, namespace_keys, problems)],
+        *[item async for item in _jobs(client, pods, problems)],
         *(node_item(node, settings) for node in nodes),
         *(pod_item(pod, settings, keys) for pod in pods),
     ]
@@ -125,10 +132,63 @@ async def _beside(
             yield custom_item(resource.kind, item)
 
 
-async def _listed_if_there(client: KubeClient, resource: Resource[T], problems: list[str]) -> list[T]:
+async def _jobs(
+    client: KubeClient, pods: Iterable[PodObject], problems: list[str]
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield the jobs whose pods wait, and the metadata of what made these jobs.
+
+    A kind is only listed if a pod that waits, or a job of such a pod, names an object of it.
+    """
+    jobs, makers = set[Key](), set[Key]()
+    for pod in pods:
+        waits = not pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed")
+        if waits and (found := member(pod.metadata)) is not None:
+            jobs.add((found.kind, pod.metadata.namespace, found.owner))
+    for kind, of_kind in KINDS.items():
+        for job in await _named(client, decode.jobs(kind), jobs, problems):
+            kept = pruned(of_kind, job)
+            owners = [owner for owner in job.metadata.owner_references or () if owner.controller]
+            makers |= {
+                (owner.kind, job.metadata.namespace, owner.name)
+                for owner in owners
+                if owner.kind in of_kind.made_by
+            }
+            meta = msgspec.structs.replace(kept.metadata, owner_references=owners or None)
+            yield _custom(kind, msgspec.structs.replace(kept, metadata=meta))
+    for kind in sorted({kind for kind, _, _ in makers}):
+        for maker in await _named(client, decode.makers(kind), makers, problems):
+            meta = Metadata(
+                maker.metadata.name,
+                namespace=maker.metadata.namespace,
+                uid=maker.metadata.uid,
+                labels=words(maker.metadata.labels),
+                annotations=words(maker.metadata.annotations),
+            )
+            yield _custom(kind, CustomObject(maker.api_version, meta))
+
+
+async def _named(
+    client: KubeClient, resource: Resource[CustomObject], names: set[Key], problems: list[str]
+) -> list[CustomObject]:
+    """Return the objects of this kind that are named; if none is named, nothing is listed."""
+    if not any(kind == resource.kind for kind, _, _ in names):
+        return []
+
+    def is_named(item: CustomObject) -> bool:
+        return (resource.kind, item.metadata.namespace, item.metadata.name) in names
+
+    return await _listed_if_there(client, resource, problems, is_named)
+
+
+async def _listed_if_there(
+    client: KubeClient,
+    resource: Resource[T],
+    problems: list[str],
+    keep: Callable[[T], bool] = lambda _: True,
+) -> list[T]:
     for path in resource.paths:
         try:
-            return await _listed(client, resource, problems, path)
+            return await _listed(client, resource, problems, path, keep)
         except ApiError as refusal:
             if refusal.status == HTTP_FORBIDDEN:
                 problems.append(f"{refusal}: left out")
@@ -137,11 +197,19 @@ async def _listed_if_there(client: KubeClient, resource: Resource[T], problems: 
     return []
 
 
-async def _listed(client: KubeClient, resource: Resource[T], problems: list[str], path: str = "") -> list[T]:
+async def _listed(
+    client: KubeClient,
+    resource: Resource[T],
+    problems: list[str],
+    path: str = "",
+    keep: Callable[[T], bool] = lambda _: True,
+) -> list[T]:
+    """Return the items that `keep` holds for. The others are dropped page by page, and take no memory."""
     for attempt in range(1, ATTEMPTS + 1):
         unreadable: list[str] = []
         try:
-            items = [item async for item in _items(client, resource, path or resource.paths[0], unreadable)]
+            found = _items(client, resource, path or resource.paths[0], unreadable)
+            items = [item async for item in found if keep(item)]
         except ApiError as refusal:
             if refusal.status != HTTP_GONE or attempt == ATTEMPTS:
                 raise
@@ -211,8 +279,7 @@ def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
     meta = msgspec.structs.replace(
         item.metadata, resource_version="", labels=None, annotations=None, owner_references=None
     )
-    kept = msgspec.to_builtins(msgspec.structs.replace(item, metadata=meta, spec=spec, status=None))
-    return {"apiVersion": item.api_version, "kind": kind, **kept}
+    return _custom(kind, msgspec.structs.replace(item, metadata=meta, spec=spec, status=None))
 
 
 def _metadata(meta: Metadata, labels: dict[str, str] | None, settings: Settings) -> Metadata:
@@ -229,6 +296,10 @@ def _kept(values: Mapping[str, str] | None, settings: Settings) -> dict[str, str
         if key in named or key.startswith(KEPT_PREFIXES) or misspelt.meant(key, settings)
     }
     return kept or None
+
+
+def _custom(kind: str, item: CustomObject) -> dict[str, Any]:
+    return {"apiVersion": item.api_version, "kind": kind, **msgspec.to_builtins(item)}
 
 
 def _item(kind: str, value: NodeObject | PodObject | ConfigMapObject | NamespaceObject) -> dict[str, Any]:

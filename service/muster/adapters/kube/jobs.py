@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import structlog
@@ -21,6 +20,7 @@ import structlog
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.gangs import Family, family
+from muster.dialects.kinds.pruned import pruned, words
 from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata, PodObject
 from muster.dialects.settings import Settings
@@ -37,12 +37,6 @@ log = structlog.get_logger(__name__)
 
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
-
-MAX_LEVELS = 24
-"""Levels of a job that are kept; JobSets need ten."""
-MAX_CHARACTERS = 1024
-"""Longer strings of a job are not kept, such as the annotation of `kubectl apply`."""
-_CONTAINERS = ("containers", "initContainers")
 
 
 @dataclass(slots=True)
@@ -96,7 +90,7 @@ class Jobs:
                 self._forget_if_unused(key)
             return
         meta = change.object.metadata
-        text = _encoder.encode(_kept(kind, change.object))
+        text = _encoder.encode(pruned(KINDS[kind], change.object))
         job = self._jobs.setdefault((kind, meta.namespace, meta.name), _Job())
         job.gone = False
         if job.text != text:
@@ -110,7 +104,7 @@ class Jobs:
             return  # what it has made goes as well
         meta = change.object.metadata
         key = (kind, meta.namespace, meta.name)
-        kept = Metadata(meta.name, labels=meta.labels, annotations=meta.annotations)
+        kept = Metadata(meta.name, labels=words(meta.labels), annotations=words(meta.annotations))
         if self._makers.get(key) != kept:
             self._makers[key] = kept
             await self._read_jobs(of for of in self._jobs if kind in KINDS[of[0]].made_by)
@@ -240,43 +234,3 @@ class Jobs:
 def _key(kind: str, key: str) -> Key:
     namespace, _, name = key.partition("/")
     return (kind, namespace, name)
-
-
-def _kept(kind: str, obj: CustomObject) -> CustomObject:
-    """Return the parts of a job that its description needs, without what changes while it runs.
-
-    Jobs of all namespaces are kept, so the rest must not take memory: anybody may create large ones. Objects
-    of a list of Jobs do not have their API version, so it is added.
-    """
-    of = KINDS[kind]
-    meta = msgspec.structs.replace(
-        obj.metadata,
-        resource_version="",
-        labels=_pruned(obj.metadata.labels),
-        annotations=_pruned(obj.metadata.annotations),
-    )
-    version = obj.api_version or f"{of.group}/{of.versions[0]}"
-    return msgspec.structs.replace(
-        obj, api_version=version, metadata=meta, spec=_pruned(obj.spec), status=None
-    )
-
-
-def _pruned(value: Any, levels: int = MAX_LEVELS) -> Any:
-    """Return a part of a job without long strings and deep levels, and of containers only their resources."""
-    if isinstance(value, dict) and levels:
-        if isinstance(value.get("containers"), list):
-            return {name: _resources(value[name]) for name in _CONTAINERS if name in value}
-        return {key: _pruned(each, levels - 1) for key, each in value.items() if not _is_long(each)}
-    if isinstance(value, list) and levels:
-        return [_pruned(each, levels - 1) for each in value if not _is_long(each)]
-    return None if isinstance(value, (dict, list)) else value
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, str) and len(value) > MAX_CHARACTERS
-
-
-def _resources(containers: Any) -> Any:
-    if not isinstance(containers, list):
-        return containers
-    return [_pruned({"resources": each.get("resources")}, 4) for each in containers if isinstance(each, dict)]

@@ -40,6 +40,11 @@ def spoken(keys: Mapping[str, str]) -> bool:
     return any(key.startswith(PREFIX) and key not in (SUBGROUP, SKIP) for key in keys)
 
 
+def read(key: str) -> bool:
+    """Return whether a label or annotation of a job, or of a pod template in it, is read."""
+    return key.startswith(PREFIX) or key == PRIORITY or key in FRACTIONS
+
+
 def skipped(meta: Metadata) -> bool:
     """Return whether the object asks that no gang is inferred from it."""
     said = {**(meta.annotations or {}), **(meta.labels or {})}

@@ -35,6 +35,15 @@ MAKERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 GANG_KEYS = tuple(dict.fromkeys(kind.label for kind in KINDS.values() if kind.label))
 """Labels for which the shim holds a pod: a launcher without GPUs does not start before its workers."""
 
+MEMBER_KEYS = (
+    *GANG_KEYS,
+    jobset.REPLICATED_JOB,
+    kubeflow.JOB_ROLE,
+    kubeflow.OPERATOR,
+    ray.RAY_GROUP,
+)
+"""Labels by which a pod's place in its job is read, besides those of its rank (`ranks.KEYS`)."""
+
 
 def member(meta: Metadata) -> Member | None:
     """Return the place of a pod by its controller's labels; None if the pod is of no kind that is known."""

@@ -1,0 +1,83 @@
+"""Keep only those parts of a job that its description reads.
+
+The service keeps the jobs of all namespaces in memory, and any user may create large ones. `muster capture`
+writes jobs to a file that must hold no secrets. Both keep the known fields, and KAI's labels and annotations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from muster.dialects.kinds import kai_keys
+from muster.dialects.kinds.description import Kind
+from muster.dialects.kinds.kubeflow import REPLICA_SPECS
+from muster.dialects.objects import CustomObject
+
+MAX_LEVELS = 24
+"""The levels of a job's spec that are kept. A JobSet needs twelve."""
+MAX_CHARACTERS = 1024
+"""Longer strings are cut. No value that can be used is so long."""
+
+FIELDS = frozenset({
+    "completionMode", "completions", "containers", "dependsOn", "elasticPolicy", "groupName",
+    "headGroupSpec", "initContainers", "launcherCreationPolicy", "leaderTemplate",
+    "leaderWorkerTemplate", "metadata", "minAvailable", "minReplicas", "name", "numOfHosts", "ordinals",
+    "parallelism", "podManagementPolicy", "replicas", "replicatedJobs", "resources",
+    "runLauncherAsWorker", "runPolicy", "schedulingPolicy", "size", "spec", "start", "startupPolicy",
+    "startupPolicyOrder", "suspend", "template", "workerGroupSpecs", "workerTemplate",
+})  # fmt: skip
+"""The fields that descriptions and `gangs` read, at any level of any kind."""
+MAPS = frozenset({"limits", "requests", *REPLICA_SPECS.values()})
+"""Fields whose members may have any name: resources, and kubeflow's replica types."""
+WORDS = frozenset({"labels", "annotations"})
+
+
+def pruned(kind: Kind, obj: CustomObject) -> CustomObject:
+    """Return the parts of a job that are read, without its status.
+
+    A Job or StatefulSet of a list has no API version of its own, so it is added.
+    """
+    meta = obj.metadata
+    kept = msgspec.structs.replace(
+        meta, resource_version="", labels=words(meta.labels), annotations=words(meta.annotations)
+    )
+    version = obj.api_version or f"{kind.group}/{kind.versions[0]}"
+    spec = _value(obj.spec, MAX_LEVELS)
+    return msgspec.structs.replace(obj, api_version=version, metadata=kept, spec=spec, status=None)
+
+
+def words(said: dict[str, str] | None) -> dict[str, str] | None:
+    """Return the labels or annotations that are KAI's."""
+    return _words(said) or None if said else said
+
+
+def _words(said: dict[str, Any]) -> dict[str, Any]:
+    return {key: _value(value, 0) for key, value in said.items() if kai_keys.read(key)}
+
+
+def _value(value: Any, levels: int) -> Any:
+    """Return the parts of a value that are read; None for what is nested too deeply."""
+    match value:
+        case str():
+            return value[:MAX_CHARACTERS]
+        case list():
+            return [_value(each, levels - 1) for each in value] if levels > 0 else None
+        case dict():
+            return _members(value, FIELDS, levels) if levels > 0 else None
+        case _:
+            return value
+
+
+def _members(value: dict[str, Any], names: frozenset[str] | None, levels: int) -> dict[str, Any]:
+    """Return the members of an object with these names; without `names`, those with any name."""
+    kept = dict[str, Any]()
+    for key, each in value.items():
+        if key in WORDS and isinstance(each, dict):
+            kept[key] = _words(each)
+        elif key in MAPS and isinstance(each, dict):
+            kept[key] = _members(each, None, levels - 1) if levels > 1 else None
+        elif key in names if names is not None else len(key) <= MAX_CHARACTERS:
+            kept[key] = _value(each, levels - 1)
+    return kept
