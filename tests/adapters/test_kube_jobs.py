@@ -133,6 +133,30 @@ async def test_without_kais_keys_each_pod_is_alone_and_the_job_says_so_once() ->
     assert 'gpu.topology/group: train, gpu.topology/min-member: "4"' in message
 
 
+async def test_a_number_of_the_pods_that_is_not_their_jobs_is_said_once_on_the_job() -> None:
+    bench = await Bench().start()
+    await bench.pods(*ALL, group="g", **{"min-member": "6"})
+    assert bench.events(EventReason.COUNTS_DIFFER) == []
+    await bench.job()
+    await bench.pods(*ALL, group="g", **{"min-member": "7"})
+    ((where, message),) = bench.events(EventReason.COUNTS_DIFFER)
+    assert where == "PyTorchJob train"
+    assert "it makes 4 pods at once, and they say gpu.topology/min-member: 6" in message
+    assert bench.gang.phase == "collecting"
+    assert bench.events(EventReason.NO_GANG) == []
+
+
+async def test_a_pod_that_names_its_gang_itself_leaves_that_of_its_job() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(ALL[0])
+    await bench.pods(ALL[0], group="mine", **{"min-member": "2"})
+    assert bench.gang.name[2] == "mine"
+    assert bench.world.coordinator.state.roster.pod_groups == {}
+    await bench.intake.on_pod(Gone(ALL[0]))
+    assert bench.intake.jobs._by_uid == {}
+
+
 @pytest.mark.parametrize(
     ("mode", "gangs", "warnings"), [("on", 1, 0), ("off", 4, 0), ("PyTorchJob=on", 1, 0)]
 )

@@ -276,6 +276,48 @@ def test_a_count_of_its_own_may_be_smaller_than_its_owners_but_not_larger(tmp_pa
     assert "PyTorchJob default/x: min-member 4" in gang["message"]
 
 
+DIFFERENCES = {
+    "the label says more": (
+        {"gpu-topology": "g", "gpu-topology-replica": "6"}, {}, "waiting",
+        "PyTorchJob default/x: it makes 4 pods at once, and they say gpu-topology-replica: 6. That counts: "
+        "unless another job makes the other 2, the gang waits for ever",
+    ),
+    "the label says fewer": (
+        {"gpu-topology": "g", "gpu-topology-replica": "3"}, {}, "invalid",
+        "PyTorchJob default/x: it makes 4 pods at once, and they say gpu-topology-replica: 3. That counts: "
+        "the gang is refused when more than 3 are there",
+    ),
+    "the label agrees": ({"gpu-topology": "g", "gpu-topology-replica": "4"}, {}, "placed", ""),
+    "a min-member says more": (
+        {}, {"gpu.topology/group": "g", "gpu.topology/min-member": "5"}, "waiting",
+        "PyTorchJob default/x: it makes 4 pods at once, and they say gpu.topology/min-member: 5. "
+        "That counts: unless another job makes the other 1, the gang waits for ever",
+    ),
+    "a min-member may be smaller": (
+        {}, {"gpu.topology/group": "g", "gpu.topology/min-member": "2"}, "placed", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_number_of_the_pods_that_is_not_their_jobs_is_noted_and_counts(name: str, tmp_path: Path) -> None:
+    labels, annotations, status, note = DIFFERENCES[name]
+    template = {**T, "metadata": {"labels": labels, "annotations": annotations}}
+    types = {"Master": {"replicas": 1, "template": template}, "Worker": {"replicas": 3, "template": template}}
+    job = made("kubeflow.org/v1", "PyTorchJob", "x", {"pytorchReplicaSpecs": types})
+    said = decisions(write(tmp_path, node("a", 8), job))
+    assert [gang["status"] for gang in said["gangs"]] == [status]
+    assert said["notes"] == ([note] if note else [])
+
+
+def test_the_number_of_a_gang_of_several_jobs_is_that_of_all_of_them(tmp_path: Path) -> None:
+    template = {**T, "metadata": {"labels": {"gpu-topology": "g", "gpu-topology-replica": "4"}}}
+    jobs = [made("batch/v1", "Job", name, {**JOB, "parallelism": 2, "completions": 2, "template": template})
+            for name in ("a", "b")]  # fmt: skip
+    said = decisions(write(tmp_path, node("a", 8), *jobs))
+    assert ([gang["status"] for gang in said["gangs"]], said["notes"]) == (["placed"], [])
+
+
 def test_a_train_job_needs_its_runtime(tmp_path: Path) -> None:
     result = place(write(tmp_path, node("a"), TRAIN_JOB))
     assert result.exit_code == 2

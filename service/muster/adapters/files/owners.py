@@ -5,9 +5,9 @@ A RayJob makes a RayCluster, and a TrainJob makes a JobSet from its runtime, as 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from muster.adapters.files import templates
@@ -19,7 +19,7 @@ from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.settings import Settings
 from muster.dialects.subgroups import Topologies
 from muster.domain.levels import Level
-from muster.domain.pod import Pod
+from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 
 RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
@@ -94,6 +94,25 @@ class Owners:
                 )
             elif of_owner is not None and of_owner.is_warned_of(settings):
                 yield f"{_title(key)}: {of_owner.advice}"
+
+    def differences(self, pods: Sequence[tuple[Metadata, Pod]], settings: Settings) -> Iterator[str]:
+        """Yield where the number that pods state for their gang is not the number of their job's pods.
+
+        Gangs of several jobs are left out: their number is that of all these jobs together.
+        """
+        gangs = defaultdict[tuple[str, GangClaim], set[Key | None]](set)
+        for meta, pod in pods:
+            if pod.claim is not None and not pod.claim.lone and pod.present and not pod.node:
+                found = member(meta)
+                key = (found.kind, pod.namespace, found.owner) if found is not None else None
+                gangs[pod.namespace, replace(pod.claim, wishes=Wishes())].add(key)
+        said = {
+            f"{_title(key)}: {difference}"
+            for (_, claim), (key, *others) in gangs.items()
+            if key is not None and not others and (of_owner := self.families.get(key)) is not None
+            if (difference := of_owner.difference(claim, settings))
+        }
+        yield from sorted(said)
 
 
 def with_children(documents: Sequence[Document]) -> Iterator[Document]:

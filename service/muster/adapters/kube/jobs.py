@@ -26,7 +26,7 @@ from muster.dialects.objects import CustomObject, Metadata, PodObject
 from muster.dialects.settings import Settings
 from muster.dialects.subgroups import Topologies
 from muster.domain.levels import DEFAULT_LEVELS, Level
-from muster.domain.pod import Pod
+from muster.domain.pod import GangClaim, Pod
 from muster.gangs.messages.events import Event, PodGroupGone, PodGroupSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
@@ -43,7 +43,8 @@ Key = tuple[str, str, str]
 class _Job:
     """One job. `text` is its object as JSON, None if it was not seen. `family` is None until it is asked for.
 
-    `pods` are those of our schedulers by UID: the gang of each, "" for none. `gangs` counts them.
+    `pods` are those of our schedulers by UID: the gang of each, "" for one that is alone or names its gang
+    itself. `gangs` counts them.
     `waiting` are the objects of those that are not bound, and of all until the job is known. They are read
     again when the job makes them a gang, or none.
     """
@@ -139,15 +140,15 @@ class Jobs:
     async def pod_seen(self, obj: PodObject, pod: Pod) -> None:
         """Take in a pod of ours and what was read of it, before the gangs hear of it."""
         found = member(obj.metadata) if pod.scheduler_name in self._settings.scheduler_names else None
-        if found is None or pod.claim is None or not (pod.claim.lone or pod.claim.dialect == found.kind):
-            await self.pod_gone(pod.uid)  # it names its gang itself now
+        if found is None or pod.claim is None:
+            await self.pod_gone(pod.uid)
             return
         key = (found.kind, pod.namespace, found.owner)
         if self._by_uid.get(pod.uid, key) != key:
             await self.pod_gone(pod.uid)
         job = self._jobs.setdefault(key, _Job())
         self._by_uid[pod.uid] = key
-        gang = "" if pod.claim.lone else found.gang
+        gang = found.gang if pod.claim.dialect == found.kind else ""
         if job.pods.get(pod.uid) != gang:
             of_job = self._family(key)
             if gang and not job.gangs[gang] and of_job is not None:
@@ -161,7 +162,7 @@ class Jobs:
             return
         job.waiting[pod.uid] = obj
         if not pod.node:
-            self._warn(key, job)
+            self._warn(key, job, pod.claim)
 
     async def pod_gone(self, uid: str) -> None:
         """Forget a pod."""
@@ -221,14 +222,19 @@ class Jobs:
         if not job.pods and (job.gone or job.text is None):
             del self._jobs[key]
 
-    def _warn(self, key: Key, job: _Job) -> None:
-        """Say once, on the job, that its pods could be a gang."""
+    def _warn(self, key: Key, job: _Job, claim: GangClaim) -> None:
+        """Post once, on the job, that its pods could be a gang, or that their number is not the job's."""
         of_job = self._family(key)
-        if job.warned or of_job is None or not of_job.is_warned_of(self._settings):
+        if job.warned or of_job is None:
             return
-        job.warned = True
-        where, by = ((of_job.group.name, of_job.group.uid),), of_job.group.api_version
-        self._emit(EmitEvent(key[1], where, EventReason.NO_GANG, of_job.advice, key[0], by))
+        if claim.lone:
+            reason, said = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
+        else:
+            reason, said = EventReason.COUNTS_DIFFER, of_job.difference(claim, self._settings)
+        if said:
+            job.warned = True
+            where, by = ((of_job.group.name, of_job.group.uid),), of_job.group.api_version
+            self._emit(EmitEvent(key[1], where, reason, said, key[0], by))
 
 
 def _key(kind: str, key: str) -> Key:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from muster.dialects import own
 from muster.dialects.fields import Fields
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import Described, Kind, Owner, Role
@@ -16,7 +17,7 @@ from muster.dialects.reading import positive
 from muster.dialects.settings import BY_REQUEST, Settings
 from muster.dialects.subgroups import Constraint, Topologies
 from muster.domain.levels import Level
-from muster.domain.pod import Controller, Wishes
+from muster.domain.pod import Controller, GangClaim, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Segment
 
@@ -32,9 +33,11 @@ class Family:
 
     `by_kai`: it has KAI's keys, so its pods are a gang whatever the settings say. `skipped`: it wants none.
     `with_gpus`: some of its pods ask for GPUs. `held`: the shim holds its pods even if they ask for none.
+    `pods`: how many pods of all its gangs come at once.
     """
 
     group: PodGroup
+    pods: int
     by_kai: bool
     skipped: bool
     with_gpus: bool
@@ -69,6 +72,24 @@ class Family:
             f'gpu.topology/group: {name}, gpu.topology/min-member: "{least}"'
         )
 
+    def difference(self, claim: GangClaim, settings: Settings) -> str:
+        """Return how the number that the pods state for their gang differs from that of the object's pods.
+
+        Return "" if they agree, or if the object's own numbers can't be read. A min-member may be smaller.
+        """
+        key, stated = own.MIN_MEMBER, claim.min_member
+        if claim.replicas is not None:
+            key, stated = settings.ack_replicas, claim.replicas
+        if stated is None or claim.dialect == self.kind or self.group.causes:
+            return ""
+        if stated > self.pods:
+            effect = f"unless another job makes the other {stated - self.pods}, the gang waits for ever"
+        elif stated == claim.replicas and stated < self.pods:
+            effect = f"the gang is refused when more than {stated} are there"
+        else:
+            return ""
+        return f"it makes {self.pods} pods at once, and they say {key}: {stated}. That counts: {effect}"
+
 
 def family(
     kind: Kind,
@@ -85,6 +106,7 @@ def family(
     said = [{**(meta.labels or {}), **(meta.annotations or {})}, *reader.templates.values()]
     return Family(
         reader.group(),
+        pods=reader.described.size * reader.described.copies,
         by_kai=kind.kind not in BY_REQUEST and any(map(kai_keys.spoken, said)),
         skipped=kai_keys.skipped(meta),
         with_gpus=any(role.count and _asks_for_gpus(role, settings) for role in reader.described.roles),

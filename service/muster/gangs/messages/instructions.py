@@ -88,6 +88,7 @@ class EventReason(StrEnum):
     WITHDRAWN = "TopologyWithdrawn"
     INVALID = "TopologyInvalid"
     NO_GANG = "TopologyNoGang"
+    COUNTS_DIFFER = "TopologyCountsDiffer"
 
 
 @dataclass(frozen=True, slots=True)
