@@ -207,6 +207,21 @@ def test_keys_without_effect_are_said() -> None:
     part = template(1, annotations={"gpu-fraction": "0.5"})
     assert "gpu-fraction is not read" in read("Job", job(template=part)).group.problems[0]
 
+    each = replicated("workers", 2, 4)
+    each["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-preferred-placement": RACK}}
+    (said,) = read("JobSet", {"replicatedJobs": [each]}).group.problems
+    assert (
+        "topology-preferred-placement has no effect on a part of a job (workers): write it on the job" in said
+    )
+    part = template(1, annotations={"kai.scheduler/topology-preferred-placement": RACK})
+    (said,) = read("RayCluster", ray(replicas=1, template=part)).group.problems
+    assert "on a part of a job (gpus)" in said
+    part = template(1, annotations={"kai.scheduler/segment-topology-preferred-placement": RACK})
+    (said,) = read("LeaderWorkerSet", lws(worker=part)).group.problems
+    assert (
+        "segment-topology-preferred-placement has no effect: write kai.scheduler/segment-topology-req" in said
+    )
+
 
 MODES: dict[str, tuple[str, Object, Object, Mode, bool, bool]] = {
     "off": ("PyTorchJob", torch(1), {}, "off", False, False),

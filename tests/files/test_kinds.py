@@ -318,6 +318,16 @@ def test_the_number_of_a_gang_of_several_jobs_is_that_of_all_of_them(tmp_path: P
     assert ([gang["status"] for gang in said["gangs"]], said["notes"]) == (["placed"], [])
 
 
+def test_a_job_set_that_may_not_start_in_part_says_the_way_out(tmp_path: Path) -> None:
+    key = {"kai.scheduler/batch-min-member": "1"}
+    parts = {"replicatedJobs": [SMALL, WORKERS]}
+    job_set = made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", parts, annotations=key)
+    (gang,) = decisions(write(tmp_path, node("a", 8), job_set), "--infer-gangs", "on")["gangs"]
+    assert gang["status"] == "invalid"
+    assert 'batch-min-member is "1", expected 2, since all replicated Jobs start together' in gang["message"]
+    assert "write it on the template of a replicated Job" in gang["message"]
+
+
 def test_a_train_job_needs_its_runtime(tmp_path: Path) -> None:
     result = place(write(tmp_path, node("a"), TRAIN_JOB))
     assert result.exit_code == 2

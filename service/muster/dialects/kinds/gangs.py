@@ -196,6 +196,16 @@ class _Reader:
         for key in kai_keys.FRACTIONS:
             if any(key in keys for keys in self.templates.values()):
                 yield f"annotation {key} is not read: ask for memory of shared GPUs with aliyun.com/gpu-mem"
+        if roles := [role.name[:63] for role in self.described.roles if kai_keys.PREFERRED in role.keys]:
+            yield (
+                f"annotation {kai_keys.PREFERRED} has no effect on a part of a job ({', '.join(roles[:8])}): "
+                f"write it on the job, or write {kai_keys.REQUIRED} on the part"
+            )
+        if any(kai_keys.SEGMENT_PREFERRED in keys for keys in (self._annotations, *self.templates.values())):
+            yield (
+                f"annotation {kai_keys.SEGMENT_PREFERRED} has no effect: "
+                f"write {kai_keys.SEGMENT_REQUIRED}, which every segment keeps"
+            )
 
 
 def _keys_of_template(role: Role) -> Mapping[str, str]:

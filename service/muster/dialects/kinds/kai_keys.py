@@ -84,9 +84,11 @@ def min_subgroups(owner: Owner, there: int) -> None:
     """Check a JobSet's batch-min-member, which counts replicated Jobs: all of them must start."""
     text = (owner.meta.annotations or {}).get(MIN_MEMBER)
     if text is not None and (positive(text) or 0) < there:
-        owner.spec.said(
-            f"annotation {MIN_MEMBER}", text, f"{there}, all replicated Jobs: no fewer of them are planned"
+        expected = (
+            f"{there}, since all replicated Jobs start together. To start with fewer pods, remove it "
+            "here and write it on the template of a replicated Job, where it counts the pods of each Job"
         )
+        owner.spec.said(f"annotation {MIN_MEMBER}", text, expected)
 
 
 def _number(fields: Fields, text: str | None, pods: int) -> int | None:
