@@ -1,4 +1,4 @@
-"""The jobs among the documents: what they say of their pods' gangs, and the jobs that other jobs make.
+"""Read gangs from the jobs among the documents, and make the jobs that other jobs make.
 
 A RayJob makes a RayCluster, and a TrainJob makes a JobSet from its runtime, as their controllers do.
 """
@@ -32,14 +32,14 @@ Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Owners:
-    """Objects of the known kinds, and the metadata of those that made some of them."""
+    """Objects of the known kinds, and the metadata of the objects that made some of them."""
 
     objects: dict[Key, CustomObject] = field(default_factory=dict)
     makers: dict[Key, Metadata] = field(default_factory=dict)
     families: dict[Key, Family] = field(default_factory=dict)
 
     def take(self, document: Document) -> bool:
-        """Take in a document; False where it is no job, and no part of one.
+        """Take in a document. Return True if it makes no pods itself: a RayJob, a TrainJob or a runtime.
 
         Raises:
             Malformed: it has no name, or not the shape of an object.
@@ -55,7 +55,7 @@ class Owners:
     def read(
         self, settings: Settings, levels: tuple[Level, ...], topologies: Topologies | None
     ) -> Iterator[str]:
-        """Read what the objects say; yield sentences about what can't be kept."""
+        """Read what the objects say of their gangs. Yield a sentence about each key that has no effect."""
         for key, obj in self.objects.items():
             kind = KINDS[key[0]]
             made_by = next((self.makers.get((k, key[1], name)) for k, name in _owners(obj.metadata)), None)
@@ -63,7 +63,7 @@ class Owners:
             yield from (f"{_title(key)}: {problem}" for problem in self.families[key].group.problems)
 
     def place_of(self, meta: Metadata, settings: Settings) -> Member | None:
-        """Return the place of a pod whose owner's pods are a gang; None for any other pod."""
+        """Return the place of a pod whose owner's pods are a gang. Return None for any other pod."""
         found = member(meta)
         if found is None:
             return None
@@ -78,7 +78,7 @@ class Owners:
         )
 
     def warnings(self, pods: Sequence[tuple[Metadata, Pod]], settings: Settings) -> Iterator[str]:
-        """Yield what would make a gang of pods that wait, name no gang, and are made by one job."""
+        """Yield what would make pods of one job a gang, if they wait and name none."""
         lone = Counter(
             (found.kind, pod.namespace, found.owner)
             for meta, pod in pods

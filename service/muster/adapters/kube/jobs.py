@@ -1,10 +1,11 @@
-"""What the jobs of the cluster say of their pods' gangs: objects in, PodGroups and places of pods out.
+"""Read gangs from the jobs of the cluster: take in jobs and pods, and pass on PodGroups and places of pods.
 
-A job is any object of `dialects.kinds`. Those of all namespaces are watched, but few have pods of ours. Each
-is kept as JSON, and read when such a pod names it. What is read is a PodGroup for each gang that has a pod.
+A job is any object of a kind in `dialects.kinds`. The jobs of all namespaces are watched, but few have pods
+of ours. So each job is kept as JSON, and read only when a pod of ours names it. Each gang that has a pod gets
+a PodGroup.
 
-A job that is deleted says what it said until its last pod is gone: nothing is split because of it. A kind
-that is not served, or that the account may not read, makes no gangs.
+The last numbers of a deleted job count until its last pod is gone, so that no gang is split. A kind that is
+not served, or that the account may not read, makes no gangs.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class _Job:
-    """One job. `text` is its object as JSON, None if it was not seen. `family` is None until it is asked for.
+    """One job. `text` is its object as JSON, or None if it was not seen. `family` is None until it is needed.
 
-    `pods` are those of our schedulers by UID: the gang of each, "" for one that is alone or names its gang
-    itself. `gangs` counts them.
-    `waiting` are the objects of those that are not bound, and of all until the job is known. They are read
-    again when the job makes them a gang, or none.
+    `pods` maps the UID of each pod of our schedulers to its gang. The gang is "" for a pod that is alone or
+    names its gang itself. `gangs` counts the pods of each gang. `waiting` has the objects of pods that are
+    not bound, and of all pods until the job is known. They are read again when the job becomes a gang, or is
+    one no more. `warned` means that an event was posted on the job.
     """
 
     text: bytes | None = None
@@ -59,8 +60,11 @@ class _Job:
 
 
 class Jobs:
-    """`put` takes events, in order; `emit` posts what is to be said on a job; `read_again` takes pods whose
-    job says something else now."""
+    """The jobs of the cluster and the pods of ours that they made.
+
+    `put` takes events in order. `emit` posts a Kubernetes event on a job. `read_again` takes a pod whose job
+    has changed.
+    """
 
     def __init__(
         self,
@@ -99,10 +103,10 @@ class Jobs:
             await self._read_jobs([(kind, meta.namespace, meta.name)])
 
     async def on_maker(self, kind: str, change: Seen[CustomObject] | Gone) -> None:
-        """Take in the change of an object that makes jobs: KAI's keys on it count for them."""
+        """Take in the change of an object that makes jobs. KAI's keys on it count for these jobs."""
         if isinstance(change, Gone):
             self._makers.pop(_key(kind, change.key), None)
-            return  # what it has made goes as well
+            return  # the jobs that it made are deleted too
         meta = change.object.metadata
         key = (kind, meta.namespace, meta.name)
         kept = Metadata(meta.name, labels=words(meta.labels), annotations=words(meta.annotations))
@@ -111,13 +115,13 @@ class Jobs:
             await self._read_jobs(of for of in self._jobs if kind in KINDS[of[0]].made_by)
 
     async def on_absence(self, kind: str, absent: bool) -> None:
-        """Note whether the kind is served to this account. Pods of one that is not are no gangs."""
+        """Note whether the kind is served to this account. If it is not, its pods are no gangs."""
         (self._absent.add if absent else self._absent.discard)(kind)
         for key in [key for key in self._jobs if key[0] == kind]:
             await self._read_pods(self._jobs[key])
 
     async def levels_are(self, levels: tuple[Level, ...], topologies: Topologies | None) -> None:
-        """Take in the words for node labels, and KAI's Topologies, by which jobs are read."""
+        """Take in the levels of the cluster and KAI's Topologies, with which jobs are read."""
         if (levels, topologies) != (self._levels, self._topologies):
             self._levels, self._topologies = levels, dict(topologies) if topologies else None
             await self._read_jobs(list(self._jobs))
@@ -138,7 +142,7 @@ class Jobs:
         return found if of_job is None or of_job.is_gang(self._settings) else None
 
     async def pod_seen(self, obj: PodObject, pod: Pod) -> None:
-        """Take in a pod of ours and what was read of it, before the gangs hear of it."""
+        """Take in a pod and what was read of it, before the gangs get it."""
         found = member(obj.metadata) if pod.scheduler_name in self._settings.scheduler_names else None
         if found is None or pod.claim is None:
             await self.pod_gone(pod.uid)
@@ -184,7 +188,7 @@ class Jobs:
     # --- reading jobs --------------------------------------------------------------------------------
 
     def _family(self, key: Key) -> Family | None:
-        """Return what a job says; None if it was not seen."""
+        """Return what a job says of its gangs. Return None if the job was not seen."""
         job = self._jobs.get(key)
         if job is None or job.text is None:
             return None
@@ -201,7 +205,7 @@ class Jobs:
         return job.family
 
     async def _read_jobs(self, keys: Iterable[Key]) -> None:
-        """Read these jobs again, if pods of ours name them, and pass on what they say now."""
+        """Read these jobs again if pods of ours name them, and pass on their PodGroups."""
         for key in list(keys):
             job = self._jobs[key]
             before, job.family = job.family, None

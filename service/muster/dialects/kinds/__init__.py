@@ -1,6 +1,6 @@
-"""Kinds of jobs: what each controller's object says of its gang, and which pods the controller makes of it.
+"""Read jobs: the gang that a controller's object means, and the pods that the controller makes of the object.
 
-`table` lists the kinds. One module for each family describes them, in the words of `description`. `gangs`
-turns a description into the PodGroup that the gang would have. The same description serves the service, which
-sees the pods, and `muster place`, which makes them.
+`table` lists the kinds. One module for each family of kinds describes its objects, in the types of
+`description`. `gangs` turns a description into the PodGroup that the gang would have. `pruned` keeps only
+what is read of an object. The service sees the pods, and `muster place` makes them, by the same descriptions.
 """

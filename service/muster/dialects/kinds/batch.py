@@ -1,4 +1,4 @@
-"""Kubernetes' own: Job, and StatefulSet where its pods come at once."""
+"""Describe the kinds of Kubernetes itself: Job and StatefulSet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB_NAMES = ("job-name", "batch.kubernetes.io/job-name")
 
 
 def at_once(spec: Fields) -> tuple[int, bool]:
-    """Return how many pods of a Job's spec run at the same time, and whether these are all that it has."""
+    """Return how many pods of a Job run at the same time, and whether the Job has no others."""
     parallelism, completions = spec.natural("parallelism"), spec.natural("completions")
     parallel = bounded(spec, "parallelism", 1 if parallelism is None else parallelism)
     if completions is None:
@@ -34,8 +34,8 @@ def at_once(spec: Fields) -> tuple[int, bool]:
 def job(owner: Owner) -> Described:
     """Describe a Job.
 
-    All its pods must start together if they all run at once, and are numbered or ask to lie together. Any
-    other Job starts with what fits, as with KAI. KAI's batch-min-member says another number.
+    All its pods must start together if they all run at once, and if they are numbered or ask for a topology.
+    Any other Job starts with the pods that fit, as with KAI. KAI's batch-min-member sets another number.
     """
     spec = owner.spec
     count, all_there = at_once(spec)
@@ -58,7 +58,8 @@ def job(owner: Owner) -> Described:
 
 
 def stateful_set(owner: Owner) -> Described:
-    """Describe a StatefulSet. With the policy OrderedReady the next pod comes when the last one runs."""
+    """Describe a StatefulSet. With the policy OrderedReady, its controller makes each pod when the last one
+    runs."""
     spec = owner.spec
     replicas = spec.natural("replicas")
     count = bounded(spec, "replicas", 1 if replicas is None else replicas)

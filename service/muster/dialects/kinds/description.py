@@ -1,4 +1,4 @@
-"""The words in which a kind of job is described: its roles, their counts, and the pods that it makes."""
+"""Define how a kind of job is described: its roles, their counts, and the pods that its controller makes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from muster.dialects.fields import Fields
 from muster.dialects.objects import CustomObject, Metadata
 
 MAX_PODS = 200_000
-"""Pods that one object may stand for; the largest cluster that Kubernetes supports has 150,000."""
+"""The most pods of one object. The largest cluster that Kubernetes supports has 150,000."""
 MAX_ROLES = 64
-"""Roles of one gang that are read: the planner takes no more."""
+"""The most roles of one gang that are read. The planner takes no more."""
 
 _LETTERS = "bcdfghjklmnpqrstvwxz"
 """The letters among the characters of random names (k8s.io/apimachinery/pkg/util/rand)."""
@@ -20,8 +20,11 @@ _LETTERS = "bcdfghjklmnpqrstvwxz"
 
 @dataclass(frozen=True, slots=True)
 class NewPod:
-    """What a controller gives one of its pods besides the template. `controller` is (kind, name) of the
-    object that the pod's ownerReference names; None: the described object itself."""
+    """What a controller adds to the template for one of its pods.
+
+    `controller` is the kind and name of the object that the pod's ownerReference names. None means the
+    described object itself.
+    """
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -31,12 +34,13 @@ class NewPod:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The pods of one template in one gang: `count` of them. At least `least` must start together.
+    """The `count` pods of one gang that are made from one template. `least` of them must start together.
 
     `name` is "" if the kind has no types of pods. `template` is the pod template as it is written, at `path`
-    of the object. `pod` makes one, from the index of the gang and the index in the role.
-    `late`: the controller makes these pods when others run. So nothing waits for them.
-    `unit` members in a row are one replica, which KAI's topology keys in `keys` bind together; 0: all.
+    of the object. `pod` makes one pod, from the index of the gang and the index in the role.
+    `late` means that the controller makes these pods when others run. So no pod waits for them.
+    `unit` members in a row are one replica, and 0 means all members. `keys` are KAI's topology keys, which
+    hold for each replica.
     """
 
     name: str
@@ -49,13 +53,16 @@ class Role:
     unit: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
     segments_fill: bool = False
-    """KAI's segments must fill the role: else its controller would count another role's pods in."""
+    """Whether KAI's segments must fill the role. If they did not, another role's pods would be in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """An object's gangs. All `copies` have the same roles. `idle` says why it has no pods now; `ordered`: its
-    pods come one after another, each when the last runs."""
+    """The gangs of an object: there are `copies`, and all have the same roles.
+
+    `idle` is the reason why the object has no pods now. `ordered` means that its controller makes each pod
+    when the last one runs.
+    """
 
     roles: tuple[Role, ...] = ()
     copies: int = 1
@@ -75,7 +82,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An object of one of the kinds, as its controller reads it. What is ill-formed is gathered in `spec`."""
+    """An object of one of the kinds, as its controller reads it. `spec` gathers what is ill-formed."""
 
     kind: str
     api_version: str
@@ -85,7 +92,7 @@ class Owner:
 
     @classmethod
     def of(cls, kind: str, obj: CustomObject) -> Owner:
-        """Return the object with its parts to be read one by one."""
+        """Return the object, ready to be read field by field."""
         meta = obj.metadata
         where = f"{kind.lower()}/{meta.namespace}/{meta.name}"
         spec, status = Fields.of(where, "spec", obj.spec), Fields.of(where, "status", obj.status)
@@ -99,8 +106,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The place of a pod by what its controller wrote on it: the object of `kind` called `owner`, the gang of
-    that object, and the role."""
+    """The place of a pod, read from what its controller wrote on it.
+
+    The pod belongs to the object of `kind` with the name `owner`, to a gang of that object, and to a role.
+    """
 
     kind: str
     owner: str
@@ -110,10 +119,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of job. `describe` reads an object; `member` tells whether a pod is of this kind, by its
-    metadata alone. `made_by` are kinds whose objects make objects of this one: KAI's keys are read there too.
-    `label` is on all its pods, and the shim holds pods with it: also those that ask for no GPU wait for their
-    gang. "" for kinds whose pods have one template."""
+    """One kind of job.
+
+    `describe` reads an object. `member` returns the place of a pod of this kind, from its metadata alone.
+    `made_by` are the kinds whose objects make objects of this kind. KAI's keys are read there too.
+    All its pods have `label`, and the shim holds pods with it. So pods that ask for no GPU wait for their
+    gang too. `label` is "" for kinds whose pods have one template.
+    """
 
     group: str
     versions: tuple[str, ...]
@@ -126,7 +138,7 @@ class Kind:
 
 
 def letters(number: int, width: int = 5) -> str:
-    """Return a number as letters: bbbbb, bbbbc, bbbbd … They stand for what a controller draws at random."""
+    """Return a number as letters: bbbbb, bbbbc, bbbbd … It replaces a controller's random letters."""
     text = ""
     for _ in range(width):
         number, digit = divmod(number, len(_LETTERS))
@@ -135,7 +147,7 @@ def letters(number: int, width: int = 5) -> str:
 
 
 def controller_of(meta: Metadata) -> tuple[str, str, str]:
-    """Return (API group, kind, name) of a pod's controller; empty for a bare pod."""
+    """Return the API group, kind and name of a pod's controller. All are "" for a bare pod."""
     for owner in meta.owner_references or ():
         if owner.controller:
             return owner.api_version.rpartition("/")[0], owner.kind, owner.name
@@ -149,14 +161,14 @@ def over(status: Fields, ends: Sequence[str]) -> bool:
 
 
 def why_idle(owner: Owner, suspended: object) -> str:
-    """Return why an object makes no pods now, "" if it does."""
+    """Return why an object makes no pods now, or "" if it makes some."""
     if suspended is True:
         return "it is suspended"
     return "it has finished" if over(owner.status, ("Complete", "Completed", "Failed", "Succeeded")) else ""
 
 
 def bounded(fields: Fields, name: str, count: int) -> int:
-    """Return the count, with a problem noted if it is larger than any cluster."""
+    """Return the count. If it is larger than any cluster, note a problem and return 0."""
     if count > MAX_PODS:
         fields.bad(name, count, f"at most {MAX_PODS:,}")
         return 0

@@ -1,4 +1,4 @@
-"""An owner's description → the PodGroup that its gangs would have, with KAI's keys read as KAI means them."""
+"""Turn an owner's description into the PodGroup of its gangs, with KAI's keys in their own meaning."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MAX_CONTAINERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What an object says of its gangs, which are all alike but for their names.
+    """What an object says of its gangs, which differ in their names alone.
 
-    `by_kai`: it has KAI's keys, so its pods are a gang whatever the settings say. `skipped`: it wants none.
-    `with_gpus`: some of its pods ask for GPUs. `held`: the shim holds its pods even if they ask for none.
-    `pods`: how many pods of all its gangs come at once.
+    `pods` is the number of pods of all its gangs that come at once. `by_kai` means that it has KAI's keys, so
+    its pods are a gang with any setting. `skipped` means that a key asks for no gang. `with_gpus` means that
+    some of its pods ask for GPUs. `held` means that the shim holds its pods even if they ask for none.
     """
 
     group: PodGroup
@@ -53,18 +53,18 @@ class Family:
         return replace(self.group, name=name)
 
     def is_gang(self, settings: Settings) -> bool:
-        """Return whether its pods are gangs without saying so."""
+        """Return whether its pods are a gang, though they name none."""
         asked = self.by_kai or settings.infers(self.kind) == "on"
         return asked and not self.skipped and (self.with_gpus or self.held)
 
     def is_warned_of(self, settings: Settings) -> bool:
-        """Return whether its pods could be a gang, and the settings ask to say so."""
+        """Return whether its pods could be a gang, and the settings ask for a warning."""
         could = self.with_gpus and not (self.by_kai or self.skipped) and (self.group.size or 0) > 1
         return could and settings.infers(self.kind) == "warn"
 
     @property
     def advice(self) -> str:
-        """Return the sentence that says what its pods are now, and what would make them a gang."""
+        """Return a sentence about what its pods are now, and what would make them a gang."""
         name, size, least = self.group.name, self.group.size or 0, self.group.min_member or 1
         return (
             f"its {size} pods name no gang: each is placed alone, and the job may start in part. "
@@ -99,7 +99,7 @@ def family(
     topologies: Topologies | None,
     made_by: Metadata | None = None,
 ) -> Family:
-    """Return what an object says. `made_by` made it: its keys count where this has none."""
+    """Return what an object says of its gangs. `made_by` made it, and gives the keys that it lacks."""
     meta = _with_keys_of(obj.metadata, made_by)
     owner = Owner.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
     reader = _Reader(owner, kind.describe(owner), levels, topologies)
@@ -115,7 +115,7 @@ def family(
 
 
 class _Reader:
-    """Reads one object. Its problems are gathered in `owner.spec`."""
+    """Reads one object. `owner.spec` gathers its problems."""
 
     def __init__(
         self, owner: Owner, described: Described, levels: tuple[Level, ...], topologies: Topologies | None
@@ -155,8 +155,10 @@ class _Reader:
         )
 
     def _wishes(self, role: Role) -> Wishes:
-        """Return what is asked for one role: by the keys on its part of the object, and segments by those on
-        its pod template."""
+        """Return the constraints of one role.
+
+        The keys on its part of the object give its scope, those on its pod template give the segments.
+        """
         scope = self._constraint(role.keys, _PLACEMENT).required
         segments = [Segment(role.unit, scope)] if scope is not None and role.unit else []
         keys = {**self._annotations, **self.templates[role.name]}
@@ -183,7 +185,7 @@ class _Reader:
         return next((queue for keys in said if (queue := keys.get(kai_keys.QUEUE))), "")
 
     def _unheard(self) -> Iterator[str]:
-        """Yield what KAI's keys ask for that has no effect here."""
+        """Yield a sentence for each of KAI's keys that has no effect here."""
         if priority := self._labels.get(kai_keys.PRIORITY):
             yield (
                 f"label {kai_keys.PRIORITY}: {priority[:63]} is not applied: the pods have the priority of "
@@ -209,7 +211,7 @@ class _Reader:
 
 
 def _keys_of_template(role: Role) -> Mapping[str, str]:
-    """Return labels and annotations of a role's pod template."""
+    """Return the labels and annotations of a role's pod template together."""
     meta = _template(role).part("metadata")
     return {**kai_keys.labels_of(meta), **kai_keys.annotations_of(meta)}
 
@@ -226,7 +228,7 @@ def _asks_for_gpus(role: Role, settings: Settings) -> bool:
 
 
 def _template(role: Role) -> Fields:
-    """Return a role's pod template. What is ill-formed in it, its pods will show."""
+    """Return a role's pod template. Problems in it are not gathered: its pods will show them."""
     return Fields.of("", "template", role.template if isinstance(role.template, dict) else None)
 
 

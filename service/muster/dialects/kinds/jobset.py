@@ -1,4 +1,4 @@
-"""JobSet (kubernetes-sigs/jobset): replicated Jobs under one name. A TrainJob of kubeflow makes a JobSet."""
+"""Describe JobSets (kubernetes-sigs/jobset): replicated Jobs under one name. A TrainJob makes a JobSet."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 
 
 def describe(owner: Owner) -> Described:
-    """Describe a JobSet: each replicated Job is a role, and all pods of all of them must start together.
+    """Describe a JobSet. Each replicated Job is a role, and all pods of all roles must start together.
 
-    Replicated Jobs that start after others (`startupPolicy`, `dependsOn`) come late.
+    A replicated Job that starts after another one (`startupPolicy`, `dependsOn`) is late.
     """
     spec, roles, before = owner.spec, list[Role](), 0
     in_order = spec.part("startupPolicy").text("startupPolicyOrder") == "InOrder"

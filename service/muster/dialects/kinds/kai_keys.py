@@ -1,4 +1,4 @@
-"""KAI's keys on jobs and their templates: what its podgrouper reads, besides the counts.
+"""Read KAI's keys on jobs and on their templates, as its podgrouper does.
 
 labels kai.scheduler/queue, priorityClassName, kai.scheduler/preemptibility
 annotations kai.scheduler/topology, …/topology-required-placement, …/topology-preferred-placement,
@@ -35,8 +35,10 @@ FRACTIONS = ("gpu-fraction", "gpu-memory")
 
 
 def spoken(keys: Mapping[str, str]) -> bool:
-    """Return whether labels or annotations speak to KAI's podgrouper. A pod's subgroup does not: it goes with
-    a PodGroup that somebody wrote."""
+    """Return whether some of these labels or annotations are for KAI's podgrouper.
+
+    The key for a pod's subgroup is not: it is used with a PodGroup that a user wrote.
+    """
     return any(key.startswith(PREFIX) and key not in (SUBGROUP, SKIP) for key in keys)
 
 
@@ -46,13 +48,13 @@ def read(key: str) -> bool:
 
 
 def skipped(meta: Metadata) -> bool:
-    """Return whether the object asks that no gang is inferred from it."""
+    """Return whether a key asks that no gang is read from the object."""
     said = {**(meta.annotations or {}), **(meta.labels or {})}
     return said.get(SKIP) == "true"
 
 
 def asks_for_topology(meta: Metadata) -> bool:
-    """Return whether the members shall lie together."""
+    """Return whether the object asks for a topology level, required or preferred."""
     return not {REQUIRED, PREFERRED}.isdisjoint(meta.annotations or {})
 
 
@@ -71,17 +73,17 @@ def _strings(said: Fields) -> Mapping[str, str]:
 
 
 def min_member(owner: Owner, pods: int) -> int | None:
-    """Return what batch-min-member says of the object; None without a usable one."""
+    """Return the object's batch-min-member. Return None without a number that can be used."""
     return _number(owner.spec, (owner.meta.annotations or {}).get(MIN_MEMBER), pods)
 
 
 def number(meta: Fields, pods: int) -> int | None:
-    """Return what batch-min-member says in a template's metadata; None without a usable one."""
+    """Return the batch-min-member in a template's metadata. Return None without a number that can be used."""
     return _number(meta, annotations_of(meta).get(MIN_MEMBER), pods)
 
 
 def min_subgroups(owner: Owner, there: int) -> None:
-    """Check a JobSet's batch-min-member, which counts replicated Jobs: all of them must start."""
+    """Note a problem if a JobSet's batch-min-member, which counts replicated Jobs, is below their number."""
     text = (owner.meta.annotations or {}).get(MIN_MEMBER)
     if text is not None and (positive(text) or 0) < there:
         expected = (

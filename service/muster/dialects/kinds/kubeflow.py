@@ -1,6 +1,6 @@
-"""The jobs of kubeflow.org: PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob, and both versions of MPIJob.
+"""Describe kubeflow's jobs: PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob, and both versions of MPIJob.
 
-Each has a map of replica types (Master, Worker, PS …), which are the roles. The fields are those of
+Each has a map of replica types (Master, Worker, PS …), and these are the roles. The fields are those of
 kubeflow/training-operator v1 and of kubeflow/mpi-operator v2beta1.
 """
 
@@ -43,12 +43,12 @@ REPLICA_SPECS: Mapping[str, str] = MappingProxyType(
         "MPIJob": "mpiReplicaSpecs",
     }
 )
-"""Kind → the field of its replica types."""
+"""Maps a kind to the field of its replica types."""
 _LAUNCHER = "launcher"
 
 
 def describe(owner: Owner) -> Described:
-    """Describe a job: all pods of all replica types must start together, unless it says a smaller number."""
+    """Describe a job. All pods of all replica types must start together, unless it sets a smaller number."""
     field = REPLICA_SPECS[owner.kind]
     types = owner.spec.part(field)
     if not types.names():
@@ -80,8 +80,10 @@ def _role(owner: Owner, types: Fields, field: str, name: str) -> Role:
 
 
 def _share(least: int, roles: list[Role]) -> list[Role]:
-    """Give the number that must start to the roles in their order: the workers, which come last, may be
-    fewer."""
+    """Share the number that must start among the roles, in their order.
+
+    The workers come last, so fewer of them must start.
+    """
     shared = []
     for role in roles:
         mine = min(role.least, least)
@@ -110,7 +112,7 @@ def _pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
 
 
 def _mpi_pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
-    """mpi-operator makes the workers itself, and a Job for the launcher."""
+    """Return what makes a pod of mpi-operator, which makes the workers itself and a Job for the launcher."""
     padded = 1 if owner.spec.raw("runLauncherAsWorker") is True else 0
 
     def pod(_: int, number: int) -> NewPod:
@@ -126,7 +128,7 @@ def _mpi_pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
 
 
 def member(meta: Metadata) -> Member | None:
-    """Return the job of a pod, and the replica type as its role."""
+    """Return the place of a pod in its job. Its role is the replica type."""
     group, kind, name = controller_of(meta)
     labels = meta.labels or {}
     role = labels.get(REPLICA_TYPE) or labels.get(JOB_ROLE) or ""

@@ -1,4 +1,4 @@
-"""LeaderWorkerSet (kubernetes-sigs/lws): groups of one leader and its workers. Each group is a gang."""
+"""Describe LeaderWorkerSets (kubernetes-sigs/lws): groups of a leader and workers. Each group is a gang."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEADER, WORKER = "leader", "worker"
 
 
 def describe(owner: Owner) -> Described:
-    """Describe the groups. With the startup policy LeaderReady the workers come when the leader runs."""
+    """Describe the groups. With the startup policy LeaderReady, the workers are made when the leader runs."""
     spec = owner.spec
     replicas, template = spec.natural("replicas"), spec.part("leaderWorkerTemplate")
     copies = bounded(spec, "replicas", 1 if replicas is None else replicas)
@@ -61,7 +61,7 @@ def describe(owner: Owner) -> Described:
 
 
 def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
-    """Leaders are the pods of one StatefulSet; the workers of each group are those of another."""
+    """Return what makes a pod. One StatefulSet has all leaders, and one for each group has its workers."""
 
     def pod(group: int, number: int) -> NewPod:
         index, leader = first + number, f"{owner.name}-{group}"
@@ -73,7 +73,7 @@ def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
 
 
 def member(meta: Metadata) -> Member | None:
-    """Return the group of a pod, as the gang <set>-<group>."""
+    """Return the place of a pod in its group, which is the gang <set>-<group>."""
     labels = meta.labels or {}
     name, group = labels.get(SET_NAME), labels.get(GROUP_INDEX)
     if not name or not group or controller_of(meta)[:2] != ("apps", "StatefulSet"):

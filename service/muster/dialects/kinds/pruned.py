@@ -28,7 +28,7 @@ FIELDS = frozenset({
     "runLauncherAsWorker", "runPolicy", "schedulingPolicy", "size", "spec", "start", "startupPolicy",
     "startupPolicyOrder", "suspend", "template", "workerGroupSpecs", "workerTemplate",
 })  # fmt: skip
-"""The fields that descriptions and `gangs` read, at any level of any kind."""
+"""The fields that descriptions and `gangs` read, at any level of any kind. A new kind adds its own."""
 MAPS = frozenset({"limits", "requests", *REPLICA_SPECS.values()})
 """Fields whose members may have any name: resources, and kubeflow's replica types."""
 WORDS = frozenset({"labels", "annotations"})

@@ -1,4 +1,4 @@
-"""RayCluster (ray-project/kuberay): a head and groups of workers. A RayJob makes a RayCluster."""
+"""Describe RayClusters (ray-project/kuberay): a head and groups of workers. A RayJob makes a RayCluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEAD = "headgroup"
 
 
 def describe(owner: Owner) -> Described:
-    """Describe a cluster: the head, and of each group of workers the smallest number that it may have."""
+    """Describe a cluster. The head must start, and the smallest number of workers of each group."""
     spec = owner.spec
     head = spec.part("headGroupSpec")
     roles = [_role(owner, HEAD, head, "spec.headGroupSpec.template", (1, 1))]
@@ -41,7 +41,7 @@ def describe(owner: Owner) -> Described:
 
 
 def _workers(item: Fields) -> tuple[int, int]:
-    """Return how many pods a group has, and how many of them must start. Without minReplicas: all."""
+    """Return how many pods a group has, and how many must start. Without minReplicas, all must start."""
     replicas, least, hosts = item.natural("replicas"), item.natural("minReplicas"), item.natural("numOfHosts")
     each = 1 if hosts is None else hosts
     wanted = max(replicas or 0, least or 0)
@@ -68,7 +68,7 @@ def _pod(owner: Owner, group: str) -> Callable[[int, int], NewPod]:
 
 
 def member(meta: Metadata) -> Member | None:
-    """Return the cluster of a pod, and its group as its role."""
+    """Return the place of a pod in its cluster. Its role is its group."""
     group, kind, name = controller_of(meta)
     if (group, kind) != ("ray.io", "RayCluster"):
         return None

@@ -1,4 +1,4 @@
-"""The kinds that are known, and which of them a pod belongs to."""
+"""List the known kinds, and find the kind that a pod belongs to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         )
     }
 )
-"""By name. A pod is of the first that knows it: a pod of a JobSet is one of a Job too."""
+"""The kinds by name. The first kind that knows a pod has it: a pod of a JobSet is one of a Job too."""
 
 
 MAKERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -46,7 +46,7 @@ MEMBER_KEYS = (
 
 
 def member(meta: Metadata) -> Member | None:
-    """Return the place of a pod by its controller's labels; None if the pod is of no kind that is known."""
+    """Return the place of a pod, read from its controller's labels. Return None if no kind knows the pod."""
     if not meta.owner_references:
         return None
     return next((found for kind in KINDS.values() if (found := kind.member(meta)) is not None), None)
@@ -56,7 +56,7 @@ def modes_of(texts: Iterable[str]) -> tuple[tuple[str, Mode], ...]:
     """Return `Settings.infer_gangs` from texts like "on" and "Job=on".
 
     Raises:
-        ValueError: with what is expected.
+        ValueError: A text has another form. The message says what is expected.
     """
     modes: dict[str, Mode] = {}
     for text in texts:
