@@ -191,7 +191,8 @@ async def _listed_if_there(
             return await _listed(client, resource, problems, path, keep)
         except ApiError as refusal:
             if refusal.status == HTTP_FORBIDDEN:
-                problems.append(f"{refusal}: left out")
+                problem = f"{refusal}: left out"
+                problems.extend([problem] if problem not in problems else [])  # each version is refused
             elif refusal.status != HTTP_NOT_FOUND:
                 raise
     return []

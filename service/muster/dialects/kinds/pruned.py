@@ -50,7 +50,7 @@ def pruned(kind: Kind, obj: CustomObject) -> CustomObject:
 
 def words(said: dict[str, str] | None) -> dict[str, str] | None:
     """Return the labels or annotations that are KAI's."""
-    return _words(said) or None if said else said
+    return _words(said or {}) or None
 
 
 def _words(said: dict[str, Any]) -> dict[str, Any]:
