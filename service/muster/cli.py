@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from muster.config import Config
+    from muster.dialects.settings import Settings
 
 
 class Output(StrEnum):
@@ -232,18 +233,8 @@ def place(
     if not names:
         raise _fail("no input: name files with -f, for example `muster place -f cluster.json`", code=2)
     from muster.adapters.files.run import place_files
-    from muster.dialects.kinds.table import modes_of
-    from muster.dialects.settings import Settings
 
-    try:
-        modes = modes_of(infer_gangs or ())
-    except ValueError as problem:
-        raise _fail(f"--infer-gangs: {problem}", code=2) from None
-    settings = Settings(
-        scheduler_names=frozenset(scheduler_name or Settings().scheduler_names),
-        unique_names=tuple(unique_names or ()),
-        infer_gangs=modes,
-    )
+    settings = _settings_of_place(scheduler_name, unique_names, infer_gangs)
     code = place_files(
         names,
         output.value,
@@ -255,6 +246,24 @@ def place(
         stderr=sys.stderr,
     )
     raise typer.Exit(code)
+
+
+def _settings_of_place(
+    scheduler_name: list[str] | None, unique_names: list[str] | None, infer_gangs: list[str] | None
+) -> Settings:
+    """Return how `muster place` reads pods; it ends with 2 if a mode of --infer-gangs does not exist."""
+    from muster.dialects.kinds.table import modes_of
+    from muster.dialects.settings import Settings
+
+    try:
+        modes = modes_of(infer_gangs or ())
+    except ValueError as problem:
+        raise _fail(f"--infer-gangs: {problem}", code=2) from None
+    return Settings(
+        scheduler_names=frozenset(scheduler_name or Settings().scheduler_names),
+        unique_names=tuple(unique_names or ()),
+        infer_gangs=modes,
+    )
 
 
 @app.command()

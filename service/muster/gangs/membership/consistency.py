@@ -1,4 +1,4 @@
-"""Check that the waiting pods of one gang, or of one role, agree on what concerns all of them.
+"""Find what makes a gang ill-formed. Its waiting pods must agree on what concerns all of them, or a role.
 
 An absent value counts as a value: a constraint that only some members state is a disagreement.
 """
@@ -11,12 +11,40 @@ from types import MappingProxyType
 
 from muster.domain.constraints import PER_SCOPE, PerScope
 from muster.domain.pod import GangClaim, Pod, Wishes
-from muster.domain.reasons import MembersDisagree
+from muster.domain.policies import Policies
+from muster.domain.reasons import BadValue, Cause, MembersDisagree, TooManyMembers, counted_once
 from muster.domain.request import SelectorTerm
 from muster.placement.cluster.candidates import term_text
 
+MAX_CAUSES = 8
+"""Causes of members that a gang reports at most: in a gang of thousands all may have the same mistake."""
+_COUNT_EXPECTED = (
+    'how many of its members must fit at once: add the annotation gpu.topology/min-member, as in "4", to each'
+)
+"""Without a number a gang must not begin with the pods that came first."""
+
 Describe = Callable[[Pod], str]
 """Returns the value of one field of a pod, as text."""
+
+
+def ill_formed(where: str, present: int, unbound: tuple[Pod, ...], policies: Policies) -> tuple[Cause, ...]:
+    """Return why the gang is ill-formed. Causes of bound pods do not count."""
+    causes = counted_once(cause for pod in unbound for cause in pod.causes)[:MAX_CAUSES]
+    if not unbound or causes:
+        return tuple(causes)
+    causes.extend(disagreements(unbound))
+    if causes:
+        return tuple(causes)
+    claim = unbound[0].claim
+    assert claim is not None
+    if unknown := policies.unknown(claim.wishes.policies):
+        known = ", ".join(policy.name for policy in policies.policies) or "none"
+        causes.append(BadValue(where, "topology policy", unknown[0], f"a policy of the cluster: {known}"))
+    if claim.min_member is None and claim.replicas is None and not claim.by_object:
+        causes.append(BadValue(where, "min-member", "", _COUNT_EXPECTED))
+    if claim.replicas is not None and present > claim.replicas:
+        causes.append(TooManyMembers(present, claim.replicas))
+    return tuple(causes)
 
 
 def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:

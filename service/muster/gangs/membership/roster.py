@@ -11,17 +11,9 @@ from muster.domain.constraints import Subgroup
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.reasons import (
-    BadValue,
-    Cause,
-    JobMissing,
-    MembersMissing,
-    PodGroupMissing,
-    TooManyMembers,
-    counted_once,
-)
+from muster.domain.reasons import Cause, JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.request import GangId
-from muster.gangs.membership.consistency import disagreements
+from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.incarnations import Incarnation, assign, is_ambiguous, of_job
 from muster.gangs.membership.owners import Owners
 from muster.gangs.membership.podgroups import completed, key_of
@@ -31,8 +23,6 @@ NameKey = tuple[str, str, str, str]
 
 FEW_OWNERS = 4
 """Up to this many owners are named in a gang's key (master and workers are two); else a digest of them."""
-MAX_CAUSES = 8
-"""Causes of members that a gang reports at most: in a gang of thousands all may have the same mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +348,7 @@ def _group(
         unbound,
         needed=max(0, max(counts) - succeeded),
         size=max(sizes) - succeeded if sizes else None,
-        causes=_causes(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
+        causes=ill_formed(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
         claims=claims,
         owners=owners,
         pod_group=of_object,
@@ -380,29 +370,3 @@ def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
 def _role_needed(of_object: PodGroup, pods: Iterable[Pod]) -> Mapping[str, int]:
     succeeded = Counter(pod.claim.wishes.role for pod in pods if pod.succeeded and pod.claim is not None)
     return {role: least - succeeded[role] for role, least in of_object.role_min.items()}
-
-
-def _causes(where: str, present: int, unbound: tuple[Pod, ...], policies: Policies) -> tuple[Cause, ...]:
-    """Return why the gang is ill-formed. Causes of bound pods do not count."""
-    causes = counted_once(cause for pod in unbound for cause in pod.causes)[:MAX_CAUSES]
-    if not unbound or causes:
-        return tuple(causes)
-    causes.extend(disagreements(unbound))
-    if causes:
-        return tuple(causes)
-    claim = unbound[0].claim
-    assert claim is not None
-    if unknown := policies.unknown(claim.wishes.policies):
-        known = ", ".join(policy.name for policy in policies.policies) or "none"
-        causes.append(BadValue(where, "topology policy", unknown[0], f"a policy of the cluster: {known}"))
-    if claim.min_member is None and claim.replicas is None and not claim.by_object:
-        causes.append(BadValue(where, "min-member", "", _COUNT_EXPECTED))
-    if claim.replicas is not None and present > claim.replicas:
-        causes.append(TooManyMembers(present, claim.replicas))
-    return tuple(causes)
-
-
-# Counts of the pods' owners are not read, and a gang must not begin with the pods that came first.
-_COUNT_EXPECTED = (
-    'how many of its members must fit at once: add the annotation gpu.topology/min-member, as in "4", to each'
-)
