@@ -5,6 +5,7 @@ The rules themselves are with the constraints that make them, in gang/constraint
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,7 +23,7 @@ NO_LIMIT: Ints = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class Rule(ABC):
     """A rule about the members of `roles`, and of `others`, in each part. `part` [cell] is −1 for none.
 
     `left` [part] is the most members that a part takes, empty without such a limit. The members in a part are
@@ -40,9 +41,9 @@ class Rule:
     in_one_part: ClassVar[bool] = False
     """Whether the rule is that all members lie in one part."""
 
+    @abstractmethod
     def add(self, variables: Variables, name: str) -> None:
         """Add the rule to the model. The names of variables and constraints begin with `name`."""
-        raise NotImplementedError
 
     def share(self, problem: Problem) -> PartShare | None:
         """Return how many members each part takes, for the bound; None if the rule does not limit numbers."""

@@ -7,6 +7,7 @@ the planner walks through that list. The verifier checks each constraint again w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -55,7 +56,7 @@ class Refusal:
     """Return whether the gang fits if it asks for this request instead."""
 
 
-class Constraint:
+class Constraint(ABC):
     """One kind of constraint.
 
     `role` and `what` say which constraint of a request is meant, as `asked` yields them.
@@ -64,25 +65,25 @@ class Constraint:
     binds: ClassVar[bool] = True
     """Whether the place of one member limits the places of others. Then members are not moved one by one."""
 
+    @abstractmethod
     def asked(self, request: Request) -> Iterator[tuple[str, str]]:
         """Yield the constraints of this kind in the request, as (role, what). Each can be dropped alone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def without(self, request: Request, role: str, what: str) -> Request:
         """Return the request without this constraint."""
-        raise NotImplementedError
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         """Yield (annotation, scope, roles) for each scope whose parts can lie inside a node."""
         yield from ()
 
+    @abstractmethod
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         """Add what the request asks for to the rules of the gang."""
-        raise NotImplementedError
 
+    @abstractmethod
     def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
         """Yield the causes of the refusal that this constraint accounts for."""
-        raise NotImplementedError
 
     def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[Relaxation]:
         """Yield weaker constraints with which the gang fits. Each of them was tried."""
