@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from local_cluster.real.printing import SHOW_GPUS, printed_gpus
 from local_cluster.real.support import why_not
 from local_cluster.stack import Stack
 from tests.local_cluster.cluster_waiting import eventually
+from tests.local_cluster.killed_parent import killed_parent
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -118,14 +117,9 @@ sys.stdin.read()
 
 def test_kill_9_of_the_parent_leaves_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "c"
-    argv = [sys.executable, "-c", PARENT, str(directory)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "up\n"
+    with killed_parent(PARENT, directory):
         cluster = LocalCluster(directory)
         processes = of_node(cluster)
-        parent.kill()
-        parent.wait()
     assert all(identity.wait_end(ENDED_WITHIN_S) for identity in processes)
     assert left(cluster) == []
     cluster.down()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from local_cluster.nodes import ready_nodes
 from local_cluster.places import SOURCE
 from local_cluster.recipes import COMPONENTS
 from tests.local_cluster.cluster_waiting import eventually
+from tests.local_cluster.killed_parent import killed_parent
 
 pytestmark = pytest.mark.cluster
 
@@ -79,15 +78,10 @@ sys.stdin.read()
 
 def test_kill_9_of_the_parent_leaves_no_process(tmp_path: Path) -> None:
     directory = tmp_path / "c"
-    argv = [sys.executable, "-c", PARENT, str(directory)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "up\n"
+    with killed_parent(PARENT, directory):
         cluster = LocalCluster(directory)
         processes = cluster.running()
         assert set(processes) == set(COMPONENTS)
-        parent.kill()
-        parent.wait()
     assert all(identity.wait_end(20) for identity in processes.values())
     assert cluster.running() == {}
     cluster.down()  # cleans up what the crash left

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from local_cluster.ports import free_port, is_free
 from local_cluster.processes import Identity, Process, ProcessError
 from tests.local_cluster.cluster_waiting import eventually
+from tests.local_cluster.killed_parent import killed_parent
 
 SLEEP = ["/bin/sleep", "600"]
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.2; done"]
@@ -136,21 +135,16 @@ child = Process("sleep", ["/bin/sleep", "600"], log=folder / "log", pid_file=fol
                 die_with_parent=sys.argv[2] == "dies")
 child.start()
 child.wait_ready((folder / "pid.json").is_file, 10)
-print("started", flush=True)
+print("up", flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.parametrize("fate", ["dies", "stays"])
 def test_kill_9_of_the_parent(tmp_path: Path, fate: str) -> None:
-    argv = [sys.executable, "-c", PARENT, str(tmp_path), fate]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "started\n"
+    with killed_parent(PARENT, tmp_path, fate):
         child = Identity.read(tmp_path / "pid.json")
         assert child is not None
-        parent.kill()
-        parent.wait()
     if fate == "dies":
         assert child.wait_end(10)
     else:
@@ -168,20 +162,15 @@ child = Process("tidy", ["/bin/sh", "-c", tidy], log=folder / "log", pid_file=fo
                 death_signal=signal.SIGTERM)
 child.start()
 child.wait_ready(lambda: "ready" in (folder / "log").read_text(), 10)
-print("started", flush=True)
+print("up", flush=True)
 sys.stdin.read()
 """
 
 
 def test_a_program_with_a_death_signal_can_clean_up_after_kill_9_of_the_parent(tmp_path: Path) -> None:
-    argv = [sys.executable, "-c", TIDY_PARENT, str(tmp_path)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "started\n"
+    with killed_parent(TIDY_PARENT, tmp_path):
         child = Identity.read(tmp_path / "pid.json")
         assert child is not None
-        parent.kill()
-        parent.wait()
     assert child.wait_end(10)
     assert (tmp_path / "log").read_text() == "ready\ntidy\n"
 
