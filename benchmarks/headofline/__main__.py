@@ -5,10 +5,11 @@ Ends with 1 where a trial could not be measured. Slow is not wrong: ratios are r
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from benchmarks import options
 from benchmarks.headofline import pods, report, stats
-from benchmarks.headofline.cases import NeverRefused, Sizes, cases
+from benchmarks.headofline.cases import Case, NeverRefused, Sizes, cases
 from benchmarks.headofline.neighbour import Neighbour
 from benchmarks.headofline.trial import ordinary
 from benchmarks.report import write
@@ -81,25 +82,18 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
         measured, beside = Neighbour(client, NAMESPACE), Neighbour(client, BESIDE)
         site.grow(node_count)
         _fill(site, measured, node_count)
-        known = cases(stack, beside, sizes)
         ordinary(site, stack, measured, "warm", max(2, gangs // 4))
-        for number, (case, pair, kind) in enumerate(stats.order(chosen, pairs)):
-            doing = contextlib.nullcontext() if kind == stats.ALONE else known[kind]()
-            try:
-                with doing:
-                    seen = ordinary(site, stack, measured, f"o{number:03}", gangs)
-            except (NotBoundInTime, NeverRefused) as problem:
-                failures.append(f"{case}, pair {pair}, {kind}: {problem}")
+        known, order = cases(stack, beside, sizes), stats.order(chosen, pairs)
+        for seen in _trials(site, stack, measured, known, order, gangs):
+            if isinstance(seen, str):
+                failures.append(seen)
                 continue
-            trial = stats.Trial(
-                case, kind, pair, seen.seconds, seen.unbound, seen.processors, seen.decisions, seen.ready
-            )
-            trials.append(trial)
-            record = report.trial_record(trial)
+            trials.append(seen)
+            record = report.trial_record(seen)
             write(lines, "trial", record)
             console.print(
-                f"{case}, {kind}: p50 {1e3 * record['median']:.0f} ms, p90 {1e3 * record['p90']:.0f}, "
-                f"not bound {trial.unbound}",
+                f"{seen.case}, {seen.kind}: p50 {1e3 * record['median']:.0f} ms, "
+                f"p90 {1e3 * record['p90']:.0f}, not bound {seen.unbound}",
                 highlight=False,
             )
         found = stats.rows(trials)
@@ -111,6 +105,28 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     for failure in failures:
         console.print(f"[red]not measured[/] {failure}", highlight=False)
     raise typer.Exit(1 if failures else 0)
+
+
+def _trials(
+    site: Site,
+    stack: Stack,
+    measured: Neighbour,
+    known: Mapping[str, Case],
+    order: Iterable[tuple[str, int, str]],
+    gangs: int,
+) -> Iterator[stats.Trial | str]:
+    """Yield the result of each trial, or say why it could not be measured."""
+    for number, (case, pair, kind) in enumerate(order):
+        doing = nullcontext() if kind == stats.ALONE else known[kind]()
+        try:
+            with doing:
+                seen = ordinary(site, stack, measured, f"o{number:03}", gangs)
+        except (NotBoundInTime, NeverRefused) as problem:
+            yield f"{case}, pair {pair}, {kind}: {problem}"
+            continue
+        yield stats.Trial(
+            case, kind, pair, seen.seconds, seen.unbound, seen.processors, seen.decisions, seen.ready
+        )
 
 
 def _fill(site: Site, measured: Neighbour, count: int) -> None:
