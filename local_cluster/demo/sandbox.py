@@ -74,7 +74,8 @@ class Sandbox:
         `meanwhile` is called while a build runs that takes minutes, with a function that says how far it is.
         """
         self._show.say(
-            "Muster on a real control plane (etcd, kube-apiserver, kube-controller-manager), fake kubelets."
+            "Muster on a real control plane (etcd, kube-apiserver, kube-controller-manager), "
+            + ("fake kubelets, and real ones at the end." if self.real else "fake kubelets.")
         )
         self._show.say("")
         if self._why_not:

@@ -34,10 +34,10 @@ GROUP = NodeGroup(
     topology="hgx-h100-8x-nvswitch",
     publish="labels",
 )
-"""What is said of real nodes besides what their kubelets report: where they stand, and fake NVLinks."""
+"""What kubelets do not report about their nodes: zone, rack and fake NVLinks."""
 
 MOST = 16
-"""Real nodes of one cluster; each takes some 200 MB."""
+"""The most real nodes of one cluster. Each takes about 200 MB of memory."""
 STOP_GRACE_S = 2 * END_DEADLINE_S
 LOGS = ("containerd", "kubelet", "fake-gpus")
 
@@ -47,7 +47,7 @@ class RealNodesError(RuntimeError):
 
 
 class RealNodes:
-    """Those of one cluster, by its directory. `prefix` begins the names of their links and cgroups."""
+    """Starts and stops the real nodes of a cluster. Names of their links and cgroups begin with `prefix`."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

@@ -1,9 +1,9 @@
 """Evicts the bound members of gangs that are given up, through the API that honours disruption budgets.
 
-What is refused for long is given up, and asked for again by the gangs, as long as the pod is there. The UID
-is a precondition: a later pod of the same name is left alone. So is one whose gang is given up no longer when
-its turn comes: what waits here for a budget, or for an API server, may meanwhile have been made whole. If
-an eviction landed without an answer, it is sent once more: to a pod that terminates it means nothing.
+An eviction that is refused for long is given up. The gangs ask for it again as long as the pod is there. The
+UID is a precondition, so a later pod of the same name is left alone. Before each eviction the evictor asks
+whether it is still wanted: the gang may have become complete while the pod waited. An eviction without an
+answer is sent once more. For a pod that terminates already this changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import Evict
 
 QUEUE = 20_000
-"""Pods that may wait, of all namespaces; what is more is left to the next time that it is asked for."""
+"""The most pods that may wait, of all namespaces. A pod above it is dropped; the gangs ask for it again."""
 NOT_THERE = (404, 409)
 """The pod is gone, or another one bears its name."""
 
