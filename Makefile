@@ -154,14 +154,14 @@ e2e: build ## End to end: the real shim and service against the local cluster
 	$(PYTEST) e2e
 
 # All of it, even when a part fails, so that one run tells everything. pytest comes last and in one
-# run, unit to end-to-end: its closing line counts them all.
+# run, unit to end-to-end: its closing line counts them all. Two processes share them (conftest.py).
 .PHONY: test
 test: build ## All of it: check, Go tests, and every pytest, from unit to end-to-end
 	@failed=; \
 	$(AGAIN) --keep-going check || failed+=" check"; \
 	$(AGAIN) test-go || failed+=" test-go"; \
 	printf '\033[1m== %s\033[0m\n' "tests: unit, cluster, end to end"; \
-	$(PYTEST) tests e2e || failed+=" pytest"; \
+	$(PYTEST) tests e2e -n 2 --dist loadscope || failed+=" pytest"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 # Only the report goes to standard output. What is missing is built first.
