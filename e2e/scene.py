@@ -23,6 +23,7 @@ from local_cluster.examples.objects import collection
 FENCE = "e2e.muster.dev/scene"
 COMPLETE = "local-cluster/complete-after"
 """Annotation: kwok ends a running pod so long after it began (local_cluster/kwok_stages.yaml)."""
+EXIT_CODE = "local-cluster/exit-code"
 
 WITHIN_S = 30.0
 """For everything that should take a second: generous, since two cores do all of it."""
@@ -117,6 +118,11 @@ class Scene:
             lambda: all(pod.finished for name, pod in self.pods().items() if name in names),
             f"pods {', '.join(names)} have ended",
         )
+
+    def fail(self, name: str) -> None:
+        """Have a running pod fail. Its controller may replace it at once, so nothing is waited for."""
+        path = f"/api/v1/namespaces/{self.name}/pods/{name}"
+        self.client.patch(path, {"metadata": {"annotations": {COMPLETE: "0s", EXIT_CODE: "1"}}})
 
     def delete_job(self, name: str) -> None:
         """Delete a Job and wait until its pods are gone."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from local_cluster.modules import MODULES
 from local_cluster.places import GO_MODULES, SHIM, cache_root
 
 KUBERNETES = "v1.37.1"
@@ -61,6 +62,12 @@ def _containerd(program: str, cold_build: str, cold_s: float) -> Recipe:
     return Recipe(program, CONTAINERD, GO_MODULES / "containerd", package, stamp, cold_build, cold_s)
 
 
+def _controller(name: str, package: str, cold_s: float) -> Recipe:
+    module = MODULES[name]
+    cold_build = f"{cold_s / 60:g} min after the others"
+    return Recipe(name, module.version, GO_MODULES / name, f"{module.path}{package}", "", cold_build, cold_s)
+
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -99,6 +106,8 @@ RECIPES = {
         _containerd("ctr", "10 s after containerd", 10.0),
         Recipe("fake-gpus", "v1", GO_MODULES / "fake-gpus", ".", "", "10 s after kubelet", 10.0),
         Recipe("helm", "v4.3.1", GO_MODULES / "helm", "helm.sh/helm/v4/cmd/helm", "", "2 min", 120.0),
+        _controller("jobset", "", 120.0),
+        _controller("lws", "/cmd", 60.0),
     )
 }
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")

@@ -59,12 +59,18 @@ def apply_rights(api: Api) -> None:
 
 def apply_crds(api: Api, deadline_s: float) -> None:
     """Install the kinds of scheduler-config/podgroups/, and wait until the API server serves them."""
+    apply_definitions(api, _manifests(MANIFESTS / "podgroups"), deadline_s)
+
+
+def apply_definitions(api: Api, manifests: Sequence[Object], deadline_s: float) -> None:
+    """Install the CRDs among the manifests, and wait until the API server serves them."""
     until = time.monotonic() + deadline_s
-    for manifest in _manifests(MANIFESTS / "podgroups"):
-        if manifest["kind"] != "CustomResourceDefinition":
-            continue
+    definitions = [each for each in manifests if each["kind"] == "CustomResourceDefinition"]
+    for manifest in definitions:
+        path = f"{CRDS}/{manifest['metadata']['name']}{APPLY}"
+        api.call("PATCH", path, manifest, "application/apply-patch+yaml")
+    for manifest in definitions:
         path = f"{CRDS}/{manifest['metadata']['name']}"
-        api.call("PATCH", f"{path}{APPLY}", manifest, "application/apply-patch+yaml")
         while not _established(api.get(path)):
             if time.monotonic() > until:
                 raise TimeoutError(f"{path} is not established after {deadline_s:g} s")

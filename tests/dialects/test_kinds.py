@@ -107,8 +107,18 @@ CASES = {
         Case("JobSet", {"replicatedJobs": [replicated("node", 1, 2),
                                            replicated("launcher", 1, 1, dependsOn=[{"name": "node"}])]},
              2, 2, {"node": 2, "launcher": 0}),
+    "each Job has a domain of its own, so its first pod comes alone":
+        Case("JobSet", {"replicatedJobs": [replicated("workers", 2, 4)]}, 2, 2,
+             annotations={"alpha.jobset.sigs.k8s.io/exclusive-topology": RACK}),
+    "it has one, and all pods come at once":
+        Case("JobSet", {"replicatedJobs": [replicated("workers", 2, 4)]}, 8, 8,
+             annotations={"alpha.jobset.sigs.k8s.io/exclusive-topology": RACK,
+                          "alpha.jobset.sigs.k8s.io/node-selector": "true"}),
     "each group of a LeaderWorkerSet": Case("LeaderWorkerSet", lws(), 4, 4, {"leader": 1, "worker": 3}),
     "a leader alone": Case("LeaderWorkerSet", lws(1), 1, 1),
+    "each group has a domain of its own, so its leader comes alone":
+        Case("LeaderWorkerSet", lws(), 1, 1, {"leader": 1, "worker": 0},
+             annotations={"leaderworkerset.sigs.k8s.io/exclusive-topology": RACK}),
     "workers after a leader that is ready":
         Case("LeaderWorkerSet", lws(startupPolicy="LeaderReady"), 1, 1, {"leader": 1, "worker": 0}),
     "a PyTorchJob": Case("PyTorchJob", torch(3), 4, 4, {"master": 1, "worker": 3}),
@@ -128,6 +138,10 @@ CASES = {
         Case("RayCluster", ray(replicas=3, minReplicas=1), 4, 2, {"headgroup": 1, "gpus": 1}),
     "with several hosts for each replica":
         Case("RayCluster", ray(replicas=2, numOfHosts=4), 9, 9, {"headgroup": 1, "gpus": 8}),
+    "not more than the most":
+        Case("RayCluster", ray(replicas=5, maxReplicas=3), 4, 4, {"headgroup": 1, "gpus": 3}),
+    "no number of hosts is one host": Case("RayCluster", ray(replicas=2, numOfHosts=0), 3, 3,
+                                           {"headgroup": 1, "gpus": 2}),
     "a group that is suspended": Case("RayCluster", ray(replicas=3, suspend=True), 1, 1),
     "a parallel StatefulSet":
         Case("StatefulSet", {"replicas": 3, "podManagementPolicy": "Parallel", "template": T}, 3, 3),

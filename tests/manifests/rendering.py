@@ -30,7 +30,7 @@ def render(folder: Path) -> list[Manifest]:
     )
     if answer.returncode != 0:
         raise RuntimeError(f"kustomize build {folder}: {answer.stderr.strip()}")
-    return [document for document in yaml.safe_load_all(answer.stdout) if document]
+    return [document for document in yaml.load_all(answer.stdout, yaml.CSafeLoader) if document]
 
 
 def one(objects: list[Manifest], kind: str, name: str) -> Manifest:

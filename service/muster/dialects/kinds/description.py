@@ -38,7 +38,7 @@ class Role:
 
     `name` is "" if the kind has no types of pods. `template` is the pod template as it is written, at `path`
     of the object. `pod` makes one pod, from the index of the gang and the index in the role.
-    `late` means that the controller makes these pods when others run. So no pod waits for them.
+    The controller makes `later` of these pods when others have a node. So no pod waits for them.
     `unit` members in a row are one replica, and 0 means all members. `keys` are KAI's topology keys, which
     hold for each replica.
     """
@@ -49,7 +49,7 @@ class Role:
     template: Any
     path: str
     pod: Callable[[int, int], NewPod]
-    late: bool = False
+    later: int = 0
     unit: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
     segments_fill: bool = False
@@ -72,7 +72,7 @@ class Described:
     @property
     def size(self) -> int:
         """Return how many members of one gang come at once."""
-        return sum(role.count for role in self.roles if not role.late)
+        return sum(role.count - role.later for role in self.roles)
 
     @property
     def least(self) -> int:

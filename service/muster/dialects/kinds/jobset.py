@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from muster.dialects.fields import Fields
@@ -27,12 +27,15 @@ from muster.dialects.ranks import COMPLETION_INDEX, JOB_GLOBAL_INDEX
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+BY_NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 
 
 def describe(owner: Owner) -> Described:
     """Describe a JobSet. Each replicated Job is a role, and all pods of all roles must start together.
 
-    A replicated Job that starts after another one (`startupPolicy`, `dependsOn`) is late.
+    The pods of a replicated Job that starts after another one (`startupPolicy`, `dependsOn`) come later. If
+    each Job has a topology domain of its own, its other pods come when its first one has a node.
     """
     spec, roles, before = owner.spec, list[Role](), 0
     in_order = spec.part("startupPolicy").text("startupPolicyOrder") == "InOrder"
@@ -41,7 +44,7 @@ def describe(owner: Owner) -> Described:
         jobs = 1 if replicas is None else replicas
         role = _role(owner, number, item, jobs, before)
         if (in_order and number) or item.raw("dependsOn"):
-            role = replace(role, least=0, late=True)
+            role = replace(role, least=0, later=role.count)
         roles.append(role)
         before += jobs
     if not roles:
@@ -61,7 +64,21 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
     path = f"spec.replicatedJobs[{number}].template.spec.template"
     pod = _pod(owner, name, each, before)
     unit = each if jobs > 1 else 0
-    return Role(name, count, min(least, count), spec.raw("template"), path, pod, unit=unit, keys=keys)
+    later = (
+        max(0, count - jobs) if _exclusive(owner, kai_keys.annotations_of(template.part("metadata"))) else 0
+    )
+    least = min(least, count - later)
+    return Role(name, count, least, spec.raw("template"), path, pod, later, unit=unit, keys=keys)
+
+
+def _exclusive(owner: Owner, of_job: Mapping[str, str]) -> bool:
+    """Return whether each Job has a domain of its own, which its first pod chooses.
+
+    The annotation may stand on the JobSet or on the Job's template. With the second one, the user has chosen
+    the domains by labels of nodes, and all pods come at once.
+    """
+    said = (owner.meta.annotations or {}, of_job)
+    return any(EXCLUSIVE in each and BY_NODE_SELECTOR not in each for each in said)
 
 
 def _pod(owner: Owner, role: str, each: int, before: int) -> Callable[[int, int], NewPod]:

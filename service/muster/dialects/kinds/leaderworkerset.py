@@ -20,11 +20,16 @@ from muster.dialects.ranks import GROUP_INDEX, WORKER_INDEX
 
 SET_NAME = "leaderworkerset.sigs.k8s.io/name"
 SIZE = "leaderworkerset.sigs.k8s.io/size"
+EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 LEADER, WORKER = "leader", "worker"
 
 
 def describe(owner: Owner) -> Described:
-    """Describe the groups. With the startup policy LeaderReady, the workers are made when the leader runs."""
+    """Describe the groups.
+
+    With the startup policy LeaderReady, the workers are made when the leader runs. If each group has a
+    topology domain of its own, they are made when the leader has a node.
+    """
     spec = owner.spec
     replicas, template = spec.natural("replicas"), spec.part("leaderWorkerTemplate")
     copies = bounded(spec, "replicas", 1 if replicas is None else replicas)
@@ -36,7 +41,7 @@ def describe(owner: Owner) -> Described:
     workers = template.raw("workerTemplate")
     leaders = template.raw("leaderTemplate")
     has_leader = leaders is not None
-    late = spec.text("startupPolicy") == "LeaderReady"
+    late = spec.text("startupPolicy") == "LeaderReady" or EXCLUSIVE in (owner.meta.annotations or {})
     role = Role(
         LEADER,
         1,
@@ -54,7 +59,7 @@ def describe(owner: Owner) -> Described:
         workers,
         f"{under}.workerTemplate",
         _pod(owner, size, 1),
-        late,
+        later=size - 1 if late else 0,
         segments_fill=True,
     )
     return Described((role, more), copies)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from muster.dialects.kinds import kai_keys
+from muster.dialects.kinds import jobset, kai_keys, leaderworkerset
 from muster.dialects.kinds.description import Kind
 from muster.dialects.kinds.kubeflow import REPLICA_SPECS
 from muster.dialects.objects import CustomObject
@@ -20,13 +20,15 @@ MAX_LEVELS = 24
 MAX_CHARACTERS = 1024
 """Longer strings are cut. No value that can be used is so long."""
 
+KEYS = frozenset({jobset.EXCLUSIVE, jobset.BY_NODE_SELECTOR, leaderworkerset.EXCLUSIVE})
+"""Labels and annotations that descriptions read, besides KAI's."""
 FIELDS = frozenset({
     "completionMode", "completions", "containers", "dependsOn", "elasticPolicy", "groupName",
     "headGroupSpec", "initContainers", "launcherCreationPolicy", "leaderTemplate",
-    "leaderWorkerTemplate", "metadata", "minAvailable", "minReplicas", "name", "numOfHosts", "ordinals",
-    "parallelism", "podManagementPolicy", "replicas", "replicatedJobs", "resources",
-    "runLauncherAsWorker", "runPolicy", "schedulingPolicy", "size", "spec", "start", "startupPolicy",
-    "startupPolicyOrder", "suspend", "template", "workerGroupSpecs", "workerTemplate",
+    "leaderWorkerTemplate", "maxReplicas", "metadata", "minAvailable", "minReplicas", "name",
+    "numOfHosts", "ordinals", "parallelism", "podManagementPolicy", "replicas", "replicatedJobs",
+    "resources", "runLauncherAsWorker", "runPolicy", "schedulingPolicy", "size", "spec", "start",
+    "startupPolicy", "startupPolicyOrder", "suspend", "template", "workerGroupSpecs", "workerTemplate",
 })  # fmt: skip
 """The fields that descriptions and `gangs` read, at any level of any kind. A new kind adds its own."""
 MAPS = frozenset({"limits", "requests", *REPLICA_SPECS.values()})
@@ -49,12 +51,12 @@ def pruned(kind: Kind, obj: CustomObject) -> CustomObject:
 
 
 def words(said: dict[str, str] | None) -> dict[str, str] | None:
-    """Return the labels or annotations that are KAI's."""
+    """Return the labels or annotations that are read."""
     return _words(said or {}) or None
 
 
 def _words(said: dict[str, Any]) -> dict[str, Any]:
-    return {key: _value(value, 0) for key, value in said.items() if kai_keys.read(key)}
+    return {key: _value(value, 0) for key, value in said.items() if kai_keys.read(key) or key in KEYS}
 
 
 def _value(value: Any, levels: int) -> Any:

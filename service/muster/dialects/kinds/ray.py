@@ -42,10 +42,12 @@ def describe(owner: Owner) -> Described:
 
 def _workers(item: Fields) -> tuple[int, int]:
     """Return how many pods a group has, and how many must start. Without minReplicas, all must start."""
-    replicas, least, hosts = item.natural("replicas"), item.natural("minReplicas"), item.natural("numOfHosts")
-    each = 1 if hosts is None else hosts
-    wanted = max(replicas or 0, least or 0)
-    return bounded(item, "replicas", wanted * each), (least or wanted) * each
+    least, most = item.natural("minReplicas"), item.natural("maxReplicas")
+    hosts = max(1, item.natural("numOfHosts") or 1)
+    wanted = max(item.natural("replicas") or 0, least or 0)
+    if most is not None:
+        wanted = min(wanted, max(most, least or 0))
+    return bounded(item, "replicas", wanted * hosts), (least or wanted) * hosts
 
 
 def _role(owner: Owner, name: str, group: Fields, path: str, counts: tuple[int, int]) -> Role:
