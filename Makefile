@@ -201,6 +201,10 @@ bench: $(READY) ## Figures beside the peers' methods: tables, and JSON lines in 
 throughput: build ## Pods bound per second beside a stock kube-scheduler, on the local cluster (half an hour)
 	$(PY) -m benchmarks.throughput
 
+.PHONY: native
+native: build ## Seconds from a gang's first pod to its last Binding, beside kube-scheduler's own gangs (two minutes)
+	$(PY) -m benchmarks.native
+
 .PHONY: headofline
 headofline: build ## How long gangs wait beside others that hang, are slow, refused or flood (SCALE=0.05: about ten minutes)
 	$(PY) -m benchmarks.headofline $(if $(SCALE),--scale $(SCALE))

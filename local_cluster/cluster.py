@@ -48,14 +48,21 @@ class LocalCluster:
     """A control plane in a directory. Two objects on one directory see the same cluster.
 
     With `audit`, the API server writes to `audit_log` what `audit_policy` says: every change by default.
+    `api_flags` are added to its command line.
     """
 
     def __init__(
-        self, directory: Path, *, audit: bool = False, audit_policy: str = components.AUDIT_POLICY
+        self,
+        directory: Path,
+        *,
+        audit: bool = False,
+        audit_policy: str = components.AUDIT_POLICY,
+        api_flags: Sequence[str] = (),
     ) -> None:
         self.directory = directory.absolute()
         self.audit = audit
         self._audit_policy = audit_policy
+        self._api_flags = tuple(api_flags)
         self.layout = Layout(self.directory)
         self.real_nodes = RealNodes(self.layout)
         self._processes: dict[str, Process] = {}
@@ -324,7 +331,8 @@ class LocalCluster:
         if not state.get("ports"):
             raise ClusterError(f"there is no cluster in {self.directory}: start it with up()")
         policy = self._audit_policy if state["audit"] else ""
-        return Context(self.layout, ClusterKeys.create(self.layout.pki), state["ports"], policy)
+        keys = ClusterKeys.create(self.layout.pki)
+        return Context(self.layout, keys, state["ports"], policy, self._api_flags)
 
     def _claim_directory(self) -> None:
         """Take an empty directory, or one that is a cluster's; never write among somebody's files."""

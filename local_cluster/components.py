@@ -50,12 +50,13 @@ rules:
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the command lines are made of. `ports`: name of a port → number; `audit`: the API server's audit
-    policy as YAML, "" for none."""
+    policy as YAML, "" for none; `api_flags`: further flags of the API server."""
 
     layout: Layout
     keys: ClusterKeys
     ports: dict[str, int]
     audit: str
+    api_flags: tuple[str, ...] = ()
 
     def url(self, port: str) -> str:
         """Return the HTTPS address of a port, by the port's name."""
@@ -130,6 +131,7 @@ def _api_server(context: Context) -> list[str]:
         "--endpoint-reconciler-type=none",
         "--allow-privileged=true",
         "--profiling=false",
+        *context.api_flags,
     ]
     if context.audit:
         policy = layout.config / "audit-policy.yaml"

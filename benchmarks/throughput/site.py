@@ -19,6 +19,8 @@ from local_cluster.processes import Identity, Process
 from local_cluster.shape import NodeGroup, Shape
 
 NAMESPACE = "throughput"
+NODES = "/api/v1/nodes"
+RACK_LABEL = "topology.kubernetes.io/rack"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 GPUS = 8
 """Of a node."""
@@ -104,6 +106,12 @@ class Site:
         """How many pods there are."""
         listed = self._client.get(f"{PODS}?limit=1")
         return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount") or 0)
+
+    def racks(self) -> set[str]:
+        """Return the racks of the nodes that have pods."""
+        used = {pod["spec"].get("nodeName") for pod in self._client.get(PODS)["items"]}
+        labels = [node["metadata"] for node in self._client.get(NODES)["items"]]
+        return {meta["labels"][RACK_LABEL] for meta in labels if meta["name"] in used}
 
     def cpu_s(self, side: Mapping[str, Process]) -> dict[str, float]:
         """Process → processor time that it has had so far, s; this benchmark itself is `client`, what else
