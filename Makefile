@@ -202,7 +202,7 @@ throughput: build ## Pods bound per second beside a stock kube-scheduler, on the
 	$(PY) -m benchmarks.throughput
 
 .PHONY: native
-native: build ## Seconds from a gang's first pod to its last Binding, beside kube-scheduler's own gangs (two minutes)
+native: build ## Seconds from a gang's first pod to its last Binding, and with the gangs of kube-scheduler itself (two minutes)
 	$(PY) -m benchmarks.native
 
 .PHONY: headofline

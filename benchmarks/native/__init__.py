@@ -1,1 +1,1 @@
-"""One gang in one rack: Muster beside the gang scheduling that kube-scheduler has of its own (1.37, beta)."""
+"""One gang in one rack: with Muster, and with the gang scheduling of kube-scheduler itself (1.37, beta)."""

@@ -71,15 +71,16 @@ class Bench:
         return [(f"{e.kind} {e.objects[0][0]}", e.message) for e in posted if e.reason is reason]
 
 
-def pod(name: str, node: str = "", **annotations: str) -> PodObject:
+def pod(name: str, node: str = "", of_group: str = "", **annotations: str) -> PodObject:
     role, _, _ = name.partition("-")
+    group = {"scheduling.run.ai/pod-group": of_group} if of_group else {}
     item = {
         "metadata": {
             "name": f"train-{name}",
             "namespace": "ns",
             "uid": name,
             "labels": {"training.kubeflow.org/replica-type": role, "training.kubeflow.org/job-name": "train"},
-            "annotations": {f"gpu.topology/{key}": value for key, value in annotations.items()},
+            "annotations": group | {f"gpu.topology/{key}": value for key, value in annotations.items()},
             "ownerReferences": [
                 {
                     "apiVersion": "kubeflow.org/v1",
@@ -144,6 +145,42 @@ async def test_a_number_of_the_pods_that_is_not_their_jobs_is_said_once_on_the_j
     assert "it makes 4 pods at once, and they say gpu.topology/min-member: 6" in message
     assert bench.gang.phase == "collecting"
     assert bench.events(EventReason.NO_GANG) == []
+
+
+def pod_group(least: int) -> Seen[CustomObject]:
+    meta = {"name": "g", "namespace": "ns", "uid": "g"}
+    item = {"apiVersion": "scheduling.run.ai/v2", "metadata": meta, "spec": {"minMember": least}}
+    return Seen(msgspec.convert(item, CustomObject))
+
+
+@pytest.mark.parametrize("first", ["job", "pods", "group"])
+async def test_a_pod_groups_number_above_that_of_its_job_is_said_on_the_job(first: str) -> None:
+    """Whichever comes first. Nothing is refused: another job may make the other pods."""
+    bench = await Bench().start()
+
+    async def group() -> None:
+        await bench.intake.on_pod_group(pod_group(6))
+
+    async def pods() -> None:
+        for name in ALL:
+            await bench.intake.on_pod(Seen(pod(name, of_group="g")))
+
+    steps = {"job": bench.job, "group": group, "pods": pods}
+    for step in (steps.pop(first), *steps.values(), pods, group):
+        await step()
+    ((where, message),) = bench.events(EventReason.COUNTS_DIFFER)
+    assert where == "PyTorchJob train"
+    assert "it makes 4 pods at once, and their PodGroup g says minMember: 6. That counts" in message
+    assert bench.gang.phase == "collecting"
+
+
+async def test_a_pod_groups_number_may_be_smaller() -> None:
+    bench = await Bench().start()
+    await bench.job()
+    await bench.intake.on_pod_group(pod_group(3))
+    for name in ALL:
+        await bench.intake.on_pod(Seen(pod(name, of_group="g")))
+    assert bench.events(EventReason.COUNTS_DIFFER) == []
 
 
 async def test_a_pod_that_names_its_gang_itself_leaves_that_of_its_job() -> None:

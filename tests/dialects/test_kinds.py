@@ -195,6 +195,11 @@ BAD_KEYS = {
     "a word that is another scope": ("Job", job(), {"kai.scheduler/topology-required-placement": "rack"}),
     "a count that is none": ("Job", job(), {"kai.scheduler/batch-min-member": "many"}),
     "more than there are": ("Job", job(), {"kai.scheduler/batch-min-member": "5"}),
+    "more replicated Jobs than there are": (
+        "JobSet",
+        {"replicatedJobs": [replicated("a", 1, 1), replicated("b", 1, 1)]},
+        {"kai.scheduler/batch-min-member": "3"},
+    ),
     "fewer replicated Jobs": (
         "JobSet",
         {"replicatedJobs": [replicated("a", 1, 1), replicated("b", 1, 1)]},

@@ -310,6 +310,18 @@ def test_a_number_of_the_pods_that_is_not_their_jobs_is_noted_and_counts(name: s
     assert said["notes"] == ([note] if note else [])
 
 
+def test_a_pod_groups_number_above_that_of_its_job_is_noted(tmp_path: Path) -> None:
+    template = {**T, "metadata": {"annotations": {"scheduling.run.ai/pod-group": "g"}}}
+    job = made("batch/v1", "Job", "x", {**JOB, "template": template})
+    group = made("scheduling.run.ai/v2", "PodGroup", "g", {"minMember": 5})
+    said = decisions(write(tmp_path, node("a", 8), group, job))
+    assert [gang["status"] for gang in said["gangs"]] == ["waiting"]
+    assert said["notes"] == [
+        "Job default/x: it makes 3 pods at once, and their PodGroup g says minMember: 5. "
+        "That counts: unless another job makes the other 2, the gang waits for ever"
+    ]
+
+
 def test_the_number_of_a_gang_of_several_jobs_is_that_of_all_of_them(tmp_path: Path) -> None:
     template = {**T, "metadata": {"labels": {"gpu-topology": "g", "gpu-topology-replica": "4"}}}
     jobs = [made("batch/v1", "Job", name, {**JOB, "parallelism": 2, "completions": 2, "template": template})

@@ -21,6 +21,7 @@ from muster.dialects.subgroups import Topologies
 from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
+from muster.gangs.membership.podgroups import key_of
 
 RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
 _TRAINER = "trainer.kubeflow.org"
@@ -95,17 +96,22 @@ class Owners:
             elif of_owner is not None and of_owner.is_warned_of(settings):
                 yield f"{_title(key)}: {of_owner.advice}"
 
-    def differences(self, pods: Sequence[tuple[Metadata, Pod]], settings: Settings) -> Iterator[str]:
-        """Yield where the number that pods state for their gang is not the number of their job's pods.
+    def differences(
+        self, pods: Sequence[tuple[Metadata, Pod]], groups: Iterable[PodGroup], settings: Settings
+    ) -> Iterator[str]:
+        """Yield where the number that pods or their PodGroup state is not the number of their job's pods.
 
         Gangs of several jobs are left out: their number is that of all these jobs together.
         """
+        stated = {group.key: group.min_member for group in groups}
         gangs = defaultdict[tuple[str, GangClaim], set[Key | None]](set)
         for meta, pod in pods:
             if pod.claim is not None and not pod.claim.lone and pod.present and not pod.node:
                 found = member(meta)
                 key = (found.kind, pod.namespace, found.owner) if found is not None else None
-                gangs[pod.namespace, replace(pod.claim, wishes=Wishes())].add(key)
+                group = key_of(pod)
+                least = pod.claim.min_member or (stated.get(group) if group is not None else None)
+                gangs[pod.namespace, replace(pod.claim, min_member=least, wishes=Wishes())].add(key)
         said = {
             f"{_title(key)}: {difference}"
             for (_, claim), (key, *others) in gangs.items()

@@ -26,6 +26,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import configmaps, nodes, peers, podgroups, pods, resize
 from muster.dialects import policies as policy_dialect
 from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
+from muster.dialects.kinds.description import Member
 from muster.dialects.objects import (
     ConfigMapObject,
     CustomObject,
@@ -117,19 +118,21 @@ class Intake:
         self._pod_digests[uid] = digest
 
     async def _take_pod(self, obj: PodObject) -> None:
-        pod = self._read_pod(obj)
-        await self.jobs.pod_seen(obj, pod)
+        found = self.jobs.member_of(obj)
+        pod = self._read_pod(obj, found)
+        await self.jobs.pod_seen(obj, pod, found)
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
             await self._put(PodSeen(time.monotonic(), pod))
 
-    def _read_pod(self, obj: PodObject) -> Pod:
+    def _read_pod(self, obj: PodObject, found: Member | None) -> Pod:
         """Return the pod's facts.
 
         If no dialect can read a bound pod, return its usage alone: its GPUs are taken all the same.
         """
         try:
-            return pods.read(obj, self._settings, self.jobs.place_of(obj))
+            in_gang = found is not None and self.jobs.is_gang(found, obj.metadata.namespace)
+            return pods.read(obj, self._settings, found if in_gang else None)
         except Exception:
             if not obj.spec.node_name:
                 raise
@@ -282,6 +285,7 @@ class Intake:
         if isinstance(change, Gone):
             self._group_objects.pop(change.key, None)
             if (group := self._groups.pop(change.key, None)) is not None:
+                self.jobs.group_gone(group.key)
                 await self._put(PodGroupGone(time.monotonic(), group.key))
             return
         uid = change.object.metadata.uid
@@ -316,6 +320,7 @@ class Intake:
         if before != group or before.status != group.status:
             self._groups[uid] = group
             await self._put(PodGroupSeen(time.monotonic(), group))
+            self.jobs.group_seen(group)
 
 
 def _digest(pod: PodObject) -> bytes:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
+from muster.adapters.kube.named_groups import NamedGroups
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.gangs import Family, family
@@ -28,6 +29,8 @@ from muster.dialects.settings import Settings
 from muster.dialects.subgroups import Topologies
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import GangClaim, Pod
+from muster.domain.podgroup import PodGroup, PodGroupKey
+from muster.gangs.membership.podgroups import key_of
 from muster.gangs.messages.events import Event, PodGroupGone, PodGroupSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
@@ -80,6 +83,7 @@ class Jobs:
         self._jobs: dict[Key, _Job] = {}
         self._makers: dict[Key, Metadata] = {}
         self._by_uid: dict[str, Key] = {}
+        self._named = NamedGroups()
         self._absent: set[str] = set()
         self._levels: tuple[Level, ...] = DEFAULT_LEVELS
         self._topologies: Topologies | None = None
@@ -128,22 +132,23 @@ class Jobs:
 
     # --- pods ----------------------------------------------------------------------------------------
 
-    def place_of(self, obj: PodObject) -> Member | None:
-        """Return the place of a pod of ours in the gang of its job; None if its job's pods are no gang.
+    def member_of(self, obj: PodObject) -> Member | None:
+        """Return the job of a pod of ours, and the pod's place in it."""
+        ours = obj.spec.scheduler_name in self._settings.scheduler_names
+        return member(obj.metadata) if ours else None
 
-        A pod whose job was not seen yet has a place: it waits for its job, whose pods may be a gang.
+    def is_gang(self, found: Member, namespace: str) -> bool:
+        """Return whether the pods of a job are a gang.
+
+        They may be if the job was not seen yet: its pods wait for it.
         """
-        if obj.spec.scheduler_name not in self._settings.scheduler_names:
-            return None
-        found = member(obj.metadata)
-        if found is None or found.kind in self._absent:
-            return None
-        of_job = self._family((found.kind, obj.metadata.namespace, found.owner))
-        return found if of_job is None or of_job.is_gang(self._settings) else None
+        if found.kind in self._absent:
+            return False
+        of_job = self._family((found.kind, namespace, found.owner))
+        return of_job is None or of_job.is_gang(self._settings)
 
-    async def pod_seen(self, obj: PodObject, pod: Pod) -> None:
-        """Take in a pod and what was read of it, before the gangs get it."""
-        found = member(obj.metadata) if pod.scheduler_name in self._settings.scheduler_names else None
+    async def pod_seen(self, obj: PodObject, pod: Pod, found: Member | None) -> None:
+        """Take in a pod, what was read of it, and its place in its job, before the gangs get it."""
         if found is None or pod.claim is None:
             await self.pod_gone(pod.uid)
             return
@@ -160,6 +165,7 @@ class Jobs:
             await self._leave(key, pod.uid)
             job.pods[pod.uid] = gang
             job.gangs[gang] += bool(gang)
+        self._named.names(pod.uid, key, None if pod.node else key_of(pod))
         known = job.text is not None or found.kind in self._absent
         if known and (pod.node or pod.finished):
             job.waiting.pop(pod.uid, None)
@@ -172,6 +178,7 @@ class Jobs:
         """Forget a pod."""
         key = self._by_uid.pop(uid, None)
         if key is not None:
+            self._named.forget(uid)
             await self._leave(key, uid)
             self._jobs[key].waiting.pop(uid, None)
             self._forget_if_unused(key)
@@ -184,6 +191,16 @@ class Jobs:
         if gang and not job.gangs[gang]:
             del job.gangs[gang]
             await self._put(PodGroupGone(time.monotonic(), (key[1], key[0], gang)))
+
+    def group_seen(self, group: PodGroup) -> None:
+        """Take in a PodGroup object. Its number may not be that of the jobs whose pods name it."""
+        claim = GangClaim(group.dialect, group.name, by_object=True)
+        for key in self._named.seen(group):
+            self._warn(key, self._jobs[key], claim)
+
+    def group_gone(self, key: PodGroupKey) -> None:
+        """Forget a PodGroup object."""
+        self._named.gone(key)
 
     # --- reading jobs --------------------------------------------------------------------------------
 
@@ -234,7 +251,8 @@ class Jobs:
         if claim.lone:
             reason, said = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
         else:
-            reason, said = EventReason.COUNTS_DIFFER, of_job.difference(claim, self._settings)
+            stated = self._named.completed(key[1], claim)
+            reason, said = EventReason.COUNTS_DIFFER, of_job.difference(stated, self._settings)
         if said:
             job.warned = True
             where, by = ((of_job.group.name, of_job.group.uid),), of_job.group.api_version

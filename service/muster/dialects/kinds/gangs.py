@@ -77,9 +77,11 @@ class Family:
 
         Return "" if they agree, or if the object's own numbers can't be read. A min-member may be smaller.
         """
-        key, stated = own.MIN_MEMBER, claim.min_member
-        if claim.replicas is not None:
-            key, stated = settings.ack_replicas, claim.replicas
+        said, stated = f"they say {own.MIN_MEMBER}", claim.min_member
+        if claim.by_object:
+            said = f"their PodGroup {claim.name} says minMember"
+        elif claim.replicas is not None:
+            said, stated = f"they say {settings.ack_replicas}", claim.replicas
         if stated is None or claim.dialect == self.kind or self.group.causes:
             return ""
         if stated > self.pods:
@@ -88,7 +90,7 @@ class Family:
             effect = f"the gang is refused when more than {stated} are there"
         else:
             return ""
-        return f"it makes {self.pods} pods at once, and they say {key}: {stated}. That counts: {effect}"
+        return f"it makes {self.pods} pods at once, and {said}: {stated}. That counts: {effect}"
 
 
 def family(

@@ -83,9 +83,9 @@ def number(meta: Fields, pods: int) -> int | None:
 
 
 def min_subgroups(owner: Owner, there: int) -> None:
-    """Note a problem if a JobSet's batch-min-member, which counts replicated Jobs, is below their number."""
+    """Note a problem if a JobSet's batch-min-member, which counts replicated Jobs, is not their number."""
     text = (owner.meta.annotations or {}).get(MIN_MEMBER)
-    if text is not None and (positive(text) or 0) < there:
+    if text is not None and positive(text) != there:
         expected = (
             f"{there}, since all replicated Jobs start together. To start with fewer pods, remove it "
             "here and write it on the template of a replicated Job, where it counts the pods of each Job"
