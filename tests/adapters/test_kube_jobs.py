@@ -248,6 +248,18 @@ async def test_a_key_that_comes_later_makes_a_gang_of_those_that_wait() -> None:
     assert bench.gang.group.needed == 4
 
 
+async def test_a_job_that_becomes_a_gang_and_is_one_no_more_again_and_again_splits_nothing() -> None:
+    """Its key comes and goes while its pods wait for capacity."""
+    bench = await Bench().start(gpus=3)
+    await bench.pods(*ALL)
+    for _ in range(5):
+        await bench.job(labels=QUEUE)
+        assert (bench.gang.phase, bench.gang.group.size) == ("unplaceable", 4)
+        await bench.job()
+        assert sorted(gang.phase for gang in bench.gangs) == ["planned"] * 3 + ["unplaceable"]
+    assert len(bench.events(EventReason.NO_GANG)) == 1
+
+
 async def test_what_the_pods_say_comes_first() -> None:
     bench = await Bench("on").start()
     await bench.job()

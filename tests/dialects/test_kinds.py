@@ -14,6 +14,7 @@ from muster.dialects.kinds.table import KINDS, member, modes_of
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
 from muster.dialects.settings import DEFAULTS, Mode, Settings
 from muster.domain.levels import DEFAULT_LEVELS
+from muster.domain.reasons import BadValue
 from muster.domain.request import Segment
 
 Object = dict[str, Any]
@@ -188,6 +189,26 @@ def test_kai_segments_are_those_of_the_role() -> None:
     assert [(cause.field, cause.value) for cause in uneven.causes] == [  # type: ignore[union-attr]
         ("annotation kai.scheduler/segment-size", "3")
     ]
+
+
+def types(count: int) -> Object:
+    return {"pytorchReplicaSpecs": {f"Type{number}": {"template": T} for number in range(count)}}
+
+
+def test_a_job_with_too_many_types_of_pods_is_refused_by_name() -> None:
+    assert read("PyTorchJob", types(64)).group.causes == ()
+    (cause,) = read("PyTorchJob", types(65)).group.causes
+    assert cause == BadValue(
+        "pytorchjob/default/x", "spec.pytorchReplicaSpecs", "65 replica types", "at most 64"
+    )
+
+
+def test_of_a_very_large_job_nothing_is_kept_but_a_sentence() -> None:
+    known = KINDS["PyTorchJob"]
+    kept = pruned(known, CustomObject("kubeflow.org/v1", Metadata(name="x"), types(10_000)))
+    assert kept.spec == "an object with more than 20,000 values"
+    group = family(known, kept, DEFAULTS, DEFAULT_LEVELS, None).group
+    assert BadValue("pytorchjob//x", "spec", kept.spec, "an object") in group.causes
 
 
 BAD_KEYS = {

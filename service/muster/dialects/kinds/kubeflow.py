@@ -53,6 +53,8 @@ def describe(owner: Owner) -> Described:
     types = owner.spec.part(field)
     if not types.names():
         owner.spec.bad(field, "", "replica types with a pod template each")
+    if len(types.names()) > MAX_ROLES:
+        owner.spec.bad(field, f"{len(types.names())} replica types", f"at most {MAX_ROLES}")
     roles = [_role(owner, types, field, name) for name in sorted(types.names(), key=_order)[:MAX_ROLES]]
     policy = owner.spec.part("runPolicy")
     least = policy.part("schedulingPolicy").positive("minAvailable")
