@@ -211,6 +211,12 @@ def test_of_a_very_large_job_nothing_is_kept_but_a_sentence() -> None:
     assert BadValue("pytorchjob//x", "spec", kept.spec, "an object") in group.causes
 
 
+def test_of_very_many_labels_none_is_kept() -> None:
+    labels = {f"kai.scheduler/{number}": "" for number in range(20_001)}
+    kept = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
+    assert (kept.metadata.labels, kept.spec["parallelism"]) == (None, 4)
+
+
 BAD_KEYS = {
     "a label that is none": ("PyTorchJob", torch(1), {"kai.scheduler/topology-required-placement": "a b"}),
     "a word that is another scope": ("Job", job(), {"kai.scheduler/topology-required-placement": "rack"}),

@@ -55,8 +55,11 @@ def pruned(kind: Kind, obj: CustomObject) -> CustomObject:
 
 
 def words(said: dict[str, str] | None) -> dict[str, str] | None:
-    """Return the labels or annotations that are read."""
-    return _Copy().words(said or {}) or None
+    """Return the labels or annotations that are read. Of more than `MAX_VALUES`, none is read."""
+    try:
+        return _Copy().words(said or {}) or None
+    except _TooManyError:
+        return None
 
 
 class _TooManyError(Exception):
