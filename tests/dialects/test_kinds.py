@@ -245,6 +245,12 @@ def test_what_kai_could_not_mean_is_a_cause_that_names_the_key(name: str) -> Non
     )
 
 
+def test_a_part_of_a_job_may_prefer_a_level() -> None:
+    part = template(1, annotations={"kai.scheduler/topology-preferred-placement": RACK})
+    group = read("RayCluster", ray(replicas=1, template=part)).group
+    assert (group.problems, group.role_wishes["gpus"].role_preferred) == ((), ("rack",))
+
+
 def test_keys_without_effect_are_said() -> None:
     labels = {"priorityClassName": "high", "kai.scheduler/preemptibility": "never"}
     said = " ".join(read("PyTorchJob", torch(1), labels=labels).group.problems)
@@ -257,11 +263,8 @@ def test_keys_without_effect_are_said() -> None:
     each["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-preferred-placement": RACK}}
     (said,) = read("JobSet", {"replicatedJobs": [each]}).group.problems
     assert (
-        "topology-preferred-placement has no effect on a part of a job (workers): write it on the job" in said
+        "topology-preferred-placement has no effect on a part that is replicated as a whole (workers)" in said
     )
-    part = template(1, annotations={"kai.scheduler/topology-preferred-placement": RACK})
-    (said,) = read("RayCluster", ray(replicas=1, template=part)).group.problems
-    assert "on a part of a job (gpus)" in said
     part = template(1, annotations={"kai.scheduler/segment-topology-preferred-placement": RACK})
     (said,) = read("LeaderWorkerSet", lws(worker=part)).group.problems
     assert (

@@ -36,6 +36,10 @@ WISHES: dict[str, tuple[dict[str, str], Wishes]] = {
         said(role="prefill", role_scope="nvlink-domain"),
         Wishes(role="prefill", role_scope="nvlink-domain"),
     ),
+    "preferred scopes of a role": (
+        said(role="prefill", role_preferred_scopes="nvlink-domain,rack"),
+        Wishes(role="prefill", role_preferred=("nvlink-domain", "rack")),
+    ),
     "preferred scopes keep their order": (
         said(preferred_scopes="nvlink-domain, node,rack"),
         Wishes(preferred_scopes=("nvlink-domain", "node", "rack")),
@@ -147,7 +151,7 @@ def test_labels_of_ack_among_the_annotations_say_where_they_belong() -> None:
 
 KNOWN = (
     "none: the annotations gpu.topology/… are group, min-member, size, role, scope, role-scope, "
-    "preferred-scopes, segment-size, segment-scope, max-per, rank"
+    "role-preferred-scopes, preferred-scopes, segment-size, segment-scope, max-per, rank"
 )
 UNKNOWN: dict[str, tuple[dict[str, dict[str, str]], tuple[str, ...]]] = {
     "one label": ({"labels": said(rack="r1")}, ("label gpu.topology/rack", "r1", KNOWN)),
@@ -262,7 +266,8 @@ def test_a_slip_is_said_of_a_pod_without_gpus_too(pod: dict[str, Any], field: st
 def test_all_of_them_on_one_pod() -> None:
     annotations = said(
         group="g", min_member="8", size="16", role="w", scope="zone", role_scope="rack",
-        preferred_scopes="rack", segment_size="4", segment_scope="node", max_per="node=4", rank="0",
+        preferred_scopes="rack", role_preferred_scopes="node", segment_size="4", segment_scope="node",
+        max_per="node=4", rank="0",
     )  # fmt: skip
     assert set(annotations) == set(KEYS)
     pod = read(pod_object(annotations=annotations))

@@ -17,7 +17,7 @@ from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
 from muster.domain.reasons import BadValue, DialectsDisagree
-from muster.domain.request import SelectorTerm
+from muster.domain.request import RolePreference, SelectorTerm
 from tests.dialects.objects import custom_object, pod_object
 
 RACK, HOST = "topology.kubernetes.io/rack", "kubernetes.io/hostname"
@@ -323,34 +323,42 @@ def test_a_level_of_some_leaves_is_for_their_members_together(name: str) -> None
     assert (group.causes, group.subgroups) == ((), shared)
 
 
-UNHEARD: dict[str, tuple[list[dict[str, Any]], dict[str, str], tuple[str, ...]]] = {
-    # name: subgroups, the level of the whole, problems
-    "a leaf's": (
-        [subgroup("a", 1, preferred=RACK), subgroup("b", 1)],
-        {},
-        ("subgroup a prefers one rack, which only a whole gang can: not heard",),
-    ),
-    "that of some leaves": (
-        two_of_three(preferred=RACK),
-        {},
-        ("subgroup up prefers one rack, which only a whole gang can: not heard",),
-    ),
+UP = RolePreference("subgroup up", ("rack",), TWO)
+PREFERRED: dict[str, tuple[list[dict[str, Any]], dict[str, str], dict[str, tuple[str, ...]], Any]] = {
+    # name: subgroups, the level of the whole, preferred scopes of leaves, preferences of several
+    "a leaf's": ([subgroup("a", 1, preferred=RACK), subgroup("b", 1)], {}, {"a": ("rack",)}, ()),
+    "that of some leaves": (two_of_three(preferred=RACK), {}, {}, (UP,)),
     "one that its own requirement keeps": (
         [subgroup("a", 1, required=HOST, preferred=RACK), subgroup("b", 1)],
         {},
+        {},
         (),
     ),
-    "one that the whole's keeps": (two_of_three(preferred=RACK), {"requiredTopologyLevel": RACK}, ()),
-    "one of all leaves": ([subgroup("a", 1, preferred=RACK)], {}, ()),
+    "one inside its own requirement": (
+        [subgroup("a", 1, required=ZONE, preferred=RACK), subgroup("b", 1)],
+        {},
+        {"a": ("rack",)},
+        (),
+    ),
+    "one that the whole's keeps": (two_of_three(preferred=RACK), {"requiredTopologyLevel": RACK}, {}, ()),
+    "one of all leaves": ([subgroup("a", 1, preferred=RACK)], {}, {}, ()),
+    "those around one leaf, the narrowest first": (
+        [subgroup("up", 1, preferred=ZONE), subgroup("a", 1, "up", preferred=RACK), subgroup("b", 1)],
+        {},
+        {"a": ("rack", "zone")},
+        (),
+    ),
 }
 
 
-@pytest.mark.parametrize(("subgroups", "whole", "problems"), UNHEARD.values(), ids=UNHEARD)
-def test_a_preference_that_can_not_be_heard_is_said(
-    subgroups: list[dict[str, Any]], whole: dict[str, str], problems: tuple[str, ...]
+@pytest.mark.parametrize(("subgroups", "whole", "of_leaves", "of_several"), PREFERRED.values(), ids=PREFERRED)
+def test_a_level_that_some_leaves_prefer(
+    subgroups: list[dict[str, Any]], whole: dict[str, str], of_leaves: dict[str, Any], of_several: Any
 ) -> None:
     group = read({"subGroups": subgroups, "topologyConstraint": whole}, podgroups.KAI_API)
-    assert (group.causes, group.problems) == ((), problems)
+    stated = {leaf: wishes.role_preferred for leaf, wishes in group.role_wishes.items()}
+    assert ({leaf: scopes for leaf, scopes in stated.items() if scopes}, group.causes) == (of_leaves, ())
+    assert group.role_preferences == of_several
 
 
 def test_a_topology_is_its_labels_widest_first() -> None:

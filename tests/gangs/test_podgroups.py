@@ -11,7 +11,7 @@ from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import Policies, Policy
-from muster.domain.request import Request, SelectorTerm, Term
+from muster.domain.request import Request, RolePreference, SelectorTerm, Term
 from muster.domain.typical import TypicalRequest
 from muster.gangs.membership.podgroups import completed
 from muster.gangs.messages import events
@@ -161,6 +161,21 @@ def test_a_level_that_several_subgroups_share_names_all_roles_that_their_pods_ar
     assert gang(world).phase is Phase.PLANNED
     seen(world, SUBGROUPS)
     assert world.solves[-1].request.subgroups == ()
+
+
+def test_preferences_of_subgroups_name_all_roles_that_their_pods_are() -> None:
+    up = RolePreference("subgroup up", ("zone",), frozenset({"prefill", "decode"}))
+    world = World(Settings(settle_s=0), auto=False).start(node("a", 8))
+    wishes = {**SUBGROUPS.role_wishes, "prefill": Wishes(role="prefill", role_preferred=("rack",))}
+    seen(world, replace(SUBGROUPS, role_wishes=wishes, role_preferences=(up,)))
+    world.see(named("p0", role="prefill"), named("d0", role="decode"))
+    world.see(replace(named("p1", role="prefill"), gpus=2))
+    (asked,) = world.solves
+    prefill = frozenset({"prefill-1", "prefill-2"})
+    assert asked.request.role_preferences == (
+        replace(up, roles=prefill | {"decode"}),
+        RolePreference("role prefill", ("rack",), prefill),
+    )
 
 
 def test_a_gang_with_subgroups_waits_for_the_least_of_each() -> None:

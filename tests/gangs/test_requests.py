@@ -149,6 +149,10 @@ DISAGREE: dict[str, tuple[list[Pod], str]] = {
         [wishing("p0", Wishes("w", role_scope="rack")), wishing("p1", Wishes("w", role_scope="zone"))],
         'role-scope of role w: "rack" (pod p0), "zone" (pod p1)',
     ),
+    "a role's preferred scopes": (
+        [wishing("p0", Wishes("w", role_preferred=("rack",))), wishing("p1", Wishes("w"))],
+        'role-preferred-scopes of role w: "" (pod p1), "rack" (pod p0)',
+    ),
     "a role's segments": (
         [wishing("p0", Wishes("w", segments=FOURS.segments)), wishing("p1", Wishes("w"))],
         'segments of role w: "" (pod p1), "4 in one node" (pod p0)',

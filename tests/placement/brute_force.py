@@ -89,6 +89,10 @@ ASKED = {
         "running",
     ),
     "few must fit, equal names, in segments, roles inside nodes": ("least", "paths", "segments", "inside"),
+    "preferred scopes of roles": ("role preferences",),
+    "preferred scopes of roles, segments, levels": ("role preferences", "segments", "levels"),
+    "preferred scopes of roles, subgroups, members that run": ("role preferences", "subgroups", "running"),
+    "preferred scopes of roles with scopes, equal names": ("role preferences", "role scope", "paths"),
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 """Families: the features that their worlds have, by name."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, permutations, product
 from typing import NamedTuple
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread, Subgroup
 from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
@@ -556,6 +557,22 @@ def crossing_scopes(snapshot: Snapshot, request: Request) -> list[str]:
 
 def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
     """The best value there is, and a plan that has it; None when there is none."""
+    plain = replace(request, role_preferences=())
+    found = best_plain(snapshot, plain)
+    if found is None or not request.role_preferences:
+        return found
+    kept = found[0].by_role, found[0].preferred
+    for scopes in product(*((*each.scopes, None) for each in request.role_preferences)):
+        pairs = zip(request.role_preferences, scopes, strict=True)
+        shared = tuple(Subgroup(each.name, scope, each.roles) for each, scope in pairs if scope)
+        other = best_plain(snapshot, replace(plain, subgroups=(*plain.subgroups, *shared)))
+        if other is not None and (other[0].by_role, other[0].preferred) == kept:
+            return other[0], plan(snapshot, request, other[1].members)
+    raise AssertionError("without any preference there was a plan")
+
+
+def best_plain(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
+    """The same where no role has preferences."""
     rules = Rules(snapshot, request)
     states = list(snapshot.nodes.values())
     sizes = [len(role.members) for role in request.roles]
@@ -692,6 +709,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         best_fit=got.fit,
         preference_penalty=got.penalty if any(r.scores and r.members for r in request.roles) else None,
         costs=costs(rules, unions, got),
+        role_preferences=tuple(reached_by(rules, members)) or None,
     )
     return Placed(
         request.gang,
@@ -716,6 +734,20 @@ def unknown_links(
         gpus.setdefault(one.node, set()).update(bits(one.gpus))
     blind = (name for name in new if not snapshot.nodes[name].node.topology.known)
     return tuple(sorted(name for name in blind if len(gpus[name]) > 1))
+
+
+def reached_by(rules: Rules, members: tuple[MemberPlacement, ...]) -> Iterator[tuple[str, str | None]]:
+    """By preference of roles, the first scope that holds them in one part."""
+    for each in rules.request.role_preferences:
+        spots = [
+            Spot(rules.snapshot.nodes[m.node], sum(1 << gpu for gpu in m.gpus))
+            for m in members
+            if m.role in each.roles
+        ]
+        old = [r.member.uid for r in rules.request.running if r.role in each.roles]
+        spots += [rules.running[uid] for uid in old if uid in rules.running]
+        scopes = (scope for scope in each.scopes if spots and together(rules.snapshot, spots, scope))
+        yield each.name, next(scopes, None)
 
 
 def honest(snapshot: Snapshot, request: Request, placed: Placed) -> bool:

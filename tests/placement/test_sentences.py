@@ -57,7 +57,7 @@ from muster.domain.relaxations import (
     Uncordon,
     WiderScope,
 )
-from muster.domain.request import GangId
+from muster.domain.request import GangId, RolePreference
 from muster.domain.sentences import MAX_CHARACTERS, placed_sentence, relaxation_sentence, sentence
 from muster.placement.place import place
 from tests.placement.drawings import cluster, gang
@@ -406,6 +406,15 @@ PREFERRED: dict[tuple[str, ...], str] = {
     ("rakc", "zone"): "; no preferred scope holds them (rakc, zone)",
     ("rakc", "rack"): ", proven optimal",
 }
+
+
+def test_a_role_that_no_preferred_scope_holds_is_named() -> None:
+    wanted = tuple(RolePreference(f"role {scope}", (scope,), frozenset({"w"})) for scope in ("rakc", "rack"))
+    request = replace(gang("2 x 1 GPU"), role_preferences=wanted)
+    placed = place(cluster("rack r1: a[2]"), request)
+    assert isinstance(placed, Placed)
+    assert placed.objective.role_preferences == (("role rakc", None), ("role rack", "rack"))
+    assert placed_sentence(placed, request).endswith("; no preferred scope holds role rakc")
 
 
 @pytest.mark.parametrize("scopes", PREFERRED)

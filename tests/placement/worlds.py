@@ -16,6 +16,7 @@ from muster.domain.request import (
     NodeRules,
     Request,
     Role,
+    RolePreference,
     Running,
     Segment,
     SelectorTerm,
@@ -150,6 +151,7 @@ FEATURES = (
     "paths",
     "inside",
     "one node",
+    "role preferences",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
@@ -202,7 +204,7 @@ class World(NamedTuple):
             lines.append(f"{gpus} {cpu:g} cpu{pools} within {role.required_scope} by {by}: {names}")
         stay = [f"{r.member.name} (rank {r.member.rank})@{r.node}/{r.gpus:b}" for r in request.running]
         lines += [str(kind) for kind in self.snapshot.typical]
-        lines += [str(rule) for rule in (*request.constraints, *request.subgroups)]
+        lines += [str(rule) for rule in (*request.constraints, *request.subgroups, *request.role_preferences)]
         lines += [f"room of {role.name}: {dict(role.room)}" for role in request.roles if role.room]
         lines += [f"scores of {role.name}: {dict(role.scores)}" for role in request.roles if role.scores]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
@@ -269,6 +271,12 @@ def _between_pods(draw: st.DrawFn, world: World, features: list[str], scopes: li
     """Subgroups, constraints between pods, and room, where these are among the features."""
     if "subgroups" in features:
         world = World(world.snapshot, draw(_with_subgroups(world.request, scopes, "least" in features)))
+    if "role preferences" in features:
+        names = st.frozensets(st.sampled_from([role.name for role in world.request.roles]), min_size=1)
+        listed = st.lists(st.sampled_from([*scopes, "gpu"]), min_size=1, max_size=2, unique=True).map(tuple)
+        wanted = draw(st.lists(st.tuples(listed, names), min_size=1, max_size=2))
+        preferences = tuple(RolePreference(f"p{i}", *each) for i, each in enumerate(wanted))
+        world = World(world.snapshot, replace(world.request, role_preferences=preferences))
     if {"anti-affinity", "affinity", "skew"}.intersection(features):
         world = draw(_with_constraints(world, features))
     if "room" in features:

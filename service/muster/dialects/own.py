@@ -33,14 +33,15 @@ SIZE = f"{PREFIX}size"
 ROLE = f"{PREFIX}role"
 SCOPE = f"{PREFIX}scope"
 ROLE_SCOPE = f"{PREFIX}role-scope"
+ROLE_PREFERRED_SCOPES = f"{PREFIX}role-preferred-scopes"
 PREFERRED_SCOPES = f"{PREFIX}preferred-scopes"
 SEGMENT_SIZE = f"{PREFIX}segment-size"
 SEGMENT_SCOPE = f"{PREFIX}segment-scope"
 RANK = f"{PREFIX}rank"
 
 KEYS = (
-    GROUP, MIN_MEMBER, SIZE, ROLE, SCOPE, ROLE_SCOPE, PREFERRED_SCOPES, SEGMENT_SIZE, SEGMENT_SCOPE,
-    *(f"{PREFIX}{kind.annotation}" for kind in PER_SCOPE), RANK,
+    GROUP, MIN_MEMBER, SIZE, ROLE, SCOPE, ROLE_SCOPE, ROLE_PREFERRED_SCOPES, PREFERRED_SCOPES,
+    SEGMENT_SIZE, SEGMENT_SCOPE, *(f"{PREFIX}{kind.annotation}" for kind in PER_SCOPE), RANK,
 )  # fmt: skip
 
 NODE_KEYS = frozenset(f"{PREFIX}{key}" for key in ("nvlink-domain", "nvlink-domain-size", "interconnect"))
@@ -117,6 +118,7 @@ class _Reader:
             required_scope=self.matching(SCOPE, LABEL_KEY, A_SCOPE),
             preferred_scopes=self._scopes(PREFERRED_SCOPES, _SCOPES),
             role_scope=self.matching(ROLE_SCOPE, LABEL_KEY, A_SCOPE),
+            role_preferred=self._scopes(ROLE_PREFERRED_SCOPES, _SCOPES),
             segments=self._segments(),
             per_scope=tuple(each for kind in PER_SCOPE for each in self._per_scope(kind)),
         )

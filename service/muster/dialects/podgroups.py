@@ -103,10 +103,10 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
         role_wishes=tree.role_wishes,
         role_min=tree.role_min,
         subgroups=tree.shared,
+        role_preferences=tree.preferences,
         required=required,
         queue=spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") or "",
         causes=tuple(spec.causes),
-        problems=tree.problems,
         api_version=api_version,
         status=_status(obj.status) if api_version == OURS else None,
     )

@@ -3,7 +3,7 @@
 Pods name a leaf, by the label kai.scheduler/subgroup-name. What a subgroup requires holds for all its leaves
 together. Of one leaf it is that role's scope, of all of them the gang's, and of some of them a `Subgroup` of
 the request. Of several levels for one leaf, or for all of them, the narrowest counts. A preferred level
-counts if it is for all leaves, or if a required level keeps it. Otherwise it is reported as a problem.
+is likewise that role's, the gang's, or a `RolePreference`. It is left out if a required level keeps it.
 
 The fields are those of NVIDIA/KAI-Scheduler, pkg/apis/scheduling/v2alpha2/podgroup_types.go, and what
 they mean is in its docs/developer/designs/hierarchical-podgroup.
@@ -11,7 +11,7 @@ they mean is in its docs/developer/designs/hierarchical-podgroup.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from muster.dialects.fields import Fields
@@ -19,7 +19,7 @@ from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, OBJECT_NAME
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import Wishes
-from muster.domain.request import Scope
+from muster.domain.request import RolePreference, Scope
 
 Topologies = Mapping[str, tuple[str, ...]]
 """KAI's Topology objects: name → the node labels of its levels, widest first."""
@@ -76,7 +76,7 @@ class Constraint:
 @dataclass(frozen=True, slots=True)
 class Tree:
     """What a PodGroup and its subgroups say: scopes of the whole gang, the preferred ones from the narrowest;
-    constraints and `role_min` of each leaf. `problems` are sentences about constraints that can't be kept."""
+    constraints and `role_min` of each leaf."""
 
     required: str | None = None
     preferred: tuple[str, ...] = ()
@@ -84,7 +84,8 @@ class Tree:
     role_min: Mapping[str, int] = field(default_factory=dict)
     shared: tuple[Subgroup, ...] = ()
     """Levels for some leaves together."""
-    problems: tuple[str, ...] = ()
+    preferences: tuple[RolePreference, ...] = ()
+    """Preferred levels for some leaves together."""
 
     @property
     def min_member(self) -> int:
@@ -184,22 +185,27 @@ class _Reader:
         required = self.nesting.narrowest(
             ((self.spec, self.root.required), *((group.fields, group.constraint.required) for group in whole))
         )
-        scopes = {leaf: self._scope_of(leaf) for leaf in sorted(every)} if len(every) > 1 else {}
         return Tree(
             required=required,
             preferred=self.nesting.narrow_first(
                 (self.root.preferred, *(group.constraint.preferred for group in whole))
             ),
-            role_wishes={leaf: Wishes(role=leaf, role_scope=scopes.get(leaf)) for leaf in sorted(every)},
+            role_wishes={leaf: self._wishes(leaf, every, required) for leaf in sorted(every)},
             shared=tuple(self._shared(every, required)),
             role_min={leaf: self._least(leaf) for leaf in sorted(every)},
-            problems=tuple(self._unheard(every, required, scopes)),
+            preferences=tuple(self._preferences(every, required)),
         )
 
-    def _scope_of(self, leaf: str) -> str | None:
-        """Return what the leaf requires, and those that have no other leaf."""
-        alone = [group for name, group in self.groups.items() if self.leaves[name] == {leaf}]
-        return self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
+    def _wishes(self, leaf: str, every: frozenset[str], required: str | None) -> Wishes:
+        """Return what the subgroups with this leaf alone ask for its pods.
+
+        If there is no other leaf, they ask for the whole gang, and nothing is left for the role.
+        """
+        alone = [group for name, group in self.groups.items() if self.leaves[name] == {leaf} != every]
+        scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
+        wanted = self.nesting.narrow_first(group.constraint.preferred for group in alone)
+        preferred = tuple(each for each in wanted if not self._kept(each, (required, scope)))
+        return Wishes(leaf, role_scope=scope, role_preferred=preferred)
 
     def _least(self, leaf: str) -> int:
         least = self.groups[leaf].fields.natural("minMember")
@@ -211,19 +217,18 @@ class _Reader:
             scope, leaves = group.constraint.required, self.leaves[name]
             if scope is None or not 1 < len(leaves) < len(every):
                 continue
-            if required is None or not self.nesting.inside(required, scope):
+            if not self._kept(scope, (required,)):
                 yield Subgroup(f"the level of subgroup {name}", scope, leaves)
 
-    def _unheard(
-        self, every: frozenset[str], required: str | None, scopes: Mapping[str, str | None]
-    ) -> Iterator[str]:
+    def _preferences(self, every: frozenset[str], required: str | None) -> Iterator[RolePreference]:
+        """Yield the preferred levels for some leaves together, except where the gang's own keeps them."""
         for name, group in self.groups.items():
             wanted, leaves = group.constraint.preferred, self.leaves[name]
-            if wanted is None or leaves == every:
-                continue
-            kept = [required, *((scopes[leaf] for leaf in leaves) if len(leaves) == 1 else ())]
-            if not any(scope is not None and self.nesting.inside(scope, wanted) for scope in kept):
-                yield f"subgroup {name} prefers one {wanted}, which only a whole gang can: not heard"
+            if wanted is not None and 1 < len(leaves) < len(every) and not self._kept(wanted, (required,)):
+                yield RolePreference(f"subgroup {name}", (wanted,), leaves)
+
+    def _kept(self, wanted: str, required: Sequence[str | None]) -> bool:
+        return any(scope is not None and self.nesting.inside(scope, wanted) for scope in required)
 
 
 def _is_tree(groups: Mapping[str, _Subgroup]) -> bool:

@@ -49,6 +49,8 @@ class Objective:
     best_fit: int = 0
     preference_penalty: int | None = None
     """Σ over members of 100 − the score of their node; None if no role has scores."""
+    role_preferences: tuple[tuple[str, str | None], ...] | None = None
+    """(preference, the first of its scopes that holds its roles or None); None if no role has preferences."""
 
     def by_name(self) -> dict[str, Any]:
         """Return the value of each level by name, without those that the gang does not have."""

@@ -15,7 +15,7 @@ from muster.domain.request import NodeRules, Segment, Slice
 class Wishes:
     """Where one pod wants its gang to be. What is not said is empty.
 
-    `role_scope` and `segments` are asked for the pod's `role` alone, the others for the whole gang.
+    `role_scope`, `role_preferred` and `segments` are for the pod's `role`, the others for the whole gang.
     """
 
     role: str = ""
@@ -26,6 +26,7 @@ class Wishes:
     per_scope: tuple[PerScope, ...] = ()
     policies: tuple[str, ...] = ()
     """Names of policies of the cluster."""
+    role_preferred: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

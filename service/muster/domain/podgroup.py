@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from muster.domain.constraints import Subgroup
 from muster.domain.pod import Controller, Wishes
 from muster.domain.reasons import Cause
-from muster.domain.request import SelectorTerm
+from muster.domain.request import RolePreference, SelectorTerm
 
 PodGroupKey = tuple[str, str, str]
 """Namespace, dialect, name."""
@@ -70,6 +70,8 @@ class PodGroup:
     role_min: Mapping[str, int] = field(default_factory=dict)
     subgroups: tuple[Subgroup, ...] = ()
     """Scopes for the members of several roles together."""
+    role_preferences: tuple[RolePreference, ...] = ()
+    """Preferred scopes for the members of several roles together."""
     required: tuple[SelectorTerm, ...] = ()
     queue: str = ""
     causes: tuple[Cause, ...] = ()

@@ -101,6 +101,18 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class RolePreference:
+    """Scopes that all members of these roles, by name, share if they can, running ones too.
+
+    The first of `scopes` that can hold them is taken. `name` is how the decision calls the preference.
+    """
+
+    name: str
+    scopes: tuple[str, ...]
+    roles: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
     """A preference inside the objective: what of the topology (nvlink, numa, nvswitch) to pack, prefer or
     spread over. See docs/policies.md."""
@@ -178,6 +190,8 @@ class Request:
     terms: tuple[Term, ...] = ()
     subgroups: tuple[Subgroup, ...] = ()
     """Several roles that share a part of a scope. The scope of one role is its own."""
+    role_preferences: tuple[RolePreference, ...] = ()
+    """They are tried in this order, after the preferred scopes of the whole gang."""
     constraints: tuple[Constraint, ...] = ()
     """Rules between pods, from the pods' own affinity, spread constraints, host ports and shared volumes."""
     priority: int = 0

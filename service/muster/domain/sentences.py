@@ -105,7 +105,7 @@ def placed_sentence(placed: Placed, request: Request | None = None) -> str:
     waiting = request.size - len(placed.members) if request else 0
     wait = f"; {waiting} {plural_verb('wait', waiting)}" if waiting else ""
     missed = request.preferred_scopes if request and not placed.objective.preferred_reached else ()
-    miss = f"; no preferred scope holds them ({', '.join(missed)})" if missed else ""
+    miss = (f"; no preferred scope holds them ({', '.join(missed)})" if missed else "") + _missed(placed)
     return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{_unknown(placed)}{wait}{miss}")
 
 
@@ -139,6 +139,12 @@ def _link(placed: Placed) -> str:
     else:
         kind = f"{kinds[gb_per_s]}, " if gb_per_s in kinds else ""
     return f" ({kind}{gb_per_s:g} GB/s modelled{'' if one else ' inside the nodes'})"
+
+
+def _missed(placed: Placed) -> str:
+    """Return which preferences of roles do not hold."""
+    missed = [name for name, reached in placed.objective.role_preferences or () if reached is None]
+    return f"; no preferred scope holds {', '.join(missed[:LISTED])}{and_more(len(missed))}" if missed else ""
 
 
 def _proof(placed: Placed) -> str:

@@ -89,6 +89,18 @@ def _preferred(plan: Plan) -> str | None:
     return next((scope for scope in plan.request.preferred_scopes if plan.parts.common(scope)), None)
 
 
+def _role_preferences(plan: Plan) -> tuple[tuple[str, str | None], ...] | None:
+    found = []
+    for preference in plan.request.role_preferences:
+        running = tuple(each for each in plan.request.running if each.role in preference.roles)
+        used = used_gpus([member for member in plan.members if member.role in preference.roles])
+        there = existing_of(plan.view, replace(plan.request, running=running))
+        held = Held(plan.view, spots_of(plan.view, used), there)
+        reached = next((scope for scope in preference.scopes if held.common(scope)), None)
+        found.append((preference.name, reached))
+    return tuple(found) or None
+
+
 def _crossings(plan: Plan) -> tuple[tuple[str, int], ...]:
     scopes = plan.view.topology.crossed(asks_gpus(plan.request))
     return tuple((scope, plan.parts.touched(scope)) for scope in scopes)
@@ -156,6 +168,7 @@ def _preferences(plan: Plan) -> int | None:
 
 SHOWN: Mapping[str, Callable[[Plan], Any]] = {
     "preferred_reached": _preferred,
+    "role_preferences": _role_preferences,
     "crossings": _crossings,
     "costs": _costs,
     "weakest_link_gb_per_s": _weakest_link,

@@ -27,11 +27,19 @@ class Crossing(TypedDict):
     parts: int
 
 
+class RolePreference(TypedDict):
+    """The first of its preferred scopes that holds a role, or several; null if none does."""
+
+    preference: str
+    reached: str | None
+
+
 class Objective(TypedDict):
     """The values of the objective's levels: docs/objective.md."""
 
     members: int
     preferred_reached: str | None
+    role_preferences: NotRequired[list[RolePreference]]
     crossings: list[Crossing]
     costs: NotRequired[dict[str, int]]
     weakest_link_gb_per_s: float | None

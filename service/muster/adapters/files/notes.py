@@ -90,26 +90,31 @@ def about_scopes(
     The decision itself names a required scope. A preference without a node is ignored, and a limit counts
     each node as a part.
     """
-    wishes = {
-        f"{pod.namespace}/{pod.claim.name}": pod.claim.wishes
+    asked = {
+        (f"{pod.namespace}/{pod.claim.name}", scope): effect
         for pod in pods
         if pod.claim is not None and pod.present and not pod.node
+        for scope, effect in _asked(pod.claim.wishes).items()
     }
-    wishes |= {f"PodGroup {group.namespace}/{group.name}": group.wishes for group in groups}
-    known = {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
-    asked = {scope for each in wishes.values() for scope in _asked(each)} - known
-    nowhere = {scope for scope in asked if not any(part_of(node, scope, levels) for node in nodes)}
+    asked |= {
+        (f"PodGroup {group.namespace}/{group.name}", scope): effect
+        for group in groups
+        for wishes in (group.wishes, *group.role_wishes.values())
+        for scope, effect in _asked(wishes).items()
+    }
+    unknown = {scope for _, scope in asked} - {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
+    nowhere = {scope for scope in unknown if not any(part_of(node, scope, levels) for node in nodes)}
     words = (*Scope, *(level.scope for level in levels))
-    for who, each in wishes.items():
-        for scope, what in _asked(each).items():
-            if scope in nowhere:
-                yield f"{who}: no node lies in any {scope}: {what}{did_you_mean(scope, words)}"
+    for (who, scope), effect in asked.items():
+        if scope in nowhere:
+            yield f"{who}: no node lies in any {scope}: {effect}{did_you_mean(scope, words)}"
 
 
 def _asked(wishes: Wishes) -> Mapping[str, str]:
     """Return the scopes that the gang can do without → the effect if no node lies in one."""
     limits = {each.scope: each.nowhere for each in wishes.per_scope}
-    return limits | dict.fromkeys(wishes.preferred_scopes, "that preference is passed over")
+    preferred = (*wishes.preferred_scopes, *wishes.role_preferred)
+    return limits | dict.fromkeys(preferred, "that preference is passed over")
 
 
 def _unread(pods: Iterable[PodObject], settings: Settings) -> str:

@@ -120,6 +120,10 @@ def _objective(placed: Placed) -> Objective:
     }
     if value.preference_penalty is not None:
         shown["preference_penalty"] = value.preference_penalty
+    if value.role_preferences is not None:
+        shown["role_preferences"] = [
+            {"preference": name, "reached": reached} for name, reached in value.role_preferences
+        ]
     if value.costs:
         shown["costs"] = dict(value.costs)
     return shown

@@ -161,7 +161,8 @@ class _Reader:
 
         The keys on its part of the object give its scope, those on its pod template give the segments.
         """
-        scope = self._constraint(role.keys, _PLACEMENT).required
+        placement = self._constraint(role.keys, _PLACEMENT)
+        scope, preferred = placement.required, (placement.preferred,) if placement.preferred else ()
         segments = [Segment(role.unit, scope)] if scope is not None and role.unit else []
         keys = {**self._annotations, **self.templates[role.name]}
         inner = None
@@ -176,7 +177,9 @@ class _Reader:
                 self.owner.spec.said(f"annotation {kai_keys.SEGMENT_SIZE}", text, expected)
             else:
                 segments.append(Segment(size, inner))
-        return Wishes(role.name, role_scope=None if role.unit else scope, segments=tuple(segments))
+        if role.unit:
+            return Wishes(role.name, segments=tuple(segments))
+        return Wishes(role.name, role_scope=scope, role_preferred=preferred, segments=tuple(segments))
 
     def _constraint(self, said: Mapping[str, str], keys: tuple[str, str, str]) -> Constraint:
         fields = self.owner.spec.beside("annotation ", said)
@@ -200,10 +203,11 @@ class _Reader:
         for key in kai_keys.FRACTIONS:
             if any(key in keys for keys in self.templates.values()):
                 yield f"annotation {key} is not read: ask for memory of shared GPUs with aliyun.com/gpu-mem"
-        if roles := [role.name[:63] for role in self.described.roles if kai_keys.PREFERRED in role.keys]:
+        in_units = [r.name[:63] for r in self.described.roles if r.unit and kai_keys.PREFERRED in r.keys]
+        if in_units:
             yield (
-                f"annotation {kai_keys.PREFERRED} has no effect on a part of a job ({', '.join(roles[:8])}): "
-                f"write it on the job, or write {kai_keys.REQUIRED} on the part"
+                f"annotation {kai_keys.PREFERRED} has no effect on a part that is replicated as a whole "
+                f"({', '.join(in_units[:8])}): write {kai_keys.REQUIRED}"
             )
         if any(kai_keys.SEGMENT_PREFERRED in keys for keys in (self._annotations, *self.templates.values())):
             yield (

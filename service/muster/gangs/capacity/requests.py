@@ -9,7 +9,7 @@ requests, whatever order their pods were seen in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import count, islice
 
@@ -17,7 +17,7 @@ from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.request import Member, NodeRules, Request, Role, Running, Segment, Slice
+from muster.domain.request import Member, NodeRules, Request, Role, RolePreference, Running, Segment, Slice
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.roster import Group
 from muster.gangs.peers.constraints import Kind, Peers
@@ -89,6 +89,7 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
         running=tuple(_running(roles, ledger)),
         terms=policies.terms(wishes.policies),
         subgroups=tuple(_subgroups(group, roles)),
+        role_preferences=tuple(_role_preferences(group, roles)),
         constraints=peers.constraints(waiting),
         priority=priority(group),
         created=created(group),
@@ -98,8 +99,23 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
 def _subgroups(group: Group, by_role: dict[str, list[Pod]]) -> Iterator[Subgroup]:
     """Yield the scopes that several roles share, by the names that these have in the request."""
     for subgroup in group.subgroups:
-        names = frozenset(name for name, pods in by_role.items() if _wishes(pods[0]).role in subgroup.roles)
-        yield replace(subgroup, roles=names)
+        yield replace(subgroup, roles=_named(by_role, subgroup.roles))
+
+
+def _role_preferences(group: Group, by_role: dict[str, list[Pod]]) -> Iterator[RolePreference]:
+    """Yield the preferences of several roles together, then those of each role."""
+    for preference in group.role_preferences:
+        yield replace(preference, roles=_named(by_role, preference.roles))
+    wishes = {_wishes(pods[0]).role: _wishes(pods[0]) for pods in by_role.values()}
+    for role, wish in wishes.items():
+        if wish.role_preferred:
+            name = f"role {role}" if role else "the role"
+            yield RolePreference(name, wish.role_preferred, _named(by_role, {role}))
+
+
+def _named(by_role: dict[str, list[Pod]], stated: Collection[str]) -> frozenset[str]:
+    """Return the roles of the request whose pods state one of these role names."""
+    return frozenset(name for name, pods in by_role.items() if _wishes(pods[0]).role in stated)
 
 
 def _least(group: Group) -> int:

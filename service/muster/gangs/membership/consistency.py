@@ -133,7 +133,11 @@ _OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
     }
 )
 _OF_A_ROLE: Mapping[str, Describe] = MappingProxyType(
-    {"role-scope": lambda pod: _wishes(pod).role_scope or "", "segments": _segments}
+    {
+        "role-scope": lambda pod: _wishes(pod).role_scope or "",
+        "role-preferred-scopes": lambda pod: ",".join(_wishes(pod).role_preferred),
+        "segments": _segments,
+    }
 )
 _OF_ONE_ROLE: Mapping[str, Describe] = MappingProxyType(
     {

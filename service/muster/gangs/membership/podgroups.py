@@ -53,6 +53,7 @@ def _merged(own: Wishes, group: Wishes, role: Wishes) -> Wishes:
         required_scope=own.required_scope or group.required_scope,
         preferred_scopes=own.preferred_scopes or group.preferred_scopes,
         role_scope=own.role_scope or role.role_scope or group.role_scope,
+        role_preferred=own.role_preferred or role.role_preferred or group.role_preferred,
         segments=own.segments or role.segments or group.segments,
         per_scope=own.per_scope or group.per_scope,
         policies=own.policies or group.policies,

@@ -12,7 +12,7 @@ from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.reasons import Cause, JobMissing, MembersMissing, PodGroupMissing
-from muster.domain.request import GangId
+from muster.domain.request import GangId, RolePreference
 from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.incarnations import Incarnation, assign, is_ambiguous, of_job
 from muster.gangs.membership.owners import Owners
@@ -127,6 +127,11 @@ class Group:
         return self.pod_group.subgroups if self.pod_group is not None else ()
 
     @property
+    def role_preferences(self) -> tuple[RolePreference, ...]:
+        """Return the preferred scopes of several roles together, by the names that pods give to roles."""
+        return self.pod_group.role_preferences if self.pod_group is not None else ()
+
+    @property
     def facts(self) -> tuple[object, ...]:
         """Return everything that planning depends on."""
         return (
@@ -135,6 +140,7 @@ class Group:
             self.needed,
             self.role_needed,
             self.subgroups,
+            self.role_preferences,
             self.causes,
         )
 

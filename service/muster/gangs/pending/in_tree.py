@@ -212,6 +212,9 @@ class InTree:
             running=tuple(replace(one, role=names.get(one.role, (one.role,))[0]) for one in request.running),
             constraints=tuple(_renamed(one, names) for one in request.constraints),
             subgroups=tuple(replace(group, roles=_all_of(group.roles, names)) for group in request.subgroups),
+            role_preferences=tuple(
+                replace(each, roles=_all_of(each.roles, names)) for each in request.role_preferences
+            ),
         )
 
     def excluded(

@@ -11,6 +11,7 @@ from math import gcd, lcm
 
 import numpy as np
 
+from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import Snapshot
@@ -101,6 +102,14 @@ class Instance:
     def keeping(self, kept: Mapping[str, int]) -> Instance:
         """Return the instance for only `kept` members of each role, the first by rank."""
         return instance_with(self.columns, self.request, self.admitted, kept)
+
+    def with_subgroup(self, subgroup: Subgroup) -> Instance:
+        """Return the instance for the same members, with one more subgroup."""
+        request = replace(self.request, subgroups=(*self.request.subgroups, subgroup))
+        kept = {role.name: 0 for role in request.roles}
+        for block in self.roles:
+            kept[block.name] += len(block.members)
+        return instance_with(self.columns, request, self.admitted, kept)
 
     @property
     def scopes(self) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ def parts_level(scope: str) -> Level:
 
 MEMBERS = Level("members")
 PREFERRED_SCOPE = Level("preferred_scope")
+ROLE_PREFERENCES = Level("role_preferences")
 NODES = Level("nodes", "nodes")
 NVLINK_DOMAINS = Level(Cost.NVLINK_DOMAINS.value, "domains", scope=WIDE)
 WEAKEST_LINK = Level("weakest_link", "weakest", -1, worst=True)
@@ -100,6 +101,7 @@ def _always(level: Level) -> Callable[[Sequence[str], Sequence[Cost]], tuple[Lev
 OBJECTIVE = (
     Entry(_always(MEMBERS), counted=True),
     Entry(_always(PREFERRED_SCOPE), ("preferred_reached",), counted=True),
+    Entry(_always(ROLE_PREFERENCES), ("role_preferences",), counted=True),
     Entry(lambda scopes, costs: (*map(parts_level, scopes), NODES), ("crossings",), counted=True),
     Entry(
         lambda scopes, costs: tuple(PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)), ("costs",)
@@ -120,7 +122,7 @@ def levels_of_plan(scopes: Sequence[str], costs: Sequence[Cost]) -> tuple[Level,
     counted scope down.
     """
     every = [level for entry in OBJECTIVE for level in entry.levels(scopes, costs)]
-    return tuple(level for level in every if level not in (MEMBERS, PREFERRED_SCOPE))
+    return tuple(level for level in every if level not in (MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES))
 
 
 def quality_levels(costs: Sequence[Cost]) -> tuple[Level, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from muster.domain.constraints import Subgroup
 from muster.domain.decision import Step
 from muster.placement.gang.instance import Counts, Instance, room_of
 from muster.placement.gang.member_subsets import (
@@ -20,7 +21,7 @@ from muster.placement.gang.member_subsets import (
     ways_to_cut,
 )
 from muster.placement.limits import Budget
-from muster.placement.model.objective import MEMBERS, PREFERRED_SCOPE
+from muster.placement.model.objective import MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES
 from muster.placement.search.max_members import most
 from muster.placement.search.plan import Found, Gap
 from muster.placement.search.search import search
@@ -68,7 +69,32 @@ def _for_counts(
         if found.shares or not scope:
             break
         doubt = doubt or (Gap(PREFERRED_SCOPE.name) if found.gap else None)
+    if found.shares and instance.request.role_preferences:
+        steps += (Step(ROLE_PREFERENCES.name, IN_ORDER),)
+        found = _preferring(instance, (*required, *scope), need, found, budget)
     return Found(found.shares, doubt or found.gap, (*steps, *found.steps))
+
+
+def _preferring(
+    instance: Instance, scopes: tuple[str, ...], need: Counts, found: Found, budget: Budget
+) -> Found:
+    """Return the best plan under the preferences of roles that can hold together, the earlier ones first.
+
+    A preference that holds is a subgroup of the request for those after it. When no time is left, the plan of
+    those before it stays, and the level is not proven.
+    """
+    doubt: Gap | None = None
+    for preference in instance.request.role_preferences:
+        for scope in preference.scopes:
+            if budget.spent:
+                return replace(found, gap=doubt or found.gap or Gap(ROLE_PREFERENCES.name))
+            asked = instance.with_subgroup(Subgroup(preference.name, scope, preference.roles))
+            tried = search(asked, scopes, need, budget)
+            if tried.shares:
+                instance, found = asked, tried
+                break
+            doubt = doubt or (Gap(ROLE_PREFERENCES.name) if tried.gap else None)
+    return replace(found, gap=doubt or found.gap)
 
 
 @dataclass(slots=True)

@@ -1,8 +1,11 @@
-"""Check what binds members to each other: scopes of roles and subgroups, segments, most members in a part."""
+"""Check what binds members to each other: scopes of roles and subgroups, segments, most members in a part.
+
+Which preferred scopes of roles hold is checked too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from muster.domain.constraints import MaxPer
 from muster.domain.decision import Placed
@@ -11,7 +14,7 @@ from muster.domain.snapshot import Snapshot
 from muster.placement.verify import spots
 from muster.placement.verify.fabric import Fabric
 from muster.placement.verify.members import in_rank_order
-from muster.placement.verify.spots import Spots
+from muster.placement.verify.spots import Spot, Spots
 
 
 def binding(
@@ -19,10 +22,11 @@ def binding(
 ) -> Iterator[str]:
     """Yield a sentence for each such constraint that the plan breaks. Existing members (`old`) count."""
     bound = any(role.segments or role.required_scope for role in request.roles)
-    if bound or request.per_scope or request.subgroups:
+    if bound or request.per_scope or request.subgroups or request.role_preferences:
         new = spots.placed(snapshot, placed.members)
         yield from _role_scopes(fabric, request, new, old)
         yield from _subgroups(fabric, request, new, old)
+        yield from _role_preferences(fabric, request, placed, (*new.values(), *old.values()))
         yield from _segments(fabric, request, new, old)
         yield from _max_per(fabric, request, new, old)
 
@@ -46,6 +50,19 @@ def _subgroups(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list
         if placed and not fabric.common(members, group.scope):
             wrong.append(f"{group.name}: no one {group.scope} holds all its members")
     return wrong
+
+
+def _role_preferences(
+    fabric: Fabric, request: Request, placed: Placed, members: Sequence[Spot]
+) -> Iterator[str]:
+    held = []
+    for preference in request.role_preferences:
+        mine = [spot for spot in members if spot.role in preference.roles]
+        scopes = (scope for scope in preference.scopes if fabric.common(mine, scope))
+        held.append((preference.name, next(scopes, None)))
+    stated = list(placed.objective.role_preferences or ())
+    if stated != held:
+        yield f"the preferred scopes that hold roles are {held}, not {stated}"
 
 
 def _segments(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
