@@ -22,6 +22,15 @@ refusal of 64 takes up to 16 s, which the wall clock bounds.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """When a part of a decision first began and last ended, by the clock, and the seconds spent on it."""
+
+    began: float
+    ended: float
+    seconds: float = 0.0
+
+
 @dataclass(slots=True)
 class Timings:
     """A stop watch for the phases of one decision, in seconds. `clock` is the caller's.
@@ -31,6 +40,16 @@ class Timings:
 
     clock: Callable[[], float]
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    stretches: dict[str, Stretch] = field(default_factory=dict)
+    """Of each phase that occurred, and of each exact method that decided a level."""
+
+    def note(self, name: str, began: float) -> None:
+        """Add the time since `began` to a phase or a method."""
+        now = self.clock()
+        first = self.stretches.get(name, Stretch(began, now))
+        self.stretches[name] = Stretch(first.began, now, first.seconds + now - began)
+        if name in self.seconds:
+            self.seconds[name] += now - began
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +86,20 @@ class Budget:
         if self._timings is None:
             yield
             return
-        began = self._timings.clock()
+        began = self.now()
         try:
             yield
         finally:
-            self._timings.seconds[name] += self._timings.clock() - began
+            self._timings.note(name, began)
+
+    def now(self) -> float:
+        """Return the time by the caller's clock, 0 without one."""
+        return self._timings.clock() if self._timings is not None else 0.0
+
+    def decided(self, method: str, began: float) -> None:
+        """Count the time since `began` for an exact method that has decided a level."""
+        if self._timings is not None:
+            self._timings.note(method, began)
 
     @property
     def deterministic_time(self) -> float:

@@ -27,7 +27,7 @@ from muster.adapters.solver.replica import Replica
 from muster.domain.decision import Decision
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.limits import Limits
+from muster.placement.limits import Limits, Timings
 
 _DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
@@ -104,10 +104,11 @@ _OUT_OF_MEMORY = wire.encoded(OutOfMemory())
 def _answer(snapshot: Snapshot, ask: Ask, place: Place) -> Answer | Failed:
     began = time.process_time()
     left = _seconds_left(ask.until, began + ask.slice_s)
-    limits = Limits(ask.deterministic_time, left, ask.excluded, most_roles=ask.most_roles)
+    timings = Timings(time.monotonic)
+    limits = Limits(ask.deterministic_time, left, ask.excluded, timings, ask.most_roles)
     try:
         decision = place(snapshot, ask.request, limits)
-        return Answer(decision, time.process_time() - began)
+        return Answer(decision, time.process_time() - began, timings.stretches)
     except MemoryError:
         raise
     except Exception as defect:  # noqa: BLE001 - whatever it is, the service is told

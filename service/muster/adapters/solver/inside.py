@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -12,7 +12,7 @@ import structlog
 from muster.adapters.solver.process import PLACE, Bounds, CantStart, PlannerProcess
 from muster.domain.decision import Decision
 from muster.gangs.messages.instructions import Solve
-from muster.placement.limits import Limits
+from muster.placement.limits import Limits, Stretch, Timings
 
 TRY_AGAIN_S = 60.0
 """How long it is decided inside before a process is tried again."""
@@ -30,6 +30,7 @@ class Inside:
         self._bounds = bounds
         self._name = place
         self._closed = self._interrupted = False
+        self.stretches: Mapping[str, Stretch] = {}
 
     def load(self) -> None:
         """Half a second of imports."""
@@ -47,9 +48,10 @@ class Inside:
                 return 0.0
             return min(seconds_left(), began + bounds.slice_s - time.thread_time())
 
-        limits = Limits(bounds.deterministic_time, left, solve.excluded, most_roles=bounds.most_roles)
+        timings = Timings(time.monotonic)
+        limits = Limits(bounds.deterministic_time, left, solve.excluded, timings, bounds.most_roles)
         decision: Decision = self._function()(solve.snapshot, solve.request, limits)
-        self.processor_s = time.thread_time() - began
+        self.processor_s, self.stretches = time.thread_time() - began, timings.stretches
         return decision
 
     def interrupt(self) -> None:
@@ -82,6 +84,11 @@ class Outside:
     def processor_s(self) -> float | None:
         """Processor time of the last decision, in seconds; None if its process did not say."""
         return self.process.processor_s
+
+    @property
+    def stretches(self) -> Mapping[str, Stretch]:
+        """What the last decision's time was spent on; {} if its process did not say."""
+        return self.process.stretches
 
     def load(self) -> None:
         """Start the process and wait until it is ready; load the planner here where that fails."""

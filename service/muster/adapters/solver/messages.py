@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from muster.adapters.solver.replica import Difference
 from muster.domain.decision import Decision
 from muster.domain.request import Request
+from muster.placement.limits import Stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,13 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was decided. `processor_s`: seconds of processor time that it took. `ends`: the process ends now,
-    because it has grown too much over many decisions."""
+    """What was decided. `processor_s`: seconds of processor time that it took. `stretches`: what the time was
+    spent on, on the monotonic clock. `ends`: the process ends now, because it has grown too much over many
+    decisions."""
 
     decision: Decision
     processor_s: float
+    stretches: dict[str, Stretch] = field(default_factory=dict)
     ends: bool = False
 
 

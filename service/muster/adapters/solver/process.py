@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -28,7 +28,7 @@ from muster.adapters.solver.replica import Sent
 from muster.domain.decision import Decision, Unplaceable
 from muster.domain.reasons import TookTooLong, TookTooMuchMemory
 from muster.gangs.messages.instructions import Solve
-from muster.placement.limits import MOST_ROLES
+from muster.placement.limits import MOST_ROLES, Stretch
 
 PLACE = "muster.placement.place:place"
 
@@ -166,6 +166,9 @@ class PlannerProcess:
         """How long the last decision waited for a process, in seconds."""
         self.processor_s: float | None = None
         """Processor time of the last decision, in seconds; None if its process did not say."""
+        self.stretches: Mapping[str, Stretch] = {}
+        """What the last decision's time was spent on, by the monotonic clock; {} if its process did not say.
+        """
         self._lock = threading.Lock()
         self._closed = self._interrupted = False
 
@@ -201,7 +204,8 @@ class PlannerProcess:
             raise
 
     def _decided(self, solve: Solve, limit_s: float) -> Decision:
-        self._interrupted, self.processor_s, asked = False, None, time.monotonic()
+        self._interrupted, self.processor_s, self.stretches = False, None, {}
+        asked = time.monotonic()
         child = self._ready()
         if child.is_over():
             self._replace("died between two decisions", solve, EXIT_S)
@@ -237,8 +241,8 @@ class PlannerProcess:
         except (EOFError, OSError) as end:
             return self._died(solve, limit_s, end)
         match reply:
-            case Answer(decision, processor_s, ends):
-                self.processor_s = processor_s
+            case Answer(decision, processor_s, stretches, ends):
+                self.processor_s, self.stretches = processor_s, stretches
                 if ends:
                     self._replace("has grown too much", solve, EXIT_S)
                 return decision

@@ -88,8 +88,10 @@ def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
     for method in METHODS:
         if not isinstance(plan.known, method.given):
             continue
+        began = budget.now()
         answer = method.solve(plan, plan.levels[0], incumbent, budget)
         if not isinstance(answer, Declined):
+            budget.decided(method.name, began)
             return method, answer, declined, gap
         declined.append((method.name, answer.reason))
         gap = gap or answer.gap
