@@ -37,6 +37,7 @@ from muster.adapters.owner import Gangs, Owner
 from muster.adapters.planner import Place, Planner
 from muster.adapters.status import VERSION as STATUS_VERSION
 from muster.adapters.status import Status
+from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
 from muster.adapters.web import Web
@@ -65,13 +66,14 @@ class App:
         self._config = config
         self.metrics = Metrics()
         self._tracing = Tracing()
+        attempts = Attempts(self._tracing)
         self._client = KubeClient(str(config.kubeconfig) if config.kubeconfig else None, config.context)
         events = EventSettings(**config.events.model_dump())
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
         self._evictor = Evictor(self._client, self.metrics, gangs.evicts)
         limits_s = {Lane.FOREGROUND: config.gangs.patience_s, Lane.BACKGROUND: config.planner.time_limit_s}
         self._planners = {
-            lane: Planner(place, self._put, self.metrics, self._tracing, limits_s[lane])
+            lane: Planner(place, self._put, self.metrics, attempts, limits_s[lane])
             for lane, place in places.items()
         }
         self._left_out = LeftOut(self.metrics, self._events.emit)
@@ -87,12 +89,11 @@ class App:
             write_status=self._statuses.write,
             in_flight=self._intake.in_flight,
             inbox=config.inbox,
+            attempts=attempts,
         )
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
-        self._server = GangServer(
-            self.owner, self.endpoint, self.metrics, self._tracing, queue=config.session_queue
-        )
+        self._server = GangServer(self.owner, self.endpoint, self.metrics, queue=config.session_queue)
         self.web = Web(self.metrics, self._shown, self._unready, config.socket)
         self._show_at_scrape()
 

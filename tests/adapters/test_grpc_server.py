@@ -20,7 +20,6 @@ from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.server import MESSAGE_LIMIT, GangServer, Refusal
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.metrics import Metrics
-from muster.adapters.telemetry.tracing import Tracing
 from muster.gangs.messages import calls, instructions
 
 DEADLINE_S = 10.0
@@ -103,7 +102,7 @@ class Bench:
 async def bench(short_folder: Path) -> AsyncIterator[Bench]:
     gangs, metrics = Scripted(), Metrics()
     endpoint = Endpoint(short_folder / "run" / "s")
-    server = GangServer(gangs, endpoint, metrics, Tracing(), queue=4)
+    server = GangServer(gangs, endpoint, metrics, queue=4)
     await server.start()
     options = [("grpc.max_receive_message_length", MESSAGE_LIMIT)]
     async with grpc.aio.insecure_channel(endpoint.address, options=options) as channel:

@@ -14,7 +14,9 @@ from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.server import Refusal
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.owner import SHOWN_AT_ONCE, Owner
+from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.telemetry.tracing import Tracing
 from muster.domain.node import Resources, Usage
 from muster.domain.podgroup import PodGroupStatus
 from muster.gangs.messages import calls
@@ -121,6 +123,7 @@ class Bench:
             write_status=self.statuses.append,
             in_flight=self.in_flight,
             inbox=8,
+            attempts=Attempts(Tracing()),
         )
         self.task = asyncio.create_task(self.owner.run())
 

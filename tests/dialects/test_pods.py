@@ -21,6 +21,7 @@ from tests.dialects.objects import pod_object
 
 GANG = {"gpu-topology": "train", "gpu-topology-replica": "2"}
 GPU = {"nvidia.com/gpu": 1}
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 LONE = GangClaim("gputopology", "p", min_member=1, replicas=1, lone=True)
 ACK = GangClaim("ack", "train", min_member=2, replicas=2)
 
@@ -355,3 +356,16 @@ def test_what_the_shim_holds_is_read_or_refused() -> None:
     settings = Settings()
     assert held("Resources") == {*settings.gpu_resources, settings.gpu_memory, settings.shared_gpus}
     assert held("GangKeys") == set(gang_keys(settings))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "read_as"),
+    [
+        ({"traceparent": PARENT}, PARENT),
+        ({"traceparent": "00-1-2-01", "tracing.k8s.io/traceparent": PARENT}, PARENT),
+        ({"traceparent": f"{PARENT}<script>"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_trace_of_what_made_a_pod(annotations: dict[str, str], read_as: str) -> None:
+    assert read(pod_object(annotations=annotations, limits=GPU)).traceparent == read_as

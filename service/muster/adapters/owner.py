@@ -20,6 +20,7 @@ from muster.adapters.grpc import messages
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.server import Refusal
 from muster.adapters.grpc.sessions import Cause, Session
+from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.node import Usage
 from muster.gangs.messages import calls
@@ -30,6 +31,7 @@ from muster.gangs.messages.instructions import (
     EndSolve,
     Evict,
     Instruction,
+    Moved,
     PushVerdict,
     Solve,
     WriteStatus,
@@ -124,9 +126,11 @@ class Owner:
         write_status: Callable[[WriteStatus], None],
         in_flight: InFlight,
         inbox: int,
+        attempts: Attempts,
     ) -> None:
         self._gangs = gangs
         self._metrics = metrics
+        self._attempts = attempts
         self._solve = solve
         self._end_solve = end_solve
         self._emit = emit
@@ -225,13 +229,17 @@ class Owner:
                     self._write_status(instruction)
                 case Evict():
                     self._evict(instruction)
+                case Moved():
+                    self._attempts.moved(instruction)
 
     def _push(self, verdict: PushVerdict) -> None:
-        response = v1.WatchResponse(verdict=messages.verdict(verdict))
+        traceparent = self._attempts.traceparent(verdict.gang)
+        response = v1.WatchResponse(verdict=messages.verdict(verdict, traceparent))
         delivered = self._session is not None and self._session.push(response)
         self._metrics.verdict(verdict.outcome.value, delivered=delivered)
 
     def _ask(self, question: AskInTree) -> None:
+        self._attempts.asked_in_tree(question.gang, time.monotonic())
         if self._session is not None:
             self._session.push(v1.WatchResponse(in_tree_question=messages.in_tree_question(question)))
 
@@ -283,6 +291,7 @@ class Owner:
 
     def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
         """Return the nodes of each member, or why there are none."""
+        self._attempts.answered(ref.gang)
         return self._gangs.filter(ref)
 
     def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:

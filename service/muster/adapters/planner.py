@@ -11,19 +11,20 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import structlog
 
 from muster.adapters.solver.process import Defect
+from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
-from muster.adapters.telemetry.tracing import Tracing, describe, trace_id
 from muster.domain.decision import Decision, Placed
 from muster.domain.reasons import Ended
 from muster.gangs.messages.events import Decided, SolveFailed
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
+from muster.placement.limits import Stretch
 
 SWITCH_INTERVAL_S = 0.0005
 """Python's default of 5 ms is what a call of the shim would wait, several times over, for a planner that
@@ -45,6 +46,10 @@ class Place(Protocol):
     @property
     def processor_s(self) -> float | None:
         """Processor time of the last decision, in seconds; None if it is unknown."""
+
+    @property
+    def stretches(self) -> Mapping[str, Stretch]:
+        """What the last decision's time was spent on, on the monotonic clock; {} if it is unknown."""
 
     def load(self) -> None:
         """Load the solver, before the first gang has to wait for it."""
@@ -72,13 +77,13 @@ class Planner:
         place: Place,
         put: Callable[[Decided | SolveFailed], Awaitable[None]],
         metrics: Metrics,
-        tracing: Tracing,
+        attempts: Attempts,
         time_limit_s: float,
     ) -> None:
         self._place = place
         self._put = put
         self._metrics = metrics
-        self._tracing = tracing
+        self._attempts = attempts
         self._time_limit_s = time_limit_s
         self._waiting: deque[Solve] = deque()
         self._arrived = asyncio.Event()
@@ -108,9 +113,13 @@ class Planner:
             await self._arrived.wait()
             while self._waiting:
                 solve = self._waiting.popleft()
-                self._deciding = (solve.gang, solve.generation)
-                answer = await loop.run_in_executor(self._thread, self._decide, solve)
+                self._deciding, began = (solve.gang, solve.generation), time.monotonic()
+                trace_id = self._attempts.trace_id(solve.gang)
+                answer = await loop.run_in_executor(self._thread, self._decide, solve, trace_id)
                 self._deciding = None
+                decision = answer.decision if isinstance(answer, Decided) else None
+                passed_on = decision is not None and _is_passed_on(solve, decision)
+                self._attempts.solved(solve, began, decision, self._place.stretches, passed_on)
                 await self._put(answer)
             self._arrived.clear()
 
@@ -125,39 +134,33 @@ class Planner:
         except TimeoutError:
             log.warning("the planner still solves at exit", waited_s=deadline_s)
 
-    def _decide(self, solve: Solve) -> Decided | SolveFailed:
+    def _decide(self, solve: Solve, trace_id: str) -> Decided | SolveFailed:
         """In the planner's thread."""
         began = time.monotonic()
 
         def seconds_left() -> float:
             return 0.0 if self._stopping else began + self._time_limit_s - time.monotonic()
 
-        with self._tracing.decision(solve.request, solve.generation) as span:
-            try:
-                decision = self._place(solve, seconds_left)
-            except Exception as defect:  # one gang's defect must not stop the others
-                if self._stopping:
-                    return SolveFailed(time.monotonic(), solve.gang, solve.generation, "the service ends")
-                span.record_exception(defect)
-                self._metrics.planner_failures.inc()
-                log.exception("the planner failed", gang=str(solve.request.gang), generation=solve.generation)
-                error = str(defect) if isinstance(defect, Defect) else f"{type(defect).__name__}: {defect}"
-                return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)
-            describe(span, decision)
-        took, trace = time.monotonic() - began, trace_id(span)
-        outcome = PASSED_ON if solve.lane is Lane.FOREGROUND and decision.truncated else _outcome(decision)
+        about = {"gang": str(solve.request.gang), "generation": solve.generation, "trace_id": trace_id}
+        try:
+            decision = self._place(solve, seconds_left)
+        except Exception as defect:  # one gang's defect must not stop the others
+            if self._stopping:
+                return SolveFailed(time.monotonic(), solve.gang, solve.generation, "the service ends")
+            self._metrics.planner_failures.inc()
+            log.exception("the planner failed", **about)
+            error = str(defect) if isinstance(defect, Defect) else f"{type(defect).__name__}: {defect}"
+            return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)
+        took = time.monotonic() - began
+        outcome = PASSED_ON if _is_passed_on(solve, decision) else _outcome(decision)
         self._metrics.decision_seconds.labels(outcome).observe(took)
-        log.info(
-            "decided",
-            gang=str(solve.request.gang),
-            generation=solve.generation,
-            outcome=outcome,
-            lane=solve.lane.value,
-            took_ms=round(took * 1000, 1),
-            trace_id=trace,
-        )
-        waited_s, processor_s = self._place.waited_s, self._place.processor_s
-        return Decided(time.monotonic(), solve.gang, solve.generation, decision, trace, waited_s, processor_s)
+        log.info("decided", **about, outcome=outcome, lane=solve.lane.value, took_ms=round(took * 1000, 1))
+        now, waited_s, processor_s = time.monotonic(), self._place.waited_s, self._place.processor_s
+        return Decided(now, solve.gang, solve.generation, decision, trace_id, waited_s, processor_s)
+
+
+def _is_passed_on(solve: Solve, decision: Decision) -> bool:
+    return solve.lane is Lane.FOREGROUND and decision.truncated
 
 
 def _outcome(decision: Decision) -> str:

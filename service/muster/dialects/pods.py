@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -31,6 +33,9 @@ from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
 TEMPLATE_HASH = "pod-template-hash"
 """The label by which a Deployment tells the pods of its ReplicaSets apart."""
+TRACEPARENTS = ("tracing.k8s.io/traceparent", "traceparent")
+"""Annotations that name the trace of what made a pod: the key that KEP-5915 proposes, and the plain one."""
+TRACEPARENT = r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
 GANG_DIALECTS = (kai.claim, coscheduling.claim, ack.claim)
 """Each reads (where, metadata, settings) → Reading. A pod may speak several that agree, and those with a
 PodGroup come first: it is asked for by the dialect of the first. `own` comes on top of each."""
@@ -85,6 +90,7 @@ def read(obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = 
         causes=causes,
         labels=peers.labels_of(meta.labels),
         peers=peer_rules,
+        traceparent=_traceparent(meta.annotations or {}) if claim is not None else "",
         preferences=claim is not None and _prefers(spec),
     )
     if not pod.node:
@@ -94,6 +100,12 @@ def read(obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = 
     if not (pod.gpus or pod.slice):
         return replace(pod, batch=batch)
     return replace(pod, allocation=allocation.read(said_of_it, pod), batch=batch)
+
+
+def _traceparent(annotations: Mapping[str, str]) -> str:
+    """Return the trace context of what made the pod, "" if there is none or it is malformed."""
+    found = (annotations.get(key, "") for key in TRACEPARENTS)
+    return next((value for value in found if re.fullmatch(TRACEPARENT, value)), "")
 
 
 def _owner(meta: Metadata) -> str:

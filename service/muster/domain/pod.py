@@ -119,6 +119,8 @@ class Pod:
     labels: Labels = ()
     peers: PeerRules = NO_PEER_RULES
     """What it asks for about other pods."""
+    traceparent: str = ""
+    """W3C trace context of what made it; "" if its annotations name none."""
     preferences: bool = False
     """It prefers some nodes (preferred affinity, ScheduleAnyway): kube-scheduler's scores of nodes count."""
     causes: tuple[Cause, ...] = ()

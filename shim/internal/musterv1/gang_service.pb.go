@@ -502,7 +502,10 @@ type Verdict struct {
 	// Number of members that must have reserved before the shim calls Permit. It is at most the number of names.
 	Required uint32 `protobuf:"varint,7,opt,name=required,proto3" json:"required,omitempty"`
 	// Reason, if the outcome is WITHDRAWN.
-	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// W3C trace context of the gang's attempt, in the form of the HTTP header "traceparent". Spans of the shim are
+	// children of it. It is empty if the service exports no traces.
+	Traceparent   string `protobuf:"bytes,9,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -589,6 +592,13 @@ func (x *Verdict) GetRequired() uint32 {
 func (x *Verdict) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *Verdict) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
 	}
 	return ""
 }
@@ -1578,7 +1588,7 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x10in_tree_question\x18\x03 \x01(\v2\x19.muster.v1.InTreeQuestionH\x00R\x0einTreeQuestionB\a\n" +
 	"\x05event\"%\n" +
 	"\rSessionOpened\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\xe7\x01\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\x89\x02\n" +
 	"\aVerdict\x12\x12\n" +
 	"\x04gang\x18\x01 \x01(\tR\x04gang\x12\x1e\n" +
 	"\n" +
@@ -1589,7 +1599,8 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x05names\x18\x05 \x03(\tR\x05names\x12\x12\n" +
 	"\x04uids\x18\x06 \x03(\tR\x04uids\x12\x1a\n" +
 	"\brequired\x18\a \x01(\rR\brequired\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"7\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12 \n" +
+	"\vtraceparent\x18\t \x01(\tR\vtraceparent\"7\n" +
 	"\rFilterRequest\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"x\n" +
 	"\x0eFilterResponse\x12\x14\n" +

@@ -59,6 +59,7 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 	c.tickets.Store(g, ticket)
 	go c.watchTicket(g, ticket)
 	if g.Open(answer, c.oldest(g)) {
+		c.note(g, "members activated")
 		c.activateAll(ctx, g)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/codes"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -24,6 +25,7 @@ import (
 	"muster.dev/shim/internal/gangs"
 	"muster.dev/shim/internal/metrics"
 	"muster.dev/shim/internal/musterv1"
+	"muster.dev/shim/internal/tracing"
 )
 
 const (
@@ -60,6 +62,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		return fwk.AsStatus(err)
 	}
 	defer p.bindingAnswered(c.Gang)
+	ctx = p.inTrace(ctx, c.Gang)
 	if err := p.barrier(ctx, c.Gang, c.Member); err != nil {
 		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
 	}
@@ -104,6 +107,7 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 	}
 	if committed {
 		metrics.Gang("committed")
+		p.note(g, "committed")
 		klog.FromContext(ctx).V(2).Info("Gang committed", "gang", g.Plan.Gang, "generation", g.Plan.Generation)
 	}
 	timeout := time.NewTimer(time.Until(g.SendBy()))
@@ -131,6 +135,8 @@ func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (muste
 		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, cmp.Or(ctx.Err(), errTooLate)
 	}
 	defer p.bindings.Leave(turn)
+	ctx, span := p.bindingSpan(ctx, binding)
+	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, p.args.BindTimeout.Duration)
 	defer cancel()
 	klog.FromContext(ctx).V(3).Info("Binding", "pod", klog.KObj(binding), "node", binding.Target.Name)
@@ -141,6 +147,9 @@ func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (muste
 	}
 	is := fateOf(err, p.handle.APICacher() != nil)
 	metrics.Unary("Binding", is.String(), time.Since(start))
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
 	return is, err
 }
 
@@ -167,7 +176,11 @@ func sendBinding(ctx context.Context, handle fwk.Handle, binding *v1.Binding) er
 		}
 		return cacher.WaitOnFinish(ctx, done)
 	}
-	return handle.ClientSet().CoreV1().RESTClient().Post().
+	request := handle.ClientSet().CoreV1().RESTClient().Post()
+	if traceparent := tracing.Header(ctx); traceparent != "" {
+		request.SetHeader("traceparent", traceparent)
+	}
+	return request.
 		Throttle(flowcontrol.NewFakeAlwaysRateLimiter()).MaxRetries(0).
 		Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
 		VersionedParams(&metav1.CreateOptions{}, scheme.ParameterCodec).

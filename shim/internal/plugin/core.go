@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"muster.dev/shim/internal/metrics"
 	"muster.dev/shim/internal/musterv1"
 	"muster.dev/shim/internal/service"
+	"muster.dev/shim/internal/tracing"
 )
 
 const (
@@ -52,6 +54,8 @@ type core struct {
 	refusedLimit *fair.Room // limits members of refused gangs that are let through
 	refusedRate  *fair.Rate // limits them over time
 	inTree       *intree.Asker
+	tracer       *tracing.Tracer // nil if no spans are exported
+	spans        sync.Map        // *gangs.Gang to its *traced
 	send         sender
 	stop         <-chan struct{} // closed when the process ends
 
@@ -61,7 +65,11 @@ type core struct {
 }
 
 func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*core, error) {
-	client, err := service.Dial(args.ServiceAddress, args.CallTimeout.Duration)
+	tracer, err := tracing.FromEnvironment(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("traces by OTEL_* variables: %w", err)
+	}
+	client, err := service.Dial(args.ServiceAddress, args.CallTimeout.Duration, tracer.DialOptions()...)
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +86,7 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 		bindings:     fair.NewRoom(maxBindings, maxBindings),
 		refusedLimit: fair.NewRoom(maxRefused, maxRefused/2),
 		refusedRate:  newRefusedRate(),
+		tracer:       tracer,
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	c.inTree = intree.New(handle, client.ReportInTree)

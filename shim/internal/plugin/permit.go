@@ -52,6 +52,7 @@ func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 
 // permit calls the service's Permit for the gang, and releases its members or closes the gang.
 func (p *Plugin) permit(ctx context.Context, g *gangs.Gang) {
+	ctx = p.inTrace(ctx, g)
 	release, err := p.ask(ctx, g)
 	if err != nil {
 		p.carryOut(ctx, g.Abort(err.Error()))

@@ -41,6 +41,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 // claim asks the service to reserve a member's node, and calls Permit if that was the last condition.
 func (p *Plugin) claim(ctx context.Context, c *cycle, node string) {
 	g := c.Gang
+	ctx = p.inTrace(ctx, g)
 	answer, err := p.client.Reserve(ctx, &musterv1.ReserveRequest{Plan: g.Plan, Member: uint32(c.Member), Node: node})
 	switch {
 	case service.IsStale(err):

@@ -97,7 +97,9 @@ func (c *core) take(ctx context.Context, verdict *musterv1.Verdict) {
 		outcome = "refused"
 	}
 	metrics.Gang(outcome)
-	logger.V(2).Info("Verdict", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "outcome", outcome, "members", len(g.UIDs))
+	c.startSpan(g, verdict.Traceparent)
+	ctx = c.inTrace(ctx, g)
+	klog.FromContext(ctx).V(2).Info("Verdict", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "outcome", outcome, "members", len(g.UIDs))
 	go c.follow(ctx, g)
 }
 

@@ -43,4 +43,5 @@ func (c *core) bindingAnswered(g *gangs.Gang) {
 	if t, found := c.tickets.Load(g); found {
 		c.admission.Leave(t.(*fair.Ticket))
 	}
+	c.spanAnswered(g)
 }

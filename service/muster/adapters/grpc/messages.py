@@ -48,8 +48,8 @@ def fate(value: BindingFate) -> calls.BindingFate:
     return FATES.get(value, calls.BindingFate.UNKNOWN)
 
 
-def verdict(push: instructions.PushVerdict) -> Verdict:
-    """Return the verdict as the shim gets it."""
+def verdict(push: instructions.PushVerdict, traceparent: str = "") -> Verdict:
+    """Return the verdict as the shim gets it. `traceparent`: the parent of the shim's spans."""
     return Verdict(
         gang=push.gang,
         generation=push.generation,
@@ -59,6 +59,7 @@ def verdict(push: instructions.PushVerdict) -> Verdict:
         uids=[uid for _, uid in push.members],
         required=push.required,
         reason=printable(push.reason, MAX_CHARACTERS),
+        traceparent=traceparent,
     )
 
 

@@ -27,7 +27,7 @@ from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.metrics import Metrics
-from muster.adapters.telemetry.tracing import Tracing
+from muster.adapters.telemetry.tracing import ids_of_call
 from muster.gangs.messages import calls
 
 SERVICE = "muster.v1.GangService"
@@ -88,13 +88,10 @@ class Refusal:
 class GangServer:
     """The server. `start`, then `serving` once the cluster has been seen, then `stop`."""
 
-    def __init__(
-        self, gangs: GangCalls, endpoint: Endpoint, metrics: Metrics, tracing: Tracing, *, queue: int = 4096
-    ) -> None:
+    def __init__(self, gangs: GangCalls, endpoint: Endpoint, metrics: Metrics, *, queue: int = 4096) -> None:
         self._gangs = gangs
         self._endpoint = endpoint
         self._metrics = metrics
-        self._tracing = tracing
         self._queue = queue
         self._health = HealthServicer()
         self._server: Any = None
@@ -239,14 +236,14 @@ class GangServer:
         began, code, text = time.perf_counter(), grpc.StatusCode.OK, ""
         try:
             ref = messages.plan_ref(plan)
-            with self._tracing.call(method, ref.gang, ref.epoch, ref.generation):
-                return answer(ref)
+            return answer(ref)
         except calls.StaleError as stale:
             code, text = grpc.StatusCode.FAILED_PRECONDITION, str(stale) or "the plan is not the current one"
         except (ValueError, IndexError) as wrong:
             code, text = grpc.StatusCode.INVALID_ARGUMENT, str(wrong)
         except Exception as defect:  # the shim must get an answer; the traceback is for us
-            log.exception("call failed", method=method, gang=plan.gang if plan else "")
+            trace = ids_of_call(context.invocation_metadata())
+            log.exception("call failed", method=method, gang=plan.gang if plan else "", **trace)
             code, text = grpc.StatusCode.INTERNAL, f"{method}: {type(defect).__name__}: {defect}"
         finally:
             self._metrics.call_seconds.labels(method, code.name).observe(time.perf_counter() - began)

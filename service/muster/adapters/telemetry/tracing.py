@@ -1,103 +1,130 @@
-"""OpenTelemetry traces: one span a decision, one a unary call.
+"""OpenTelemetry: where spans go, and the trace context of calls.
 
-Spans are exported only when OTEL_EXPORTER_OTLP_ENDPOINT (or its …_TRACES_ variant) is set; the exporter is
-imported only then. Without it spans still get ids, so that a decision's annotation can name its trace.
+Spans are exported only if OTEL_EXPORTER_OTLP_ENDPOINT (or its …_TRACES_ variant) is set, and neither
+OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER=none forbids it. The exporter is imported only then. The SDK reads
+the other OTEL_* variables itself.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import structlog
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Span, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-
-from muster.domain.decision import Decision, Placed
-from muster.domain.request import Request
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-FLUSH_DEADLINE_MS = 3000
+CLOSE_DEADLINE_S = 3.0
+"""How long the end of the service waits for a collector to take the last spans."""
+
+log = structlog.get_logger(__name__)
 
 
 class Tracing:
-    """Makes spans. `exporter` is for tests; by default the environment decides."""
+    """Makes spans. `exporter` is for tests; by default the environment decides.
+
+    `exports` is false if no collector gets the spans: then none needs to be made.
+    """
 
     def __init__(self, exporter: SpanExporter | None = None) -> None:
+        self._ids = RandomIdGenerator()
+        exporter = exporter or _from_environment()
+        self.exports = exporter is not None
+        name = os.environ.get("OTEL_SERVICE_NAME", "muster")
         self._provider = TracerProvider(
-            resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "muster")}),
-            shutdown_on_exit=False,
+            resource=Resource.create({"service.name": name}), shutdown_on_exit=False
         )
-        if exporter is None and any(os.environ.get(name) for name in ENDPOINTS):
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
-                OTLPSpanExporter,
-            )
-
-            exporter = OTLPSpanExporter()
         if exporter is not None:
-            self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer = self._provider.get_tracer("muster")
+            self._provider.add_span_processor(BatchSpanProcessor(ReportedOnce(exporter)))
+        self.tracer: trace.Tracer = self._provider.get_tracer("muster")
 
-    @contextmanager
-    def decision(self, request: Request, generation: int) -> Iterator[Span]:
-        """Open the span of one decision; `describe` adds what came out."""
-        with self._tracer.start_as_current_span("decision") as span:
-            span.set_attributes(
-                {
-                    "muster.gang": str(request.gang),
-                    "muster.generation": generation,
-                    "muster.members": request.size,
-                    "muster.min_member": request.min_member,
-                    "muster.roles": [
-                        f"{role.name}: {len(role.members)} × {role.gpus} GPU" for role in request.roles
-                    ],
-                    "muster.required_scope": request.required_scope or "",
-                }
-            )
-            assert isinstance(span, Span)
-            yield span
-
-    @contextmanager
-    def call(self, method: str, gang: str, epoch: int, generation: int) -> Iterator[trace.Span]:
-        """Open the span of one unary call of the shim."""
-        with self._tracer.start_as_current_span(f"muster.v1.GangService/{method}") as span:
-            span.set_attributes({"muster.gang": gang, "muster.epoch": epoch, "muster.generation": generation})
-            yield span
+    def new_id(self) -> str:
+        """Return an id for a trace that is not exported, by which logs and annotations can be joined."""
+        return trace.format_trace_id(self._ids.generate_trace_id())
 
     def close(self) -> None:
-        """Send what is left, for at most three seconds."""
-        self._provider.force_flush(FLUSH_DEADLINE_MS)
-        self._provider.shutdown()
+        """Send what is left, for at most three seconds: a collector may be away."""
+        last = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        last.start()
+        last.join(CLOSE_DEADLINE_S)
 
 
-def describe(span: Span, decision: Decision) -> None:
-    """Return what a decision says, as attributes."""
-    if isinstance(decision, Placed):
-        levels = decision.objective.by_name()
-        for pairs in levels.keys() & {"crossings", "costs"}:
-            levels[pairs] = [f"{name}={count}" for name, count in levels[pairs]]
-        span.set_attributes(
-            {
-                "muster.outcome": "placed",
-                "muster.domain": decision.domain,
-                "muster.scope_reached": decision.scope_reached or "",
-                "muster.optimal": decision.optimal,
-                "muster.truncated": decision.truncated,
-            }
-        )
-        shown = {f"muster.objective.{name}": value for name, value in levels.items() if value is not None}
-        span.set_attributes(shown)
-    else:
-        span.set_attributes(
-            {
-                "muster.outcome": "unplaceable",
-                "muster.causes": [type(cause).__name__ for cause in decision.causes],
-            }
-        )
+class ReportedOnce(SpanExporter):
+    """Reports once that spans are lost, and once that they are taken again.
+
+    The SDK's own exporter logs a line for each batch and each retry. It sends on a thread of its own, and its
+    queue is bounded: a slow collector costs spans and never time.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._fails = False
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send the spans."""
+        try:
+            result = self._exporter.export(spans)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the thread goes on and it is said once
+            return self._note(SpanExportResult.FAILURE, str(problem))
+        return self._note(result, "the collector is away, slow, or refuses them")
+
+    def shutdown(self) -> None:
+        """End the exporter."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Send what is left."""
+        return self._exporter.force_flush(timeout_millis)
+
+    def _note(self, result: SpanExportResult, why: str) -> SpanExportResult:
+        fails = result is not SpanExportResult.SUCCESS
+        if fails and not self._fails:
+            log.warning("spans are lost", why=why, endpoint=_endpoint())
+        if self._fails and not fails:
+            log.info("spans are taken again")
+        self._fails = fails
+        return result
 
 
-def trace_id(span: trace.Span) -> str:
-    """32 hexadecimal digits, as tracing systems show them."""
-    return trace.format_trace_id(span.get_span_context().trace_id)
+def _from_environment() -> SpanExporter | None:
+    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if off or os.environ.get("OTEL_TRACES_EXPORTER", "otlp") == "none" or not _endpoint():
+        return None
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
+def _endpoint() -> str:
+    return next((value for name in ENDPOINTS if (value := os.environ.get(name))), "")
+
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+def span_context(traceparent: str) -> trace.SpanContext:
+    """Return the context that a traceparent names; an invalid one for a malformed text."""
+    found = _PROPAGATOR.extract({"traceparent": traceparent})
+    return trace.get_current_span(found).get_span_context()
+
+
+def traceparent_of(context: trace.SpanContext) -> str:
+    """Return the context as W3C writes it."""
+    ids = f"{trace.format_trace_id(context.trace_id)}-{trace.format_span_id(context.span_id)}"
+    return f"00-{ids}-{context.trace_flags:02x}"
+
+
+def ids_of_call(metadata: Iterable[tuple[str, Any]] | None) -> dict[str, str]:
+    """Return the trace of a call from its metadata, for log lines; {} if it has none."""
+    said = next((str(value) for key, value in metadata or () if key == "traceparent"), "")
+    context = span_context(said) if said else trace.INVALID_SPAN_CONTEXT
+    return {"trace_id": trace.format_trace_id(context.trace_id)} if context.is_valid else {}

@@ -139,6 +139,7 @@ class State:
             ImpossibleTransitionError: the trigger does not lead there from the gang's phase.
         """
         gang.enter(trigger, to)
+        self.publisher.moved(gang, trigger, self.now)
         self.roster.touched.add(gang.name[:3])
         gang.timers.pop(Timer.PHASE, None)
         if not gang.stale:  # else what has changed would not be counted

@@ -127,4 +127,20 @@ class WriteStatus:
     status: PodGroupStatus
 
 
-Instruction = Solve | EndSolve | PushVerdict | AskInTree | EmitEvent | Evict | WriteStatus
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Note that a gang has entered `phase` at the time `at` of the events' clock, for traces.
+
+    `why` is the trigger. `link`: what its first member with a traceparent says, "" if none does.
+    """
+
+    at: float
+    gang: str
+    name: str
+    namespace: str
+    phase: str
+    why: str
+    link: str = ""
+
+
+Instruction = Solve | EndSolve | PushVerdict | AskInTree | EmitEvent | Evict | WriteStatus | Moved

@@ -13,9 +13,17 @@ from collections.abc import Callable, Iterator
 
 from muster.domain.pod import Controller
 from muster.domain.sentences import MAX_CHARACTERS
-from muster.gangs.messages.instructions import EmitEvent, EventReason, Instruction, Outcome, PushVerdict
+from muster.gangs.messages.instructions import (
+    EmitEvent,
+    EventReason,
+    Instruction,
+    Moved,
+    Outcome,
+    PushVerdict,
+)
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang, Timer
+from muster.gangs.record.phases import Phase
 from muster.gangs.record.timers import Timers
 
 _ONCE_PER_STATE = (EventReason.WAITING, EventReason.UNPLACEABLE)
@@ -45,6 +53,13 @@ class Publisher:
         """Return the gathered instructions, and start anew."""
         out, self._out = self._out, []
         return out
+
+    def moved(self, gang: Gang, why: str, now: float) -> None:
+        """Say that the gang has entered another phase."""
+        group, planning = gang.group, gang.phase is Phase.PLANNING
+        link = next((pod.traceparent for pod in group.unbound if planning and pod.traceparent), "")
+        name, namespace = group.gang.name, group.gang.namespace
+        self._out.append(Moved(now, gang.key, name, namespace, gang.phase, why, link))
 
     def push(
         self,

@@ -485,6 +485,12 @@ class Verdict(betterproto2.Message):
     Reason, if the outcome is WITHDRAWN.
     """
 
+    traceparent: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
+    """
+    W3C trace context of the gang's attempt, in the form of the HTTP header "traceparent". Spans of the shim are
+    children of it. It is empty if the service exports no traces.
+    """
+
 
 default_message_pool.register_message("muster.v1", "Verdict", Verdict)
 

@@ -1,0 +1,270 @@
+"""One trace for each gang and attempt: what the gang waited for, from its first member to its last Binding.
+
+The root span is "gang". The spans of the service are made when the attempt ends, so that none is exported
+without its root if the service dies. The shim's spans are children of the root too: the verdict carries its
+context. An attempt ends when the gang runs, is refused or withdrawn, or is gone. The next one is a trace of
+its own, with a link to the one before. So no trace is longer than one attempt.
+
+No span is made for a member: a gang of any size has the same spans here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode
+
+from muster.adapters.telemetry.tracing import Tracing, span_context, traceparent_of
+from muster.domain.decision import Decision, Placed
+from muster.gangs.messages.instructions import Moved, Solve
+from muster.placement.limits import PHASES, Stretch
+
+Attributes = dict[str, Any]
+
+_ENDS = {
+    "running": "bound",
+    "unplaceable": "refused",
+    "invalid": "ill-formed",
+    "withdrawn": "withdrawn",
+    "given up": "given up",
+    "finished": "gone",
+}
+"""Phase → the outcome of the attempt that ends with it."""
+_BEGINS = {"collecting": "collecting", "planning": "queued", "withdrawn": "paused"}
+"""Phase → the part with which an attempt begins there."""
+_VERDICT = "verdict"
+_PARTS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
+"""Phase → the part that the service sees of it. The shim shows the others."""
+_TO_AND_FRO = ("collecting", "queued")
+_STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify": "verify"}
+"""Phase of the planner → its span."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """One span of the service: seconds of the events' clock."""
+
+    name: str
+    began: float
+    ended: float = 0.0
+    attributes: Attributes = field(default_factory=dict)
+    inside: list[_Part] = field(default_factory=list)
+    events: list[tuple[str, float]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    trace_id: str
+    root: Span | None
+    offset_ns: int
+    """What makes a time of the events' clock one since the epoch. It is read once: clocks may be set."""
+    link: str = ""
+    part: _Part | None = None
+    parts: list[_Part] = field(default_factory=list)
+
+    @property
+    def decided(self) -> bool:
+        """Return whether the planner has answered."""
+        return any(part.name == "solve" for part in self.parts)
+
+    def ns(self, at: float) -> int:
+        return int(at * 1e9) + self.offset_ns
+
+    def enter(self, name: str, now: float) -> None:
+        """End the part of now, and begin another unless it goes on.
+
+        Pods that come and go move a gang to and fro, perhaps for hours. From the third time on the part goes
+        on.
+        """
+        goes_on = name in _TO_AND_FRO and len(self.parts) > 1
+        if self.part is not None and (self.part.name == name or goes_on):
+            return
+        self.leave(now)
+        self.part = _Part(name, now) if name else None
+
+    def leave(self, now: float) -> None:
+        if self.part is not None:
+            self.part.ended = max(now, self.part.began)
+            self.parts.append(self.part)
+        self.part = None
+
+
+class Attempts:
+    """All attempts that are open. Everything is called in the loop's thread."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+        self._open: dict[str, _Attempt] = {}
+        self._last: dict[str, SpanContext] = {}
+        """Gang that waits → its attempt before."""
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._last)
+
+    def trace_id(self, gang: str) -> str:
+        """Return the id of the gang's trace, "" if it has none."""
+        attempt = self._open.get(gang)
+        return attempt.trace_id if attempt is not None else ""
+
+    def traceparent(self, gang: str) -> str:
+        """Return what the verdict carries, "" if no spans are exported."""
+        attempt = self._open.get(gang)
+        if attempt is None or attempt.root is None:
+            return ""
+        return traceparent_of(attempt.root.get_span_context())
+
+    def moved(self, move: Moved) -> None:
+        """Take in that a gang has entered a phase."""
+        attempt = self._open.get(move.gang)
+        if move.phase in _ENDS or (move.phase in _BEGINS and attempt is not None and attempt.decided):
+            self._end(move, _ENDS.get(move.phase, "outdated"))
+            attempt = None
+        if attempt is None and move.phase in _BEGINS:
+            attempt = self._begin(move)
+        if attempt is not None and attempt.root is not None:
+            if move.link != attempt.link and (context := span_context(move.link)).is_valid:
+                attempt.root.add_link(context)
+                attempt.link = move.link
+            attempt.enter(_PARTS.get(move.phase, ""), move.at)
+
+    def answered(self, gang: str) -> None:
+        """Take in the shim's first call about the gang: it has the verdict."""
+        attempt = self._open.get(gang)
+        if attempt is not None and attempt.part is not None and attempt.part.name == _VERDICT:
+            attempt.leave(time.monotonic())
+
+    def asked_in_tree(self, gang: str, now: float) -> None:
+        """Note that the gang waits for in-tree plugins before it is planned."""
+        attempt = self._open.get(gang)
+        if attempt is not None and attempt.part is not None:
+            attempt.part.events.append(("in-tree plugins are asked", now))
+
+    def solved(
+        self,
+        solve: Solve,
+        began: float,
+        decision: Decision | None,
+        stretches: Mapping[str, Stretch],
+        passed_on: bool,
+    ) -> None:
+        """Take in a decision that was made just now; None if the planner failed."""
+        attempt, now = self._open.get(solve.gang), time.monotonic()
+        if attempt is None or attempt.root is None:
+            return
+        attempt.root.set_attributes(_asked(solve))
+        if attempt.part is not None and attempt.part.name == _VERDICT:
+            attempt.parts.pop()  # that decision was not the last: the gang went on waiting
+            attempt.part = attempt.parts.pop()
+        if attempt.part is None or attempt.part.name != "queued":
+            return  # it is not planned any more
+        if passed_on:
+            attempt.part.events.append(("passed on to the background planner", now))
+            return
+        attempt.leave(began)
+        attributes = {"muster.lane": solve.lane.value, **described(decision)}
+        attempt.parts.append(_Part("solve", began, now, attributes, _stages(decision, stretches)))
+        attempt.enter(_VERDICT, now)
+
+    def _begin(self, move: Moved) -> _Attempt:
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        attempt = _Attempt("", None, offset_ns)
+        if self._tracing.exports:
+            last = self._last.get(move.gang)
+            attributes = {
+                "k8s.namespace.name": move.namespace,
+                "muster.gang.name": move.name,
+                "muster.gang": move.gang,
+            }
+            attempt.root = self._tracing.tracer.start_span(
+                "gang",
+                trace.set_span_in_context(trace.INVALID_SPAN),
+                attributes=attributes,
+                links=[Link(last, {"muster.link": "the attempt before"})] if last is not None else (),
+                start_time=attempt.ns(move.at),
+            )
+            attempt.trace_id = trace.format_trace_id(attempt.root.get_span_context().trace_id)
+        else:
+            attempt.trace_id = self._tracing.new_id()
+        self._open[move.gang] = attempt
+        return attempt
+
+    def _end(self, move: Moved, outcome: str) -> None:
+        self._last.pop(move.gang, None)
+        attempt = self._open.pop(move.gang, None)
+        if attempt is None or attempt.root is None:
+            return
+        attempt.leave(move.at)
+        root = attempt.root
+        if root.is_recording():
+            for part in attempt.parts:
+                self._export(attempt, part, trace.set_span_in_context(root))
+        root.set_attributes({"muster.outcome": outcome, "muster.why": move.why})
+        if outcome in ("withdrawn", "given up"):
+            root.set_status(Status(StatusCode.ERROR, move.why))
+        root.end(attempt.ns(move.at))
+        if outcome in ("refused", "withdrawn", "outdated", "ill-formed"):
+            self._last[move.gang] = root.get_span_context()
+
+    def _export(self, attempt: _Attempt, part: _Part, parent: Any) -> None:
+        span = self._tracing.tracer.start_span(
+            part.name, parent, attributes=part.attributes, start_time=attempt.ns(part.began)
+        )
+        for name, at in part.events:
+            span.add_event(name, timestamp=attempt.ns(at))
+        for inside in part.inside:
+            self._export(attempt, inside, trace.set_span_in_context(span))
+        span.end(attempt.ns(part.ended))
+
+
+def _asked(solve: Solve) -> Attributes:
+    """Return what the planner was asked."""
+    request = solve.request
+    return {
+        "muster.generation": solve.generation,
+        "muster.members": request.size,
+        "muster.min_member": request.min_member,
+        "muster.roles": [f"{role.name}: {len(role.members)} × {role.gpus} GPU" for role in request.roles],
+        "muster.required_scope": request.required_scope or "",
+    }
+
+
+def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list[_Part]:
+    """Return the stages of a decision: at most five, whatever methods were asked.
+
+    Of several exact methods that decided levels, the one that took longest has a span. The attributes name
+    all of them.
+    """
+    kept = {_STAGES[name]: stretch for name, stretch in stretches.items() if name in _STAGES}
+    methods = {name: stretch for name, stretch in stretches.items() if name not in PHASES}
+    if methods:
+        longest = max(methods, key=lambda name: methods[name].seconds)
+        kept[longest] = methods[longest]
+    return [
+        _Part(name, stretch.began, stretch.ended, {"muster.spent_ms": round(stretch.seconds * 1000, 3)})
+        for name, stretch in kept.items()
+    ]
+
+
+def described(decision: Decision | None) -> Attributes:
+    """Return what a decision says, as attributes."""
+    if decision is None:
+        return {"muster.outcome": "failed"}
+    if not isinstance(decision, Placed):
+        causes = [type(cause).__name__ for cause in decision.causes]
+        return {"muster.outcome": "unplaceable", "muster.causes": causes}
+    levels = decision.objective.by_name()
+    for pairs in levels.keys() & {"crossings", "costs"}:
+        levels[pairs] = [f"{name}={count}" for name, count in levels[pairs]]
+    return {
+        "muster.outcome": "placed",
+        "muster.domain": decision.domain,
+        "muster.scope_reached": decision.scope_reached or "",
+        "muster.optimal": decision.optimal,
+        "muster.truncated": decision.truncated,
+        "muster.methods": [f"{step.level}: {step.method}" for step in decision.steps],
+        **{f"muster.objective.{name}": value for name, value in levels.items() if value is not None},
+    }
