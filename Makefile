@@ -233,8 +233,8 @@ try: $(READY) ## Where would three gangs go? The answer with pictures, in second
 	@printf 'Now change a file above and run the command again, or see it on a real control plane: make demo\n'
 
 .PHONY: demo
-demo: $(READY) ## Show gangs being placed on a local cluster; builds what it needs first (REAL=2: two real kubelets)
-	$(PY) -m local_cluster.demo $(if $(REAL),--real '$(REAL)')
+demo: $(READY) ## Show gangs being placed on a local cluster; builds what it needs first (REAL=2: two real kubelets, TRACE=1: traces)
+	$(PY) -m local_cluster.demo $(if $(REAL),--real '$(REAL)') $(if $(TRACE),--trace)
 
 .PHONY: example
 example: $(READY) ## Apply NAME=… of examples/ on a local cluster and show what comes of it; without NAME, list them

@@ -49,6 +49,7 @@ class LocalCluster:
 
     With `audit`, the API server writes to `audit_log` what `audit_policy` says: every change by default.
     `api_flags` are added to its command line.
+    If `collector` is set before `up`, etcd and the API server send spans to this host and port.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class LocalCluster:
         self.audit = audit
         self._audit_policy = audit_policy
         self._api_flags = tuple(api_flags)
+        self.collector = ""
         self.layout = Layout(self.directory)
         self.real_nodes = RealNodes(self.layout)
         self._processes: dict[str, Process] = {}
@@ -332,7 +334,7 @@ class LocalCluster:
             raise ClusterError(f"there is no cluster in {self.directory}: start it with up()")
         policy = self._audit_policy if state["audit"] else ""
         keys = ClusterKeys.create(self.layout.pki)
-        return Context(self.layout, keys, state["ports"], policy, self._api_flags)
+        return Context(self.layout, keys, state["ports"], policy, self._api_flags, self.collector)
 
     def _claim_directory(self) -> None:
         """Take an empty directory, or one that is a cluster's; never write among somebody's files."""

@@ -17,6 +17,7 @@ HOST = "127.0.0.1"
 SERVICE_CIDR = "10.255.0.0/16"
 POD_CIDR = "10.64.0.0/10"
 NODE_IP = "10.0.0.1"
+SPANS_EVERY_MS = "200"
 ISSUER = "https://kubernetes.default.svc"
 
 PORTS = {
@@ -50,13 +51,15 @@ rules:
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the command lines are made of. `ports`: name of a port → number; `audit`: the API server's audit
-    policy as YAML, "" for none; `api_flags`: further flags of the API server."""
+    policy as YAML, "" for none; `api_flags`: further flags of the API server; `collector`: where etcd and the
+    API server send spans, "" for nowhere."""
 
     layout: Layout
     keys: ClusterKeys
     ports: dict[str, int]
     audit: str
     api_flags: tuple[str, ...] = ()
+    collector: str = ""
 
     def url(self, port: str) -> str:
         """Return the HTTPS address of a port, by the port's name."""
@@ -75,6 +78,8 @@ def argv(component: str, program: Path, context: Context) -> list[str]:
 
 
 def _etcd(context: Context) -> list[str]:
+    # spans only below those of the API server: that is the default
+    tracing = ["--enable-distributed-tracing=true", f"--distributed-tracing-address={context.collector}"]
     pair, ca = context.keys.etcd, context.keys.etcd_ca.pair.certificate
     client, peer = context.url("etcd"), context.url("etcd-peer")
     return [
@@ -98,6 +103,7 @@ def _etcd(context: Context) -> list[str]:
         "--quota-backend-bytes=2147483648",
         "--auto-compaction-mode=periodic",
         "--auto-compaction-retention=10m",
+        *(tracing if context.collector else ()),
     ]
 
 
@@ -137,6 +143,17 @@ def _api_server(context: Context) -> list[str]:
         policy = layout.config / "audit-policy.yaml"
         write_private(policy, context.audit.encode())
         flags += [f"--audit-policy-file={policy}", f"--audit-log-path={layout.audit_log}"]
+    if context.collector:
+        # rate 0: spans only below those of clients that may ask for them, which are in system:monitoring
+        tracing = {
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "TracingConfiguration",
+            "endpoint": context.collector,
+            "samplingRatePerMillion": 0,
+        }
+        file = layout.config / "tracing.json"
+        write_private(file, json.dumps(tracing).encode())
+        flags.append(f"--tracing-config-file={file}")
     return flags
 
 
@@ -194,8 +211,10 @@ def _kwok(context: Context) -> list[str]:
 
 
 def environment(component: str, context: Context) -> dict[str, str]:
-    """kwok also reads ~/.kwok unless it is told of another folder."""
-    return {"KWOK_WORKDIR": str(context.layout.config / "kwok")} if component == "kwok" else {}
+    """Return what a component gets besides ours. kwok reads ~/.kwok unless it is told of another folder."""
+    if component == "kwok":
+        return {"KWOK_WORKDIR": str(context.layout.config / "kwok")}
+    return {"OTEL_BSP_SCHEDULE_DELAY": SPANS_EVERY_MS} if context.collector else {}
 
 
 def health(component: str, context: Context) -> Callable[[], bool]:

@@ -13,6 +13,7 @@ from local_cluster.places import GO_MODULES, SHIM, cache_root
 
 KUBERNETES = "v1.37.1"
 CONTAINERD = "v2.3.5"
+COLLECTOR = "v0.162.0"
 _STAMP = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES}"
 
 
@@ -104,6 +105,7 @@ RECIPES = {
         _containerd("containerd-shim-runc-v2", "10 s after containerd", 10.0),
         _containerd("ctr", "10 s after containerd", 10.0),
         Recipe("fake-gpus", "v1", GO_MODULES / "fake-gpus", ".", "", "10 s after kubelet", 10.0),
+        Recipe("otel-collector", COLLECTOR, GO_MODULES / "otel-collector", ".", "", "90 s to 6 min", 90.0),
         Recipe("helm", "v4.3.1", GO_MODULES / "helm", "helm.sh/helm/v4/cmd/helm", "", "2 min", 120.0),
         _controller("jobset", "", "8 min on a busy machine", 490.0),
         _controller("lws", "/cmd", "4 min on a busy machine", 210.0),
@@ -114,6 +116,8 @@ CLUSTER = (*COMPONENTS, "shim")
 """What a cluster with fake nodes and Muster needs."""
 NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "fake-gpus")
 """What a real node needs besides."""
+TRACING = ("otel-collector",)
+"""What traces need besides."""
 
 
 def missing(names: Sequence[str] = CLUSTER) -> list[Recipe]:

@@ -41,6 +41,7 @@ from local_cluster.api import Api
 from local_cluster.build import binary
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
+from local_cluster.collector import exporting_to
 from local_cluster.ports import free_port
 from local_cluster.processes import LOG_TAIL_LINES, Process, ProcessError
 
@@ -61,7 +62,7 @@ class StackError(RuntimeError):
 class Stack:
     """Service and scheduler on one cluster. `service_options` are added to `muster serve`; without
     `quick_lease` a killed leader's lease holds as long as in production. Pods of each of `scheduler_names`
-    are scheduled, each by a profile of its own."""
+    are scheduled, each by a profile of its own. Both send spans to the cluster's collector, if it has one."""
 
     def __init__(
         self,
@@ -222,8 +223,9 @@ class Stack:
         for attempt in range(1, PORT_ATTEMPTS + 1):
             self._ports[name] = self._ports.get(name) or free_port(frozenset(self._ports.values()))
             argv = self._service_argv() if name == "service" else self._scheduler_argv()
-            names = {"MUSTER__SCHEDULER_NAMES": json.dumps(self._scheduler_names)}
-            process = Process(name, argv, log=self.directory / f"{name}.log", env=names)
+            env = {"MUSTER__SCHEDULER_NAMES": json.dumps(self._scheduler_names)}
+            env |= exporting_to(self.cluster.collector)
+            process = Process(name, argv, log=self.directory / f"{name}.log", env=env)
             self._processes[name] = process
             healthy = self._service_healthy if name == "service" else self._scheduler_healthy
             deadline = SERVICE_DEADLINE_S if name == "service" else SCHEDULER_DEADLINE_S
@@ -261,11 +263,13 @@ class Stack:
         ]
 
     def _scheduler_argv(self) -> list[str]:
-        configuration = self.directory / "scheduler.json"
+        configuration, kubeconfig = self.directory / "scheduler.json", self._kubeconfig
+        if self.cluster.collector:
+            kubeconfig = self.cluster.kubeconfig_for_user(stack_config.USER, stack_config.TRACED)
         stack_config.write_scheduler_configuration(
             configuration,
             names=self._scheduler_names,
-            kubeconfig=self._kubeconfig,
+            kubeconfig=kubeconfig,
             socket=self.socket,
             quick_lease=self._quick_lease,
         )

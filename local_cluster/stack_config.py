@@ -22,6 +22,13 @@ MANIFESTS = SOURCE.parent / "scheduler-config"
 CONFIGURATION = MANIFESTS / "scheduler.yaml"
 ACCOUNT = "muster-system/muster"
 """The service account of both processes, as scheduler-config/ has it: they are containers of one pod."""
+USER = "system:serviceaccount:" + ACCOUNT.replace("/", ":")
+TRACED = ("system:serviceaccounts", "system:monitoring")
+"""Groups of the scheduler in a traced cluster, where it has a certificate with the account's name.
+
+The API server continues a client's trace only for system:monitoring and system:masters. No service account is
+in these.
+"""
 
 FEATURE_GATES = "NominatedNodeNameForExpectation=false"
 LEASE = {"leaseDuration": "8s", "renewDeadline": "5s", "retryPeriod": "1s"}

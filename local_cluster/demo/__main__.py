@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from local_cluster.demo import engine, real
+from local_cluster.demo import engine, real, tracing
 from local_cluster.demo.claims import check
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.demo.manifests import SHAPE
@@ -35,6 +35,7 @@ class Options:
     keep: bool
     directory: Path | None
     real: int = 0
+    trace: bool = False
 
 
 class Demo:
@@ -45,7 +46,7 @@ class Demo:
         self._options = options
         console = Console(stderr=options.json, width=WIDTH, highlight=False)
         self._show = Show(console, quiet=options.json)
-        self._sandbox = Sandbox(directory, console, self._show, interrupts, options.real)
+        self._sandbox = Sandbox(directory, console, self._show, interrupts, options.real, trace=options.trace)
 
     def run(self) -> bool:
         """Whether all claims hold."""
@@ -80,6 +81,8 @@ class Demo:
                 self._show.gap()
                 self._sandbox.start_real_nodes()
                 claims.append(real.tell(api, observer, self._show))
+            if self._sandbox.collector is not None:
+                claims.append(tracing.tell(self._sandbox.collector, story.facts, self._show))
         timings = self._sandbox.timings_ms
         timings["story"] = (time.monotonic() - began) * 1000
         timings["total"] = (time.monotonic() - started) * 1000
@@ -107,8 +110,9 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="N",
         help="show containers on N nodes with real kubelets as well; needs root",
     )
+    parser.add_argument("--trace", action="store_true", help="trace each gang, and check the traces")
     given = parser.parse_args(arguments)
-    options = Options(given.json, given.keep, given.dir, given.real)
+    options = Options(given.json, given.keep, given.dir, given.real, given.trace)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")

@@ -19,6 +19,7 @@ from local_cluster.api import ApiError, ApiUnreachable
 from local_cluster.build import BuildError
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import ClusterError, LocalCluster
+from local_cluster.collector import Collector
 from local_cluster.demo.building import Building, minutes
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.demo.observer import NotSeen, StreamingApi
@@ -27,7 +28,7 @@ from local_cluster.nodes import NodesNotReady
 from local_cluster.processes import ProcessError
 from local_cluster.real.printing import NotPrinted
 from local_cluster.real.support import why_not
-from local_cluster.recipes import CLUSTER, COMPONENTS, NODE, missing
+from local_cluster.recipes import CLUSTER, COMPONENTS, NODE, TRACING, missing
 from local_cluster.stack import Stack, StackError
 
 FAILURES = (
@@ -49,15 +50,24 @@ LONG_BUILD_S = 45.0
 class Sandbox:
     """One cluster in `directory`. `timings_ms` has how long each step took, by its name.
 
-    `real` is how many nodes with a kubelet and containers it has, and 0 if this machine can have none.
+    `real` is how many nodes with a kubelet and containers it has, and 0 if this machine can have none. With
+    `trace` there is a collector, to which all processes send spans.
     """
 
     def __init__(
-        self, directory: Path, console: Console, show: Show, interrupts: Interrupts, real: int = 0
+        self,
+        directory: Path,
+        console: Console,
+        show: Show,
+        interrupts: Interrupts,
+        real: int = 0,
+        *,
+        trace: bool = False,
     ) -> None:
         self._why_not = why_not() if real else ""
         self.real = 0 if self._why_not else real
         self.cluster = LocalCluster(directory / "cluster")
+        self.collector = Collector(directory / "collector") if trace else None
         self.stack = Stack(self.cluster, directory / "stack")
         self.timings_ms: dict[str, float] = {}
         self._directory = directory
@@ -80,7 +90,8 @@ class Sandbox:
         self._show.say("")
         if self._why_not:
             self._show.say(f"There are fake nodes alone. Real ones can't be had here: {self._why_not}.\n")
-        absent = missing([*CLUSTER, *NODE] if self.real else CLUSTER)
+        tracing = TRACING if self.collector is not None else ()
+        absent = missing([*CLUSTER, *(NODE if self.real else ()), *tracing])
         expected_s = sum(recipe.cold_s for recipe in absent)
         if absent:
             names = ", ".join(recipe.name for recipe in absent)
@@ -95,6 +106,9 @@ class Sandbox:
                 meanwhile(building.line)
             building.wait(self._console, self._interrupts.check)
         with self._step("control_plane", "starting the control plane", "control plane healthy"):
+            if self.collector is not None:
+                self.collector.start()
+                self.cluster.collector = self.collector.endpoint
             self.cluster.up(foreground=True)
         with self._step("nodes", "creating nodes", nodes):
             create()
@@ -142,6 +156,8 @@ class Sandbox:
             self.stack.stop()
         finally:
             self.cluster.down()
+            if self.collector is not None:
+                self.collector.stop()
         self._show.done("everything stopped", time.monotonic() - began)
 
     @contextlib.contextmanager

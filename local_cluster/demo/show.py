@@ -15,6 +15,7 @@ from rich.text import Text
 
 from local_cluster.demo.claims import Claim
 from local_cluster.demo.facts import HeldGang, Outcome, PendingGang, PlacedGang, Seat
+from local_cluster.traces import Trace
 from muster.adapters.drawing import NodePicture, draw_node, draw_strips
 
 WIDTH = 100
@@ -142,12 +143,17 @@ class Show:
             "best ring over its GPUs."
         )
 
-    def rows(self, rows: Sequence[Sequence[str | Text]]) -> None:
+    def rows(self, rows: Iterable[Sequence[str | Text]]) -> None:
         """Cells in columns."""
         table = Table.grid(padding=(0, 3))
         for row in rows:
             table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
         self._print(table, indent=INDENT)
+
+    def trace(self, trace: Trace) -> None:
+        """Print all spans of a trace as a tree, with their times."""
+        tree = trace.tree()
+        self.rows([f"{'  ' * depth}{span.process}: {span.name}", f"{span.ms:.1f} ms"] for depth, span in tree)
 
     def gap(self) -> None:
         """Print an empty line."""

@@ -22,12 +22,13 @@ def command(directory: Path) -> list[str]:
 
 def test_every_claim_holds(tmp_path: Path) -> None:
     done = subprocess.run(
-        command(tmp_path), capture_output=True, text=True, timeout=ENDS_WITHIN_S, check=False
+        [*command(tmp_path), "--trace"], capture_output=True, text=True, timeout=ENDS_WITHIN_S, check=False
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["version"] == 1
     assert [claim["name"] for claim in document["claims"] if not claim["holds"]] == []
+    assert document["claims"][-1]["name"] == "traces_whole"
     assert LocalCluster(tmp_path / "cluster").running() == {}
 
 
