@@ -87,6 +87,7 @@ def _build(recipe: Recipe, folder: Path, reporter: _Progress) -> None:
     partial.mkdir()
     log = partial / "build.log"
     argv = [str(go), "build", "-v", "-trimpath", "-o", str(partial / recipe.name)]
+    argv += ["-tags", recipe.tags] if recipe.tags else []
     argv += ["-ldflags", f"-s -w {recipe.ldflags}".strip(), recipe.package]
     reporter.say(f"building with {go}, cold it takes about {recipe.cold_build} on two cores")
     try:

@@ -14,6 +14,7 @@ from local_cluster.places import GO_MODULES, SHIM, cache_root
 KUBERNETES = "v1.37.1"
 CONTAINERD = "v2.3.5"
 COLLECTOR = "v0.162.0"
+PROMETHEUS = "v3.15.0"
 _STAMP = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES}"
 
 
@@ -32,6 +33,7 @@ class Recipe:
     ldflags: str
     cold_build: str
     cold_s: float = 0.0
+    tags: str = ""
 
     def key(self) -> str:
         """Folder name in the cache: version and a hash of all that decides what comes out.
@@ -39,7 +41,8 @@ class Recipe:
         For the four components the locked versions in go.mod and go.sum say it all; the shim is our
         own code, so its sources are hashed.
         """
-        digest = hashlib.sha256(f"{self.package}\n{self.ldflags}\n{platform.machine()}\n".encode())
+        tags = f"{self.tags}\n" if self.tags else ""
+        digest = hashlib.sha256(f"{self.package}\n{self.ldflags}\n{platform.machine()}\n{tags}".encode())
         for path in sorted(self._inputs()):
             digest.update(f"{path.relative_to(self.module)}\n".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -106,6 +109,16 @@ RECIPES = {
         _containerd("ctr", "10 s after containerd", 10.0),
         Recipe("fake-gpus", "v1", GO_MODULES / "fake-gpus", ".", "", "10 s after kubelet", 10.0),
         Recipe("otel-collector", COLLECTOR, GO_MODULES / "otel-collector", ".", "", "90 s to 6 min", 90.0),
+        Recipe(
+            "promtool",
+            PROMETHEUS,
+            GO_MODULES / "promtool",
+            "github.com/prometheus/prometheus/cmd/promtool",
+            "",
+            "2 to 8 min",
+            120.0,
+            tags="remove_all_sd,netgo",
+        ),
         Recipe("helm", "v4.3.1", GO_MODULES / "helm", "helm.sh/helm/v4/cmd/helm", "", "2 min", 120.0),
         _controller("jobset", "", "8 min on a busy machine", 490.0),
         _controller("lws", "/cmd", "4 min on a busy machine", 210.0),

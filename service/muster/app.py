@@ -12,7 +12,7 @@ import gc
 import signal
 import socket as sockets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -37,8 +37,10 @@ from muster.adapters.owner import Gangs, Owner
 from muster.adapters.planner import Place, Planner
 from muster.adapters.status import VERSION as STATUS_VERSION
 from muster.adapters.status import Status
+from muster.adapters.telemetry import scrape
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.telemetry.room import Room
 from muster.adapters.telemetry.tracing import Tracing
 from muster.adapters.web import Web
 from muster.config import Config
@@ -95,7 +97,8 @@ class App:
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(self.owner, self.endpoint, self.metrics, queue=config.session_queue)
         self.web = Web(self.metrics, self._shown, self._unready, config.socket)
-        self._show_at_scrape()
+        scrape.show(self.metrics, self.owner, Room(dialect_settings(config).gpu_product))
+        scrape.show_cluster(self.metrics, self._watchers, self._intake, self._left_out)
 
     async def _put(self, event: Event) -> None:
         await self.owner.put(event)
@@ -219,56 +222,6 @@ class App:
             "gangs": await self.owner.summary(),
             "notes": list(self._intake.repeated_names),
         }
-
-    def _show_at_scrape(self) -> None:
-        def silence() -> Iterable[tuple[str, float]]:
-            now = time.monotonic()
-            for name, watcher in self._watchers.items():
-                yield name, now - watcher.last_heard
-
-        def phases() -> Iterable[tuple[str, float]]:
-            return [(phase, float(count)) for phase, count in self.owner.counts()[0].items()]
-
-        def queues() -> Iterable[tuple[str, float]]:
-            return [(queue, float(count)) for queue, count in self.owner.counts()[1].items()]
-
-        def waiting() -> Iterable[tuple[str, float]]:
-            return [(lane, float(count)) for lane, count in self.owner.waiting().items()]
-
-        self.metrics.read_at_scrape("muster_gangs", "Gangs by phase.", "phase", phases)
-        self.metrics.read_at_scrape(
-            "muster_planner_queue_gangs", "Gangs waiting for a planner.", "lane", waiting
-        )
-        self.metrics.read_at_scrape(
-            "muster_queue_gangs", "Gangs by the queue of their PodGroup.", "queue", queues
-        )
-        self.metrics.read_at_scrape(
-            "muster_watch_silence_seconds", "Since the API server last said anything.", "resource", silence
-        )
-        self.metrics.read_at_scrape(
-            "muster_nodes_with_problems",
-            "Nodes that are used without something in them that can't be read.",
-            "resource",
-            lambda: [("nodes", float(self._intake.nodes_with_problems))],
-        )
-        self.metrics.read_at_scrape(
-            "muster_scopes_with_repeated_names",
-            "Scopes in which several domains have one name: wider labels tell them apart.",
-            "resource",
-            lambda: [("nodes", float(len(self._intake.repeated_names)))],
-        )
-        self.metrics.read_at_scrape(
-            "muster_objects_left_out",
-            "API objects that are left out now, because they can't be read or handled.",
-            "resource",
-            lambda: [(name, float(count)) for name, count in self._left_out.counts().items()],
-        )
-        self.metrics.read_at_scrape(
-            "muster_policies_refused",
-            "1 while the ConfigMap of policies can't be read and older ones hold.",
-            "resource",
-            lambda: [("policies", float(self._intake.policies_refused))],
-        )
 
 
 async def _until_first_failure_or(stopping: asyncio.Task[Any], tasks: list[asyncio.Task[None]]) -> None:

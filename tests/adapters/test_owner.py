@@ -19,6 +19,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
 from muster.domain.node import Resources, Usage
 from muster.domain.podgroup import PodGroupStatus
+from muster.domain.snapshot import Snapshot
 from muster.gangs.messages import calls
 from muster.gangs.messages.events import Event, NodeGone, PodGone, SessionClosed, SessionOpened, Synced, Tick
 from muster.gangs.messages.instructions import (
@@ -93,6 +94,12 @@ class Recorded:
 
     def waiting(self) -> Counter[str]:
         return Counter()
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot({})
+
+    def waits(self) -> tuple[dict[str, float], int, Counter[str]]:
+        return {}, 0, Counter()
 
     def summary(self, keys: Iterable[str]) -> tuple[object, ...]:
         self.shown.append(len(list(keys)))

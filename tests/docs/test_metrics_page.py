@@ -33,16 +33,14 @@ def of_the_registry() -> Named:
 
 
 def read_at_scrape() -> Named:
-    """What the service registers by `read_at_scrape(name, text, label, …)`: gauges of one label."""
+    """What the service registers in scrape.py by `add(name, text, labels, …)`: gauges."""
+    source = (REPOSITORY / "service/muster/adapters/telemetry/scrape.py").read_text()
     calls = (
         node
-        for path in (REPOSITORY / "service/muster").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "read_at_scrape"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "add"
     )
-    return {ast.literal_eval(call.args[0]): ("gauge", (ast.literal_eval(call.args[2]),)) for call in calls}
+    return {ast.literal_eval(call.args[0]): ("gauge", ast.literal_eval(call.args[2])) for call in calls}
 
 
 def of_the_shim() -> Named:

@@ -132,4 +132,4 @@ async def test_what_is_installed_later_is_seen_and_what_is_removed_is_gone(
         await heard.hears(lambda event: isinstance(event, PodGroupSeen) and event.group.min_member == 2)
         await asyncio.to_thread(api.delete, f"{CRDS}/{CRD}")
         await heard.hears(lambda event: isinstance(event, PodGroupGone))
-        assert 'reason="403"' not in metrics.text().decode()  # of muster_watch_restarts_total
+        assert 'reason="403"' not in metrics.text()[0].decode()  # of muster_watch_restarts_total

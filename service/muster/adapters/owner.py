@@ -22,7 +22,9 @@ from muster.adapters.grpc.server import Refusal
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.telemetry.phases import Phases
 from muster.domain.node import Usage
+from muster.domain.snapshot import Snapshot
 from muster.gangs.messages import calls
 from muster.gangs.messages.events import Event, SessionClosed, SessionOpened, Tick
 from muster.gangs.messages.instructions import (
@@ -44,6 +46,10 @@ SLICE_S = 0.005
 """Events are handled for so long before the loop's other tasks get a turn."""
 
 log = structlog.get_logger(__name__)
+
+
+Waits = tuple[dict[str, float], int, Counter[str]]
+"""Phase → creation of the oldest gang in it; partially bound gangs; members with reservations, by kind."""
 
 
 class Gangs(Protocol):
@@ -96,6 +102,12 @@ class Gangs(Protocol):
     def waiting(self) -> Counter[str]:
         """Return how many gangs wait for each planner."""
 
+    def snapshot(self) -> Snapshot:
+        """Return the cluster as the next gang would be planned on it."""
+
+    def waits(self) -> Waits:
+        """Return what waits, and since when."""
+
     def summary(self, keys: Iterable[str]) -> tuple[Any, ...]:
         """Return the state of these gangs, for `muster status`."""
 
@@ -131,6 +143,7 @@ class Owner:
         self._gangs = gangs
         self._metrics = metrics
         self._attempts = attempts
+        self.phases = Phases(metrics)
         self._solve = solve
         self._end_solve = end_solve
         self._emit = emit
@@ -187,6 +200,14 @@ class Owner:
         """Return how many gangs wait for each planner."""
         return self._gangs.waiting()
 
+    def snapshot(self) -> Snapshot:
+        """Return the cluster as the next gang would be planned on it."""
+        return self._gangs.snapshot()
+
+    def waits(self) -> Waits:
+        """Return what waits, and since when."""
+        return self._gangs.waits()
+
     def shut_down(self) -> None:
         """End the session."""
         if self._session is not None:
@@ -198,6 +219,7 @@ class Owner:
         if callable(item):
             item()
         else:
+            self._metrics.watch_lag.observe(max(0.0, time.monotonic() - item.now))
             self._carry_out(self._gangs.handle(item))
 
     async def _in_order(self, deed: Callable[[], None]) -> None:
@@ -230,6 +252,7 @@ class Owner:
                 case Evict():
                     self._evict(instruction)
                 case Moved():
+                    self.phases.moved(instruction, self._attempts.exported(instruction.gang))
                     self._attempts.moved(instruction)
 
     def _push(self, verdict: PushVerdict) -> None:

@@ -24,7 +24,7 @@ from muster.domain.decision import Decision, Placed
 from muster.domain.reasons import Ended
 from muster.gangs.messages.events import Decided, SolveFailed
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
-from muster.placement.limits import Stretch
+from muster.placement.limits import PHASES, Stretch
 
 SWITCH_INTERVAL_S = 0.0005
 """Python's default of 5 ms is what a call of the shim would wait, several times over, for a planner that
@@ -85,7 +85,7 @@ class Planner:
         self._metrics = metrics
         self._attempts = attempts
         self._time_limit_s = time_limit_s
-        self._waiting: deque[Solve] = deque()
+        self._waiting: deque[tuple[Solve, float]] = deque()
         self._arrived = asyncio.Event()
         self._stopping = False
         self._deciding: tuple[str, int] | None = None
@@ -93,7 +93,7 @@ class Planner:
 
     def submit(self, solve: Solve) -> None:
         """Queue it, at the end."""
-        self._waiting.append(solve)
+        self._waiting.append((solve, time.monotonic()))
         self._arrived.set()
 
     def end(self, instruction: EndSolve) -> None:
@@ -112,14 +112,20 @@ class Planner:
         while True:
             await self._arrived.wait()
             while self._waiting:
-                solve = self._waiting.popleft()
+                solve, asked = self._waiting.popleft()
                 self._deciding, began = (solve.gang, solve.generation), time.monotonic()
                 trace_id = self._attempts.trace_id(solve.gang)
                 answer = await loop.run_in_executor(self._thread, self._decide, solve, trace_id)
                 self._deciding = None
                 decision = answer.decision if isinstance(answer, Decided) else None
                 passed_on = decision is not None and _is_passed_on(solve, decision)
-                self._attempts.solved(solve, began, decision, self._place.stretches, passed_on)
+                stretches = self._place.stretches
+                if decision is not None:
+                    self._count(solve, decision, time.monotonic() - began)
+                self._metrics.snapshot_age.observe(time.monotonic() - asked)
+                for phase in stretches.keys() & {*PHASES}:
+                    self._metrics.planner_phase(phase, stretches[phase].seconds)
+                self._attempts.solved(solve, began, decision, stretches, passed_on)
                 await self._put(answer)
             self._arrived.clear()
 
@@ -153,10 +159,19 @@ class Planner:
             return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)
         took = time.monotonic() - began
         outcome = PASSED_ON if _is_passed_on(solve, decision) else _outcome(decision)
-        self._metrics.decision_seconds.labels(outcome).observe(took)
         log.info("decided", **about, outcome=outcome, lane=solve.lane.value, took_ms=round(took * 1000, 1))
         now, waited_s, processor_s = time.monotonic(), self._place.waited_s, self._place.processor_s
         return Decided(now, solve.gang, solve.generation, decision, trace_id, waited_s, processor_s)
+
+    def _count(self, solve: Solve, decision: Decision, took_s: float) -> None:
+        outcome = PASSED_ON if _is_passed_on(solve, decision) else _outcome(decision)
+        trace_id = self._attempts.exported(solve.gang)
+        if isinstance(decision, Placed):
+            methods = (step.method for step in decision.steps)
+            self._metrics.decided(outcome, took_s, (), methods, decision.gap, trace_id)
+        else:
+            causes = (type(cause).__name__ for cause in decision.causes)
+            self._metrics.decided(outcome, took_s, causes, (), None, trace_id)
 
 
 def _is_passed_on(solve: Solve, decision: Decision) -> bool:

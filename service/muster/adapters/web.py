@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from muster.adapters.telemetry.metrics import Metrics
 
@@ -74,8 +73,9 @@ class Web:
             await self._runner.cleanup()
             self._runner = None
 
-    async def _on_metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def _on_metrics(self, request: web.Request) -> web.Response:
+        body, content_type = self._metrics.text(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _on_healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
 from muster.gangs.lifecycle import decisions, planning, shim_calls
 from muster.gangs.lifecycle.clock import Clock
@@ -20,6 +21,7 @@ from muster.gangs.messages import calls, events
 from muster.gangs.messages.instructions import Instruction, Lane
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import GangView, view
+from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import GivenUp
 from muster.gangs.reporting.podgroup_status import PodGroupStatuses
 
@@ -121,6 +123,28 @@ class Coordinator:
     def waiting(self) -> Counter[str]:
         """Count the gangs that wait for each planner."""
         return Counter({lane.value: self.state.queue.waiting(lane) for lane in Lane})
+
+    def snapshot(self) -> Snapshot:
+        """Return the cluster with all that is taken and reserved."""
+        return self.state.ledger.snapshot()
+
+    def waits(self) -> tuple[dict[str, float], int, Counter[str]]:
+        """Return what metrics show of waiting gangs.
+
+        The first is the creation time of the oldest one by phase. The second is the number of partially bound
+        gangs. The third is the number of members with reservations, by kind.
+        """
+        oldest, partial, members = dict[str, float](), 0, Counter[str]()
+        for gang in self.state.gangs.values():
+            members["plan"] += len(gang.reserved) - len(gang.awaited)
+            members["binding"] += len(gang.awaited)
+            members["retained"] += len(gang.retained)
+            partial += is_partially_bound(gang)
+            if gang.group.unbound:
+                since = requests.created(gang.group)
+                oldest[gang.phase] = min(oldest.get(gang.phase, since), since)
+        members["binding"] += len(self.state.orphans)
+        return oldest, partial, members
 
     def summary(self, keys: Iterable[str] | None = None) -> tuple[GangView, ...]:
         """Return views of the gangs with these keys; of all gangs, sorted by key, if `keys` is None.

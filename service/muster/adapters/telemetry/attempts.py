@@ -110,6 +110,12 @@ class Attempts:
         attempt = self._open.get(gang)
         return attempt.trace_id if attempt is not None else ""
 
+    def exported(self, gang: str) -> str:
+        """Return the id of the gang's trace if a collector gets it, else ""."""
+        attempt = self._open.get(gang)
+        sampled = attempt is not None and attempt.root is not None and attempt.root.is_recording()
+        return attempt.trace_id if attempt is not None and sampled else ""
+
     def traceparent(self, gang: str) -> str:
         """Return what the verdict carries, "" if no spans are exported."""
         attempt = self._open.get(gang)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+
+Read = Callable[[], Iterable[tuple[str | tuple[str, ...], float]]]
+"""Reads the values of a gauge: (values of its labels, or of the only one, value)."""
 
 _MILLISECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -65,8 +69,82 @@ class Metrics:
             ["result"],
             **made,
         )
+        self._causes = Counter(
+            "muster_decision_causes", "Causes of refusals, by the planner's answers.", ["cause"], **made
+        )
+        self._methods = Counter(
+            "muster_decision_methods",
+            "Plans in which an exact method decided at least one level.",
+            ["method"],
+            **made,
+        )
+        self._stages = Histogram(
+            "muster_decision_phase_seconds",
+            "Time that a decision spent in one phase of the planner.",
+            ["phase"],
+            buckets=_MILLISECONDS,
+            **made,
+        )
+        self._gap = Histogram(
+            "muster_decision_gap_ratio",
+            "Gap of plans that are not proven best, as a share of the first unproven level.",
+            buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+            **made,
+        )
+        self._phases = Histogram(
+            "muster_gang_phase_seconds",
+            "Time that a gang was in a phase, when it left it.",
+            ["phase"],
+            buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 14400.0),
+            **made,
+        )
+        self._withdrawals = Counter(
+            "muster_withdrawals", "Plans that were withdrawn, by cause.", ["cause"], **made
+        )
+        self.watch_lag = Histogram(
+            "muster_watch_lag_seconds",
+            "Time between the arrival of a change and its handling.",
+            buckets=_MILLISECONDS,
+            **made,
+        )
+        self.snapshot_age = Histogram(
+            "muster_snapshot_age_seconds",
+            "Age of the snapshot on which a decision stands, when it is made.",
+            buckets=_MILLISECONDS,
+            **made,
+        )
         self.inbox = Gauge("muster_inbox_events", "Events waiting for the coordinator.", **made)
         self.planner_failures = Counter("muster_planner_failures", "Defects: place() raised.", **made)
+
+    def decided(
+        self,
+        outcome: str,
+        took_s: float,
+        causes: Iterable[str],
+        methods: Iterable[str],
+        gap: float | None,
+        trace_id: str,
+    ) -> None:
+        """Count a decision. `trace_id`: of the trace that shows it, "" for none."""
+        self.decision_seconds.labels(outcome).observe(took_s, _exemplar(trace_id))
+        for cause in set(causes):
+            self._causes.labels(cause).inc()
+        for method in set(methods):
+            self._methods.labels(method).inc()
+        if gap is not None:
+            self._gap.observe(gap, _exemplar(trace_id))
+
+    def planner_phase(self, phase: str, seconds: float) -> None:
+        """Count what a decision spent in one phase of the planner."""
+        self._stages.labels(phase).observe(seconds)
+
+    def phase_ended(self, phase: str, seconds: float, trace_id: str) -> None:
+        """Count how long a gang was in a phase. `trace_id`: of the trace that shows it, "" for none."""
+        self._phases.labels(phase).observe(seconds, _exemplar(trace_id))
+
+    def withdrawn(self, cause: str) -> None:
+        """Count a plan that was withdrawn."""
+        self._withdrawals.labels(cause).inc()
 
     def watch_restarted(self, resource: str, reason: str) -> None:
         """Count a watch that had to start again."""
@@ -99,32 +177,36 @@ class Metrics:
         """Count a session's end by its cause."""
         self._sessions.labels(cause).inc()
 
-    def read_at_scrape(
-        self, name: str, text: str, label: str, read: Callable[[], Iterable[tuple[str, float]]]
-    ) -> None:
-        """Add a gauge whose values are read when somebody looks: (label value, value)."""
-        self.registry.register(_AtScrape(name, text, label, read))
+    def read_at_scrape(self, name: str, text: str, labels: tuple[str, ...], read: Read) -> None:
+        """Add a gauge whose values are read at each scrape: label values and value."""
+        self.registry.register(_AtScrape(name, text, labels, read))
 
     def value(self, name: str, **labels: str) -> float:
         """Return the value of one sample, 0 if there is none: for tests and /readyz."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def text(self, accepted: str = "") -> tuple[bytes, str]:
+        """Return all metrics and their content type, in a format that the Accept header names.
+
+        OpenMetrics alone shows exemplars. The default is Prometheus' text format.
+        """
+        encode, content_type = choose_encoder(accepted)
+        return encode(self.registry), content_type
+
+
+def _exemplar(trace_id: str) -> dict[str, str] | None:
+    return {"trace_id": trace_id} if trace_id else None
 
 
 class _AtScrape:
-    def __init__(
-        self, name: str, text: str, label: str, read: Callable[[], Iterable[tuple[str, float]]]
-    ) -> None:
-        self._name, self._text, self._label, self._read = name, text, label, read
+    def __init__(self, name: str, text: str, labels: tuple[str, ...], read: Read) -> None:
+        self._name, self._text, self._labels, self._read = name, text, labels, read
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self._name, self._text, labels=[self._label])
-        for label, value in self._read():
-            family.add_metric([label], value)
+        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, value in self._read():
+            family.add_metric([labels] if isinstance(labels, str) else labels, value)
         yield family
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        return [GaugeMetricFamily(self._name, self._text, labels=[self._label])]
+        return [GaugeMetricFamily(self._name, self._text, labels=self._labels)]

@@ -1,0 +1,118 @@
+"""How much room the cluster has: free GPUs by domain, read when metrics are scraped.
+
+Nodes that are not ready or closed to pods are left out. Taints are not looked at, because pods tolerate those
+of GPU nodes. Cpu and memory are not looked at either: the planner is the judge of a gang.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from muster.domain.levels import Hierarchy, domains_of
+from muster.domain.node import Node
+from muster.domain.printable import printable
+from muster.domain.request import Scope
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.placement.gpus.fragmentation import GPU, unusable
+
+CLUSTER = "cluster"
+MOST_MODELS = 16
+"""Models that have a label value of their own: labels of nodes decide which there are."""
+OTHERS = "others"
+UNKNOWN = "unknown"
+MOST_CHARACTERS = 63
+"""Of a model, as of any label value in Kubernetes."""
+
+Values = list[tuple[tuple[str, ...], float]]
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the gauges show.
+
+    `largest`: (scope, model) → most free GPUs in one domain. `free`: (scope, size) → free GPUs in domains
+    with `size` free GPUs, up to the next power of two. `fragmented`: model → the share of its free GPUs that
+    requests for 1, 2, 4 and 8 GPUs of one node, equally weighted, cannot use.
+    """
+
+    largest: Values = field(default_factory=list)
+    free: Values = field(default_factory=list)
+    fragmented: Values = field(default_factory=list)
+
+
+class Room:
+    """Counts free GPUs. It keeps the domains of the nodes, which seldom change, and the last figures."""
+
+    def __init__(self, model_label: str) -> None:
+        self._model_label = model_label
+        self._nodes: dict[str, Node] = {}
+        self._levels: object = None
+        self._domains: dict[str, Mapping[str, str]] = {}
+        self._models: dict[str, str] = {}
+        self._of: Snapshot | None = None
+        self._figures = Figures()
+
+    def figures(self, snapshot: Snapshot) -> Figures:
+        """Return the figures of this snapshot."""
+        if snapshot is not self._of:
+            self._learn(snapshot)
+            self._of, self._figures = snapshot, self._counted(snapshot)
+        return self._figures
+
+    def _learn(self, snapshot: Snapshot) -> None:
+        """Note in which domains the nodes lie, unless that is known."""
+        nodes = {name: state.node for name, state in snapshot.nodes.items()}
+        levels = (snapshot.levels, snapshot.naming)
+        if nodes == self._nodes and levels == self._levels:
+            return
+        self._nodes, self._levels = nodes, levels
+        scopes = (*(level.scope for level in snapshot.levels), Scope.NVLINK_DOMAIN.value)
+        self._domains = {
+            scope: domains_of(nodes.values(), Hierarchy.of(scope, snapshot.levels, snapshot.naming))
+            for scope in scopes
+        }
+        models = {name: self._model(node) for name, node in nodes.items()}
+        common = {model for model, _ in Counter(models.values()).most_common(MOST_MODELS)}
+        self._models = {name: model if model in common else OTHERS for name, model in models.items()}
+
+    def _model(self, node: Node) -> str:
+        model = node.labels.get(self._model_label) or node.machine or UNKNOWN
+        return printable(model, MOST_CHARACTERS)
+
+    def _counted(self, snapshot: Snapshot) -> Figures:
+        by_domain: Counter[tuple[str, str, str]] = Counter()
+        free, lost = Counter[str](), Counter[str]()
+        for name, state in snapshot.nodes.items():
+            if not state.node.topology.gpu_count or not state.node.ready or state.node.unschedulable:
+                continue
+            model, count = self._models[name], state.free_gpu_count
+            free[model] += count
+            lost[model] += unusable(count)
+            for scope, domain, gpus in self._parts(name, state, count):
+                by_domain[scope, model, domain] += gpus
+        largest: dict[tuple[str, ...], float] = {}
+        sizes: Counter[tuple[str, ...]] = Counter()
+        for (scope, model, _), gpus in by_domain.items():
+            largest[scope, model] = max(largest.get((scope, model), 0), gpus)
+            if gpus:
+                sizes[scope, _size(gpus)] += gpus
+        fragmented = {(model,): lost[model] / (GPU * count) for model, count in free.items() if count}
+        return Figures(list(largest.items()), list(sizes.items()), list(fragmented.items()))
+
+    def _parts(self, name: str, state: NodeState, count: int) -> Iterator[tuple[str, str, int]]:
+        """Yield each scope with the node's domain in it and the free GPUs that the node adds."""
+        yield CLUSTER, "", count
+        yield Scope.NODE.value, name, count
+        for scope, domains in self._domains.items():
+            if domains[name]:
+                yield scope, domains[name], count
+            elif scope == Scope.NVLINK_DOMAIN.value and not state.unindexed_gpus:
+                for at, island in enumerate(state.node.topology.islands):
+                    yield scope, f"{name}/{at}", (island & state.free_gpus).bit_count()
+
+
+def _size(gpus: int) -> str:
+    """Return the power of two at or below this number: the sizes stay few."""
+    return str(1 << (gpus.bit_length() - 1))
