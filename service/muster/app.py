@@ -36,7 +36,7 @@ from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
 from muster.adapters.owner import Gangs, Owner
 from muster.adapters.planner import Place, Planner
 from muster.adapters.status import VERSION as STATUS_VERSION
-from muster.adapters.status import Status
+from muster.adapters.status import Nodes, Status, nodes_of
 from muster.adapters.telemetry import scrape
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
@@ -96,7 +96,7 @@ class App:
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(self.owner, self.endpoint, self.metrics, queue=config.session_queue)
-        self.web = Web(self.metrics, self._shown, self._unready, config.socket)
+        self.web = Web(self.metrics, self._shown, self._nodes, self._unready, config.socket)
         scrape.show(self.metrics, self.owner, Room(dialect_settings(config).gpu_product))
         scrape.show_cluster(self.metrics, self._watchers, self._intake, self._left_out)
 
@@ -213,13 +213,17 @@ class App:
         waiting = [name for name, watcher in self._watchers.items() if not watcher.synced.is_set()]
         return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
 
-    async def _shown(self) -> Status:
-        """Return what /gangs says."""
+    def _nodes(self) -> Nodes:
+        """Return what /nodes says."""
+        return nodes_of(self.owner.snapshot(), dialect_settings(self._config).gpu_product)
+
+    async def _shown(self, namespace: str, name: str) -> Status:
+        """Return what /gangs says; with a `name`, of the gangs that have it, or a pod with it."""
         return {
             "version": STATUS_VERSION,
             "kind": "status",
             "ready": self.owner.is_synced,
-            "gangs": await self.owner.summary(),
+            "gangs": await self.owner.summary(namespace, name),
             "notes": list(self._intake.repeated_names),
         }
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from muster import questions
+
 if TYPE_CHECKING:
     from muster.config import Config
     from muster.dialects.settings import Settings
@@ -39,6 +41,8 @@ app = typer.Typer(
         "and `make up` starts a local cluster with Muster on it.\n"
     ),
 )
+
+app.registered_commands += questions.app.registered_commands
 
 ConfigFile = Annotated[
     Path | None,

@@ -89,6 +89,9 @@ class Recorded:
     def keys(self) -> list[str]:
         return [f"g{number:04}" for number in range(self.gangs)]
 
+    def keys_of(self, namespace: str, name: str) -> list[str]:
+        return [key for key in self.keys() if key == name]
+
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         return Counter(), Counter()
 

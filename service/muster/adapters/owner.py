@@ -96,6 +96,9 @@ class Gangs(Protocol):
     def keys(self) -> list[str]:
         """Return the keys of all gangs."""
 
+    def keys_of(self, namespace: str, name: str) -> list[str]:
+        """Return the keys of the gangs that have this name, or a pod of this name."""
+
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         """Return how many gangs there are by phase, and by the queue of their PodGroup."""
 
@@ -183,10 +186,11 @@ class Owner:
         """Return whether the cluster has been seen in full."""
         return self._synced.is_set()
 
-    async def summary(self) -> list[Any]:
-        """All gangs, some at a time: the loop does other work between them."""
+    async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
+        """All gangs, some at a time: the loop does other work between them. With a `name`, those alone that
+        have it, or a pod with it."""
         views: list[Any] = []
-        keys = self._gangs.keys()
+        keys = self._gangs.keys_of(namespace, name) if name else self._gangs.keys()
         for start in range(0, len(keys), SHOWN_AT_ONCE):
             views += self._gangs.summary(keys[start : start + SHOWN_AT_ONCE])
             await asyncio.sleep(0)

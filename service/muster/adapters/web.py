@@ -1,4 +1,4 @@
-"""What the service shows over HTTP, read-only: /metrics, /healthz, /readyz, and /gangs (why is it pending?).
+"""What the service shows over HTTP, read-only: /metrics, /healthz, /readyz, /gangs, /nodes.
 
 By default it uses a free port of the loopback interface. The address is written next to the socket, so that
 `muster status` finds it.
@@ -26,17 +26,22 @@ def address_file(socket: Path) -> Path:
 
 
 class Web:
-    """The HTTP server. `gangs` gives what /gangs shows; `unready` why the service is not ready, or ""."""
+    """The HTTP server. `gangs` gives what /gangs shows, by namespace and name, where "" is all of them.
+
+    `nodes` gives what /nodes shows, and `unready` why the service is not ready, or "".
+    """
 
     def __init__(
         self,
         metrics: Metrics,
-        gangs: Callable[[], Awaitable[object]],
+        gangs: Callable[[str, str], Awaitable[object]],
+        nodes: Callable[[], object],
         unready: Callable[[], str],
         socket: Path,
     ) -> None:
         self._metrics = metrics
         self._gangs = gangs
+        self._nodes = nodes
         self._unready = unready
         self._address_file = address_file(socket)
         self._runner: web.AppRunner | None = None
@@ -55,6 +60,7 @@ class Web:
                 web.get("/healthz", self._on_healthz),
                 web.get("/readyz", self._on_readyz),
                 web.get("/gangs", self._on_gangs),
+                web.get("/nodes", self._on_nodes),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
@@ -84,5 +90,10 @@ class Web:
         reason = self._unready()
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
-    async def _on_gangs(self, _: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(await self._gangs()), content_type="application/json")
+    async def _on_gangs(self, request: web.Request) -> web.Response:
+        asked = request.query
+        gangs = await self._gangs(asked.get("namespace", "default"), asked.get("name", ""))
+        return web.Response(body=msgspec.json.encode(gangs), content_type="application/json")
+
+    async def _on_nodes(self, _: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(self._nodes()), content_type="application/json")

@@ -110,6 +110,14 @@ class Coordinator:
         """Return the keys of all gangs, sorted."""
         return sorted(self.state.gangs)
 
+    def keys_of(self, namespace: str, name: str) -> list[str]:
+        """Return the keys of the gangs that have this name, or a pod of this name."""
+        known = self.state.gangs.items()
+        named = [key for key, gang in known if (gang.name[0], gang.group.gang.name) == (namespace, name)]
+        pods = (pod for pod in self.state.roster.pods.values() if pod.name == name)
+        of_pods = (self._pods.gang_of(pod.uid) for pod in pods if pod.namespace == namespace)
+        return sorted(named or {key for key in of_pods if key})
+
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         """Count the gangs by phase, and by the queue of their PodGroup. Gangs without a queue are left out
         there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import Ended, NotDecided
+from muster.domain.reasons import Ended, NotDecided, PlannerDefect
 from muster.domain.sentences import sentence
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import planning, reconciliation, refusals
@@ -49,6 +49,7 @@ def _refused(
     took_s: float,
 ) -> None:
     """Handle causes why nothing fits."""
+    gang.blocked, gang.helps = decision.causes, decision.relaxations
     overtaken = state.queue.overtaken(gang, solving) or state.in_tree.outdated(gang.key)
     if gang.arrived is not None:  # pods came that were not in the request
         reconciliation.reconcile(state, gang, now)
@@ -78,6 +79,7 @@ def solve_failed(state: State, event: events.SolveFailed) -> None:
     found = _asked(state, event)
     if found is not None:
         gang, _, solving, _ = found
+        gang.blocked, gang.helps = (PlannerDefect(event.error),), ()
         text = f"the planner failed, which is a defect: {event.error}"
         refusals.refuse_undecided(state, gang, solving.hint, text, event.now)
 

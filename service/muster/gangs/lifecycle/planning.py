@@ -203,6 +203,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     hint = QueueingHint.of(requests.least_of(request, gang.group) if by_role else request, interest)
     state.in_tree.used(gang.key)
     if causes:
+        gang.blocked, gang.helps = tuple(causes), ()
         refusals.refuse(state, gang, hint, causes, sentence(causes), state.now)
         return False
     ask, gang.ask_next = gang.ask_next or _first_question(state, gang, request.priority), None

@@ -7,9 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from muster.domain.advice import CauseView, explained
 from muster.domain.decision import Placed
 from muster.domain.pod import Pod
+from muster.domain.reasons import Cause
+from muster.domain.relaxations import Relaxation
 from muster.domain.request import Request, Role
+from muster.domain.sentences import relaxation_sentence
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.capacity.requests import Asks, asks
@@ -134,6 +138,10 @@ class Gang:
     announced: tuple[EventReason, str] | None = None
     """The last event posted about it, so that no event is posted twice."""
     reason: str = ""
+    blocked: tuple[Cause, ...] = ()
+    """Causes of its last refusal."""
+    helps: tuple[Relaxation, ...] = ()
+    """What the planner found to help against them."""
     kinds: tuple[str, ...] = ()
     """Kinds of causes in its last refusal, whatever their numbers."""
     refused_at: float = -math.inf
@@ -259,6 +267,10 @@ class GangView:
     plan: Placed | None
     queue: str = ""
     """Queue of its PodGroup; "" if it has none."""
+    causes: tuple[CauseView, ...] = ()
+    """What blocks it now, and what helps against each of these in general."""
+    helps: tuple[str, ...] = ()
+    """What would help it now, the cheapest first: each was tried."""
 
 
 def view(gang: Gang, priority: int, created: float) -> GangView:
@@ -279,4 +291,19 @@ def view(gang: Gang, priority: int, created: float) -> GangView:
         reason=gang.reason,
         plan=gang.plan.placed if gang.plan is not None else None,
         queue=group.pod_group.queue if group.pod_group is not None else "",
+        causes=explained(_blocks(gang)),
+        helps=tuple(map(relaxation_sentence, gang.helps)) if gang.phase is Phase.UNPLACEABLE else (),
     )
+
+
+def _blocks(gang: Gang) -> tuple[Cause, ...]:
+    """Return what blocks the gang in its phase."""
+    match gang.phase:
+        case Phase.UNPLACEABLE:
+            return gang.blocked
+        case Phase.INVALID:
+            return tuple(gang.group.causes)
+        case Phase.COLLECTING if gang.group.waits_for is not None:
+            return (gang.group.waits_for,)
+        case _:
+            return ()

@@ -1,0 +1,91 @@
+"""Decide from the cluster, without a service: the same answers by the same engine, at one moment.
+
+What a service knows of the past is not there: phases, reservations, and what in-tree plugins refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from muster.adapters.asking.service import NoAnswer
+from muster.adapters.files import sources
+from muster.adapters.files.capture import capture, written
+from muster.adapters.files.cluster import cluster_of
+from muster.adapters.files.decide import Decided, Outcome, Status, decide
+from muster.adapters.files.problems import BadInput
+from muster.adapters.files.run import planner
+from muster.adapters.kube.client import KubeClient, KubeError
+from muster.adapters.kube.decode import Undecodable
+from muster.adapters.status import nodes_of
+from muster.dialects.settings import Settings
+from muster.domain.advice import explained
+from muster.domain.decision import Unplaceable
+from muster.domain.sentences import relaxation_sentence
+from muster.gangs.capacity import requests
+
+TIME_LIMIT_S = 10.0
+"""For each gang."""
+
+_PHASES = {Status.WAITING: "collecting", Status.PLACED: "placeable"}
+
+
+def decided(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a service would say at /gangs and at /nodes.
+
+    Raises:
+        NoAnswer: The cluster can't be read.
+    """
+    settings = Settings()
+    try:
+        captured = asyncio.run(_captured(kubeconfig, context))
+        cluster = cluster_of(sources.read(["-"], io.BytesIO(captured.encode())), settings)
+    except (KubeError, Undecodable) as problem:
+        raise NoAnswer(str(problem)) from None
+    except BadInput as problem:
+        raise NoAnswer("\n".join(problem.lines)) from None
+    found = decide(
+        cluster.nodes,
+        cluster.pods,
+        planner(TIME_LIMIT_S),
+        time.perf_counter,
+        cluster.pod_groups,
+        cluster.policies,
+        cluster.namespaces,
+    )
+    return gangs_of(found), msgspec.to_builtins(nodes_of(found.before, settings.gpu_product))
+
+
+async def _captured(kubeconfig: Path | None, context: str | None) -> str:
+    async with KubeClient(str(kubeconfig) if kubeconfig else None, context) as client:
+        return written((await capture(client)).items, as_yaml=False)
+
+
+def gangs_of(found: Decided) -> dict[str, Any]:
+    """Return pending gangs as a service shows them."""
+    return {"ready": True, "notes": [], "gangs": [_gang(outcome) for outcome in found.outcomes]}
+
+
+def _gang(outcome: Outcome) -> dict[str, Any]:
+    group, decision = outcome.group, outcome.decision
+    relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
+    return {
+        "namespace": group.gang.namespace,
+        "name": group.gang.name,
+        "dialect": group.gang.dialect,
+        "phase": _PHASES.get(outcome.status, outcome.status.value),
+        "present": group.present,
+        "bound": len(group.bound),
+        "needed": group.needed,
+        "priority": requests.priority(group),
+        "created": requests.created(group),
+        "reason": outcome.message,
+        "causes": msgspec.to_builtins(explained(outcome.causes)),
+        "helps": list(map(relaxation_sentence, relaxations)),
+        "pods": sorted(pod.name for pod in (*group.unbound, *group.bound)),
+    }

@@ -1,0 +1,147 @@
+"""Print answers: tables for people, JSON and YAML for programs. Names from a cluster are never markup."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from muster.domain.printable import printable
+
+Row = Mapping[str, Any]
+
+
+def dump(value: object, output: str, out: TextIO) -> None:
+    """Print for programs."""
+    if output == "yaml":
+        import yaml
+
+        yaml.safe_dump(value, out, sort_keys=False, allow_unicode=True)
+    else:
+        out.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def columns(head: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
+    """Print rows in columns, as kubectl does."""
+    cells = [list(head), *([printable(str(cell)) for cell in row] for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
+    for row in cells:
+        line = "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        out.write(line.rstrip() + "\n")
+
+
+def why(gangs: Sequence[Row], out: TextIO) -> None:
+    """Print what blocks each of these gangs and what would help."""
+    for at, gang in enumerate(gangs):
+        if at:
+            out.write("\n")
+        for line in _why(gang):
+            out.write(printable(line) + "\n")
+
+
+def _why(gang: Row) -> Iterator[str]:
+    members = f"{gang['present']} of {gang['needed']} members here, {gang['bound']} bound"
+    yield f"{gang['namespace']}/{gang['name']} is {gang['phase']}: {members}, {_age(gang['created'])} old"
+    causes = gang.get("causes", ())
+    for cause in causes:
+        yield f"  {cause['kind']}: {cause['says']}"
+    if not causes and gang["reason"]:
+        yield f"  {gang['reason']}"
+    tried = [f"{text[:1].upper()}{text[1:]}. (tried: the gang fits then)" for text in gang.get("helps", ())]
+    general = [cause["helps"] for cause in causes]
+    for text in dict.fromkeys([*tried, *general]):
+        yield f"  It would help: {text}"
+
+
+def gangs(found: Sequence[Row], out: TextIO) -> None:
+    """Print a row for each gang: those that wait first, the oldest on top."""
+    ordered = sorted(found, key=lambda gang: (gang["phase"] == "running", gang["created"]))
+    head = ("NAMESPACE", "GANG", "PHASE", "AGE", "SEEN", "BOUND", "PRIORITY", "WHY")
+    rows = (
+        (
+            gang["namespace"],
+            gang["name"],
+            gang["phase"],
+            _age(gang["created"]),
+            f"{gang['present']}/{gang['needed']}",
+            gang["bound"],
+            gang["priority"],
+            gang["reason"],
+        )
+        for gang in ordered
+    )
+    columns(head, rows, out)
+
+
+def _age(created: float) -> str:
+    seconds = max(0, int(time.time() - created)) if created else 0
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def free_by_domain(nodes: Iterable[Row], scope: str, gpus: int) -> list[dict[str, Any]]:
+    """Return the domains of a scope with their free GPUs, the freest first.
+
+    With `gpus`, only domains with that many free GPUs. `fit` is how many such gangs of one-GPU members fit
+    there, if cpu and memory suffice.
+    """
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for node in nodes:
+        domain = {"cluster": "cluster", "node": node["name"]}.get(scope) or node["domains"].get(scope, "")
+        if not domain or not node["takes_pods"]:
+            continue
+        new = {
+            "domain": domain,
+            "model": node["model"],
+            "nodes": 0,
+            "gpus": 0,
+            "free": 0,
+            "most_on_a_node": 0,
+        }
+        row = found.setdefault((domain, node["model"]), new)
+        row["nodes"] += 1
+        row["gpus"] += node["gpus"]
+        row["free"] += node["free"]
+        row["most_on_a_node"] = max(row["most_on_a_node"], node["free"])
+    fitting = (row for row in found.values() if row["free"] >= gpus)
+    rows = [row | ({"fit": row["free"] // gpus} if gpus else {}) for row in fitting]
+    return sorted(rows, key=lambda row: (-row["free"], row["domain"], row["model"]))
+
+
+def free(rows: Sequence[Row], scope: str, gpus: int, out: TextIO) -> None:
+    """Print the domains with free GPUs."""
+    if not rows:
+        asked = f"{gpus} free GPUs" if gpus else "GPUs"
+        out.write(f"no {scope} has {asked}\n")
+        return
+    head = [
+        scope.upper(),
+        "MODEL",
+        "NODES",
+        "FREE",
+        "OF",
+        "MOST ON A NODE",
+        *(["GANGS THAT FIT"] if gpus else []),
+    ]
+    names = ("domain", "model", "nodes", "free", "gpus", "most_on_a_node", *(("fit",) if gpus else ()))
+    columns(head, ([row[name] for name in names] for row in rows), out)
+
+
+def nodes(found: Sequence[Row], out: TextIO) -> None:
+    """Print a row for each node with GPUs."""
+    scopes = list(dict.fromkeys(scope for node in found for scope in node["domains"]))
+    rows = (
+        [
+            node["name"],
+            node["model"],
+            node["free"],
+            node["gpus"],
+            "yes" if node["takes_pods"] else "no",
+            *(node["domains"].get(scope, "") for scope in scopes),
+        ]
+        for node in found
+    )
+    columns(["NODE", "MODEL", "FREE", "GPUS", "TAKES PODS", *(scope.upper() for scope in scopes)], rows, out)

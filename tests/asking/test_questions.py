@@ -1,0 +1,183 @@
+"""`kubectl gpu-topology`: what it prints, how it finds the service, and what it does without one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from muster import questions
+from muster.adapters.asking.engine import gangs_of
+from muster.adapters.files.decide import decide
+from muster.adapters.files.run import planner
+from muster.adapters.status import nodes_of
+from muster.domain.node import Usage
+from muster.domain.snapshot import Snapshot
+from tests.adapters.test_room import node
+from tests.gangs.world import node as small_node
+from tests.gangs.world import pod
+
+GANG = {
+    "namespace": "default",
+    "name": "train",
+    "phase": "unplaceable",
+    "present": 10,
+    "needed": 10,
+    "bound": 0,
+    "priority": 0,
+    "created": 0.0,
+    "reason": "The gang needs 10 GPUs [red]",
+    "causes": [{"kind": "NotEnoughFree", "says": "8 are free\x1b[31m.", "helps": "Wait for 2 more."}],
+    "helps": ["2 more free GPUs on v100-1"],
+}
+NODES = [
+    {"name": "a", "model": "H100", "gpus": 8, "free": 6, "takes_pods": True, "domains": {"rack": "r1"}},
+    {"name": "b", "model": "H100", "gpus": 8, "free": 3, "takes_pods": True, "domains": {"rack": "r1"}},
+    {"name": "c", "model": "H100", "gpus": 8, "free": 8, "takes_pods": False, "domains": {"rack": "r2"}},
+    {"name": "d", "model": "A100", "gpus": 8, "free": 1, "takes_pods": True, "domains": {}},
+]
+run = CliRunner()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A service that remembers what it was asked."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        about_gangs = self.path.startswith("/gangs")
+        gangs = [] if "name=nothing" in self.path else [GANG]
+        body = json.dumps({"ready": True, "gangs": gangs} if about_gangs else {"nodes": NODES}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+    handler = type("Asked", (Handler,), {"asked": asked})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+def said(*arguments: str, code: int = 0) -> str:
+    done = run.invoke(questions.app, list(arguments))
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_why_says_what_blocks_and_what_would_help(service: tuple[str, list[str]]) -> None:
+    url, asked = service
+    lines = said("why", "team/train-0", "--url", url).splitlines()
+    assert asked == ["/gangs?namespace=team&name=train-0"]
+    assert lines == [
+        "default/train is unplaceable: 10 of 10 members here, 0 bound, 0s old",
+        r"  NotEnoughFree: 8 are free\x1b[31m.",
+        "  It would help: 2 more free GPUs on v100-1. (tried: the gang fits then)",
+        "  It would help: Wait for 2 more.",
+    ]
+
+
+def test_a_name_that_no_gang_has_is_an_error(service: tuple[str, list[str]]) -> None:
+    output = said("why", "nothing", "--url", service[0], code=questions.NOT_FOUND)
+    assert "no gang in namespace default is named nothing or has such a pod" in output
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_programs_get_what_the_service_says(service: tuple[str, list[str]], output: str) -> None:
+    read: Callable[[str], object] = json.loads if output == "json" else yaml.safe_load
+    assert read(said("gangs", "--url", service[0], "-o", output)) == [GANG]
+    assert read(said("nodes", "--url", service[0], "-o", output)) == NODES
+
+
+def test_free_gpus_by_domain(service: tuple[str, list[str]]) -> None:
+    url = service[0]
+    racks = json.loads(said("free", "--for", "4", "--scope", "rack", "--url", url, "-o", "json"))
+    assert racks == [
+        {"domain": "r1", "model": "H100", "nodes": 2, "gpus": 16, "free": 9, "most_on_a_node": 6, "fit": 2}
+    ]
+    by_node = json.loads(said("free", "--url", url, "-o", "json"))
+    assert [row["domain"] for row in by_node] == ["a", "b", "d"]
+    assert "no rack has 100 free GPUs" in said("free", "--for", "100", "--scope", "rack", "--url", url)
+    head = said("nodes", "--url", url).splitlines()[0]
+    assert head.split() == ["NODE", "MODEL", "FREE", "GPUS", "TAKES", "PODS", "RACK"]
+
+
+def test_a_service_that_is_away_is_an_error_if_it_was_named() -> None:
+    assert "does not answer" in said("gangs", "--url", "http://127.0.0.1:1", code=1)
+
+
+KUBECTL = """#!{python}
+import json, sys
+path = sys.argv[sys.argv.index("--raw") + 1]
+if path.endswith("/namespaces/gpu/leases/muster"):
+    print(json.dumps({{"spec": {{"holderIdentity": "muster-abc_5f"}}}}))
+elif path == "/api/v1/namespaces/gpu/pods/muster-abc:8080/proxy/nodes" and "--context=prod" in sys.argv:
+    print(json.dumps({{"nodes": {nodes}}}))
+else:
+    sys.exit(f"unexpected {{path}}")
+"""
+
+
+def test_the_leader_is_found_by_its_lease_and_asked_through_the_api_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl = tmp_path / "kubectl"
+    nodes = [each for each in NODES if each["name"] == "d"]
+    kubectl.write_text(KUBECTL.format(python=sys.executable, nodes=nodes))
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    output = said("nodes", "--context", "prod", "--muster-namespace", "gpu", "-o", "json")
+    assert json.loads(output) == nodes
+
+
+def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = [*(pod(f"p{i}", "big", of=6) for i in range(6)), pod("q0", "half", of=2)]
+    found = decide([small_node("a")], pods, planner(None), lambda: 0.0)
+    answers = (gangs_of(found), {"nodes": NODES})
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("muster.adapters.asking.engine.decided", lambda *_: answers)
+    done = run.invoke(questions.app, ["why", "ns/p3"])
+    assert done.exit_code == 0
+    assert "note: kubectl is not on PATH" in done.output
+    assert "ns/big is unplaceable: 6 of 6 members here, 0 bound" in done.output
+    assert "ClusterTooSmall: The gang needs 6 nvidia.com/gpu for 6 members" in done.output
+    assert (
+        "MembersMissing: Waiting for 1 more member: 1 of 2 are here."
+        in run.invoke(questions.app, ["why", "half", "-n", "ns"]).output
+    )
+
+
+def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
+    taken = Usage("u", "a", node("a").allocatable, gpus=0b11)
+    shown = nodes_of(Snapshot.of([node("a", "r1"), node("b")], [taken]), "nvidia.com/gpu.product")
+    assert [(each.name, each.model, each.free, dict(each.domains)) for each in shown["nodes"]] == [
+        ("a", "H100", 6, {"rack": "r1"}),
+        ("b", "H100", 8, {}),
+    ]
+
+
+def test_its_start_imports_nothing_slow() -> None:
+    slow = {"kubernetes", "ortools", "aiohttp", "grpc", "numpy", "pydantic", "yaml"}
+    mine = "muster.questions, muster.adapters.asking.service, muster.adapters.asking.show"
+    code = f"import sys, {mine}; print({slow} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
