@@ -241,6 +241,38 @@ def test_a_collector_that_hangs_holds_up_nothing(monkeypatch: pytest.MonkeyPatch
     hangs.goes_on.set()
 
 
+def test_a_collector_that_is_away_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINTS[0], "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    lost = threading.Event()
+
+    class Noted(ReportedOnce):
+        """Tells when a second batch was lost."""
+
+        batches = 0
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            result = super().export(spans)
+            Noted.batches += 1
+            if Noted.batches == 2:
+                lost.set()
+            return result
+
+    monkeypatch.setattr("muster.adapters.telemetry.tracing.ReportedOnce", Noted)
+    tracing = Tracing()
+    attempts = Attempts(tracing)
+    with capture_logs() as lines:
+        number = 0
+        while not lost.wait(0.01):
+            number += 1
+            attempts.moved(Moved(0.0, f"g{number}", "g", "default", "planning", ""))
+            attempts.moved(Moved(1.0, f"g{number}", "g", "default", "running", ""))
+        tracing.close()
+    assert [line["event"] for line in lines] == ["spans are lost"]
+    assert lines[0]["endpoint"] == "http://127.0.0.1:1"
+
+
 class Refuses(InMemorySpanExporter):
     result = SpanExportResult.FAILURE
 

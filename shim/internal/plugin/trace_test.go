@@ -135,6 +135,21 @@ func TestNoSpansWithoutASampledParent(t *testing.T) {
 	}
 }
 
+func TestACollectorThatIsAwayHoldsUpNothing(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+	h := newHarness(t, node("n", "16"))
+	h.service.plan(spread(3, "n")...)
+	h.run("")
+	names := members(3)
+	h.pods("1", names...)
+	h.until("gated", func() bool { return h.gated(names...) })
+	h.service.push(tracedVerdict(plannedOutcome, 1, traceparent, names...))
+	for range names {
+		next(t, "binding", h.bound)
+	}
+}
+
 func TestAVoidVerdictEndsItsSpan(t *testing.T) {
 	c := collect(t)
 	h := newHarness(t, node("n", "16"))
