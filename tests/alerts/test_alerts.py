@@ -13,6 +13,7 @@ import yaml
 
 from local_cluster.build import binary
 from tests.docs.test_metrics_page import of_the_page
+from tests.manifests.rendering import SCHEDULER_CONFIG, render
 
 REPOSITORY = Path(__file__).parents[2]
 CASES = Path(__file__).with_name("cases.yaml")
@@ -61,3 +62,14 @@ def test_an_alert_names_metrics_that_exist_and_its_part_of_the_page(rule: dict[s
     page, _, part = rule["annotations"]["runbook"].partition("#")
     headings = re.findall(r"(?m)^#+ (.+)$", (REPOSITORY / page).read_text())
     assert part in {heading.lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.go
+def test_an_overlay_adds_the_rules_as_a_component(tmp_path: Path) -> None:
+    up = "/".join([".."] * (len(tmp_path.parts) - 1))
+    base = f"{up}{SCHEDULER_CONFIG}"
+    overlay = {"resources": [base], "components": [f"{base}/alerts"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    (rule,) = (item for item in render(tmp_path) if item["kind"] == "PrometheusRule")
+    assert rule["spec"] == spec()
+    assert rule["metadata"]["namespace"] == "muster-system"
