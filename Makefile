@@ -76,6 +76,19 @@ build: $(READY) ## Build every Go binary: the shim, and the test cluster's (cold
 	$(call say,build: Go binaries)
 	$(PY) -m local_cluster.build --all
 
+.PHONY: images
+images: ## Build the images of the shim, the service and the node agent (needs docker; VERSION=0.1.0)
+	docker build --tag muster-shim:$(VERSION) $(LABELS) shim
+	docker build --tag muster-service:$(VERSION) $(LABELS) --file service/Dockerfile .
+	docker build --tag muster-node-agent:$(VERSION) $(LABELS) --file service/Dockerfile --target node-agent .
+
+VERSION ?= 0.1.0
+LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown) $(IMAGE_ARGS)
+
+.PHONY: sbom
+sbom: $(READY) ## What the images hold, as CycloneDX in out/sbom
+	@$(PY) -m checks.sbom out/sbom
+
 # What is generated from protos/ and checked in: Go and Python code (protos/buf.gen.yaml says how), and
 # the contract itself for gRPC reflection.
 GENERATED := shim/internal/musterv1 service/muster/adapters/grpc/generated

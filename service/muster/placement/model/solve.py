@@ -14,11 +14,11 @@ from enum import Enum
 from math import ceil, inf
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from muster.placement.limits import Budget
 from muster.placement.model.bound import EPSILON, ITERATIONS, Bound, Coupling, Floats, bound
 from muster.placement.model.build import build, levels_of
+from muster.placement.model.cp_sat import cp_model
 from muster.placement.model.objective import NODES, SUMS, Level
 from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried_back
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from ortools.sat.python import cp_model
 
+from muster.placement.model.cp_sat import cp_model
 from muster.placement.model.objective import Level
 from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use
 
