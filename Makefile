@@ -263,6 +263,14 @@ up: $(READY) ## A local cluster with Muster until Ctrl-C (NODES=40 GPUS=8 RACK=8
 kind-up: $(READY) ## A kind cluster with GPU-shaped nodes and Muster in it (needs docker)
 	$(PY) kind-cluster/up.py
 
+# Tests that kill processes of Muster have none to kill there; test_kind.py deletes the leader's pod instead.
+KIND_TESTS := $(addprefix e2e/test_,$(addsuffix .py,kind documents placing capacity waiting bad_input podgroup_apis))
+
+.PHONY: kind-test
+kind-test: $(READY) ## End-to-end tests on that cluster, and a gang of each document on its kubelets (after kind-up)
+	$(call say,end-to-end tests on kind)
+	$(PYTEST) $(KIND_TESTS) --cluster kind
+
 .PHONY: kind-down
 kind-down: $(READY) ## Delete it
 	$(PY) kind-cluster/up.py --delete

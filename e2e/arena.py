@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from e2e import kind
 from e2e.audit import OURS
 from e2e.client import Client
 from e2e.rights import AUDIT_POLICY
@@ -48,7 +51,7 @@ def unary_calls(stack: Stack) -> dict[str, int]:
 
 @contextlib.contextmanager
 def open_arena(option: str, directory: Path) -> Iterator[Arena]:
-    """`option`: "local", or "kubeconfig:PATH"."""
+    """`option`: "local", "kind", or "kubeconfig:PATH"."""
     credentials = directory / "credentials"
     credentials.mkdir(mode=0o700)
     if option == "local":
@@ -58,7 +61,13 @@ def open_arena(option: str, directory: Path) -> Iterator[Arena]:
         ):
             yield Arena(Client.of(cluster.kubeconfig, credentials), cluster, stack)
         return
-    kind, _, path = option.partition(":")
-    if kind != "kubeconfig" or not Path(path).is_file():
-        raise ArenaError(f"--cluster {option}: write local, or kubeconfig:PATH with the path of a file")
+    if option == "kind":
+        if reason := kind.why_not():
+            pytest.skip(reason)
+        with kind.kwok(directory / "kwok"):
+            yield Arena(Client.of(kind.KUBECONFIG, credentials))
+        return
+    form, _, path = option.partition(":")
+    if form != "kubeconfig" or not Path(path).is_file():
+        raise ArenaError(f"--cluster {option}: write local, kind, or kubeconfig:PATH with the path of a file")
     yield Arena(Client.of(Path(path), credentials))

@@ -25,8 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cluster",
         default="local",
-        metavar="local|kubeconfig:PATH",
-        help="end-to-end tests: boot a cluster (default), or use one on which Muster is installed",
+        metavar="local|kind|kubeconfig:PATH",
+        help="end-to-end tests: boot a cluster (default), or use one with Muster: of `make kind-up`, or any",
+    )
+    parser.addoption(
+        "--gangs",
+        default="24",
+        metavar="COUNT",
+        help="test_upgrades.py: gangs of the stream; if not 24, leases hold as long as in production",
     )
 
 

@@ -237,9 +237,15 @@ class Scene:
 
     @property
     def binds(self) -> list[PodFacts]:
-        """The pods that were bound while the scene watched, each as first seen with a node, in order."""
+        """The scene's pods that were bound while it watched, each as first seen with a node, in order."""
         self._catch_up()
-        return [pod for _, pod in self._auditor.binds]
+        return [pod for _, pod in self._auditor.binds if pod.name.startswith(f"{self.name}/")]
+
+    @property
+    def bound_at(self) -> list[float]:
+        """When each of the scene's pods was seen with a node first, rising."""
+        self._catch_up()
+        return sorted(at for at, pod in self._auditor.binds if pod.name.startswith(f"{self.name}/"))
 
     def _catch_up(self) -> bool:
         for change in self.record.changes(self._audited):

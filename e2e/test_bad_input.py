@@ -9,20 +9,22 @@ from dataclasses import dataclass
 import pytest
 
 from e2e import objects
+from e2e.arena import Arena
 from e2e.facts import ALLOCATION, GROUP
 from e2e.scene import Scene
-from local_cluster.api import Object
+from local_cluster.api import ApiError, Object
 from local_cluster.stack import Stack
 
 
 @dataclass(frozen=True)
 class Case:
     """The first of `pods` must get an event `reason`, all of them a condition with all of `words`. None of
-    them is bound."""
+    them is bound. `guarded`: where Muster is installed with its admission policy, that refuses the pods."""
 
     pods: Sequence[Object]
     words: Sequence[str]
     reason: str = "TopologyInvalid"
+    guarded: bool = False
 
 
 def _forged(key: str, value: str) -> Object:
@@ -43,15 +45,21 @@ CASES = {
         [objects.pod("p", gang=objects.ack("g", 2)), objects.pod("q", gang=objects.ack("g", 3))],
         ["2", "3"],
     ),
-    "a forged allocation": Case([_forged(ALLOCATION, '{"version":1,"gpus":[0]}')], [ALLOCATION]),
-    "a forged group": Case([_forged(GROUP, "0")], [GROUP]),
+    "a forged allocation": Case(
+        [_forged(ALLOCATION, '{"version":1,"gpus":[0]}')], [ALLOCATION], guarded=True
+    ),
+    "a forged group": Case([_forged(GROUP, "0")], [GROUP], guarded=True),
     "nine GPUs of eight": Case([objects.pod("p", gpus=9)], ["9", "8"], "TopologyUnplaceable"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_input_is_answered_with_a_reason(scene: Scene, name: str) -> None:
+def test_bad_input_is_answered_with_a_reason(arena: Arena, scene: Scene, name: str) -> None:
     case = CASES[name]
+    if case.guarded and arena.stack is None:
+        with pytest.raises(ApiError, match=r"403.*muster-allocations"):
+            scene.create(*case.pods)
+        return
     scene.node(objects.node("a"))
     pods = scene.create(*case.pods)
     event = scene.event(case.reason, pods[0])

@@ -7,6 +7,7 @@ the repairs that their first lines name.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -261,7 +262,8 @@ def test_kubectl_get_podgroups_reads_well(scene: Scene) -> None:
     columns = [column["name"] for column in table["columnDefinitions"] if not column["priority"]]
     ((*cells, age),) = [row["cells"][: len(columns)] for row in table["rows"]]
     assert columns == ["Name", "Phase", "Min", "Present", "Placed", "Running", "Domain", "Age"]
-    assert cells == ["multi-node-training", "Running", 2, 2, 2, 2, "rack r2"]
+    assert cells[:-1] == ["multi-node-training", "Running", 2, 2, 2, 2]
+    assert re.fullmatch("rack r2( of zone .*)?", cells[-1])  # other nodes of the cluster may have an r2 too
     assert age
 
 

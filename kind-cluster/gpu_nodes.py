@@ -6,8 +6,8 @@ For any cluster whose nodes have kubelets (kind, a laptop's), on which nothing p
 node pretends to have is a shape file of local_cluster; cpu, memory and pods stay the kubelet's own.
 
 Extended resources are advertised as Kubernetes' documentation does it: patched into the node's
-status.capacity, from where the kubelet takes them over into allocatable. A kubelet whose machine was
-restarted sets them to zero again: then run this once more.
+status.capacity, from where the kubelet takes them over into allocatable. They stay over a restart. Only a
+kubelet that finds its folder of device plugins empty, on a node made anew, sets them to zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A kind cluster with GPU-shaped nodes and Muster in it: `make kind-up`, and `make kind-down`.
 
 Needs a running Docker, and nothing else on PATH: kind is built from check/go.mod, kubectl is the one
-in the node image. The user's own kubeconfig is left alone.
+in the node image. The user's own kubeconfig is left alone. A cluster that is there already is kept, and
+gets the images and manifests of the checkout.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -20,6 +22,9 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 KUBECONFIG = REPOSITORY / "out" / "kind" / "kubeconfig"
 READY_WITHIN = "180s"
+RUNS_MUSTER = "kind.muster.dev/runs-muster"
+"""Label of the nodes that get the images. The overlay of this folder lets Muster run on them alone."""
+NAMESPACE = "--namespace=muster-system"
 
 # Image name in scheduler-config → (Dockerfile, what it is built from)
 IMAGES = {
@@ -28,9 +33,26 @@ IMAGES = {
 }
 
 
+def cluster_configuration() -> dict[str, Any]:
+    """Return the content of cluster.yaml."""
+    content: dict[str, Any] = yaml.safe_load((HERE / "cluster.yaml").read_text())
+    return content
+
+
 def cluster_name() -> str:
     """Return the name in cluster.yaml."""
-    return str(yaml.safe_load((HERE / "cluster.yaml").read_text())["name"])
+    return str(cluster_configuration()["name"])
+
+
+def nodes_for_muster(configuration: dict[str, Any]) -> list[str]:
+    """Return the names that kind gives to the nodes with the label RUNS_MUSTER."""
+    numbers: dict[str, int] = {}
+    found = []
+    for node in configuration["nodes"]:
+        number = numbers[node["role"]] = numbers.get(node["role"], 0) + 1
+        if RUNS_MUSTER in (node.get("labels") or {}):
+            found.append(f"{configuration['name']}-{node['role']}{number if number > 1 else ''}")
+    return found
 
 
 def image_tags() -> list[str]:
@@ -39,46 +61,85 @@ def image_tags() -> list[str]:
     return [f"{image['name']}:{image['newTag']}" for image in kustomization["images"]]
 
 
-def run(*argv: str | Path) -> None:
-    """One step, shown; the first that fails ends all."""
+def run(*argv: str | Path, check: bool = True) -> None:
+    """One step, shown; the first that fails ends all, unless it only shows something."""
     print("+ " + " ".join(str(part) for part in argv), flush=True)
-    subprocess.run([str(part) for part in argv], cwd=REPOSITORY, check=True)
+    subprocess.run([str(part) for part in argv], cwd=REPOSITORY, check=check)
 
 
-def kind(*arguments: str | Path) -> None:
-    """Run kind as a Go tool, of the version in check/go.mod."""
+def kind(*arguments: str | Path, shown: bool = True) -> str:
+    """Run kind as a Go tool, of the version in check/go.mod; return what it prints where it is not shown."""
     go = find_go()
     argv = [str(go), "tool", "kind", *(str(argument) for argument in arguments)]
-    print("+ " + " ".join(argv[2:]), flush=True)
-    subprocess.run(argv, cwd=HERE / "check", env=go_environment(go), check=True)
+    if shown:
+        print("+ " + " ".join(argv[2:]), flush=True)
+    output = None if shown else subprocess.PIPE
+    done = subprocess.run(
+        argv, cwd=HERE / "check", env=go_environment(go), stdout=output, text=True, check=True
+    )
+    return done.stdout or ""
 
 
-def kubectl(*arguments: str) -> None:
+def kubectl(*arguments: str, check: bool = True) -> None:
     """Run kubectl inside the control-plane container, so that none is needed outside."""
     run(
         "docker", "exec", f"{cluster_name()}-control-plane",
-        "kubectl", "--kubeconfig=/etc/kubernetes/admin.conf", *arguments,
+        "kubectl", "--kubeconfig=/etc/kubernetes/admin.conf", *arguments, check=check,
     )  # fmt: skip
 
 
 def up() -> None:
-    """Build the images, make the cluster and install Muster in it."""
-    name, tags = cluster_name(), image_tags()
+    """Build the images, make the cluster unless it is there, and install Muster in it."""
+    configuration, tags = cluster_configuration(), image_tags()
+    name = str(configuration["name"])
     for tag in tags:
         dockerfile, context = IMAGES[tag.partition(":")[0]]
         run("docker", "build", "--tag", tag, "--file", dockerfile, context)
     KUBECONFIG.parent.mkdir(parents=True, exist_ok=True)
-    configuration = HERE / "cluster.yaml"
-    kind("create", "cluster", "--config", configuration, "--kubeconfig", KUBECONFIG, "--wait", READY_WITHIN)
-    kind("load", "docker-image", *tags, "--name", name)
+    was_there = name in kind("get", "clusters", shown=False).split()
+    if was_there:
+        print(f"the cluster {name} is there already: `make kind-down` deletes it", flush=True)
+        kind("export", "kubeconfig", "--name", name, "--kubeconfig", KUBECONFIG)
+    else:
+        file = HERE / "cluster.yaml"
+        kind("create", "cluster", "--config", file, "--kubeconfig", KUBECONFIG, "--wait", READY_WITHIN)
+    nodes = ",".join(nodes_for_muster(configuration))
+    kind("load", "docker-image", *tags, "--name", name, "--nodes", nodes)
     run(sys.executable, HERE / "gpu_nodes.py", "--kubeconfig", KUBECONFIG)
-    run("docker", "cp", REPOSITORY / "scheduler-config", f"{name}-control-plane:/scheduler-config")
-    kubectl("apply", "--server-side", "--kustomize=/scheduler-config")
-    kubectl("apply", "--server-side", "--filename=/scheduler-config/podgroups/crd-podgroup.yaml")
-    kubectl(
-        "rollout", "status", "deployment/muster", "--namespace=muster-system", "--timeout=" + READY_WITHIN
-    )
+    install(restart=was_there)
     print(f"ready: export KUBECONFIG={KUBECONFIG}")
+
+
+def install(*, restart: bool) -> None:
+    """Apply the manifests and wait for the rollout; if it does not end, show why.
+
+    `restart`: the tag of an image may name another image than before, which only new pods use.
+    """
+    node = f"{cluster_name()}-control-plane"
+    run("docker", "exec", node, "rm", "-rf", "/muster")
+    run("docker", "exec", node, "mkdir", "/muster")
+    for folder in ("scheduler-config", "kind-cluster"):
+        run("docker", "cp", REPOSITORY / folder, f"{node}:/muster/{folder}")
+    kubectl("apply", "--server-side", "--force-conflicts", "--kustomize=/muster/kind-cluster")
+    kubectl("apply", "--server-side", "--filename=/muster/scheduler-config/podgroups/crd-podgroup.yaml")
+    try:
+        if restart:
+            kubectl("rollout", "restart", "deployment/muster", NAMESPACE)
+        kubectl("rollout", "status", "deployment/muster", NAMESPACE, f"--timeout={READY_WITHIN}")
+    except subprocess.CalledProcessError:
+        show_state()
+        raise
+
+
+def show_state() -> None:
+    """Show what tells why Muster does not start: its pods, their events, and the ends of their logs."""
+    of_muster = "--selector=app.kubernetes.io/name=muster"
+    kubectl("get", "pods", NAMESPACE, "--output=wide", check=False)
+    kubectl("get", "events", NAMESPACE, "--sort-by=.lastTimestamp", check=False)
+    kubectl("logs", NAMESPACE, of_muster, "--all-containers", "--prefix", "--tail=40", check=False)
+    kubectl(
+        "logs", NAMESPACE, of_muster, "--all-containers", "--prefix", "--tail=40", "--previous", check=False
+    )
 
 
 def down() -> None:

@@ -28,6 +28,19 @@ PORTS = {
 }
 """Component → the names of the ports it listens on, all on the loopback."""
 
+KWOK_PACE = {
+    "nodeLeaseDurationSeconds": 40,
+    "enableDebuggingHandlers": False,
+    "enableProfilingHandler": False,
+    "podPlayStageParallelism": 16,
+    "nodePlayStageParallelism": 8,
+    "nodeLeaseParallelism": 8,
+    "podsOnNodeSyncParallelism": 4,
+    "enablePodsOnNodeSyncListPager": True,
+    "enablePodsOnNodeSyncStreamWatch": False,
+}
+"""Options of kwok that fit any cluster. All are given: kwok fills in no defaults once it has options."""
+
 AUDIT_POLICY = """\
 # Who wrote what: requests and answers of every change to pods, bindings, nodes, events and our CRDs;
 # for everything else that one line. Reads, leases and the components' own health are left out.
@@ -189,21 +202,12 @@ def _kwok(context: Context) -> list[str]:
             "manageNodesWithLabelSelector": f"!{REAL}",
             "cidr": POD_CIDR,
             "nodeIP": NODE_IP,
-            "nodeLeaseDurationSeconds": 40,
             "serverAddress": f"{HOST}:{context.ports['kwok']}",
             # with a certificate of this cluster, so that no other cluster's kwok is mistaken for it
             "tlsCertFile": str(context.keys.kwok.certificate),
             "tlsPrivateKeyFile": str(context.keys.kwok.key),
-            "enableDebuggingHandlers": False,
-            "enableProfilingHandler": False,
-            # all of them: kwok fills in no defaults once it is given options
-            "podPlayStageParallelism": 16,
-            "nodePlayStageParallelism": 8,
-            "nodeLeaseParallelism": 8,
-            "podsOnNodeSyncParallelism": 4,
-            "enablePodsOnNodeSyncListPager": True,
-            "enablePodsOnNodeSyncStreamWatch": False,
-        },
+        }
+        | KWOK_PACE,
     }
     file = context.layout.config / "kwok.yaml"
     write_private(file, json.dumps(configuration).encode() + b"\n---\n" + KWOK_STAGES.read_bytes())

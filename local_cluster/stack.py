@@ -145,6 +145,14 @@ class Stack:
         except OSError:
             return False
 
+    @property
+    def leads(self) -> bool:
+        """Whether this scheduler has a session with its service, which only the leader opens."""
+        try:
+            return self.scheduler.alive and self._connected()
+        except OSError:
+            return False
+
     def logs(self, lines: int = LOG_TAIL_LINES) -> str:
         """Return the last lines of each process's log."""
         return "\n".join(

@@ -5,6 +5,7 @@ kind itself reads cluster.yaml in kind-cluster/check (a Go test); no container r
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -17,7 +18,7 @@ import yaml
 
 from local_cluster.cluster import LocalCluster
 from local_cluster.recipes import KUBERNETES
-from tests.manifests.rendering import REPOSITORY, SCHEDULER_CONFIG
+from tests.manifests.rendering import REPOSITORY, SCHEDULER_CONFIG, render
 
 KIND = REPOSITORY / "kind-cluster"
 KUBELETS_OWN = {"cpu": "8", "memory": "32Gi", "pods": "110"}
@@ -106,4 +107,18 @@ def test_images_are_built_as_they_are_deployed() -> None:
         assert re.findall(r"(?m)^USER (\d+):\d+$", dockerfile) == [str(user)]
     uv = re.search(r"(?m)^UV_VERSION := (\S+)$", (REPOSITORY / "Makefile").read_text())
     assert uv is not None
-    assert f"uv=={uv.group(1)}" in service
+    assert f"ARG UV_VERSION={uv.group(1)}\n" in service
+
+
+def test_muster_runs_where_its_images_are() -> None:
+    """The nodes that `up.py` loads the images onto are those that the overlay selects."""
+    specification = importlib.util.spec_from_file_location("kind_up", KIND / "up.py")
+    assert specification is not None
+    assert specification.loader is not None
+    up = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(up)
+    names = up.nodes_for_muster(up.cluster_configuration())
+    assert len(names) == 2  # one for each replica
+    assert {*names} < {"muster-control-plane", *workers()}
+    (deployment,) = [body for body in render(KIND) if body["kind"] == "Deployment"]
+    assert [*deployment["spec"]["template"]["spec"]["nodeSelector"]] == [up.RUNS_MUSTER]

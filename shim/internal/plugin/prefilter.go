@@ -26,7 +26,7 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	if !found {
 		// After an Error the pod goes to the back-off queue, where PreEnqueue gates it again. Unschedulable would
 		// leave it ungated, and the cluster autoscaler could add nodes for it.
-		return nil, fwk.NewStatus(fwk.Error, reasonGated)
+		return nil, fwk.NewStatus(fwk.Error, reasonOvertaken)
 	}
 	state.Write(cycleKey, &cycle{Admission: admission})
 	if admission.Gang.Refused {

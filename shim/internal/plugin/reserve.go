@@ -59,7 +59,7 @@ func (p *Plugin) claim(ctx context.Context, c *cycle, node string) {
 // Without one the cycle must not continue: DefaultBinder would bind the pod without GPUs.
 func (p *Plugin) mustNotBeOurs(pod *v1.Pod) *fwk.Status {
 	if p.args.concerns(pod) {
-		return fwk.NewStatus(fwk.Error, reasonGated)
+		return fwk.NewStatus(fwk.Error, reasonOvertaken)
 	}
 	return nil
 }
