@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from muster.dialects.settings import Settings
 
 
+class PreflightOutput(StrEnum):
+    """How `muster preflight` prints."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
 class Output(StrEnum):
     """How `muster place` prints."""
 
@@ -314,6 +321,45 @@ def capture(
     for line in captured.problems:
         typer.echo(f"note: left out, unreadable: {printable(line)}", err=True)
     typer.echo(f"captured {captured.nodes} nodes and {captured.pods} pods", err=True)
+
+
+@app.command()
+def preflight(
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, else the pod's account.", metavar="FILE"),
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context in the kubeconfig.")] = None,
+    output: Annotated[
+        PreflightOutput, typer.Option("--output", "-o", help="How to print.")
+    ] = PreflightOutput.TABLE,
+) -> None:
+    """Check whether a cluster has what Muster needs: before it is installed, and afterwards.
+
+    It reads version, rights, policies, GPUs, labels, other schedulers and
+    clocks, and changes nothing.
+
+    Exit code: 0 no error was found (there may be warnings); 3 an error;
+    1 the cluster does not answer.
+
+    [bold]Examples[/bold]
+
+      muster preflight
+
+      muster preflight --context prod -o json | jq '.findings[] | select(.level == "error")'
+    """
+    from muster.adapters.kube.client import KubeError
+    from muster.adapters.preflight import report
+
+    try:
+        said = report.preflight(kubeconfig, context)
+    except KubeError as problem:
+        raise _fail(str(problem)) from None
+    if output is PreflightOutput.JSON:
+        typer.echo(report.as_json(said))
+    else:
+        report.show(said)
+    raise typer.Exit(0 if said["ready"] else report.FAILED)
 
 
 @app.command("config")

@@ -13,6 +13,7 @@ import msgspec
 
 from muster.adapters.files.answer import Answer
 from muster.adapters.files.report import cause_type
+from muster.adapters.preflight.report import Preflight
 from muster.adapters.status import Status
 from muster.domain.constraints import CAUSES
 from muster.domain.reasons import Cause, ConstraintCause
@@ -26,7 +27,7 @@ _SPACE = re.compile(r"\s+")
 
 def schemas() -> Mapping[str, Schema]:
     """Return the schemas by the names of their files."""
-    return {"place-v1.json": _place(), "status-v1.json": _status()}
+    return {"place-v1.json": _place(), "status-v1.json": _status(), "preflight-v1.json": _preflight()}
 
 
 def _place() -> Schema:
@@ -39,6 +40,10 @@ def _place() -> Schema:
 
 def _status() -> Schema:
     return _schema(Status, "The answer of muster status --json")
+
+
+def _preflight() -> Schema:
+    return _schema(Preflight, "The answer of muster preflight -o json")
 
 
 def _schema(of: type, title: str) -> Schema:

@@ -1,0 +1,320 @@
+"""Judge what is known of a cluster. Pure: each check takes the facts and returns one finding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+import msgspec
+
+from muster.adapters.preflight.facts import Facts, NodeFacts
+
+BUILT_FOR = 37
+"""The minor version of the kube-scheduler that the shim is."""
+OLDEST = 34
+"""The oldest minor version whose API has all that the shim needs, if features are switched off."""
+MUSTER = "muster"
+SHOWN = 4
+SKEW_S = 2.0
+"""A difference of clocks that matters: leases and tokens go by time, and so does the order of events."""
+
+PART_OF_EVERY = {
+    "v1": {"pods", "nodes", "bindings", "events"},
+    "policy/v1": {"poddisruptionbudgets"},
+    "storage.k8s.io/v1": {"csistoragecapacities", "volumeattachments"},
+    "coordination.k8s.io/v1": {"leases"},
+    "resource.k8s.io/v1": {"deviceclasses", "resourceclaims", "resourceslices"},
+    "admissionregistration.k8s.io/v1": {"validatingadmissionpolicies"},
+}
+"""What the shim and the manifests cannot do without."""
+
+GATED = {("resource.k8s.io/v1", "devicetaintrules"): "DRADeviceTaintRules"}
+"""What the shim waits for at its start unless a feature gate is off."""
+
+OTHERS = {
+    "scheduling.volcano.sh/v1beta1": "Volcano",
+    "kai.scheduler/v1": "KAI",
+    "scheduling.koordinator.sh/v1alpha1": "Koordinator",
+}
+"""API groups that tell of another scheduler of gangs."""
+
+
+class Level(StrEnum):
+    """How bad a finding is. Only an error changes the exit status."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check. `remedy` says what to do, and is empty if there is nothing to do."""
+
+    check: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Return one finding of each check, in the order of the table."""
+    return [check(facts) for check in CHECKS]
+
+
+def server_version(facts: Facts) -> Finding:
+    """Compare the API server's version with those that the shim can work with."""
+    found = re.match(r"v1\.(\d+)", facts.version)
+    if found is None:
+        return Finding("version", Level.WARNING, f"the API server's version {facts.version!r} is not known")
+    minor = int(found[1])
+    if minor < OLDEST:
+        return Finding(
+            "version",
+            Level.ERROR,
+            f"Kubernetes {facts.version} is older than 1.{OLDEST}, whose API the scheduler needs",
+            f"upgrade the control plane to 1.{BUILT_FOR}",
+        )
+    if minor == BUILT_FOR:
+        return Finding("version", Level.OK, f"Kubernetes {facts.version}, which the scheduler was built from")
+    age = "older" if minor < BUILT_FOR else "newer"
+    return Finding(
+        "version",
+        Level.WARNING,
+        f"Kubernetes {facts.version} is {age} than the scheduler (1.{BUILT_FOR}); Muster was not tried on it",
+        f"use Kubernetes 1.{BUILT_FOR}" if minor < BUILT_FOR else "use the Muster that is built for it",
+    )
+
+
+def apis(facts: Facts) -> Finding:
+    """Name resources of the API that the shim waits for and the server does not serve."""
+    absent = [
+        f"{resource}.{group}"
+        for group, resources in PART_OF_EVERY.items()
+        for resource in sorted(resources - facts.served.get(group, frozenset()))
+    ]
+    if absent:
+        return Finding(
+            "api",
+            Level.ERROR,
+            f"the API server does not serve {listed(absent)}",
+            "upgrade the control plane, or remove what switches these off in --runtime-config",
+        )
+    gates = [
+        gate
+        for (group, resource), gate in GATED.items()
+        if resource not in facts.served.get(group, frozenset())
+    ]
+    if gates:
+        switched = ",".join(f"{gate}=false" for gate in gates)
+        return Finding(
+            "api",
+            Level.ERROR,
+            f"the API server does not serve what {listed(gates)} reads, and the scheduler would wait for it",
+            f"add {switched} to --feature-gates of the container shim",
+        )
+    return Finding("api", Level.OK, "all resources that the scheduler reads are served")
+
+
+def rbac(facts: Facts) -> Finding:
+    """Name rights that are missing: of Muster's account, or of the user who wants to install it."""
+    if facts.missing_rights is None:
+        return Finding(
+            "rights",
+            Level.WARNING,
+            "you may not ask which rights Muster's account has",
+            "run this as a user who may create SubjectAccessReviews",
+        )
+    if not facts.missing_rights:
+        whose = (
+            "Muster's account has its rights" if facts.installed else "you may create all that is installed"
+        )
+        return Finding("rights", Level.OK, whose)
+    lacking = listed(
+        sorted(
+            f"{verb} {resource}{'.' * bool(group)}{group}" for group, resource, verb in facts.missing_rights
+        )
+    )
+    if facts.installed:
+        return Finding(
+            "rights", Level.ERROR, f"Muster's account may not {lacking}", "apply scheduler-config/ again"
+        )
+    return Finding(
+        "rights", Level.ERROR, f"you may not {lacking}", "install Muster as a cluster administrator"
+    )
+
+
+def admission(facts: Facts) -> Finding:
+    """Say whether users can write which GPUs a pod has."""
+    if facts.policy and facts.policy_bound:
+        return Finding("admission", Level.OK, "the policy muster-allocations guards the annotations of GPUs")
+    if not facts.installed:
+        return Finding("admission", Level.NOTE, "Muster is not installed, and nor is its policy")
+    lacks = "policy" if not facts.policy else "binding of the policy"
+    return Finding(
+        "admission",
+        Level.ERROR,
+        f"there is no {lacks} muster-allocations: a user who creates pods can claim the GPUs of others",
+        "apply scheduler-config/admission.yaml, or set admissionPolicy in the chart",
+    )
+
+
+def pod_groups(facts: Facts) -> Finding:
+    """Say which PodGroups can be read."""
+    served = [
+        group
+        for group in ("scheduling.run.ai/v2", "scheduling.run.ai/v2alpha2", "scheduling.x-k8s.io/v1alpha1")
+        if "podgroups" in facts.served.get(group, frozenset())
+    ]
+    if served:
+        return Finding("podgroups", Level.OK, f"PodGroups of {listed(served)} are read")
+    return Finding(
+        "podgroups",
+        Level.NOTE,
+        "no CRD of PodGroups is installed: gangs come from labels, annotations and jobs",
+        "if PodGroups are wanted, create scheduler-config/podgroups/crd-podgroup.yaml",
+    )
+
+
+def gpus(facts: Facts) -> Finding:
+    """Say who offers GPUs, and which nodes should and do not."""
+    offering = [node for node in facts.nodes if node.gpus]
+    if not offering:
+        if facts.gpu_drivers:
+            return Finding(
+                "gpus",
+                Level.ERROR,
+                f"only DRA offers GPUs ({listed(sorted(facts.gpu_drivers))}); Muster does not place those",
+                "run a device plugin for the nodes that gangs use",
+            )
+        return Finding(
+            "gpus",
+            Level.ERROR,
+            "no node offers nvidia.com/gpu, aliyun.com/gpu, aliyun.com/gpu-mem or amd.com/gpu",
+            "install a device plugin, for example NVIDIA's GPU operator",
+        )
+    total: dict[str, int] = {}
+    for node in offering:
+        for resource, count in node.gpus.items():
+            total[resource] = total.get(resource, 0) + count
+    said = ("1 node offers " if len(offering) == 1 else f"{len(offering)} nodes offer ") + ", ".join(
+        f"{count} {name}" for name, count in sorted(total.items())
+    )
+    empty = [
+        node.name
+        for node in facts.nodes
+        if not node.gpus and node.labels.get("nvidia.com/gpu.present") == "true"
+    ]
+    if empty:
+        return Finding(
+            "gpus",
+            Level.WARNING,
+            f"{said}; {listed(empty)} have GPUs by their labels and offer none",
+            "look at the device plugin's pods on these nodes",
+        )
+    return Finding("gpus", Level.OK, said)
+
+
+def topology(facts: Facts) -> Finding:
+    """Say of how many GPU nodes rack, zone and links are known."""
+    offering = [node for node in facts.nodes if node.gpus]
+    if not offering:
+        return Finding("topology", Level.NOTE, "there are no nodes with GPUs yet")
+    lacks = {
+        "no rack": [node.name for node in offering if "topology.kubernetes.io/rack" not in node.labels],
+        "no zone": [node.name for node in offering if "topology.kubernetes.io/zone" not in node.labels],
+        "unknown links": [node.name for node in offering if not node.links_known and _has_whole_gpus(node)],
+    }
+    said = [
+        f"{len(names)} of {len(offering)} nodes have {what} ({listed(names)})"
+        for what, names in lacks.items()
+        if names
+    ]
+    if said:
+        return Finding(
+            "topology",
+            Level.WARNING,
+            "; ".join(said),
+            "label the nodes, or name your labels in the policies (docs/policies.md); links: docs/links.md",
+        )
+    return Finding(
+        "topology", Level.OK, f"rack, zone and links of all {len(offering)} nodes with GPUs are known"
+    )
+
+
+def other_schedulers(facts: Facts) -> Finding:
+    """Name other schedulers whose pods have GPUs: two schedulers can give one node's GPUs away at once."""
+    others = {name: count for name, count in facts.gpu_pods.items() if name != MUSTER}
+    installed = [name for group, name in OTHERS.items() if group in facts.served]
+    if not others and not installed:
+        return Finding("schedulers", Level.OK, "no other scheduler's pods have GPUs")
+    said = [f"{count} pods with GPUs are of {name}" for name, count in sorted(others.items())]
+    said += [f"{name} is installed" for name in installed]
+    return Finding(
+        "schedulers",
+        Level.WARNING if others else Level.NOTE,
+        "; ".join(said),
+        "let one scheduler have each GPU node: with taints, or schedulerName muster for all pods with GPUs",
+    )
+
+
+def clocks(facts: Facts) -> Finding:
+    """Compare this machine's clock and those of the nodes with the API server's."""
+    ahead = sorted(name for name, seconds in facts.leases_ahead.items() if seconds > SKEW_S)
+    if ahead:
+        most = max(facts.leases_ahead.values())
+        return Finding(
+            "clocks",
+            Level.WARNING,
+            f"the clocks of {listed(ahead)} are ahead of the API server's, by up to {most:.0f} s",
+            "run NTP on these nodes",
+        )
+    if facts.clock is None:
+        return Finding("clocks", Level.NOTE, "the API server does not tell its time")
+    skew = max(facts.clock.at_least_s, -facts.clock.at_most_s)
+    if skew > SKEW_S:
+        return Finding(
+            "clocks",
+            Level.WARNING,
+            f"the API server's clock differs from this machine's by {skew:.0f} s or more",
+            "run NTP on both",
+        )
+    return Finding("clocks", Level.OK, "the clocks of API server, nodes and this machine agree")
+
+
+def unread(facts: Facts) -> Finding:
+    """Name what could not be read, so that nothing looks right only because it was not seen."""
+    if facts.unread:
+        return Finding(
+            "read",
+            Level.WARNING,
+            f"not everything could be read: {listed(facts.unread)}",
+            "run this as a user who may list these",
+        )
+    return Finding("read", Level.OK, "everything was read")
+
+
+CHECKS: tuple[Callable[[Facts], Finding], ...] = (
+    server_version,
+    apis,
+    rbac,
+    admission,
+    pod_groups,
+    gpus,
+    topology,
+    other_schedulers,
+    clocks,
+    unread,
+)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _has_whole_gpus(node: NodeFacts) -> bool:
+    return any(not resource.endswith("gpu-mem") and count > 1 for resource, count in node.gpus.items())

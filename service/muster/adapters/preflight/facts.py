@@ -1,0 +1,99 @@
+"""What is known of a cluster before it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Right = tuple[str, str, str]
+"""API group, resource (or resource/subresource) and verb."""
+
+SERVICE = """
+list,watch nodes pods namespaces persistentvolumeclaims persistentvolumes
+list,watch storageclasses.storage.k8s.io csidrivers.storage.k8s.io
+list,watch podgroups.scheduling.run.ai podgroups.scheduling.x-k8s.io topologies.kai.scheduler
+patch podgroups/status.scheduling.run.ai
+create pods/eviction events
+"""
+"""Rights of the service in the whole cluster: scheduler-config/rbac-service.yaml, but not by name."""
+
+SCHEDULER = """
+list,watch,get,delete pods
+create pods/binding events tokenreviews.authentication.k8s.io subjectaccessreviews.authorization.k8s.io
+patch pods/status
+create,patch events.events.k8s.io
+list,watch nodes namespaces services replicationcontrollers replicasets.apps statefulsets.apps
+list,watch poddisruptionbudgets.policy
+list,watch,update persistentvolumes persistentvolumeclaims
+list,watch storageclasses.storage.k8s.io csinodes.storage.k8s.io csidrivers.storage.k8s.io
+list,watch csistoragecapacities.storage.k8s.io volumeattachments.storage.k8s.io
+list,watch deviceclasses.resource.k8s.io resourceslices.resource.k8s.io devicetaintrules.resource.k8s.io
+list,watch,get,update,create,delete resourceclaims.resource.k8s.io
+update,patch resourceclaims/status.resource.k8s.io resourceclaims/binding.resource.k8s.io
+update pods/finalizers
+"""
+"""Rights of the shim in the whole cluster: scheduler-config/rbac-scheduler.yaml."""
+
+INSTALLER = """
+create namespaces serviceaccounts configmaps services
+create clusterroles.rbac.authorization.k8s.io clusterrolebindings.rbac.authorization.k8s.io
+create roles.rbac.authorization.k8s.io rolebindings.rbac.authorization.k8s.io
+create deployments.apps poddisruptionbudgets.policy priorityclasses.scheduling.k8s.io
+create customresourcedefinitions.apiextensions.k8s.io flowschemas.flowcontrol.apiserver.k8s.io
+create validatingadmissionpolicies.admissionregistration.k8s.io
+create validatingadmissionpolicybindings.admissionregistration.k8s.io
+"""
+"""What the user needs who applies scheduler-config/ or the chart."""
+
+
+def rights(table: str) -> frozenset[Right]:
+    """Return the rights of a table: in each line the verbs, then resources as `resource.group`."""
+    found = set()
+    for line in table.strip().splitlines():
+        verbs, *resources = line.split()
+        for named in resources:
+            resource, _, group = named.partition(".")
+            found |= {(group, resource, verb) for verb in verbs.split(",")}
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node. `gpus`: GPU resources and how many it offers; `links_known`: of the GPUs inside it."""
+
+    name: str
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    links_known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The API server's clock less this machine's lies between two numbers of seconds."""
+
+    at_least_s: float
+    at_most_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that was read.
+
+    `served`: the resources of each "group/version" that Muster uses, "v1" for the core. `missing_rights`: of
+    Muster's account if it is `installed`, else of the user. It is None if the API server does not say.
+    `policy`, `policy_bound`: whether the admission policy and its binding exist. `leases_ahead`: nodes whose
+    clock is ahead of the API server's, in seconds. `gpu_pods`: live pods with GPUs by their schedulerName.
+    """
+
+    version: str
+    served: Mapping[str, frozenset[str]]
+    installed: bool
+    missing_rights: frozenset[Right] | None
+    policy: bool
+    policy_bound: bool
+    nodes: tuple[NodeFacts, ...]
+    gpu_drivers: frozenset[str]
+    gpu_pods: Mapping[str, int]
+    clock: Clock | None
+    leases_ahead: Mapping[str, float]
+    unread: tuple[str, ...] = ()

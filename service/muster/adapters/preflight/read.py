@@ -1,0 +1,226 @@
+"""Ask a cluster for the facts. Each part that may not be read is named, and the others are read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Awaitable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from muster.adapters.kube import decode
+from muster.adapters.kube.client import ApiError, KubeClient
+from muster.adapters.preflight.checks import GATED, OTHERS, PART_OF_EVERY
+from muster.adapters.preflight.facts import (
+    INSTALLER,
+    SCHEDULER,
+    SERVICE,
+    Clock,
+    Facts,
+    NodeFacts,
+    Right,
+    rights,
+)
+from muster.dialects import nodes as node_dialect
+from muster.dialects.objects import NodeObject, PodObject
+from muster.dialects.settings import DEFAULTS
+
+ACCOUNT = "system:serviceaccount:muster-system:muster"
+GROUPS = ("system:serviceaccounts", "system:serviceaccounts:muster-system", "system:authenticated")
+NAMESPACE = "/api/v1/namespaces/muster-system"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+REVIEWS_AT_ONCE = 8
+PAGE_SIZE = 500
+FOUND_BY_NAME = {
+    "scheduling.run.ai/v2",
+    "scheduling.run.ai/v2alpha2",
+    "scheduling.x-k8s.io/v1alpha1",
+}
+GPU_RESOURCES = frozenset({*DEFAULTS.gpu_resources, DEFAULTS.gpu_memory})
+ENDED = {"Succeeded", "Failed"}
+
+
+class Reader:
+    """Reads one cluster, and notes what it may not read."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._unread: list[str] = []
+
+    async def facts(self) -> Facts:
+        """Return all facts.
+
+        Raises:
+            KubeError: the API server does not answer, or not even its version may be asked.
+        """
+        version = json.loads(await self._client.get("version", "/version"))["gitVersion"]
+        served = await self._served()
+        installed = await self._exists("serviceaccounts", f"{NAMESPACE}/serviceaccounts/muster")
+        policy = f"{ADMISSION}/validatingadmissionpolicies/muster-allocations"
+        binding = f"{ADMISSION}/validatingadmissionpolicybindings/muster-allocations"
+        clock = await self._clock()
+        return Facts(
+            version=version,
+            served=served,
+            installed=installed,
+            missing_rights=await self._missing(installed),
+            policy=await self._exists("validatingadmissionpolicies", policy),
+            policy_bound=await self._exists("validatingadmissionpolicybindings", binding),
+            nodes=tuple(_node(node) for node in await self._pages("nodes", "/api/v1/nodes")),
+            gpu_drivers=await self._drivers(served),
+            gpu_pods=_by_scheduler(await self._pages("pods", "/api/v1/pods")),
+            clock=clock,
+            leases_ahead=await self._leases_ahead(clock),
+            unread=tuple(dict.fromkeys(self._unread)),
+        )
+
+    async def _served(self) -> dict[str, frozenset[str]]:
+        listed = json.loads(await self._client.get("the API groups", "/apis"))["groups"]
+        there = {"v1"} | {each["groupVersion"] for group in listed for each in group["versions"]}
+        wanted = {*PART_OF_EVERY, *FOUND_BY_NAME, *OTHERS, *(group for group, _ in GATED)}
+        found = {}
+        for group in sorted(wanted & there):
+            path = "/api/v1" if group == "v1" else f"/apis/{group}"
+            resources = json.loads(await self._client.get(group, path))["resources"]
+            found[group] = frozenset(resource["name"] for resource in resources)
+        return found
+
+    async def _exists(self, what: str, path: str) -> bool:
+        return await self._read(what, path) is not None
+
+    async def _read(self, what: str, path: str, query: dict[str, str] | None = None) -> Any:
+        """Return an object; None if it does not exist or may not be read."""
+        try:
+            return json.loads(await self._client.get(what, path, query))
+        except ApiError as refusal:
+            if refusal.status != 404:
+                self._unread.append(what)
+            return None
+
+    async def _pages(self, what: str, path: str) -> list[Any]:
+        resource: Any = decode.nodes() if what == "nodes" else decode.pods()
+        found: list[Any] = []
+        token = ""
+        while True:
+            query = {"limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
+            try:
+                page = resource.page(await self._client.get(what, path, query))
+            except ApiError:
+                self._unread.append(what)
+                return found
+            found += page.items if what == "nodes" else [pod for pod in page.items if _has_gpus(pod)]
+            if not (token := page.token):
+                return found
+
+    async def _missing(self, installed: bool) -> frozenset[Right] | None:
+        wanted = rights(SERVICE) | rights(SCHEDULER) if installed else rights(INSTALLER)
+        gate = asyncio.Semaphore(REVIEWS_AT_ONCE)
+
+        async def allowed(right: Right) -> bool:
+            async with gate:
+                return await self._allowed(right, installed)
+
+        try:
+            answers = await _all(allowed(right) for right in sorted(wanted))
+        except ApiError:
+            return None
+        return frozenset(right for right, yes in zip(sorted(wanted), answers, strict=True) if not yes)
+
+    async def _allowed(self, right: Right, installed: bool) -> bool:
+        group, resource, verb = right
+        plain, _, subresource = resource.partition("/")
+        spec: dict[str, Any] = {
+            "resourceAttributes": {
+                "group": group,
+                "resource": plain,
+                "subresource": subresource,
+                "verb": verb,
+            }
+        }
+        kind = "SubjectAccessReview" if installed else "SelfSubjectAccessReview"
+        if installed:
+            spec |= {"user": ACCOUNT, "groups": list(GROUPS)}
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+        path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
+        answer = json.loads(await self._client.post(kind, path, body))
+        return bool(answer["status"].get("allowed"))
+
+    async def _drivers(self, served: dict[str, frozenset[str]]) -> frozenset[str]:
+        if "resourceslices" not in served.get("resource.k8s.io/v1", frozenset()):
+            return frozenset()
+        slices = await self._read(
+            "resourceslices", "/apis/resource.k8s.io/v1/resourceslices", {"limit": str(PAGE_SIZE)}
+        )
+        drivers = {item["spec"]["driver"] for item in (slices or {}).get("items", ())}
+        return frozenset(driver for driver in drivers if re.search(r"gpu|nvidia|amd\.com", driver))
+
+    async def _clock(self) -> Clock | None:
+        """Ask the API server to create something that it does not store: it writes its time."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        before = datetime.now(UTC)
+        try:
+            answer = json.loads(
+                await self._client.post(
+                    "SelfSubjectReview", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body
+                )
+            )
+        except ApiError:
+            return None
+        after, said = datetime.now(UTC), answer["metadata"].get("creationTimestamp")
+        if not said:
+            return None
+        theirs = _time(said)  # whole seconds, rounded down
+        return Clock((theirs - after).total_seconds(), (theirs - before).total_seconds() + 1)
+
+    async def _leases_ahead(self, clock: Clock | None) -> dict[str, float]:
+        """Return by how much nodes renew their leases in the API server's future.
+
+        A clock that is behind looks like a lease that is renewed late, so it is not found here.
+        """
+        path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+        leases = await self._read("leases of nodes", path, {"limit": str(PAGE_SIZE)})
+        if clock is None or leases is None:
+            return {}
+        now = datetime.now(UTC)
+        ahead = {}
+        for lease in leases["items"]:
+            renewed = (lease.get("spec") or {}).get("renewTime")
+            if renewed:
+                ahead[lease["metadata"]["name"]] = (_time(renewed) - now).total_seconds() - clock.at_most_s
+        return {name: seconds for name, seconds in ahead.items() if seconds > 0}
+
+
+async def _all(each: Iterable[Awaitable[bool]]) -> list[bool]:
+    return list(await asyncio.gather(*each))
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _node(obj: NodeObject) -> NodeFacts:
+    node = node_dialect.read(obj)
+    offered = obj.status.allocatable or {}
+    gpus = {
+        name: int(str(offered[name]))
+        for name in sorted(GPU_RESOURCES & {*offered})
+        if str(offered[name]).isdigit()
+    }
+    return NodeFacts(
+        name=obj.metadata.name,
+        gpus={name: count for name, count in gpus.items() if count},
+        labels=dict(obj.metadata.labels or {}),
+        links_known=node.topology.known,
+    )
+
+
+def _has_gpus(pod: PodObject) -> bool:
+    containers = [*(pod.spec.containers or ()), *(pod.spec.init_containers or ())]
+    asked = {name for each in containers if each.resources for name in (each.resources.limits or {})}
+    return bool(asked & GPU_RESOURCES) and pod.status.phase not in ENDED
+
+
+def _by_scheduler(pods: Iterable[PodObject]) -> Counter[str]:
+    return Counter(pod.spec.scheduler_name or "default-scheduler" for pod in pods)
