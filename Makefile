@@ -183,6 +183,10 @@ chaos: $(READY) ## Break everything under load and audit it: JSON (SEED=1 FAULTS
 	@$(PY) -m e2e.chaos $(if $(SEED),--seed $(SEED)) \
 	  $(if $(MINUTES),--minutes $(MINUTES),$(if $(FAULTS),--faults $(FAULTS)))
 
+.PHONY: upgrade
+upgrade: build ## A stream of gangs while replicas are replaced and a leader is killed: the longest pauses (GANGS=200)
+	$(PYTEST) e2e/test_upgrades.py -s --gangs $(or $(GANGS),200)
+
 .PHONY: oracle
 oracle: build ## Random pods on random clusters: what the stock scheduler places, Muster places (SEED=1 CLUSTERS=50 PODS=40)
 	@$(PY) -m e2e.oracle $(if $(SEED),--seed $(SEED)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
@@ -264,7 +268,7 @@ kind-up: $(READY) ## A kind cluster with GPU-shaped nodes and Muster in it (need
 	$(PY) kind-cluster/up.py
 
 # Tests that kill processes of Muster have none to kill there; test_kind.py deletes the leader's pod instead.
-KIND_TESTS := $(addprefix e2e/test_,$(addsuffix .py,kind documents placing capacity waiting bad_input podgroup_apis))
+KIND_TESTS := $(addprefix e2e/test_,$(addsuffix .py,kind documents placing capacity waiting bad_input podgroup_apis kind_uninstall))
 
 .PHONY: kind-test
 kind-test: $(READY) ## End-to-end tests on that cluster, and a gang of each document on its kubelets (after kind-up)
