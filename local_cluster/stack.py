@@ -62,7 +62,8 @@ class StackError(RuntimeError):
 class Stack:
     """Service and scheduler on one cluster. `service_options` are added to `muster serve`; without
     `quick_lease` a killed leader's lease holds as long as in production. Pods of each of `scheduler_names`
-    are scheduled, each by a profile of its own. Both send spans to the cluster's collector, if it has one."""
+    are scheduled, each by a profile of its own. `feature_gates` are added to those of scheduler-config/. Both
+    send spans to the cluster's collector, if it has one."""
 
     def __init__(
         self,
@@ -72,11 +73,13 @@ class Stack:
         service_options: Sequence[str] = (),
         quick_lease: bool = True,
         scheduler_names: Sequence[str] = ("muster",),
+        feature_gates: Sequence[str] = (),
     ) -> None:
         self.cluster = cluster
         self.directory = directory.absolute()
         self._service_options = tuple(service_options)
         self._scheduler_names = tuple(scheduler_names)
+        self._feature_gates = (stack_config.FEATURE_GATES, *feature_gates)
         self._quick_lease = quick_lease
         self._run: Path | None = None
         self._kubeconfig = Path()
@@ -288,7 +291,7 @@ class Stack:
             pki=self.cluster.layout.pki,
             port=self._ports["scheduler"],
         )
-        return [*argv, f"--feature-gates={stack_config.FEATURE_GATES}"]
+        return [*argv, f"--feature-gates={','.join(self._feature_gates)}"]
 
     def _service_healthy(self) -> bool:
         return bool(self.service_get("/healthz") is not None)

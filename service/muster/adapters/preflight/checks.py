@@ -111,7 +111,7 @@ def apis(facts: Facts) -> Finding:
         return Finding(
             "api",
             Level.ERROR,
-            f"the API server does not serve what {listed(gates)} reads, and the scheduler would wait for it",
+            f"the API server does not serve what {listed(gates)} reads: the scheduler would bind nothing",
             f"add {switched} to --feature-gates of the container shim",
         )
     return Finding("api", Level.OK, "all resources that the scheduler reads are served")
