@@ -22,7 +22,7 @@ LEASE_S = 45.0
 
 @pytest.fixture
 def replicas(request: pytest.FixtureRequest, stack: Stack, tmp_path: Path) -> Iterator[dict[str, Standby]]:
-    """Two replicas of the release before, which run, and two of the next one. `old-1` leads."""
+    """Four replicas, all of this release: two run, and two come later."""
     quick = int(request.config.getoption("--gangs")) == SHORT
     stack.scheduler.stop()
     stack.service.stop()
