@@ -187,6 +187,10 @@ chaos: $(READY) ## Break everything under load and audit it: JSON (SEED=1 FAULTS
 upgrade: build ## A stream of gangs while replicas are replaced and a leader is killed: the longest pauses (GANGS=200)
 	$(PYTEST) e2e/test_upgrades.py -s --gangs $(or $(GANGS),200)
 
+.PHONY: dra-kills
+dra-kills: build ## Kill the shim between claims of devices and Bindings: every member has the planned devices (KILLS=10)
+	@KILLS=$(KILLS) $(PYTEST) e2e/test_dra.py -k killed -rP
+
 .PHONY: oracle
 oracle: build ## Random pods on random clusters: what the stock scheduler places, Muster places (SEED=1 CLUSTERS=50 PODS=40)
 	@$(PY) -m e2e.oracle $(if $(SEED),--seed $(SEED)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \

@@ -18,6 +18,9 @@ GROUP = "ALIYUN_COM_GPU_GROUP"
 GROUP_RESOURCE = "aliyun.com/gpu"
 """The resource of the original device plugin: its pods must carry ALIYUN_COM_GPU_GROUP."""
 
+DRA_GPUS = "e2e.muster.dev/dra-gpus"
+"""Annotation of nodes whose GPUs are in ResourceSlices: "resource=number", for the auditor."""
+
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -91,7 +94,9 @@ class NodeFacts:
 
     @classmethod
     def of(cls, body: Object) -> NodeFacts:
-        offered = (body.get("status") or {}).get("allocatable") or {}
+        offered = dict((body.get("status") or {}).get("allocatable") or {})
+        resource, _, served = ((body["metadata"].get("annotations") or {}).get(DRA_GPUS) or "").partition("=")
+        offered |= {resource: served} if served else {}
         return cls(
             str(body["metadata"]["name"]),
             {resource: int(offered[resource]) for resource in GPU_RESOURCES if resource in offered},

@@ -163,9 +163,13 @@ class Scene:
 
     def gpus(self, name: str) -> tuple[int, ...]:
         """The GPUs that a bound pod's annotations give it, rising."""
+        return tuple(sorted(self.allocation_in_order(name)))
+
+    def allocation_in_order(self, name: str) -> tuple[int, ...]:
+        """The same in the plan's order."""
         allocation = self.pods()[name].allocation
         assert allocation is not None, f"{name} has no allocation"
-        return tuple(sorted(allocation))
+        return allocation
 
     def events(self, reason: str, pod: str = "") -> list[SeenEvent]:
         """Events of this reason, on one pod (or node) or on any."""

@@ -1,4 +1,4 @@
-// Command shim is kube-scheduler with one additional plugin. The service makes all decisions of that plugin.
+// Command shim is kube-scheduler with two additional plugins. The service makes all of their decisions.
 package main
 
 import (
@@ -10,10 +10,14 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"  // kube-scheduler imports it too
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
+	"muster.dev/shim/internal/devices"
 	"muster.dev/shim/internal/plugin"
 )
 
 func main() {
-	command := app.NewSchedulerCommand(app.WithPlugin(plugin.Name, plugin.NewFactory()))
+	command := app.NewSchedulerCommand(
+		app.WithPlugin(plugin.Name, plugin.NewFactory()),
+		app.WithPlugin(devices.Name, devices.NewFactory(plugin.MemberOf)),
+	)
 	os.Exit(cli.Run(command))
 }

@@ -22,7 +22,7 @@ import structlog
 from muster.adapters.garbage import short_collections
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.server import GangServer
-from muster.adapters.kube import decode
+from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.events import EventPoster, EventSettings
@@ -126,6 +126,9 @@ class App:
         yield watch(decode.storage_classes(), volumes.on_storage_class)
         yield watch(decode.volumes(), volumes.on_volume)
         yield watch(decode.volume_claims(), volumes.on_claim)
+        yield watch(devices.resource_slices(), intake.devices.on_slice)
+        yield watch(devices.device_classes(), intake.devices.on_class)
+        yield watch(devices.resource_claims(), intake.devices.on_claim)
         if config.config_maps.enabled:
             yield watch(decode.config_maps(config.config_maps.namespace), intake.on_config_map)
         if config.policies.enabled:

@@ -185,6 +185,11 @@ class Gangs(_Section):
         ge=0,
         description="plan_s and bind_s are at least this long for each member; partial_s grows like bind_s.",
     )
+    device_s: float = Field(
+        default=0.1,
+        ge=0,
+        description="bind_s is longer by this for each member with devices of a DRA driver.",
+    )
     settle_s: float = Field(
         default=0.5,
         ge=0,

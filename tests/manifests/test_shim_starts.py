@@ -67,10 +67,14 @@ def test_the_plugin_is_added_and_nothing_is_lost(
     assert answer.returncode == 0, answer.stderr
     plugins = yaml.safe_load(written.read_text())["profiles"][0]["plugins"]
     named = {point: [p["name"] for p in of.get("enabled", [])] for point, of in plugins.items()}
-    for point in ("queueSort", "preFilter", "filter", "postFilter", "bind"):
+    for point in ("queueSort", "preFilter", "filter", "bind"):
         assert named[point] == ["Muster"]
-    assert {"DefaultBinder", "DefaultPreemption", "NodeResourcesFit", "Muster"} <= set(named["multiPoint"])
+    assert named["postFilter"] == ["Muster", "PlannedResources"]
+    expected = {"DefaultBinder", "DefaultPreemption", "NodeResourcesFit", "PlannedResources", "Muster"}
+    assert expected <= set(named["multiPoint"])
+    assert "DynamicResources" not in named["multiPoint"]
     off = {point: [p["name"] for p in of["disabled"]] for point, of in plugins.items() if of.get("disabled")}
+    assert off.pop("multiPoint", ["DynamicResources"]) == ["DynamicResources"]
     assert off == {"queueSort": ["PrioritySort"]}  # there can be one
     weights = {p["name"]: p["weight"] for p in plugins["multiPoint"]["enabled"]}
     assert weights.pop("Muster") > 100 * sum(weights.values())

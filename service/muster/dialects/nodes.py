@@ -8,31 +8,43 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import ack, gpushare, islands, matrices, quantities
+from muster.dialects import ack, dra, gpushare, islands, matrices, quantities
 from muster.dialects.configmaps import NodeFact, NodeTopology
+from muster.dialects.dra import Offer
 from muster.dialects.objects import NodeObject
 from muster.dialects.reading import NAME_PATTERN, positive
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import MAX_GPUS
-from muster.domain.node import Node, Resources, Taint
+from muster.domain.node import Device, Node, Resources, Taint
 from muster.domain.topology import GpuTopology, bits
 
 T = TypeVar("T")
 
 
-def read(obj: NodeObject, settings: Settings = DEFAULTS, more: Iterable[NodeFact] = ()) -> Node:
-    """Return the facts of one node. `more` is what ConfigMaps say of it, in any order."""
+NO_OFFER = Offer()
+
+
+def read(
+    obj: NodeObject,
+    settings: Settings = DEFAULTS,
+    more: Iterable[NodeFact] = (),
+    offer: Offer = NO_OFFER,
+) -> Node:
+    """Return the facts of one node. `more` is what ConfigMaps say of it, in any order; `offer` what its
+    ResourceSlices offer."""
     reader = _Reader(obj, settings, more)
     memory = reader.whole(settings.gpu_memory)
     installed = reader.installed(settings.gpu_memory) if memory else 0
     counts = reader.counts()
+    devices, tainted = reader.devices(offer, counts, memory)
+    counts |= dict.fromkeys(offer.resources, len(devices)) if devices else {}
     gpu_count = reader.gpu_count(counts, memory)
     topology = reader.topology(gpu_count, amd=set(counts) == {"amd.com/gpu"})
     offered = frozenset(counts) - {settings.shared_gpus} | ({settings.gpu_memory} if memory else set())
     served = reader.said(ack.served(offered, reader.labels, settings))
     shared = installed if settings.gpu_memory in served else 0
     by_gpu = reader.said(gpushare.memory_by_gpu(shared, gpu_count, reader.annotations, settings))
-    unhealthy = reader.unhealthy(gpu_count)
+    unhealthy = reader.unhealthy(gpu_count) | tainted
     reader.problems += gpushare.missing(installed - memory, by_gpu, unhealthy, settings)
     return Node(
         name=obj.metadata.name,
@@ -52,6 +64,7 @@ def read(obj: NodeObject, settings: Settings = DEFAULTS, more: Iterable[NodeFact
         gpu_memory=by_gpu,
         spread=reader.said(gpushare.spreads(reader.labels, settings)),
         unhealthy=unhealthy,
+        devices=devices,
         machine=reader.machine,
         problems=tuple(reader.problems),
     )
@@ -59,7 +72,7 @@ def read(obj: NodeObject, settings: Settings = DEFAULTS, more: Iterable[NodeFact
 
 def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
     """Return what is worth keeping of a node to read it again: its annotations may have a megabyte."""
-    read_ones = {settings.matrix, settings.machine, settings.memory_by_gpu}
+    read_ones = {settings.matrix, settings.machine, settings.memory_by_gpu, settings.gpu_uuids}
     said = {key: text for key, text in (obj.metadata.annotations or {}).items() if key in read_ones}
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=said))
 
@@ -94,6 +107,29 @@ class _Reader:
         shared = self._settings.shared_gpus
         found[shared] = self.installed(shared) if self.whole(shared) else 0
         return {name: count for name, count in found.items() if count > 0}
+
+    def devices(
+        self, offer: Offer, counts: Mapping[str, int], memory: int
+    ) -> tuple[tuple[Device | None, ...], int]:
+        """Return the GPUs that a DRA driver serves, and the bit mask of unhealthy ones.
+
+        If a device plugin serves GPUs too, there are none: the two do not know of each other's pods.
+        """
+        self.problems.extend(offer.problems)
+        if not offer.devices:
+            return (), 0
+        if counts or memory:
+            plugin = ", ".join(sorted(counts)) or self._settings.gpu_memory
+            driver = offer.devices[0].device.driver
+            self.problems.append(
+                f"a device plugin ({plugin}) and ResourceSlices of {driver} offer its GPUs: remove one of "
+                "them; the device plugin's alone are planned"
+            )
+            return (), 0
+        key = self._settings.gpu_uuids
+        devices, tainted, problems = dra.numbered(offer, self.annotations.get(key), key)
+        self.problems.extend(problems)
+        return devices, tainted
 
     def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
         """Return the node's GPUs; by label where its allocatable has `memory` of them alone."""

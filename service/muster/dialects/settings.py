@@ -47,6 +47,7 @@ class Settings:
     interconnect: str = "gpu.topology/interconnect"
     numa_node: str = "topology.kubernetes.io/numa-node"
     memory_by_gpu: str = "gpu.topology/gpu-mem"
+    gpu_uuids: str = "gpu.topology/gpu-uuids"
     system_namespace: str = "kube-system"
     unhealthy_prefix: str = "unhealthy-gpu-"
     policies_namespace: str = "kai-scheduler"

@@ -4,7 +4,8 @@ Written for a gang's plan (`gangs`), and read whenever a bound pod is seen (`dia
 sides stand here so that they cannot drift apart.
 
     gpu.topology/allocation  {"version":1,"generation":7,"containers":{"main":[0,1]},"gpus":[0,1],
-                              "indices":"planned"}; of shared GPUs also "gpu_mem":{"0":3,"1":3}, GiB by GPU
+                              "indices":"planned"}; of shared GPUs also "gpu_mem":{"0":3,"1":3}, GiB by GPU;
+                              of a DRA driver's also "devices":["gpu.nvidia.com/node-a/gpu-0", …], in order
     gpu.topology/decision    {"scope":"node","domain":"node a","bandwidth_gb_per_s":50.0,"ring_gb_per_s":50.0,
                               "optimal":true,"gap":null,"needed":2,"left_out":0,"newest":1700000000.0,
                               "trace_id":"4bf9…"}, where needed, left_out and newest are the `Batch`
@@ -71,21 +72,27 @@ annotations, and a pod with over 256 KiB of them can't be updated any more: ours
 
 
 def write(
-    pod: Pod, place: MemberPlacement, generation: int, decision: str, gpu_memory: tuple[int, ...] = ()
+    pod: Pod,
+    place: MemberPlacement,
+    generation: int,
+    decision: str,
+    gpu_memory: tuple[int, ...] = (),
+    devices: tuple[str, ...] = (),
 ) -> dict[str, str]:
     """Return the annotations of one member's Binding, all but their time.
 
     One without GPUs carries no allocation.
 
     `generation` and `decision` (`write_decision`) are the plan's; `gpu_memory`: what each GPU of its node
-    offers in slices, in GiB (`Node.gpu_memory`).
+    offers in slices, in GiB (`Node.gpu_memory`); `devices`: what a DRA driver gives it, as
+    driver/pool/name in the order of its GPUs.
     """
     values = {DECISION: decision}
     if not place.gpus:
         return values
-    # Both device plugins of aliyun follow the annotation; the others choose themselves.
+    # Both device plugins of aliyun follow the annotation, and claims name devices. Others choose themselves.
     followed = bool(place.units) or pod.gpu_resource == FOLLOWED_RESOURCE
-    values[ALLOCATION] = _allocation(pod, place, generation, followed)
+    values[ALLOCATION] = _allocation(pod, place, generation, followed or bool(devices), devices)
     if place.units:
         return values | _shared(pod, place, gpu_memory)
     if followed:
@@ -167,7 +174,9 @@ def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:
     return parts
 
 
-def _allocation(pod: Pod, place: MemberPlacement, generation: int, followed: bool) -> str:
+def _allocation(
+    pod: Pod, place: MemberPlacement, generation: int, followed: bool, devices: tuple[str, ...]
+) -> str:
     value: dict[str, Any] = {
         "version": VERSION,
         "generation": generation,
@@ -177,10 +186,13 @@ def _allocation(pod: Pod, place: MemberPlacement, generation: int, followed: boo
     }
     if place.units:
         value["gpu_mem"] = {str(gpu): place.units for gpu in place.gpus}
+    if devices:
+        value["devices"] = list(devices)
     text = _json(value)
     if len(text) <= MAX_BYTES:
         return text
     # Hundreds of containers with long names: the pod's own list is what counts after a restart.
+    value.pop("devices", None)
     return _json({**value, "containers": {}})
 
 

@@ -77,6 +77,18 @@ def _summed(
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """A device that a DRA driver publishes; the three names together are unique in the cluster."""
+
+    driver: str
+    pool: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """Facts of one node, from its API object alone.
 
@@ -86,6 +98,8 @@ class Node:
     `gpu_memory` is what each GPU offers in slices, in units of `aliyun.com/gpu-mem` (GiB), by index; () where
     the node serves none. Slices go to the GPU with the least left that is enough, with `spread` to the one
     with the most. `unhealthy` GPUs (a bit mask) are not planned on.
+    `devices` are the GPUs by index, where a DRA driver serves them and no device plugin. None is a GPU that
+    the driver does not publish now; it is unhealthy as well.
     `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
     GPU_TOPOLOGY): the node is used without it.
@@ -102,6 +116,7 @@ class Node:
     gpu_memory: tuple[int, ...] = ()
     spread: bool = False
     unhealthy: int = 0
+    devices: tuple[Device | None, ...] = ()
     machine: str = ""
     problems: tuple[str, ...] = ()
 

@@ -96,6 +96,9 @@ class Coordinator:
                 self.state.ledger.existing_pods.see_namespace(name, None)
             case events.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
+            case events.DeviceClaimSeen(now, uid, devices, consumers):
+                if touched := self.state.ledger.see_claim(uid, devices, consumers):
+                    self._nodes.taken_on(touched, now)
             case events.PoliciesSeen(now, policies):
                 self._pods.policies_changed(policies, now)
 

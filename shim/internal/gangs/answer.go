@@ -14,6 +14,7 @@ type Answer struct {
 	offsets    []uint32
 	candidates []uint32
 	scores     []uint32
+	devices    [][]string // of each member; nil if no member has devices
 }
 
 // Refusal returns the answer of a refused gang, which has only a reason.
@@ -42,7 +43,52 @@ func NewAnswer(members int, filter *musterv1.FilterResponse, score *musterv1.Sco
 			return nil, fmt.Errorf("candidate %d of %d nodes", c, len(a.nodes))
 		}
 	}
-	return a, nil
+	var err error
+	a.devices, err = devicesOf(members, filter)
+	return a, err
+}
+
+// devicesOf deals the devices to the members. A member with devices has no node but the planned one, because devices
+// are named for that node alone.
+func devicesOf(members int, filter *musterv1.FilterResponse) ([][]string, error) {
+	if len(filter.Devices) == 0 {
+		return nil, nil
+	}
+	if len(filter.DeviceCounts) != members {
+		return nil, fmt.Errorf("devices for %d of %d members", len(filter.DeviceCounts), members)
+	}
+	left, dealt := filter.Devices, make([][]string, members)
+	for i, count := range filter.DeviceCounts {
+		if int(count) > len(left) {
+			return nil, fmt.Errorf("member %d has %d devices, and %d are left", i, count, len(left))
+		}
+		if count > 0 && filter.Offsets[i+1]-filter.Offsets[i] != 1 {
+			return nil, fmt.Errorf("member %d has devices and several nodes", i)
+		}
+		dealt[i], left = left[:count], left[count:]
+	}
+	if len(left) > 0 {
+		return nil, fmt.Errorf("%d devices belong to no member", len(left))
+	}
+	return dealt, nil
+}
+
+// Devices returns the devices that member i gets on its planned node.
+func (a *Answer) Devices(i int) []string {
+	if a.devices == nil {
+		return nil
+	}
+	return a.devices[i]
+}
+
+// WithDevices returns the number of members that get devices.
+func (a *Answer) WithDevices() (count int) {
+	for _, devices := range a.devices {
+		if len(devices) > 0 {
+			count++
+		}
+	}
+	return count
 }
 
 // Planned returns the node that the plan gives member i.

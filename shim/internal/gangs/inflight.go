@@ -27,6 +27,14 @@ func (s *Store) InFlight() []InFlight {
 	return flights
 }
 
+// MayBeSent returns whether a Binding of the pod may still be sent, or sent again. One of unknown fate is not.
+func (s *Store) MayBeSent(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	flight := s.inFlight[uid]
+	return flight != nil && !flight.Unknown
+}
+
 // Settle removes a Binding of unknown fate after the cluster has shown its result. The pod is bound, deleted or
 // changed. If it changed, the API server refuses a late Binding because of its old resourceVersion.
 func (s *Store) Settle(uid types.UID) {

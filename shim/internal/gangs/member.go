@@ -144,6 +144,15 @@ func (g *Gang) allow(i int, version string) {
 	}
 }
 
+// WithDevices returns the number of members that get devices. Each costs writes before its Binding.
+func (g *Gang) WithDevices() int {
+	defer g.lock()()
+	if g.answer == nil {
+		return 0
+	}
+	return g.answer.WithDevices()
+}
+
 // SendBy returns the time after which no Binding may be sent.
 func (g *Gang) SendBy() time.Time {
 	defer g.lock()()

@@ -163,6 +163,8 @@ type Admission struct {
 	Reason  string
 	Planned string
 	Scores  map[string]int64
+	// Devices are those that the member gets on its planned node, where a DRA driver serves its GPUs.
+	Devices []string
 }
 
 // Admit returns the admission of a pod for PreFilter and marks the member as seen. It returns false if no verdict
@@ -180,6 +182,7 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 	}
 	// An answer never changes. So build the result without the lock that PreEnqueue needs.
 	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index, only)
+	a.Devices = answer.Devices(at.index)
 	return a, true
 }
 

@@ -2,6 +2,7 @@ package gangs
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -235,4 +236,48 @@ func TestRace(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+func TestDevicesAreDealtToMembers(t *testing.T) {
+	nodes := func(offsets ...uint32) *musterv1.FilterResponse {
+		answer := &musterv1.FilterResponse{Nodes: []string{"a", "b"}, Offsets: offsets}
+		for i := range offsets[len(offsets)-1] {
+			answer.Candidates = append(answer.Candidates, i%2)
+		}
+		return answer
+	}
+	for name, c := range map[string]struct {
+		offsets []uint32
+		devices []string
+		counts  []uint32
+		want    [][]string // nil: refused
+	}{
+		"each its own":               {[]uint32{0, 1, 2}, []string{"x", "y", "z"}, []uint32{2, 1}, [][]string{{"x", "y"}, {"z"}}},
+		"one has none":               {[]uint32{0, 2, 3}, []string{"x"}, []uint32{0, 1}, [][]string{{}, {"x"}}},
+		"no member has any":          {[]uint32{0, 1, 2}, nil, nil, [][]string{{}, {}}},
+		"a member is left out":       {[]uint32{0, 1, 2}, []string{"x"}, []uint32{1}, nil},
+		"too few":                    {[]uint32{0, 1, 2}, []string{"x"}, []uint32{1, 1}, nil},
+		"too many":                   {[]uint32{0, 1, 2}, []string{"x", "y", "z"}, []uint32{1, 1}, nil},
+		"devices, but several nodes": {[]uint32{0, 2, 3}, []string{"x", "y"}, []uint32{1, 1}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			filter := nodes(c.offsets...)
+			filter.Devices, filter.DeviceCounts = c.devices, c.counts
+			answer, err := NewAnswer(2, filter, &musterv1.ScoreResponse{Scores: make([]uint32, len(filter.Candidates))})
+			if c.want == nil {
+				if err == nil {
+					t.Error("accepted")
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range c.want {
+				if !slices.Equal(answer.Devices(i), want) {
+					t.Errorf("member %d has %v", i, answer.Devices(i))
+				}
+			}
+		})
+	}
 }

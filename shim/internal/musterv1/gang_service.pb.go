@@ -656,7 +656,12 @@ type FilterResponse struct {
 	Offsets    []uint32 `protobuf:"varint,2,rep,packed,name=offsets,proto3" json:"offsets,omitempty"`
 	Candidates []uint32 `protobuf:"varint,3,rep,packed,name=candidates,proto3" json:"candidates,omitempty"`
 	// For a refused gang: one sentence for the pods' condition. Then there are no nodes.
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Devices of DRA drivers that members get on their planned nodes, each as driver/pool/name, member by member.
+	// device_counts[i] of them are member i's, in the order of its GPUs. Both lists are empty if no member has any.
+	// A member with devices has no candidate besides the planned node.
+	Devices       []string `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
+	DeviceCounts  []uint32 `protobuf:"varint,6,rep,packed,name=device_counts,json=deviceCounts,proto3" json:"device_counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -717,6 +722,20 @@ func (x *FilterResponse) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *FilterResponse) GetDevices() []string {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *FilterResponse) GetDeviceCounts() []uint32 {
+	if x != nil {
+		return x.DeviceCounts
+	}
+	return nil
 }
 
 type ScoreRequest struct {
@@ -1602,14 +1621,16 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x06reason\x18\b \x01(\tR\x06reason\x12 \n" +
 	"\vtraceparent\x18\t \x01(\tR\vtraceparent\"7\n" +
 	"\rFilterRequest\x12&\n" +
-	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"x\n" +
+	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"\xb7\x01\n" +
 	"\x0eFilterResponse\x12\x14\n" +
 	"\x05nodes\x18\x01 \x03(\tR\x05nodes\x12\x18\n" +
 	"\aoffsets\x18\x02 \x03(\rR\aoffsets\x12\x1e\n" +
 	"\n" +
 	"candidates\x18\x03 \x03(\rR\n" +
 	"candidates\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"6\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\adevices\x18\x05 \x03(\tR\adevices\x12#\n" +
+	"\rdevice_counts\x18\x06 \x03(\rR\fdeviceCounts\"6\n" +
 	"\fScoreRequest\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"'\n" +
 	"\rScoreResponse\x12\x16\n" +

@@ -36,6 +36,7 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		}
 	}()
 	if g.Refused {
+		_ = c.freeDevices(ctx, g) // a gang that waits holds nothing; the plan that comes later tries again
 		c.tell(ctx, g)
 		return
 	}
@@ -49,6 +50,10 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 	}
 	if why := c.volumesFirst(ctx, g, answer); why != "" {
 		c.carryOut(ctx, g.Stall(why))
+		return
+	}
+	if err := c.freeDevices(ctx, g); err != nil {
+		c.carryOut(ctx, g.Stall(err.Error()))
 		return
 	}
 	c.nominate(ctx, g, answer)

@@ -66,6 +66,9 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 	if err := p.barrier(ctx, c.Gang, c.Member); err != nil {
 		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
 	}
+	if len(c.Devices) > 0 { // PreBind has written the claim's name to the pod's status since Permit
+		c.Gang.Renew(c.Member, p.version(pod))
+	}
 	if err := p.checkNode(node); err != nil {
 		c.fate.message = err.Error()
 		return fwk.AsStatus(err)

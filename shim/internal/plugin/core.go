@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"muster.dev/shim/internal/devices"
 	"muster.dev/shim/internal/fair"
 	"muster.dev/shim/internal/gangs"
 	"muster.dev/shim/internal/intree"
@@ -56,6 +57,7 @@ type core struct {
 	inTree       *intree.Asker
 	tracer       *tracing.Tracer // nil if no spans are exported
 	spans        sync.Map        // *gangs.Gang to its *traced
+	stale        *devices.Stale
 	send         sender
 	stop         <-chan struct{} // closed when the process ends
 
@@ -90,6 +92,9 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	c.inTree = intree.New(handle, client.ReportInTree)
+	if c.stale, err = devices.NewStale(handle); err != nil {
+		return nil, err
+	}
 	return c, c.watchPods(handle.SharedInformerFactory())
 }
 
@@ -124,6 +129,7 @@ func (c *core) run(ctx context.Context) {
 		go c.inTree.Run(ctx)
 	}
 	go c.clearNominations(ctx)
+	go c.freeLeftDevices(ctx, c.stale.Left(ctx))
 	go c.deliverReports(ctx)
 	c.watch(ctx)
 }

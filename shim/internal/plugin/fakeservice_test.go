@@ -18,7 +18,7 @@ import (
 // fakeService serves the contract over a Unix socket. Its function fields determine the answers.
 type fakeService struct {
 	musterv1.UnimplementedGangServiceServer
-	t      *testing.T
+	t      testing.TB
 	socket string
 	server *grpc.Server
 
@@ -37,7 +37,7 @@ type fakeService struct {
 	inTree  chan *musterv1.ReportInTreeRequest
 }
 
-func newFakeService(t *testing.T) *fakeService {
+func newFakeService(t testing.TB) *fakeService {
 	dir, err := os.MkdirTemp("", "muster") // t.TempDir's path may be too long for a socket
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ type gate struct {
 	open  func()
 }
 
-func newGate(t *testing.T) *gate {
+func newGate(t testing.TB) *gate {
 	stand := make(chan struct{})
 	g := &gate{asked: make(chan struct{}, 10), stand: stand, open: sync.OnceFunc(func() { close(stand) })}
 	t.Cleanup(g.open)
@@ -229,7 +229,7 @@ func (s *fakeService) holdReserve() *gate {
 }
 
 // next waits for one value from a channel.
-func next[T any](t *testing.T, what string, from <-chan T) T {
+func next[T any](t testing.TB, what string, from <-chan T) T {
 	t.Helper()
 	select {
 	case got := <-from:

@@ -28,6 +28,7 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
+	"muster.dev/shim/internal/devices"
 	"muster.dev/shim/internal/musterv1"
 )
 
@@ -42,13 +43,14 @@ func TestMain(m *testing.M) {
 // harness runs the real scheduler, with its queue and framework and the example's profile, on a fake API and a fake
 // service.
 type harness struct {
-	t       *testing.T
+	t       testing.TB
 	ctx     context.Context
 	client  kubernetes.Interface
 	fake    *fake.Clientset // the same as client, unless there is a real API server
 	service *fakeService
 	sched   *scheduler.Scheduler
 	plugin  *Plugin
+	devices *devices.Plugin
 	bound   chan *v1.Binding
 	// bind answers a Binding of our plugin. If it is nil, the Binding is written.
 	bind func(*v1.Binding) error
@@ -58,7 +60,7 @@ type harness struct {
 	plain bool
 }
 
-func newHarness(t *testing.T, nodes ...*v1.Node) *harness {
+func newHarness(t testing.TB, nodes ...*v1.Node) *harness {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	api := fake.NewClientset()
@@ -112,6 +114,14 @@ func (h *harness) run(args string) {
 		return made, err
 	}
 	registry[Name] = factory
+	planned := devices.NewFactory(MemberOf)
+	registry[devices.Name] = func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		made, err := planned(ctx, obj, handle)
+		if err == nil {
+			h.devices = made.(*devices.Plugin)
+		}
+		return made, err
+	}
 	informers := scheduler.NewInformerFactory(h.client, 0, nil)
 	recorder := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
 	h.sched, err = scheduler.New(h.ctx, h.client, informers, nil, profile.RecorderFactory(recorder),

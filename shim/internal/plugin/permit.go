@@ -22,6 +22,10 @@ import (
 // counts from the gang's last progress.
 const permitBackstop = 10 * time.Minute
 
+// deviceTime is for the four writes that come before the Binding of a member with devices: the claim, its finalizer, its
+// allocation, and the pod's status. The service adds the same to its bind_s (gangs.device_s).
+const deviceTime = 100 * time.Millisecond
+
 // allowInterval is the pause between two tries to allow a pod. The scheduling thread puts a pod into the waiting map
 // right after its Permit.
 const allowInterval = 5 * time.Millisecond
@@ -79,7 +83,7 @@ func (p *Plugin) ask(ctx context.Context, g *gangs.Gang) (release []types.UID, e
 	if err := p.checkGang(g, answer); err != nil {
 		return nil, fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
 	}
-	sendBy, err := p.sendBy(asked, answer)
+	sendBy, err := p.sendBy(asked, answer, g.WithDevices())
 	if err != nil {
 		return nil, fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
 	}
@@ -92,10 +96,11 @@ func (p *Plugin) ask(ctx context.Context, g *gangs.Gang) (release []types.UID, e
 	return g.Allow(answer, versions, sendBy)
 }
 
-// sendBy returns the time after which no Binding may be sent. It is within commitTimeout. It also leaves enough time
-// for the answer before the service may give the GPUs to other pods.
-func (p *Plugin) sendBy(asked time.Time, answer *musterv1.PermitResponse) (time.Time, error) {
-	commit, bind := p.args.CommitTimeout.Duration, p.args.BindTimeout.Duration
+// sendBy returns the time after which no Binding may be sent. It is within commitTimeout, which is extended by
+// deviceTime for each member with devices. It also leaves enough time for the answer before the service may give the
+// GPUs to other pods.
+func (p *Plugin) sendBy(asked time.Time, answer *musterv1.PermitResponse, withDevices int) (time.Time, error) {
+	commit, bind := p.args.CommitTimeout.Duration+time.Duration(withDevices)*deviceTime, p.args.BindTimeout.Duration
 	within := time.Duration(answer.BindWithinMs) * time.Millisecond
 	switch {
 	case within == 0:

@@ -14,7 +14,9 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
+	"muster.dev/shim/internal/devices"
 	"muster.dev/shim/internal/gangs"
+	"muster.dev/shim/internal/musterv1"
 )
 
 // Name is the plugin's name in profiles and in pluginConfig.
@@ -91,6 +93,21 @@ const cycleKey fwk.StateKey = "muster.dev/cycle"
 
 // Clone implements fwk.StateData. It returns the same object, so that all clones share it.
 func (c *cycle) Clone() fwk.StateData { return c }
+
+// Planned implements devices.Member.
+func (c *cycle) Planned() []string { return c.Devices }
+
+// MayBeBound implements devices.Member.
+func (c *cycle) MayBeBound() bool { return c.fate.is == musterv1.BindingFate_BINDING_FATE_UNKNOWN }
+
+// MemberOf returns what the plan of a gang says about the devices of the cycle's pod, or nil for a pod that is no
+// member of a gang.
+func MemberOf(state fwk.CycleState) devices.Member {
+	if c := cycleOf(state); c != nil {
+		return c
+	}
+	return nil
+}
 
 func cycleOf(state fwk.CycleState) *cycle {
 	data, err := state.Read(cycleKey)

@@ -63,7 +63,7 @@ func (c *core) clearNominations(ctx context.Context) {
 		return
 	}
 	for _, pod := range pods {
-		if !c.stale(pod) {
+		if !c.isStale(pod) {
 			continue
 		}
 		cleared := pod.Status.DeepCopy()
@@ -74,7 +74,7 @@ func (c *core) clearNominations(ctx context.Context) {
 	}
 }
 
-func (c *core) stale(pod *v1.Pod) bool {
+func (c *core) isStale(pod *v1.Pod) bool {
 	return pod.Status.NominatedNodeName != "" && pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil &&
 		c.profiles.Has(pod.Spec.SchedulerName) && c.args.concerns(pod)
 }

@@ -16,17 +16,19 @@ func TestTheLastBindingIsSentWhileTheServiceStillKeepsItsPlace(t *testing.T) {
 	}}}
 	asked := time.Now()
 	for name, c := range map[string]struct {
-		withinMs uint32
-		want     time.Duration
-		refused  bool
+		withinMs    uint32
+		withDevices int
+		want        time.Duration
+		refused     bool
 	}{
-		"the service sets no limit": {0, 60 * time.Second, false},
-		"the service's is shorter":  {30_000, 26 * time.Second, false},
-		"the service's is longer":   {300_000, 60 * time.Second, false},
-		"one Binding uses it up":    {4_000, 0, true},
+		"the service sets no limit": {0, 0, 60 * time.Second, false},
+		"the service's is shorter":  {30_000, 0, 26 * time.Second, false},
+		"the service's is longer":   {300_000, 0, 60 * time.Second, false},
+		"devices take their time":   {300_000, 100, 70 * time.Second, false},
+		"one Binding uses it up":    {4_000, 0, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := p.sendBy(asked, &musterv1.PermitResponse{Allowed: true, BindWithinMs: c.withinMs})
+			got, err := p.sendBy(asked, &musterv1.PermitResponse{Allowed: true, BindWithinMs: c.withinMs}, c.withDevices)
 			if (err != nil) != c.refused || got.Sub(asked) != c.want {
 				t.Errorf("got %v, %v", got.Sub(asked), err)
 			}

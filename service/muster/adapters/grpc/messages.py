@@ -123,7 +123,15 @@ def filter_response(answer: calls.FilterAnswer) -> FilterResponse:
         offsets.append(len(candidates))
     if not answer.candidates:
         offsets = []
-    return FilterResponse(nodes=list(index), offsets=offsets, candidates=candidates, reason=answer.reason)
+    devices = [device for each in answer.devices for device in each]
+    return FilterResponse(
+        nodes=list(index),
+        offsets=offsets,
+        candidates=candidates,
+        reason=answer.reason,
+        devices=devices,
+        device_counts=[len(each) for each in answer.devices] if devices else [],
+    )
 
 
 def score_response(answer: calls.ScoreAnswer) -> ScoreResponse:

@@ -4,8 +4,8 @@ A kubelet writes its node's and its pods' status all the time; few of those writ
 here. What is known of each pod and node is kept, for that comparison and for the shim's in-flight Bindings.
 Reading a pod's facts is dear (some 100 µs), so an object that is as it was is not read again.
 
-Some facts come from two objects: a node's from its ConfigMaps too, a PodGroup's from KAI's Topologies and the
-policies' levels. When one of the two changes, the other is read again.
+Some facts come from two objects: a node's from its ConfigMaps and ResourceSlices too, a PodGroup's from KAI's
+Topologies and the policies' levels. When one of the two changes, the other is read again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.decode import config_map_key, named
+from muster.adapters.kube.devices import DeviceIntake
 from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Gone, Seen
@@ -78,6 +79,7 @@ class Intake:
         self._emit = emit
         self._left_out = left_out or LeftOut(Metrics())
         self.jobs = Jobs(settings, put, emit, self._take_pod)
+        self.devices = DeviceIntake(settings, put, self._read_known_node)
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
         """Of the objects that they were read from."""
@@ -165,7 +167,8 @@ class Intake:
     async def _read_node(self, name: str) -> None:
         facts = self._facts_of.get(name, {})
         more = [facts[key] for key in sorted(facts)]
-        node = nodes.read(self._node_objects[name], self._settings, more)
+        offer = self.devices.slices.offer(name)
+        node = nodes.read(self._node_objects[name], self._settings, more, offer)
         before = self._nodes.get(name)
         if before == node:
             return
@@ -175,6 +178,12 @@ class Intake:
             self._repeated = None
         self._nodes[name] = node
         await self._put(NodeSeen(time.monotonic(), node))
+
+    async def _read_known_node(self, name: str) -> None:
+        """Read a node again because what others say of it has changed."""
+        if name in self._node_objects:
+            with self._left_out.guard("nodes", name, name):
+                await self._read_node(name)
 
     @property
     def nodes_with_problems(self) -> int:
@@ -239,9 +248,7 @@ class Intake:
             self._facts[key] = fact
             self._facts_of.setdefault(fact.node, {})[key] = fact
         for name in sorted({it.node for it in (before, fact) if it is not None and before != fact}):
-            if name in self._node_objects:
-                with self._left_out.guard("nodes", name, name):
-                    await self._read_node(name)
+            await self._read_known_node(name)
 
     async def _read_policies(self, meta: Metadata, text: str) -> None:
         """Policies that can't be read are refused, and the last good ones stay."""

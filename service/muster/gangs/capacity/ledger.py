@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from muster.domain.node import Node, Resources, Usage
+from muster.domain.node import Device, Node, Resources, Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
+from muster.gangs.capacity.device_claims import DeviceClaims, PoolKey
 from muster.gangs.peers.existing_pods import ExistingPods
 
 
@@ -28,6 +29,10 @@ class Ledger:
         self.policies = DEFAULT_POLICIES
         self.existing_pods = ExistingPods()
         """The pods of these usages, for constraints between pods."""
+        self.device_claims = DeviceClaims()
+        """The devices that ResourceClaims hold. They count whether or not a pod's usage does."""
+        self._node_of: dict[PoolKey, str] = {}
+        """Pool of devices → its node."""
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
         self._staying: dict[str, Resources] = {}
@@ -49,6 +54,7 @@ class Ledger:
             return False
         self._unsorted |= node.name not in self.nodes
         self.nodes[node.name] = node
+        self._node_of.update({(it.driver, it.pool): node.name for it in node.devices if it is not None})
         self._touch(node.name)
         self.gained.add(node.name)
         return True
@@ -87,6 +93,15 @@ class Ledger:
             self.held.pop(uid, None)
         return self._reindex(uid, before)
 
+    def see_claim(self, uid: str, devices: tuple[Device, ...], consumers: tuple[str, ...]) -> tuple[str, ...]:
+        """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
+        pools = self.device_claims.see(uid, devices, consumers)
+        touched = tuple({self._node_of[pool] for pool in pools if pool in self._node_of})
+        for name in touched:
+            self._touch(name)
+            self.gained.add(name)
+        return touched
+
     def hold(self, usages: Iterable[Usage]) -> None:
         """Reserve capacity. Pods that are bound already are skipped."""
         for usage in usages:
@@ -122,11 +137,9 @@ class Ledger:
     def states_without(self, uids: Collection[str]) -> dict[str, NodeState]:
         """Return name → state, as if these pods took nothing, of each node that they use."""
         left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
+        left_by |= {self._node_of.get(pool, "") for uid in uids for pool in self.device_claims.pools_of(uid)}
         return {
-            name: _state(
-                self.nodes[name], [usage for uid, usage in self._on_node[name].items() if uid not in uids]
-            )
-            for name in left_by & self.nodes.keys()
+            name: _state(self.nodes[name], self._usages(name, uids)) for name in left_by & self.nodes.keys()
         }
 
     def on_node(self, name: str) -> Mapping[str, Usage]:
@@ -139,9 +152,9 @@ class Ledger:
         Return 0 if their indices are not known or can't be true.
         """
         usage = self.usage(uid)
-        if usage is None or not usage.gpus or usage.node not in self.nodes:
+        if usage is None or not holds_gpus(usage) or usage.node not in self.nodes:
             return 0
-        believed = _believed(self.nodes[usage.node], self._on_node[usage.node].values())
+        believed = _believed(self.nodes[usage.node], self._usages(usage.node))
         return next(each.gpus for each in believed if each.pod_uid == uid)
 
     def state(self, name: str) -> NodeState | None:
@@ -199,11 +212,19 @@ class Ledger:
         self._dirty.add(name)
         self._snapshot = None
 
+    def _usages(self, name: str, but: Collection[str] = ()) -> Collection[Usage]:
+        """Return what is taken of a node, also by claims of devices, less what the pods in `but` take."""
+        usages = self._on_node.get(name, {})
+        if but:
+            usages = {uid: usage for uid, usage in usages.items() if uid not in but}
+        node = self.nodes[name]
+        return self.device_claims.beside(node, usages, self.bound, but) if node.devices else usages.values()
+
     def _settle(self) -> None:
         for name in self._dirty:
-            usages = self._on_node.get(name, {}).values()
             if name in self.nodes:
-                self._set_state(name, _state(self.nodes[name], usages))
+                self._set_state(name, _state(self.nodes[name], self._usages(name)))
+                usages = self._on_node.get(name, {}).values()
                 staying = (usage.resources for usage in usages if not holds_gpus(usage))
                 self._staying[name] = sum(staying, Resources(pods=0))
             else:

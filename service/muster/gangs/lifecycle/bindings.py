@@ -12,7 +12,7 @@ from muster.gangs.record.plan import Plan
 
 def gang_permitted(state: State, gang: Gang, plan: Plan, answer: PermitAnswer, now: float) -> None:
     """Let the gang go. From now on Bindings may be under way."""
-    until = now + state.settings.bind_for(len(plan.order))
+    until = now + state.settings.bind_for(len(plan.order), plan.with_devices)
     state.go(gang, Trigger.PERMITTED, Permitted(plan, answer, dict.fromkeys(plan.order, until)))
     gang.missed, gang.late, gang.elsewhere = False, set(), frozenset()
     gang.was_complete &= bool(gang.group.bound)

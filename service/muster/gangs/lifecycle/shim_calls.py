@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain import allocation
-from muster.domain.decision import Placed
+from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.pod import Pod
 from muster.domain.sentences import placed_sentence
 from muster.gangs.capacity.ledger import fits
@@ -44,7 +44,10 @@ def filter_(state: State, ref: PlanRef) -> FilterAnswer:
             snapshot, plan.request, plan.placed, limit=state.settings.alternates, excluded=excluded
         )
         nodes = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
-        plan.filter_answer = FilterAnswer(tuple(nodes[uid] for uid in plan.order))
+        places = plan.places
+        devices = tuple(_devices(state, places[uid]) for uid in plan.order)
+        candidates = tuple(_candidates(state, places[uid], nodes[uid]) for uid in plan.order)
+        plan.filter_answer = FilterAnswer(candidates, devices=devices)
         plan.annotations = _annotations(state, plan)  # now, because at Permit all members wait
     return plan.filter_answer
 
@@ -105,7 +108,7 @@ def _permit(state: State, gang: Gang, plan: Plan, now: float, wall_ns: int) -> P
     written = plan.annotations or _annotations(state, plan)
     answer = PermitAnswer(
         True,
-        bind_within_s=state.settings.bind_for(len(plan.order)),
+        bind_within_s=state.settings.bind_for(len(plan.order), plan.with_devices),
         annotations=tuple(allocation.timed(values, wall_ns) for values in written),
     )
     bindings.gang_permitted(state, gang, plan, answer, now)
@@ -212,13 +215,34 @@ def _moved(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed 
     return moved if stays and complete and fits(snapshot, usages(moved, plan.pods)) else None
 
 
+def _devices(state: State, place: MemberPlacement) -> tuple[str, ...]:
+    """Return the devices of a member's GPUs; () where no DRA driver serves them."""
+    devices = state.ledger.nodes[place.node].devices
+    return tuple(str(devices[gpu]) for gpu in place.gpus) if devices else ()
+
+
+def _candidates(state: State, place: MemberPlacement, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the nodes where a member may go. Devices are named for the planned node alone, so a member with
+    GPUs goes to no other node with devices."""
+    if not place.gpus:
+        return nodes
+    if state.ledger.nodes[place.node].devices:
+        return nodes[:1]
+    return tuple(name for name in nodes if not state.ledger.nodes[name].devices)
+
+
 def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
     """Return what each member's Binding carries, except for the time."""
     places, nodes = plan.places, state.ledger.nodes
     decision = allocation.write_decision(plan.placed, plan.batch, plan.trace_id)
     return tuple(
         allocation.write(
-            plan.pods[uid], places[uid], plan.generation, decision, nodes[places[uid].node].gpu_memory
+            plan.pods[uid],
+            places[uid],
+            plan.generation,
+            decision,
+            nodes[places[uid].node].gpu_memory,
+            _devices(state, places[uid]),
         )
         for uid in plan.order
     )

@@ -163,9 +163,12 @@ class State:
     def open_to(self, gang: Gang) -> Snapshot:
         """Return the cluster as this gang may use it.
 
-        What the gang holds itself counts as free. What is retained or reserved for another gang does not.
+        What the gang holds itself counts as free, also devices that claims of its unbound members hold. What
+        is retained or reserved for another gang does not.
         """
-        own = gang.retained | gang.reserved
+        claimants = self.ledger.device_claims.consumers
+        # The shim frees the devices of an earlier plan before it lets the members through.
+        own = gang.retained | gang.reserved | {it.uid for it in gang.group.unbound if it.uid in claimants}
         snapshot = self.ledger.without(own) if own else self.ledger.snapshot()
         if self.backfill_reservation is None or not self.backfill_reservation.hides_from(gang):
             return snapshot

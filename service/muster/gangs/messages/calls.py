@@ -22,10 +22,15 @@ class PlanRef:
 
 @dataclass(frozen=True, slots=True)
 class FilterAnswer:
-    """Candidate nodes of each member, the planned one first; or `reason` and no candidates."""
+    """Candidate nodes of each member, the planned one first; or `reason` and no candidates.
+
+    `devices` of each member: those that a DRA driver is to give it, in the order of its GPUs. A member with
+    devices has no candidate but the planned node.
+    """
 
     candidates: tuple[tuple[str, ...], ...] = ()
     reason: str = ""
+    devices: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from muster.domain.decision import Decision
-from muster.domain.node import Node, Usage
+from muster.domain.node import Device, Node, Usage
 from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
@@ -85,6 +85,19 @@ class VolumeClaimSeen:
     namespace: str
     name: str
     attaches_once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClaimSeen:
+    """A ResourceClaim holds these devices for these pods (UIDs).
+
+    It holds none if it is not allocated, or gone.
+    """
+
+    now: float
+    uid: str
+    devices: tuple[Device, ...] = ()
+    consumers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +198,7 @@ Event = (
     | NamespaceSeen
     | NamespaceGone
     | VolumeClaimSeen
+    | DeviceClaimSeen
     | PoliciesSeen
     | Synced
     | SessionOpened

@@ -50,6 +50,9 @@ class Settings:
     """Whether the bound members of such a gang are evicted or stay."""
     member_s: float = 0.02
     """`plan_s` and `bind_s` are at least this long for each member; `partial_s` grows by as much."""
+    device_s: float = 0.1
+    """`bind_s` is longer by this for each member with devices of a DRA driver. Four writes come before its
+    Binding: the claim, its finalizer, its allocation, and the pod's status."""
     settle_s: float = 0.5
     """A gang that states how many members it needs, but not how many will come, is planned this long after
     its last pod."""
@@ -89,9 +92,9 @@ class Settings:
         """Return `plan_s` for a gang with this many members."""
         return max(self.plan_s, self.member_s * members)
 
-    def bind_for(self, members: int) -> float:
-        """Return `bind_s` for a gang with this many members."""
-        return max(self.bind_s, self.member_s * members)
+    def bind_for(self, members: int, with_devices: int = 0) -> float:
+        """Return `bind_s` for a gang with this many members, `with_devices` of them with devices."""
+        return max(self.bind_s, self.member_s * members) + self.device_s * with_devices
 
     def partial_for(self, members: int) -> float:
         """Return `partial_s` for a gang with this many members, extended as `bind_for` extends `bind_s`."""

@@ -37,6 +37,11 @@ class Plan:
         return {member.uid: member for member in self.placed.members}
 
     @property
+    def with_devices(self) -> int:
+        """Return how many members get devices of a DRA driver."""
+        return sum(map(bool, self.filter_answer.devices)) if self.filter_answer is not None else 0
+
+    @property
     def members(self) -> tuple[tuple[str, str], ...]:
         """Return (name, UID) of the members, in the order of the verdict."""
         return tuple((self.pods[uid].name, uid) for uid in self.order)

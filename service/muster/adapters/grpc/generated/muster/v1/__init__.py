@@ -142,6 +142,15 @@ class FilterResponse(betterproto2.Message):
     For a refused gang: one sentence for the pods' condition. Then there are no nodes.
     """
 
+    devices: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Devices of DRA drivers that members get on their planned nodes, each as driver/pool/name, member by member.
+    device_counts[i] of them are member i's, in the order of its GPUs. Both lists are empty if no member has any.
+    A member with devices has no candidate besides the planned node.
+    """
+
+    device_counts: "list[int]" = betterproto2.field(6, betterproto2.TYPE_UINT32, repeated=True)
+
 
 default_message_pool.register_message("muster.v1", "FilterResponse", FilterResponse)
 

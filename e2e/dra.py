@@ -1,0 +1,117 @@
+"""GPUs that a DRA driver serves, as a test makes them by hand, and what their claims must say.
+
+kwok's nodes have no kubelet and no driver. The scheduler needs none: it reads ResourceSlices, and writes
+claims.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from e2e import objects
+from e2e.facts import ALLOCATION, DRA_GPUS
+from e2e.record import Record
+from e2e.scene import Scene
+from local_cluster.api import Object
+
+GROUP = "/apis/resource.k8s.io/v1"
+DRIVER = "gpu.e2e.example.com"
+GPU = "nvidia.com/gpu"
+
+
+@contextmanager
+def device_class(scene: Scene, expression: str = f"device.driver == '{DRIVER}'") -> Iterator[str]:
+    """A DeviceClass by which pods get the driver's devices when they ask for nvidia.com/gpu."""
+    spec = {"extendedResourceName": GPU, "selectors": [{"cel": {"expression": expression}}]}
+    scene.client.post(f"{GROUP}/deviceclasses", {"metadata": {"name": scene.name}, "spec": spec})
+    try:
+        yield scene.name
+    finally:
+        scene.client.delete(f"{GROUP}/deviceclasses/{scene.name}")
+
+
+def node(scene: Scene, name: str, gpus: int = 8, uuids: Sequence[int] = (), topology: str = "") -> str:
+    """A node with `gpus` GPUs in a ResourceSlice, and none in its allocatable. `uuids`: the numbers of its
+    devices, in the order in which the node's annotation names them."""
+    said = {"gpu.topology/gpu-uuids": json.dumps([f"GPU-{number}" for number in uuids])} if uuids else {}
+    body = objects.node(name, gpus=0, topology=topology, annotations=said | {DRA_GPUS: f"{GPU}={gpus}"})
+    full = scene.node(body)
+    uid = scene.client.get(f"/api/v1/nodes/{full}")["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": full, "uid": uid}
+    devices = [
+        {
+            "name": f"gpu-{number}",
+            "attributes": {
+                "uuid": {"string": f"GPU-{number}"},
+                "resource.kubernetes.io/pciBusID": {"string": f"0000:{gpus - number:02x}:00.0"},
+            },
+        }
+        for number in range(gpus)
+    ]
+    spec = {
+        "driver": DRIVER,
+        "nodeName": full,
+        "pool": {"name": full, "generation": 1, "resourceSliceCount": 1},
+        "devices": devices,
+    }
+    meta = {"name": full, "ownerReferences": [owner]}
+    scene.client.post(f"{GROUP}/resourceslices", {"metadata": meta, "spec": spec})
+    return full
+
+
+def gang(name: str, size: int, gpus: int = 1) -> list[Object]:
+    """Pods of one gang that ask for nvidia.com/gpu."""
+    pods = [objects.pod(f"{name}-{rank}", gang=objects.ack(name, size)) for rank in range(size)]
+    for pod in pods:
+        resources = pod["spec"]["containers"][0]["resources"]
+        resources["requests"] = {"cpu": "100m", GPU: str(gpus)}
+        resources["limits"] = {GPU: str(gpus)}
+    return pods
+
+
+def claims(scene: Scene) -> str:
+    """The path of the scene's claims."""
+    return f"{GROUP}/namespaces/{scene.name}/resourceclaims"
+
+
+def allocated(live: Sequence[Object]) -> dict[str, list[str]]:
+    """The devices of each pod that has a claim, as driver/pool/device in the claim's order."""
+    found: dict[str, list[str]] = {}
+    for claim in live:
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        for owner in claim["metadata"].get("ownerReferences") or ():
+            results = (allocation.get("devices") or {}).get("results") or ()
+            devices = [f"{each['driver']}/{each['pool']}/{each['device']}" for each in results]
+            if devices:
+                found.setdefault(owner["name"], []).extend(devices)
+    return found
+
+
+def planned(scene: Scene) -> dict[str, list[str]]:
+    """The devices that the annotation of each bound pod names."""
+    pods = scene.client.get(f"/api/v1/namespaces/{scene.name}/pods")["items"]
+    bound = [pod for pod in pods if pod["spec"].get("nodeName")]
+    said = {pod["metadata"]["name"]: pod["metadata"]["annotations"][ALLOCATION] for pod in bound}
+    return {name: list(json.loads(text)["devices"]) for name, text in said.items()}
+
+
+def judge(scene: Scene, within_s: float = 60.0) -> int:
+    """Check the scene's claims against its pods; the number of members checked.
+
+    Every bound pod has exactly its planned devices, in the plan's order. No device is in two claims. After
+    `within_s` no device is allocated without a bound pod.
+    """
+    with Record(scene.client, (claims(scene),)) as record:
+
+        def is_settled() -> bool:
+            return allocated(record.live(claims(scene))).keys() == planned(scene).keys()
+
+        record.until(is_settled, "only bound pods have devices", within_s)
+        found = allocated(record.live(claims(scene)))
+    assert found == planned(scene)
+    times = Counter(device for devices in found.values() for device in devices)
+    assert [device for device, number in times.items() if number > 1] == []
+    return len(found)

@@ -1,0 +1,109 @@
+"""From what the watches of ResourceSlices, DeviceClasses and ResourceClaims see to nodes and to events.
+
+Slices and classes are facts of nodes: when what a node offers changes, the node is read again. A claim is an
+event for the gangs, each time when the devices that it holds, or its pods, have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from muster.adapters.kube.decode import Resource, T
+from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects.dra import Slices
+from muster.dialects.dra_objects import DeviceClassObject, ResourceClaim, ResourceSlice
+from muster.dialects.objects import Metadata
+from muster.dialects.settings import Settings
+from muster.domain.node import Device
+from muster.gangs.messages.events import DeviceClaimSeen, Event
+
+Held = tuple[tuple[Device, ...], tuple[str, ...]]
+"""The devices of a claim, and the UIDs of its pods."""
+NOTHING: Held = ((), ())
+
+
+class DeviceIntake:
+    """`on_…` are the watches' sinks; `put` takes the events; `read_again` is told each node whose offer may
+    have changed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        put: Callable[[Event], Awaitable[None]],
+        read_again: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self.slices = Slices(settings)
+        self._put = put
+        self._read_again = read_again
+        self._held: dict[str, Held] = {}
+        """By the claim's UID."""
+
+    async def on_slice(self, change: Seen[ResourceSlice] | Gone) -> None:
+        """Take in a slice's change."""
+        if isinstance(change, Gone):
+            touched = self.slices.see_slice(change.key, None)
+        else:
+            touched = self.slices.see_slice(change.object.metadata.name, change.object)
+        for node in sorted(touched):
+            await self._read_again(node)
+
+    async def on_class(self, change: Seen[DeviceClassObject] | Gone) -> None:
+        """Take in a DeviceClass's change; any node may offer its devices."""
+        if isinstance(change, Gone):
+            touched = self.slices.see_class(change.key, None)
+        else:
+            touched = self.slices.see_class(change.object.metadata.name, change.object)
+        for node in sorted(touched):
+            await self._read_again(node)
+            await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
+
+    async def on_claim(self, change: Seen[ResourceClaim] | Gone) -> None:
+        """Take in a claim's change, and pass it on if it holds other devices, or for other pods."""
+        if isinstance(change, Gone):
+            uid, held = change.key, NOTHING
+        else:
+            uid, held = change.object.metadata.uid, _held(change.object)
+        if self._held.get(uid, NOTHING) == held:
+            return
+        if held == NOTHING:
+            del self._held[uid]
+        else:
+            self._held[uid] = held
+        await self._put(DeviceClaimSeen(time.monotonic(), uid, *held))
+
+
+def _held(claim: ResourceClaim) -> Held:
+    """Return what the claim holds. Who only watches devices (adminAccess) holds none of them.
+
+    The pod that owns a claim may be not yet in `reservedFor`: the claim is its own all the same.
+    """
+    allocation = claim.status.allocation
+    if allocation is None:
+        return NOTHING
+    results = [each for each in allocation.devices.results or () if not each.admin_access]
+    devices = tuple(Device(each.driver, each.pool, each.device) for each in results)
+    consumers = {each.uid for each in claim.status.reserved_for or () if each.resource == "pods"}
+    owners = claim.metadata.owner_references or ()
+    consumers |= {each.uid for each in owners if each.controller and each.kind == "Pod"}
+    return (devices, tuple(sorted(consumers))) if devices else NOTHING
+
+
+def resource_slices() -> Resource[ResourceSlice]:
+    """Watch the ResourceSlices of all DRA drivers, where the API server serves them."""
+    return _of_dra("ResourceSlice", "resourceslices", ResourceSlice, lambda meta: meta.name)
+
+
+def device_classes() -> Resource[DeviceClassObject]:
+    """Watch all DeviceClasses."""
+    return _of_dra("DeviceClass", "deviceclasses", DeviceClassObject, lambda meta: meta.name)
+
+
+def resource_claims() -> Resource[ResourceClaim]:
+    """Watch the ResourceClaims of all namespaces."""
+    return _of_dra("ResourceClaim", "resourceclaims", ResourceClaim, lambda meta: meta.uid)
+
+
+def _of_dra(kind: str, plural: str, shape: type[T], key: Callable[[Metadata], str]) -> Resource[T]:
+    return Resource(kind, plural, (f"/apis/resource.k8s.io/v1/{plural}",), shape, key, optional=True)

@@ -1,0 +1,326 @@
+"""ResourceSlices and DeviceClasses → the GPUs that a DRA driver serves on each node.
+
+A pool counts with the slices of its highest generation, and only if all of them are there: kube-scheduler's
+allocator uses nothing of another pool. Devices of a DeviceClass are GPUs if its extended resource is one of
+the GPU resources of the settings. The newest class of a resource counts, as for kube-scheduler.
+
+GPUs have the numbers that the node's matrix has. They are matched by uuid: `gpu.topology/gpu-uuids` of the
+node is a JSON list in the matrix's order. Without it their `index` attribute counts. Else they are numbered
+by PCI address, as `nvidia-smi topo -m` does, else by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from muster.dialects import selectors
+from muster.dialects.dra_objects import Attribute, DeviceClassObject, ResourceSlice, SliceDevice, SliceSpec
+from muster.dialects.selectors import Term, UnreadableSelectorError, Value
+from muster.dialects.settings import Settings
+from muster.domain.allocation import MAX_GPUS
+from muster.domain.node import Device
+from muster.domain.topology import mask_of
+
+_PCI = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr")
+_KEEPS_AWAY = ("NoSchedule", "NoExecute")
+
+_encoder = msgspec.json.Encoder()
+_devices = msgspec.json.Decoder(list[SliceDevice])
+
+K = TypeVar("K")
+V = TypeVar("V")
+PoolKey = tuple[str, str]
+"""Driver and pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A device that can be planned as a GPU, with what tells its number. `index` is -1 if it is not said."""
+
+    device: Device
+    tainted: bool
+    index: int
+    uuid: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The devices that pods get on one node for these GPU resources."""
+
+    resources: frozenset[str] = frozenset()
+    devices: tuple[Offered, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """A DeviceClass whose extended resource counts GPUs; `problem` if its selectors can't be read."""
+
+    name: str
+    resource: str
+    created: str
+    terms: tuple[Term, ...]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """A ResourceSlice. Its devices stay encoded: decoded ones of 5,000 nodes would take 100 MB."""
+
+    key: PoolKey
+    generation: int
+    count: int
+    node: str
+    devices: bytes
+
+
+class Slices:
+    """What DRA drivers publish in a cluster. `see_…` return the nodes whose offer may have changed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._slices: dict[str, _Slice] = {}
+        self._pools: dict[PoolKey, dict[str, _Slice]] = {}
+        self._on: dict[str, dict[str, PoolKey]] = {}
+        """Node → slice → its pool."""
+        self._classes: dict[str, _Class] = {}
+        self._offers: dict[str, Offer] = {}
+        """By node, since the last change: a kubelet writes its node's status all the time."""
+
+    def see_slice(self, name: str, obj: ResourceSlice | None) -> set[str]:
+        """Take in a slice, or None if it is gone."""
+        before, after = self._slices.get(name), _slice(obj.spec) if obj is not None else None
+        if before == after:
+            return set()
+        touched = self._nodes_of(before)
+        if before is not None:
+            del self._slices[name]
+            _remove(self._pools, before.key, name)
+            _remove(self._on, before.node, name)
+        if after is not None:
+            self._slices[name] = after
+            self._pools.setdefault(after.key, {})[name] = after
+            self._on.setdefault(after.node, {})[name] = after.key
+        touched |= self._nodes_of(after)
+        for node in touched:
+            self._offers.pop(node, None)
+        return touched
+
+    def see_class(self, name: str, obj: DeviceClassObject | None) -> set[str]:
+        """Take in a DeviceClass, or None if it is gone."""
+        found = _class(obj) if obj is not None else None
+        if found is not None and found.resource not in self._settings.gpu_resources:
+            found = None
+        if self._classes.get(name) == found:
+            return set()
+        if found is None:
+            del self._classes[name]
+        else:
+            self._classes[name] = found
+        self._offers.clear()
+        return set(self._on)
+
+    def offer(self, node: str) -> Offer:
+        """Return what the node's slices offer as GPUs."""
+        if node not in self._on or not self._classes:
+            return Offer()
+        if node not in self._offers:
+            self._offers[node] = self._read_offer(node)
+        return self._offers[node]
+
+    def _read_offer(self, node: str) -> Offer:
+        problems, devices = list[str](), list[tuple[PoolKey, SliceDevice]]()
+        for key in sorted(set(self._on[node].values())):
+            problem, found = self._pool(key)
+            problems += [problem] if problem else []
+            devices += [(key, device) for device in found]
+        offers = dict[str, tuple[Offered, ...]]()
+        for resource in self._settings.gpu_resources:
+            if (by := self._class_for(resource)) is None:
+                continue
+            problems += [by.problem] if by.problem else []
+            chosen, left_out = _matching(by, devices)
+            problems += [f"{left_out[0]}{_more(left_out)}: it is not planned yet"] if left_out else []
+            if chosen:
+                offers[resource] = tuple(chosen)
+        return _joined(offers, problems)
+
+    def _pool(self, key: PoolKey) -> tuple[str, list[SliceDevice]]:
+        """Return why the pool can't be used ("" if it can), and its devices."""
+        slices = self._pools[key]
+        newest = max(each.generation for each in slices.values())
+        current = [each for _, each in sorted(slices.items()) if each.generation == newest]
+        if len(current) != current[0].count:
+            said = f"{len(current)} of {current[0].count} slices of generation {newest} are there"
+            return f"pool {key[1]} of {key[0]} is published in part ({said}): nothing of it is used", []
+        devices = [device for each in current for device in _devices.decode(each.devices)]
+        names = {device.name for device in devices}
+        if len(names) != len(devices):
+            return f"pool {key[1]} of {key[0]} names a device twice: nothing of it is used", []
+        return "", devices
+
+    def _class_for(self, resource: str) -> _Class | None:
+        """Return the class of an extended resource: the newest, and of equally new ones the first by name."""
+        found = sorted(each.name for each in self._classes.values() if each.resource == resource)
+        return max((self._classes[name] for name in found), key=lambda each: each.created, default=None)
+
+    def _nodes_of(self, each: _Slice | None) -> set[str]:
+        """Return the nodes of all slices of the pool: the pool is complete or not for all of them."""
+        if each is None:
+            return set()
+        return {other.node for other in self._pools.get(each.key, {}).values()} | {each.node}
+
+
+def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | None, ...], int, list[str]]:
+    """Return the node's GPUs by number, the bit mask of those that are unhealthy, and problems.
+
+    `uuids` is what the node's annotation `key` says. GPUs are tainted, or missing among the numbers, if they
+    are unhealthy.
+    """
+    order, problems = _uuids(uuids, key)
+    known = {device.uuid: device for device in offer.devices if device.uuid}
+    if order and len(known) == len(offer.devices) and known.keys() <= set(order):
+        found = [known.get(uuid) for uuid in order]
+    else:
+        if order:
+            problems.append(f"{key} does not name all GPUs of the ResourceSlices: it is not used")
+        found = _by_attributes(offer.devices)
+    if len(found) > MAX_GPUS:
+        problems.append(f"its ResourceSlices have {len(found)} GPUs; {MAX_GPUS} of them are used")
+        found = found[:MAX_GPUS]
+    unhealthy = mask_of([number for number, each in enumerate(found) if each is None or each.tainted])
+    return tuple(each.device if each is not None else None for each in found), unhealthy, problems
+
+
+def _by_attributes(devices: tuple[Offered, ...]) -> list[Offered | None]:
+    indices = {each.index: each for each in devices}
+    if len(indices) == len(devices) and all(0 <= index < MAX_GPUS for index in indices):
+        return [indices.get(index) for index in range(max(indices, default=-1) + 1)]
+    by_address = all(each.address for each in devices)
+    ordered = sorted(
+        devices,
+        key=lambda it: (it.address if by_address else "", it.device.pool, _natural(it.device.name)),
+    )
+    return [*ordered]
+
+
+def _uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
+    if text is None:
+        return [], []
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    uuids = value if isinstance(value, list) and all(isinstance(uuid, str) for uuid in value) else []
+    if 0 < len(uuids) == len(set(uuids)) <= MAX_GPUS:
+        return uuids, []
+    return [], [f'{key} is no JSON list of different uuids, as in ["GPU-1", "GPU-2"]: it is not used']
+
+
+def _matching(by: _Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[Offered], list[str]]:
+    """Return the devices of a class that can be planned, and sentences about those that can't be yet."""
+    chosen, left_out = list[Offered](), list[str]()
+    for (driver, pool), device in devices if not by.problem else ():
+        if selectors.satisfied(by.terms, driver, _attributes(driver, device)):
+            if why := _unsupported(device):
+                left_out.append(f"device {device.name} of {driver} {why}")
+            else:
+                chosen.append(_offered(driver, pool, device))
+    return chosen, left_out
+
+
+def _remove(index: dict[K, dict[str, V]], key: K, name: str) -> None:
+    del index[key][name]
+    if not index[key]:
+        del index[key]
+
+
+def _joined(offers: dict[str, tuple[Offered, ...]], problems: list[str]) -> Offer:
+    """One set of devices counts: that of the first resource, and of others that have the same."""
+    if not offers:
+        return Offer(problems=tuple(problems))
+    first, devices = next(iter(offers.items()))
+    same = frozenset(name for name, others in offers.items() if others == devices)
+    if others := sorted(offers.keys() - same):
+        problems.append(
+            f"{first} and {others[0]} are different devices of the node: {first} alone is planned"
+        )
+    return Offer(same, devices, tuple(problems))
+
+
+def _slice(spec: SliceSpec) -> _Slice | None:
+    """Return the slice; None for one that is not of a single node, since no GPU's driver publishes such."""
+    if not spec.node_name:
+        return None
+    pool = spec.pool
+    devices = _encoder.encode(spec.devices or [])
+    return _Slice(
+        (spec.driver, pool.name), pool.generation, pool.resource_slice_count, spec.node_name, devices
+    )
+
+
+def _class(obj: DeviceClassObject) -> _Class:
+    name, resource = obj.metadata.name, obj.spec.extended_resource_name or ""
+    created = obj.metadata.creation_timestamp or ""
+    expressions = [each.cel.expression for each in obj.spec.selectors or () if each.cel is not None]
+    try:
+        return _Class(name, resource, created, selectors.read(expressions))
+    except UnreadableSelectorError as error:
+        return _Class(
+            name, resource, created, (), f"DeviceClass {name}: {error}; its devices are not planned"
+        )
+
+
+def _offered(driver: str, pool: str, device: SliceDevice) -> Offered:
+    said = _attributes(driver, device)
+    index = said.get((driver, "index"))
+    addresses = (_text(said.get(_qualified(driver, name))) for name in _PCI)
+    return Offered(
+        Device(driver, pool, device.name),
+        any(taint.effect in _KEEPS_AWAY for taint in device.taints or ()),
+        index if type(index) is int else -1,
+        _text(said.get((driver, "uuid"))),
+        next((address.lower() for address in addresses if address), ""),
+    )
+
+
+def _text(value: Value | None) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _attributes(driver: str, device: SliceDevice) -> dict[tuple[str, str], Value]:
+    values = ((name, _value(each)) for name, each in (device.attributes or {}).items())
+    return {_qualified(driver, name): value for name, value in values if value is not None}
+
+
+def _value(each: Attribute) -> Value | None:
+    return next((it for it in (each.string, each.int_, each.bool_) if it is not None), None)
+
+
+def _qualified(driver: str, name: str) -> tuple[str, str]:
+    """Return an attribute's domain and name; the driver is the domain of a name without one."""
+    domain, slash, rest = name.partition("/")
+    return (domain, rest) if slash else (driver, name)
+
+
+def _unsupported(device: SliceDevice) -> str:
+    if device.consumes_counters:
+        return "is a part of a larger device"
+    if device.allow_multiple_allocations:
+        return "may be allocated several times"
+    return "has binding conditions" if device.binding_conditions else ""
+
+
+def _more(found: list[str]) -> str:
+    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key by which gpu-2 comes before gpu-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

@@ -1,0 +1,134 @@
+"""The few fields of resource.k8s.io objects that are read, for msgspec to decode. Names are the API's."""
+
+from __future__ import annotations
+
+import msgspec
+
+from muster.dialects.objects import Metadata
+
+
+class _Object(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
+    """API objects are camelCase; what is not named here is skipped while decoding."""
+
+
+class Attribute(_Object, frozen=True):
+    """A value of a device's attribute: one of these is set."""
+
+    string: str | None = None
+    int_: int | None = msgspec.field(name="int", default=None)
+    bool_: bool | None = msgspec.field(name="bool", default=None)
+    version: str | None = None
+
+
+class Use(_Object, frozen=True):
+    """An entry of a list. Only its presence counts."""
+
+
+class DeviceTaint(_Object, frozen=True):
+    """A taint of a device."""
+
+    key: str = ""
+    effect: str = ""
+
+
+class SliceDevice(_Object, frozen=True):
+    """A device of a ResourceSlice."""
+
+    name: str = ""
+    attributes: dict[str, Attribute] | None = None
+    consumes_counters: list[Use] | None = None
+    taints: list[DeviceTaint] | None = None
+    binding_conditions: list[str] | None = None
+    allow_multiple_allocations: bool | None = None
+
+
+class SlicePool(_Object, frozen=True):
+    """The pool that a slice is a part of."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class SliceSpec(_Object, frozen=True):
+    """`spec` of a ResourceSlice."""
+
+    driver: str = ""
+    pool: SlicePool = SlicePool()
+    node_name: str | None = None
+    devices: list[SliceDevice] | None = None
+
+
+class ResourceSlice(_Object, frozen=True):
+    """Devices of one node, as a DRA driver publishes them."""
+
+    metadata: Metadata = Metadata()
+    spec: SliceSpec = SliceSpec()
+
+
+class CelSelector(_Object, frozen=True):
+    """An expression over a device."""
+
+    expression: str = ""
+
+
+class DeviceSelector(_Object, frozen=True):
+    """An entry of a DeviceClass's selectors."""
+
+    cel: CelSelector | None = None
+
+
+class DeviceClassSpec(_Object, frozen=True):
+    """`spec` of a DeviceClass."""
+
+    selectors: list[DeviceSelector] | None = None
+    extended_resource_name: str | None = None
+
+
+class DeviceClassObject(_Object, frozen=True):
+    """A kind of devices, and the extended resource by which pods may ask for them."""
+
+    metadata: Metadata = Metadata()
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
+class AllocatedDevice(_Object, frozen=True):
+    """A device that is allocated to a claim."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+
+
+class AllocatedDevices(_Object, frozen=True):
+    """`devices` of an allocation."""
+
+    results: list[AllocatedDevice] | None = None
+
+
+class ClaimAllocation(_Object, frozen=True):
+    """`status.allocation` of a ResourceClaim."""
+
+    devices: AllocatedDevices = AllocatedDevices()
+
+
+class Consumer(_Object, frozen=True):
+    """An entry of `status.reservedFor`."""
+
+    resource: str = ""
+    uid: str = ""
+
+
+class ResourceClaimStatus(_Object, frozen=True):
+    """`status` of a ResourceClaim."""
+
+    allocation: ClaimAllocation | None = None
+    reserved_for: list[Consumer] | None = None
+
+
+class ResourceClaim(_Object, frozen=True):
+    """A claim to devices."""
+
+    metadata: Metadata = Metadata()
+    status: ResourceClaimStatus = ResourceClaimStatus()

@@ -1,0 +1,79 @@
+"""Selectors of DeviceClasses: the part of CEL that DRA drivers ship with their classes.
+
+    device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'
+
+These are comparisons of the driver and of attributes with constants, joined by `&&`. Any other expression is
+said to be unreadable, and no device counts for its class. kube-scheduler's own allocator evaluates the whole
+of CEL in the end: a mistake here costs a plan, and gives nothing out wrongly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+Value = str | int | bool
+
+MAX_CHARACTERS = 10 * 1024
+"""Of an expression; the API server allows as much."""
+
+_TEXT = r"""'[^'\\]*'|"[^"\\]*\""""
+_TERM = re.compile(
+    rf"\s*(?:device\.driver|device\.attributes\[(?P<domain>{_TEXT})\]\.(?P<name>[A-Za-z_]\w*))"
+    rf"\s*==\s*(?P<value>{_TEXT}|true|false|-?[0-9]{{1,18}})\s*"
+)
+
+
+class UnreadableSelectorError(ValueError):
+    """Its text says which expression can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An attribute that must have a value, as (domain, name); ("", "") stands for the driver."""
+
+    attribute: tuple[str, str]
+    value: Value
+
+
+def read(expressions: Iterable[str]) -> tuple[Term, ...]:
+    """Return the terms that a device must satisfy, all of them.
+
+    Raises:
+        UnreadableSelectorError: an expression is of another form.
+    """
+    return tuple(term for expression in expressions for term in _terms(expression))
+
+
+def satisfied(terms: Iterable[Term], driver: str, attributes: Mapping[tuple[str, str], Value]) -> bool:
+    """Return whether a device of this driver with these attributes satisfies all terms."""
+    for term in terms:
+        found = driver if term.attribute == ("", "") else attributes.get(term.attribute)
+        if type(found) is not type(term.value) or found != term.value:
+            return False
+    return True
+
+
+def _terms(expression: str) -> list[Term]:
+    terms, at = list[Term](), 0
+    if len(expression) <= MAX_CHARACTERS:
+        while (match := _TERM.match(expression, at)) is not None:
+            domain, name = match["domain"], match["name"]
+            terms.append(Term((domain[1:-1], name) if domain else ("", ""), _value(match["value"])))
+            at = match.end()
+            if at == len(expression):
+                return terms
+            if not expression.startswith("&&", at):
+                break
+            at += 2
+    raise UnreadableSelectorError(
+        f"selector {expression[:80]!r} is not of the form device.driver == '…' && "
+        "device.attributes['…'].name == '…', and other CEL is not read yet"
+    )
+
+
+def _value(text: str) -> Value:
+    if text[0] in "'\"":
+        return text[1:-1]
+    return text == "true" if text in ("true", "false") else int(text)

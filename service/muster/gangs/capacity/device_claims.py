@@ -1,0 +1,108 @@
+"""Which devices ResourceClaims hold, and how they count next to what pods take.
+
+A device that is allocated to a claim is taken, whatever pods say: kube-scheduler gives it to no other pod. A
+claim of a bound pod with GPUs tells which GPUs these are, and outdoes the pod's annotations. A claim of a pod
+that is not bound, or of several pods, counts by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from muster.domain.node import Device, Node, Resources, Usage
+
+PoolKey = tuple[str, str]
+"""Driver and pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClaim:
+    """A ResourceClaim that is allocated, and the UIDs of the pods that it is for."""
+
+    uid: str
+    devices: tuple[Device, ...]
+    consumers: tuple[str, ...]
+
+
+class DeviceClaims:
+    """The allocated claims of a cluster, by the pools of their devices."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, DeviceClaim] = {}
+        self._by_pool: dict[PoolKey, dict[str, DeviceClaim]] = {}
+        self._by_consumer: dict[str, set[str]] = {}
+
+    def see(self, uid: str, devices: tuple[Device, ...], consumers: tuple[str, ...]) -> set[PoolKey]:
+        """Take in a claim; without devices it is forgotten. Return the pools whose use changed."""
+        before = self._claims.pop(uid, None)
+        after = DeviceClaim(uid, devices, consumers) if devices else None
+        if after is not None:
+            self._claims[uid] = after
+        if before == after:
+            return set()
+        for pool in _pools(before):
+            _discard(self._by_pool, pool, uid)
+        for consumer in before.consumers if before is not None else ():
+            self._by_consumer[consumer].discard(uid)
+            if not self._by_consumer[consumer]:
+                del self._by_consumer[consumer]
+        if after is not None:
+            for pool in _pools(after):
+                self._by_pool.setdefault(pool, {})[uid] = after
+            for consumer in consumers:
+                self._by_consumer.setdefault(consumer, set()).add(uid)
+        return _pools(before) | _pools(after)
+
+    @property
+    def consumers(self) -> Collection[str]:
+        """Return the UIDs of pods to which devices are allocated."""
+        return self._by_consumer.keys()
+
+    def pools_of(self, pod_uid: str) -> set[PoolKey]:
+        """Return the pools of the devices that are allocated to a pod."""
+        return {pool for uid in self._by_consumer.get(pod_uid, ()) for pool in _pools(self._claims[uid])}
+
+    def beside(
+        self, node: Node, usages: Mapping[str, Usage], bound: Collection[str], but: Collection[str]
+    ) -> list[Usage]:
+        """Return the usages of a node, with what claims hold of it.
+
+        `bound` are the UIDs of bound pods. Claims for the pods in `but` alone are left out.
+        """
+        found = dict(usages)
+        number = {device: index for index, device in enumerate(node.devices) if device is not None}
+        pools = {(device.driver, device.pool) for device in number}
+        claims = {uid: claim for pool in pools for uid, claim in self._by_pool.get(pool, {}).items()}
+        masks: dict[str, int] = {}
+        for uid, claim in sorted(claims.items()):
+            if claim.consumers and but and set(claim.consumers) <= set(but):
+                continue
+            holder = claim.consumers[0] if len(claim.consumers) == 1 else f"claim/{uid}"
+            mask = sum(1 << number[device] for device in set(claim.devices) if device in number)
+            masks[holder] = masks.get(holder, 0) | mask
+        for holder, mask in masks.items():
+            usage = usages.get(holder)
+            if usage is not None and _is_told_by(usage, mask):
+                # a plan that is not carried out yet keeps its own GPUs as well
+                gpus = mask if holder in bound else usage.gpus | mask
+                found[holder] = replace(usage, gpus=gpus, unindexed_gpus=0)
+            elif mask:
+                found[f"{holder}'s devices"] = Usage(holder, node.name, Resources(pods=0), gpus=mask)
+        return list(found.values())
+
+
+def _is_told_by(usage: Usage, mask: int) -> bool:
+    """Return whether these GPUs may be those of the usage: it has whole ones, and no more of them."""
+    asked = usage.unindexed_gpus or usage.gpus.bit_count()
+    return not usage.units and 0 < asked <= mask.bit_count()
+
+
+def _pools(claim: DeviceClaim | None) -> set[PoolKey]:
+    return {(device.driver, device.pool) for device in claim.devices} if claim is not None else set()
+
+
+def _discard(index: dict[PoolKey, dict[str, DeviceClaim]], pool: PoolKey, uid: str) -> None:
+    del index[pool][uid]
+    if not index[pool]:
+        del index[pool]

@@ -1,0 +1,247 @@
+// Package devices gives the members of a gang the devices that are planned for them, by dynamic resource allocation.
+//
+// PlannedResources takes the place of DynamicResources in a profile. It is the in-tree plugin, which is shown the
+// planned devices alone while it looks at a member. So the in-tree allocator checks everything and keeps the last
+// word, but can only choose what is planned.
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/structured"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+)
+
+// Name is the plugin's name in profiles. It differs from DynamicResources, because a plugin with the name of an
+// in-tree plugin cannot be registered.
+const Name = "PlannedResources"
+
+// Member is what the cycle of a gang's member says about its devices.
+type Member interface {
+	// Planned returns the devices that the member gets on its planned node, as driver/pool/name, in the order of its
+	// GPUs. It is empty if no DRA driver serves them.
+	Planned() []string
+	// MayBeBound returns whether a Binding was sent that the API server may have written.
+	MayBeBound() bool
+}
+
+// MemberOf returns the member of a scheduling cycle, or nil if the pod is no member of a gang.
+type MemberOf func(fwk.CycleState) Member
+
+// Plugin is the in-tree plugin on a filtered view of the cluster's devices.
+type Plugin struct {
+	*dynamicresources.DynamicResources
+	view     *view
+	memberOf MemberOf
+}
+
+var (
+	_ fwk.PreFilterPlugin = &Plugin{}
+	_ fwk.ReservePlugin   = &Plugin{}
+)
+
+// NewFactory returns the plugin's constructor.
+//
+// All profiles of a process must list the plugin in place of DynamicResources, since each tells the others what it
+// allocates.
+func NewFactory(memberOf MemberOf) frameworkruntime.PluginFactory {
+	var (
+		mu     sync.Mutex
+		shared *taken
+	)
+	return func(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		claims := handle.SharedInformerFactory().Resource().V1().ResourceClaims().Informer()
+		if shared == nil {
+			shared = newTaken()
+			if err := shared.follow(claims); err != nil {
+				return nil, err
+			}
+			if err := indexByPod(claims); err != nil {
+				return nil, err
+			}
+		}
+		view := &view{SharedDRAManager: handle.SharedDRAManager(), taken: shared, claims: claims.GetIndexer()}
+		args := &config.DynamicResourcesArgs{
+			FilterTimeout:  &metav1.Duration{Duration: config.DynamicResourcesFilterTimeoutDefault},
+			BindingTimeout: &metav1.Duration{Duration: config.DynamicResourcesBindingTimeoutDefault},
+		}
+		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
+		inTree, err := dynamicresources.New(ctx, args, &viewing{handle, view}, features)
+		if err != nil {
+			return nil, err
+		}
+		return &Plugin{inTree.(*dynamicresources.DynamicResources), view, memberOf}, nil
+	}
+}
+
+// Name implements fwk.Plugin.
+func (p *Plugin) Name() string { return Name }
+
+// PreFilter lets the in-tree plugin list the slices that its allocator will use in this cycle.
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	hide, err := p.show(state, pod)
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	defer hide()
+	return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
+}
+
+// Reserve lets the in-tree plugin record what it will write, which is compared with the plan.
+func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	hide, err := p.show(state, pod)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	defer hide()
+	return p.DynamicResources.Reserve(ctx, state, pod, node)
+}
+
+// show restricts the view to the plan of a member, until hide is called. Other pods see everything.
+func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (hide func(), err error) {
+	member := p.memberOf(state)
+	if member == nil {
+		return func() {}, nil
+	}
+	plan, err := newPlan(member.Planned())
+	if err != nil {
+		return nil, err
+	}
+	return p.view.show(pod, plan), nil
+}
+
+// Unreserve keeps the claim of a member that may be bound. The in-tree plugin would delete the claim for an extended
+// resource, and its devices would be given to another pod while the member runs. Stale frees such a claim when the
+// fate of the Binding is known.
+func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
+	if member := p.memberOf(state); member != nil && member.MayBeBound() {
+		return
+	}
+	p.DynamicResources.Unreserve(ctx, state, pod, node)
+}
+
+// viewing is a handle whose DRA manager is the view.
+type viewing struct {
+	fwk.Handle
+	view *view
+}
+
+func (h *viewing) SharedDRAManager() fwk.SharedDRAManager { return h.view }
+
+// view shows the cluster's DRA objects, less what the plan of the running cycle leaves out.
+type view struct {
+	fwk.SharedDRAManager
+	taken  *taken
+	claims cache.Indexer
+	// mu is held while a plan is shown. There is one scheduling thread, so no cycle waits for it.
+	mu  sync.Mutex
+	now *plan // nil: everything is shown
+	pod *v1.Pod
+}
+
+func (v *view) show(pod *v1.Pod, p *plan) (hide func()) {
+	v.mu.Lock()
+	v.pod, v.now = pod, p
+	return func() {
+		v.pod, v.now = nil, nil
+		v.mu.Unlock()
+	}
+}
+
+// alone returns whether the allocator deals with planned devices and nothing else in this cycle.
+func (v *view) alone() bool {
+	return v.now != nil && v.now.count > 0 && len(v.pod.Spec.ResourceClaims) == 0
+}
+
+func (v *view) ResourceSlices() fwk.ResourceSliceLister { return slicesOf{v} }
+
+func (v *view) ResourceClaims() fwk.ResourceClaimTracker {
+	return claimsOf{v.SharedDRAManager.ResourceClaims(), v}
+}
+
+type slicesOf struct{ *view }
+
+func (s slicesOf) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
+	all, err := s.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil || s.now == nil {
+		return all, err
+	}
+	return s.now.restrict(all)
+}
+
+type claimsOf struct {
+	fwk.ResourceClaimTracker
+	view *view
+}
+
+var errNotPlanned = errors.New("device is not planned")
+
+// List returns the pod's own claims if nothing else matters in this cycle: the in-tree plugin looks for one that an
+// earlier cycle has left.
+func (c claimsOf) List() ([]*resourceapi.ResourceClaim, error) {
+	if !c.view.alone() {
+		return c.ResourceClaimTracker.List()
+	}
+	found, err := c.view.claims.ByIndex(byPod, string(c.view.pod.UID))
+	own := make([]*resourceapi.ResourceClaim, 0, len(found))
+	for _, obj := range found {
+		own = append(own, obj.(*resourceapi.ResourceClaim))
+	}
+	return own, err
+}
+
+// GatherAllocatedState returns that nothing is allocated of what the allocator sees, if that is certain.
+func (c claimsOf) GatherAllocatedState() (*structured.AllocatedState, error) {
+	if c.view.alone() && c.view.taken.free(c.view.now) {
+		return &structured.AllocatedState{
+			AllocatedDevices:         sets.New[structured.DeviceID](),
+			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+		}, nil
+	}
+	return c.ResourceClaimTracker.GatherAllocatedState()
+}
+
+// SignalClaimPendingAllocation receives what the in-tree plugin will write: the last chance to compare it with the
+// plan. An error fails the cycle before anything is written.
+func (c claimsOf) SignalClaimPendingAllocation(uid types.UID, claim *resourceapi.ResourceClaim) error {
+	if plan := c.view.now; plan != nil {
+		if err := plan.check(claim); err != nil {
+			return fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, err)
+		}
+	}
+	c.view.taken.signal(uid, claim)
+	return c.ResourceClaimTracker.SignalClaimPendingAllocation(uid, claim)
+}
+
+// AssumeClaimAfterAPICall receives what a PreBind has written.
+func (c claimsOf) AssumeClaimAfterAPICall(claim *resourceapi.ResourceClaim) error {
+	c.view.taken.written(claim)
+	return c.ResourceClaimTracker.AssumeClaimAfterAPICall(claim)
+}
+
+// MaybeRemoveClaimPendingAllocation receives the end of what was signalled.
+func (c claimsOf) MaybeRemoveClaimPendingAllocation(uid types.UID, force bool) bool {
+	removed := c.ResourceClaimTracker.MaybeRemoveClaimPendingAllocation(uid, force)
+	if removed {
+		c.view.taken.unsignal(uid)
+	}
+	return removed
+}

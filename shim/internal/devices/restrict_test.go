@@ -1,0 +1,177 @@
+package devices
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func slice(name, driver, pool string, generation int64, devices ...string) *resourceapi.ResourceSlice {
+	s := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	s.Spec = resourceapi.ResourceSliceSpec{Driver: driver, Pool: resourceapi.ResourcePool{Name: pool, Generation: generation, ResourceSliceCount: 1}}
+	for _, device := range devices {
+		s.Spec.Devices = append(s.Spec.Devices, resourceapi.Device{Name: device})
+	}
+	return s
+}
+
+// shown returns slices as "name: devices".
+func shown(all []*resourceapi.ResourceSlice) (said []string) {
+	for _, s := range all {
+		var names []string
+		for i := range s.Spec.Devices {
+			names = append(names, s.Spec.Devices[i].Name)
+		}
+		said = append(said, s.Name+": "+strings.Join(names, " "))
+	}
+	slices.Sort(said)
+	return said
+}
+
+func TestWhatTheAllocatorSees(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan []string
+		all  []*resourceapi.ResourceSlice
+		want []string
+	}{
+		"the planned devices in the plan's order": {
+			[]string{"gpu/a/d3", "gpu/a/d1"},
+			[]*resourceapi.ResourceSlice{slice("s", "gpu", "a", 1, "d0", "d1", "d2", "d3")},
+			[]string{"s: d3 d1"},
+		},
+		"no other pool of the driver": {
+			[]string{"gpu/a/d0"},
+			[]*resourceapi.ResourceSlice{slice("s", "gpu", "a", 1, "d0"), slice("t", "gpu", "b", 1, "d0")},
+			[]string{"s: d0"},
+		},
+		"all of another driver": {
+			[]string{"gpu/a/d0"},
+			[]*resourceapi.ResourceSlice{slice("s", "gpu", "a", 1, "d0", "d1"), slice("t", "nic", "a", 1, "n0", "n1")},
+			[]string{"s: d0", "t: n0 n1"},
+		},
+		"all devices in the first slice of the pool, and its other slices empty": {
+			[]string{"gpu/a/d2", "gpu/a/d0"},
+			[]*resourceapi.ResourceSlice{slice("t", "gpu", "a", 1, "d0", "d1"), slice("s", "gpu", "a", 1, "d2", "d3")},
+			[]string{"s: d2 d0", "t: "},
+		},
+		"nothing of an older generation": {
+			[]string{"gpu/a/d0", "gpu/a/d1"},
+			[]*resourceapi.ResourceSlice{slice("old", "gpu", "a", 1, "d0", "d1"), slice("new", "gpu", "a", 2, "d0")},
+			[]string{"new: d0"},
+		},
+		"a pool's name may contain a slash": {
+			[]string{"gpu/a/b/d0"},
+			[]*resourceapi.ResourceSlice{slice("s", "gpu", "a/b", 1, "d0", "d1")},
+			[]string{"s: d0"},
+		},
+		"nothing if the device is gone": {
+			[]string{"gpu/a/d9"},
+			[]*resourceapi.ResourceSlice{slice("s", "gpu", "a", 1, "d0")},
+			[]string{"s: "},
+		},
+		"everything if nothing is planned": {
+			nil,
+			[]*resourceapi.ResourceSlice{slice("s", "gpu", "a", 1, "d0")},
+			[]string{"s: d0"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := newPlan(c.plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := shown(c.all)
+			got, err := p.restrict(c.all)
+			if err != nil || !slices.Equal(shown(got), c.want) {
+				t.Errorf("got %q, %v; want %q", shown(got), err, c.want)
+			}
+			if !slices.Equal(shown(c.all), before) {
+				t.Errorf("the informer's slices were changed: %q", shown(c.all))
+			}
+		})
+	}
+}
+
+func TestThePlannedDeviceIsShownWithoutOurTaint(t *testing.T) {
+	s := slice("s", "gpu", "a", 1, "d0")
+	s.Spec.Devices[0].Taints = []resourceapi.DeviceTaint{{Key: "broken"}, {Key: Owned}}
+	p, _ := newPlan([]string{"gpu/a/d0"})
+	got, err := p.restrict([]*resourceapi.ResourceSlice{s})
+	if err != nil || len(got[0].Spec.Devices[0].Taints) != 1 || got[0].Spec.Devices[0].Taints[0].Key != "broken" {
+		t.Errorf("%v, %v", got[0].Spec.Devices, err)
+	}
+	if len(s.Spec.Devices[0].Taints) != 2 {
+		t.Error("the informer's slice was changed")
+	}
+}
+
+func TestDevicesThatShareCapacityAreRefused(t *testing.T) {
+	yes := true
+	for name, change := range map[string]func(*resourceapi.Device){
+		"partitions": func(d *resourceapi.Device) {
+			d.ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: "c"}}
+		},
+		"shared": func(d *resourceapi.Device) { d.AllowMultipleAllocations = &yes },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := slice("s", "gpu", "a", 1, "d0")
+			change(&s.Spec.Devices[0])
+			p, _ := newPlan([]string{"gpu/a/d0"})
+			if _, err := p.restrict([]*resourceapi.ResourceSlice{s}); err == nil {
+				t.Error("shown")
+			}
+		})
+	}
+}
+
+func TestPlansThatNameNoDevices(t *testing.T) {
+	for _, device := range []string{"", "gpu", "gpu/a", "gpu//d0", "/a/d0", "gpu/a/"} {
+		if _, err := newPlan([]string{device}); err == nil {
+			t.Errorf("%q is read", device)
+		}
+	}
+	if _, err := newPlan([]string{"gpu/a/d0", "gpu/a/d0"}); err == nil {
+		t.Error("a device twice is read")
+	}
+}
+
+func TestTheLastLook(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan     []string
+		extended bool
+		results  []string
+		ok       bool
+	}{
+		"exactly the plan": {[]string{"gpu/a/d0", "gpu/a/d1"}, true, []string{"gpu/a/d1", "gpu/a/d0"}, true},
+		"fewer":            {[]string{"gpu/a/d0", "gpu/a/d1"}, true, []string{"gpu/a/d0"}, false},
+		"another device":   {[]string{"gpu/a/d0"}, true, []string{"gpu/a/d1"}, false},
+		"another pool":     {[]string{"gpu/a/d0"}, true, []string{"gpu/b/d0"}, false},
+		"another driver":   {[]string{"gpu/a/d0"}, true, []string{"nic/a/d0"}, false},
+		"an extended resource and nothing planned": {nil, true, []string{"gpu/a/d0"}, false},
+		"the user's claim of another driver":       {[]string{"gpu/a/d0"}, false, []string{"nic/a/n0"}, true},
+		"the user's claim of a planned driver":     {[]string{"gpu/a/d0"}, false, []string{"gpu/a/d1"}, false},
+		"the user's claim and nothing planned":     {nil, false, []string{"nic/a/n0"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim := &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{}}}
+			if c.extended {
+				claim.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
+			}
+			for _, device := range c.results {
+				part := strings.Split(device, "/")
+				claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
+					resourceapi.DeviceRequestAllocationResult{Driver: part[0], Pool: part[1], Device: part[2]})
+			}
+			p, err := newPlan(c.plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.check(claim); (err == nil) != c.ok {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,70 @@
+package devices
+
+import (
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func claimOf(uid string, devices ...string) *resourceapi.ResourceClaim {
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}}
+	if len(devices) > 0 {
+		claim.Status.Allocation = &resourceapi.AllocationResult{}
+	}
+	for _, name := range devices {
+		claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{Driver: "gpu", Pool: "a", Device: name})
+	}
+	return claim
+}
+
+// A claim for an extended resource is signalled under a temporary UID, created, written, and seen, in this order or
+// with the informer first. At no step between Reserve and the end of the claim is its device free.
+func TestADeviceIsTakenFromReserveToTheEndOfItsClaim(t *testing.T) {
+	signal := func(k *taken) { k.signal("temporary", claimOf("temporary", "d0")) }
+	created := func(k *taken) { k.see(claimOf("real")) }
+	written := func(k *taken) { k.written(claimOf("real", "d0")) }
+	seen := func(k *taken) { k.see(claimOf("real", "d0")) }
+	over := func(k *taken) { k.unsignal("temporary") }
+	for name, steps := range map[string][]func(*taken){
+		"the informer comes last":       {signal, written, over, created, seen},
+		"it shows the new claim first":  {signal, created, written, over, seen},
+		"it shows the allocation first": {signal, created, seen, written, over},
+		"it shows the claim twice":      {signal, created, written, seen, seen, over},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newTaken()
+			p, err := newPlan([]string{"gpu/a/d0"})
+			if err != nil || !k.free(p) {
+				t.Fatal(err)
+			}
+			for i, step := range steps {
+				step(k)
+				if k.free(p) {
+					t.Fatalf("free after step %d", i)
+				}
+			}
+			k.see(claimOf("real"))
+			if !k.free(p) {
+				t.Error("not free after the claim was deallocated")
+			}
+		})
+	}
+}
+
+func TestADeviceIsFreeWhenAllThatHoldItEnd(t *testing.T) {
+	k := newTaken()
+	p, _ := newPlan([]string{"gpu/a/d0"})
+	k.signal("one", claimOf("one", "d0", "d1"))
+	k.see(claimOf("two", "d0"))
+	k.unsignal("one")
+	if k.free(p) {
+		t.Error("free while another claim has it")
+	}
+	k.see(claimOf("two", "d1"))
+	if !k.free(p) {
+		t.Error("not free after its claim has another device")
+	}
+}

@@ -1,0 +1,253 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+
+	"muster.dev/shim/internal/devices"
+	"muster.dev/shim/internal/musterv1"
+)
+
+const gpuDriver = "gpu.example.com"
+
+// dra makes a harness with one node whose eight GPUs a DRA driver serves as nvidia.com/gpu.
+func dra(t *testing.T) *harness {
+	n := node("n", "64")
+	delete(n.Status.Allocatable, "nvidia.com/gpu")
+	delete(n.Status.Capacity, "nvidia.com/gpu")
+	h := newHarness(t, n)
+	resource, on := "nvidia.com/gpu", "n"
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourceapi.DeviceClassSpec{
+		ExtendedResourceName: &resource,
+		Selectors:            []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == '" + gpuDriver + "'"}}},
+	}}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: gpuDriver, NodeName: &on, Pool: resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 1},
+	}}
+	for i := range 8 {
+		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: fmt.Sprintf("gpu-%d", i)})
+	}
+	for _, obj := range []runtime.Object{class, slice} {
+		if err := h.fake.Tracker().Add(obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What the API server does and the fake does not: a name and a UID of their own for each claim.
+	made := 0
+	h.fake.PrependReactor("create", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		claim := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceClaim)
+		made++
+		claim.Name = fmt.Sprintf("%s%d", claim.GenerateName, made)
+		claim.UID = types.UID("uid-of-" + claim.Name)
+		return false, nil, nil
+	})
+	return h
+}
+
+// planDevices gives each member these devices of the node n.
+func (h *harness) planDevices(members ...[]int) {
+	h.service.plan(spread(len(members), "n")...)
+	planned, _ := h.service.filter(nil)
+	for _, numbers := range members {
+		for _, number := range numbers {
+			planned.Devices = append(planned.Devices, fmt.Sprintf("%s/n/gpu-%d", gpuDriver, number))
+		}
+		planned.DeviceCounts = append(planned.DeviceCounts, uint32(len(numbers)))
+	}
+}
+
+// allocated returns the devices of each pod's claims, as "gpu-3 gpu-1".
+func (h *harness) allocated() map[string]string {
+	claims, err := h.client.ResourceV1().ResourceClaims("ns").List(h.ctx, metav1.ListOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, claim := range claims.Items {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		var names []string
+		for _, result := range claim.Status.Allocation.Devices.Results {
+			names = append(names, result.Device)
+		}
+		found[claim.OwnerReferences[0].Name] += strings.Join(names, " ")
+	}
+	return found
+}
+
+func TestMembersGetThePlannedDevices(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{7, 0}, []int{3, 5}, []int{1, 2}, []int{6, 4})
+	h.run("")
+	names := members(4)
+	h.pods("2", names...)
+	h.until("gated", func() bool { return h.gated(names...) })
+	h.service.push(verdict(plannedOutcome, 1, names...))
+	for range names {
+		next(t, "binding", h.bound)
+	}
+	want := map[string]string{"m0": "gpu-7 gpu-0", "m1": "gpu-3 gpu-5", "m2": "gpu-1 gpu-2", "m3": "gpu-6 gpu-4"}
+	if got := h.allocated(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestNothingIsWrittenWhileMembersWait(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{0}, []int{1})
+	h.run("")
+	h.pods("1", "m0")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, members(2)...))
+	h.until("m0 waits", func() bool { return h.waiting() == 1 })
+	if got := h.allocated(); len(got) > 0 {
+		t.Errorf("allocated: %v", got)
+	}
+	v := verdict(withdrawn, 1, members(2)...)
+	h.service.push(v)
+	h.until("gated again", func() bool { return h.gated("m0") })
+	if h.fakeDid("create", "resourceclaims") {
+		t.Error("a claim was made")
+	}
+}
+
+func (h *harness) fakeDid(verb, resource string) bool {
+	return slices.ContainsFunc(h.fake.Actions(), func(a clienttesting.Action) bool { return a.Matches(verb, resource) })
+}
+
+func TestTheInTreeAllocatorKeepsTheLastWord(t *testing.T) {
+	for name, planned := range map[string][]int{"a device that another claim has": {0, 1}, "a device that is gone": {1, 9}} {
+		t.Run(name, func(t *testing.T) {
+			h := dra(t)
+			h.planDevices(planned)
+			taken := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}}
+			taken.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+				Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0",
+			}}}}
+			if err := h.fake.Tracker().Add(taken); err != nil {
+				t.Fatal(err)
+			}
+			h.run("")
+			h.pods("2", "m0")
+			h.until("gated", func() bool { return h.gated("m0") })
+			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			report := next(t, "report", h.service.reports)
+			if report.Plugin != devices.Name || report.Node != "n" {
+				t.Errorf("reported: %v", report)
+			}
+			if h.fakeDid("create", "resourceclaims") {
+				t.Error("a claim was made")
+			}
+		})
+	}
+}
+
+// A plan without devices comes from a node whose GPUs a device plugin served a moment ago.
+func TestNoDeviceIsGivenWithoutAPlan(t *testing.T) {
+	h := dra(t)
+	h.service.plan([]string{"n"})
+	h.run("")
+	h.pods("1", "m0")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	report := next(t, "report", h.service.reports)
+	if report.Fate != fateNeverSent || h.fakeDid("create", "resourceclaims") {
+		t.Errorf("reported: %v", report)
+	}
+}
+
+func TestAClaimOfAnEarlierProcessIsFreed(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{4})
+	yes := true
+	left := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "left", UID: "left", Finalizers: []string{resourceapi.Finalizer},
+			Annotations:     map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "m0", UID: "uid-m0", Controller: &yes}},
+		},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r"}}}},
+	}
+	left.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+		Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0",
+	}}}}
+	if err := h.fake.Tracker().Add(left); err != nil {
+		t.Fatal(err)
+	}
+	h.pods("1", "m0")
+	h.run("")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	next(t, "binding", h.bound)
+	if got := h.allocated(); fmt.Sprint(got) != fmt.Sprint(map[string]string{"m0": "gpu-4"}) {
+		t.Errorf("allocated: %v", got)
+	}
+	var fenced, deleted int
+	for i, action := range h.fake.Actions() {
+		switch {
+		case action.Matches("patch", "pods/status") && fenced == 0:
+			fenced = i
+		case action.Matches("delete", "resourceclaims") && deleted == 0:
+			deleted = i
+		}
+	}
+	if fenced == 0 || deleted < fenced {
+		t.Errorf("the pod was changed by action %d, and the claim deleted by %d", fenced, deleted)
+	}
+}
+
+// While it is unknown whether a member is bound, its devices must stay its own.
+func TestAClaimStaysWhileTheFateOfTheBindingIsUnknown(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{4})
+	var lost atomic.Bool
+	h.bind = func(*v1.Binding) error {
+		if lost.CompareAndSwap(false, true) {
+			return context.DeadlineExceeded
+		}
+		return nil
+	}
+	h.run("")
+	h.pods("1", "m0")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	if report := next(t, "report", h.service.reports); report.Fate != fateUnknown {
+		t.Fatalf("reported: %v", report)
+	}
+	if got := h.allocated(); got["m0"] != "gpu-4" || h.fakeDid("delete", "resourceclaims") {
+		t.Errorf("allocated: %v", got)
+	}
+	h.planDevices([]int{6}) // the service has seen that the pod is not bound
+	h.service.push(verdict(plannedOutcome, 2, "m0"))
+	next(t, "binding", h.bound)
+	if got := h.allocated(); got["m0"] != "gpu-6" {
+		t.Errorf("allocated: %v", got)
+	}
+}
+
+func TestARefusedBindingFreesTheDevices(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{4})
+	h.bind = func(*v1.Binding) error { return apierrors.NewForbidden(v1.Resource("pods"), "m0", nil) }
+	h.run("")
+	h.pods("1", "m0")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	if report := next(t, "report", h.service.reports); report.Fate != musterv1.BindingFate_BINDING_FATE_REFUSED {
+		t.Fatalf("reported: %v", report)
+	}
+	h.until("the claim is gone", func() bool { return len(h.allocated()) == 0 })
+}

@@ -1,0 +1,61 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"muster.dev/shim/internal/devices"
+	"muster.dev/shim/internal/gangs"
+)
+
+// maxFreed bounds the pods of one gang whose devices are freed at the same time.
+const maxFreed = 8
+
+// freeDevices frees the devices that an earlier plan has left to members of a gang. The members are gated meanwhile.
+// It returns why the gang cannot start. A member whose Binding may still be sent keeps its devices: it would be sent for
+// the changed pod, which would run without its claim.
+func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
+	var left []int
+	for i, uid := range g.UIDs {
+		if c.stale.Has(uid) {
+			left = append(left, i)
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	failed := make([]error, len(left))
+	workqueue.ParallelizeUntil(ctx, maxFreed, len(left), func(at int) {
+		i := left[at]
+		pod := c.pod(g, i)
+		switch {
+		case pod == nil: // the claim goes with the pod
+		case c.store.MayBeSent(pod.UID):
+			failed[at] = fmt.Errorf("pod %s: its devices are kept, because a Binding may still be sent", pod.Name)
+		default:
+			failed[at] = c.stale.Free(ctx, pod)
+		}
+	})
+	return errors.Join(failed...)
+}
+
+// freeLeftDevices frees the devices that an earlier process has left to pods of ours that are not bound. These pods are
+// planned anew, and hold nothing until then.
+func (c *core) freeLeftDevices(ctx context.Context, left []*resourceapi.ResourceClaim) {
+	for _, claim := range left {
+		owner := metav1.GetControllerOf(claim)
+		pod, err := c.pods.Pods(claim.Namespace).Get(owner.Name)
+		if err != nil || pod.UID != owner.UID || pod.Spec.NodeName != "" || !c.profiles.Has(pod.Spec.SchedulerName) {
+			continue
+		}
+		if err := c.stale.FreeClaim(ctx, pod, claim); err != nil && !errors.Is(err, devices.ErrBound) {
+			klog.FromContext(ctx).Error(err, "Devices of an earlier process not freed", "pod", klog.KObj(pod))
+		}
+	}
+}

@@ -1,0 +1,116 @@
+"""From ResourceSlices, DeviceClasses and ResourceClaims to nodes and events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from muster.adapters.kube.devices import DeviceIntake, device_classes, resource_claims, resource_slices
+from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects.dra_objects import ResourceClaim
+from muster.dialects.settings import DEFAULTS
+from muster.gangs.messages.events import DeviceClaimSeen, Event, NodeSeen
+from tests.dialects.objects import node_object
+from tests.dialects.test_dra import device_class, gpu, piece
+
+
+class Heard:
+    """Events and nodes, as the gangs would get them."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.read: list[str] = []
+
+    async def put(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def read_again(self, node: str) -> None:
+        self.read.append(node)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+async def test_a_node_is_read_again_when_its_slices_or_the_class_change(heard: Heard) -> None:
+    intake = Intake(DEFAULTS, heard.put, lambda event: None)
+    await intake.on_node(Seen(node_object({"cpu": "8"})))
+    await intake.devices.on_slice(Seen(piece([gpu(0), gpu(1)])))
+    await intake.devices.on_class(Seen(device_class()))
+    await intake.devices.on_slice(Seen(piece([gpu(0)], generation=2)))
+    await intake.devices.on_slice(Gone("s"))
+    seen = [event.node for event in heard.events if isinstance(event, NodeSeen)]
+    assert [len(node.devices) for node in seen] == [0, 2, 1, 0]
+
+
+async def test_slices_may_come_before_their_node(heard: Heard) -> None:
+    intake = Intake(DEFAULTS, heard.put, lambda event: None)
+    await intake.devices.on_class(Seen(device_class()))
+    await intake.devices.on_slice(Seen(piece([gpu(0)])))
+    await intake.on_node(Seen(node_object({"cpu": "8"})))
+    (event,) = heard.events
+    assert isinstance(event, NodeSeen)
+    assert len(event.node.devices) == 1
+
+
+def claim(results: list[dict[str, Any]] | None, **more: Any) -> Seen[ResourceClaim]:
+    """A claim with these devices; None if it is not allocated."""
+    allocation = {"devices": {"results": results}} if results is not None else None
+    metadata = {"name": "c", "uid": "uid-c", **more.pop("metadata", {})}
+    return Seen(
+        msgspec.convert({"metadata": metadata, "status": {"allocation": allocation, **more}}, ResourceClaim)
+    )
+
+
+RESULT = {"driver": "d", "pool": "n", "device": "gpu-0"}
+POD = {"resource": "pods", "name": "p", "uid": "uid-p"}
+
+
+async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Heard) -> None:
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again)
+    owner = {"ownerReferences": [{"kind": "Pod", "uid": "uid-o", "controller": True}]}
+    admin = RESULT | {"adminAccess": True}
+    for change in (
+        claim(None),
+        claim([RESULT]),
+        claim([RESULT], metadata={"resourceVersion": "2"}),
+        claim([RESULT], reservedFor=[POD]),
+        claim([RESULT, admin], reservedFor=[POD], metadata=owner),
+        claim([admin], reservedFor=[POD]),
+        Gone("uid-c"),
+        claim([RESULT], reservedFor=[POD | {"resource": "podgroups"}]),
+        Gone("uid-c"),
+    ):
+        await intake.on_claim(change)
+    told = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
+    assert [(len(event.devices), event.consumers) for event in told] == [
+        (1, ()),
+        (1, ("uid-p",)),
+        (1, ("uid-o", "uid-p")),
+        (0, ()),
+        (1, ()),
+        (0, ()),
+    ]
+
+
+def test_objects_are_read_as_the_api_has_them() -> None:
+    text = (
+        b'{"metadata":{"name":"s","uid":"u"},"spec":{"driver":"d","nodeName":"n","pool":{"name":"n",'
+        b'"generation":2,"resourceSliceCount":1},"devices":[{"name":"gpu-0","attributes":{"index":{"int":3},'
+        b'"model":{"string":"A"},"v":{"version":"1.2.3"},"ecc":{"bool":true}},"capacity":{"memory":{"value":"80Gi"}},'
+        b'"taints":[{"key":"k","effect":"NoSchedule","timeAdded":"2026-01-01T00:00:00Z"}]}]}}'
+    )
+    found = resource_slices().item(text)
+    assert found.spec.devices is not None
+    assert found.spec.devices[0].attributes is not None
+    assert found.spec.devices[0].attributes["index"].int_ == 3
+    named = device_classes().item(
+        b'{"metadata":{"name":"c"},"spec":{"extendedResourceName":"nvidia.com/gpu"}}'
+    )
+    assert named.spec.extended_resource_name == "nvidia.com/gpu"
+    held = resource_claims().item(b'{"metadata":{"name":"c","uid":"u"},"status":{"allocation":null}}')
+    assert held.status.allocation is None

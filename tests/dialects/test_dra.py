@@ -1,0 +1,255 @@
+"""ResourceSlices and DeviceClasses → the GPUs of nodes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from muster.dialects import nodes, selectors
+from muster.dialects.dra import Slices
+from muster.dialects.dra_objects import DeviceClassObject, ResourceSlice
+from muster.dialects.settings import DEFAULTS
+from muster.domain.node import Node
+from tests.dialects.objects import node_object
+
+NVIDIA = "gpu.nvidia.com"
+GPUS = f"device.driver == '{NVIDIA}' && device.attributes['{NVIDIA}'].type == 'gpu'"
+
+
+def gpu(number: int, **more: Any) -> dict[str, Any]:
+    """A device as NVIDIA's driver publishes it; the PCI order is the other way round than the names."""
+    attributes = {
+        "type": {"string": "gpu"},
+        "uuid": {"string": f"GPU-{number}"},
+        "resource.kubernetes.io/pciBusID": {"string": f"0000:{15 - number:02X}:00.0"},
+    }
+    return {"name": f"gpu-{number}", "attributes": attributes, **more}
+
+
+def piece(
+    devices: list[dict[str, Any]],
+    name: str = "s",
+    driver: str = NVIDIA,
+    generation: int = 1,
+    count: int = 1,
+    node: str | None = "n",
+) -> ResourceSlice:
+    pool = {"name": "n", "generation": generation, "resourceSliceCount": count}
+    spec = {"driver": driver, "pool": pool, "nodeName": node, "devices": devices}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
+
+
+def device_class(
+    expression: str = GPUS,
+    name: str = NVIDIA,
+    resource: str = "nvidia.com/gpu",
+    created: str = "2026-01-01T00:00:00Z",
+) -> DeviceClassObject:
+    spec = {"extendedResourceName": resource, "selectors": [{"cel": {"expression": expression}}]}
+    meta = {"name": name, "creationTimestamp": created}
+    return msgspec.convert({"metadata": meta, "spec": spec}, DeviceClassObject)
+
+
+def seen(*pieces: ResourceSlice, classes: tuple[DeviceClassObject, ...] = (device_class(),)) -> Slices:
+    slices = Slices(DEFAULTS)
+    for each in pieces:
+        slices.see_slice(each.metadata.name, each)
+    for found in classes:
+        slices.see_class(found.metadata.name, found)
+    return slices
+
+
+def read(slices: Slices, allocatable: dict[str, str] | None = None, uuids: str | None = None) -> Node:
+    said = {"gpu.topology/gpu-uuids": uuids} if uuids is not None else {}
+    obj = node_object({"cpu": "8", **(allocatable or {})}, annotations=said)
+    return nodes.read(obj, DEFAULTS, offer=slices.offer("n"))
+
+
+def names(node: Node) -> list[str]:
+    return [device.name if device is not None else "" for device in node.devices]
+
+
+def test_gpus_of_slices_are_gpus_of_the_node_in_pci_order() -> None:
+    node = read(seen(piece([gpu(number) for number in range(3)])))
+    assert names(node) == ["gpu-2", "gpu-1", "gpu-0"]
+    assert node.topology.gpu_count == 3
+    assert node.gpu_resources == {"nvidia.com/gpu"}
+    assert str(node.devices[0]) == "gpu.nvidia.com/n/gpu-2"
+    assert node.problems == ()
+
+
+UUIDS = {
+    "in the annotation's order": (["GPU-0", "GPU-1"], ["gpu-0", "gpu-1"], 0, ""),
+    "a GPU that is not published keeps its number": (
+        ["GPU-1", "GPU-9", "GPU-0"],
+        ["gpu-1", "", "gpu-0"],
+        0b010,
+        "",
+    ),
+    "not all are named": (["GPU-0"], ["gpu-1", "gpu-0"], 0, "does not name all GPUs"),
+    "one is named twice": (["GPU-0", "GPU-0"], ["gpu-1", "gpu-0"], 0, "no JSON list of different uuids"),
+    "no list": ({"GPU-0": 1}, ["gpu-1", "gpu-0"], 0, "no JSON list"),
+}
+
+
+@pytest.mark.parametrize("case", UUIDS)
+def test_uuids_outdo_the_pci_order(case: str) -> None:
+    said, devices, unhealthy, problem = UUIDS[case]
+    node = read(seen(piece([gpu(0), gpu(1)])), uuids=json.dumps(said))
+    assert (names(node), node.unhealthy) == (devices, unhealthy)
+    assert [problem in each for each in node.problems] == [True] * bool(problem)
+
+
+def test_the_example_driver_says_the_number_itself() -> None:
+    devices = [{"name": f"gpu-{n}", "attributes": {"index": {"int": i}}} for n, i in enumerate((2, 0, 1))]
+    slices = seen(
+        piece(devices, driver="gpu.example.com"),
+        classes=(device_class("device.driver == 'gpu.example.com'"),),
+    )
+    assert names(read(slices)) == ["gpu-1", "gpu-2", "gpu-0"]
+
+
+def test_without_attributes_names_are_counted_and_not_spelt() -> None:
+    devices = [{"name": f"d-{n}"} for n in (10, 9, 1)]
+    slices = seen(piece(devices, driver="x"), classes=(device_class("device.driver == 'x'"),))
+    assert names(read(slices)) == ["d-1", "d-9", "d-10"]
+
+
+def test_taints_make_gpus_unhealthy() -> None:
+    taint = {"key": "broken", "effect": "NoSchedule"}
+    mild = {"key": "hot", "effect": "None"}
+    node = read(seen(piece([gpu(0, taints=[taint]), gpu(1, taints=[mild])])))
+    assert node.unhealthy == 0b10  # gpu-0 is the last by PCI address
+
+
+POOLS = {
+    "a slice is missing": ([piece([gpu(0)], count=2)], [], "1 of 2 slices of generation 1"),
+    "both are there": ([piece([gpu(0)], count=2), piece([gpu(1)], "t", count=2)], ["gpu-1", "gpu-0"], ""),
+    "the newest generation counts": (
+        [piece([gpu(0), gpu(1)]), piece([gpu(1)], "t", generation=2)],
+        ["gpu-1"],
+        "",
+    ),
+    "and it is not complete": (
+        [piece([gpu(0)]), piece([gpu(1)], "t", generation=2, count=2)],
+        [],
+        "1 of 2 slices of generation 2",
+    ),
+    "a device twice": (
+        [piece([gpu(0)], count=2), piece([gpu(0)], "t", count=2)],
+        [],
+        "names a device twice",
+    ),
+    "slices of no node": ([piece([gpu(0)], node=None)], [], ""),
+}
+
+
+@pytest.mark.parametrize("case", POOLS)
+def test_pools(case: str) -> None:
+    pieces, devices, problem = POOLS[case]
+    node = read(seen(*pieces))
+    assert names(node) == devices
+    assert [problem in said for said in node.problems] == [True] * bool(problem)
+
+
+UNPLANNED: dict[str, dict[str, Any]] = {
+    "is a part": {"consumesCounters": [{"counterSet": "c"}]},
+    "several times": {"allowMultipleAllocations": True},
+    "binding conditions": {"bindingConditions": ["ready"]},
+}
+
+
+@pytest.mark.parametrize("words", UNPLANNED)
+def test_what_is_not_planned_yet_is_said(words: str) -> None:
+    node = read(seen(piece([gpu(0), gpu(1, **UNPLANNED[words])])))
+    assert names(node) == ["gpu-0"]
+    assert words in node.problems[0]
+
+
+def test_mig_devices_are_no_gpus() -> None:
+    mig = gpu(1)
+    mig["attributes"]["type"] = {"string": "mig"}
+    assert names(read(seen(piece([gpu(0), mig])))) == ["gpu-0"]
+
+
+def test_a_device_plugin_outdoes_the_slices() -> None:
+    slices = seen(piece([gpu(0)]))
+    for offered in ({"nvidia.com/gpu": "4"}, {"aliyun.com/gpu": "4"}):
+        node = read(slices, offered)
+        assert node.devices == ()
+        assert node.topology.gpu_count == 4
+        assert "a device plugin" in node.problems[0]
+    assert names(read(slices, {"nvidia.com/gpu": "0"})) == ["gpu-0"]
+
+
+def test_the_newest_class_counts_as_for_kube_scheduler() -> None:
+    none = device_class("device.driver == 'other'", "new", created="2026-02-01T00:00:00Z")
+    slices = seen(piece([gpu(0)]), classes=(device_class(), none))
+    assert read(slices).devices == ()
+    slices.see_class("new", None)
+    assert names(read(slices)) == ["gpu-0"]
+
+
+def test_a_class_that_cannot_be_read_gives_no_gpus_and_says_so() -> None:
+    node = read(seen(piece([gpu(0)]), classes=(device_class("device.driver.startsWith('gpu')"),)))
+    assert node.devices == ()
+    assert "DeviceClass gpu.nvidia.com: selector" in node.problems[0]
+
+
+def test_a_class_of_another_resource_is_no_concern_of_ours() -> None:
+    assert read(seen(piece([gpu(0)]), classes=(device_class(resource="example.com/nic"),))).devices == ()
+
+
+def test_changes_name_the_nodes_that_they_concern() -> None:
+    slices = Slices(DEFAULTS)
+    assert slices.see_class(NVIDIA, device_class()) == set()
+    assert slices.see_slice("s", piece([gpu(0)])) == {"n"}
+    assert slices.see_slice("s", piece([gpu(0)])) == set()
+    assert slices.see_slice("s", piece([gpu(0)], node="m")) == {"n", "m"}
+    assert slices.see_class(NVIDIA, device_class("device.driver == 'x'")) == {"m"}
+    assert slices.see_slice("s", None) == {"m"}
+    assert slices.see_class(NVIDIA, None) == set()
+
+
+READABLE = {
+    GPUS: True,
+    f'device.driver == "{NVIDIA}"': True,
+    "device.driver == 'other'": False,
+    f"device.attributes['{NVIDIA}'].cores == 8": True,
+    f"device.attributes['{NVIDIA}'].cores == 9": False,
+    f"device.attributes['{NVIDIA}'].ecc == true": True,
+    f"device.attributes['{NVIDIA}'].cores == true": False,
+    f"device.attributes['{NVIDIA}'].none == 'x'": False,
+    f"device.driver=='{NVIDIA}'&&device.attributes['{NVIDIA}'].ecc==true": True,
+}
+
+
+@pytest.mark.parametrize("expression", READABLE)
+def test_selectors(expression: str) -> None:
+    attributes: dict[tuple[str, str], selectors.Value] = {
+        (NVIDIA, "type"): "gpu",
+        (NVIDIA, "cores"): 8,
+        (NVIDIA, "ecc"): True,
+    }
+    assert selectors.satisfied(selectors.read([expression]), NVIDIA, attributes) == READABLE[expression]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "true",
+        "device.driver == 'a' || true",
+        "device.driver != 'a'",
+        "device.driver == 'a' &&",
+        "!(device.driver == 'a')",
+        "device.driver == 'it\\'s'",
+        "device.driver == 'a' && " * 1000 + "device.driver == 'a'",
+    ],
+)
+def test_other_cel_is_unreadable(expression: str) -> None:
+    with pytest.raises(selectors.UnreadableSelectorError):
+        selectors.read([expression])

@@ -1,0 +1,153 @@
+"""What ResourceClaims hold is taken, in the ledger and from plans."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from muster.domain.allocation import ALLOCATION
+from muster.domain.node import Device, Node, Resources, Usage
+from muster.domain.topology import mask_of
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.messages.events import DeviceClaimSeen
+from tests.gangs.world import World, node, pod
+
+DRIVER = "gpu.example.com"
+
+
+def device(number: int, on: str = "n") -> Device:
+    return Device(DRIVER, on, f"gpu-{number}")
+
+
+def served(name: str = "n", gpus: int = 4) -> Node:
+    """A node whose GPUs a DRA driver serves."""
+    return node(name, gpus, devices=tuple(device(number, name) for number in range(gpus)))
+
+
+def devices(*numbers: int) -> tuple[Device, ...]:
+    return tuple(map(device, numbers))
+
+
+def usage(uid: str, gpus: int = 0, unindexed: int = 0) -> Usage:
+    return Usage(uid, "n", Resources(100, 1 << 20, 1), gpus=gpus, unindexed_gpus=unindexed)
+
+
+CASES: dict[str, tuple[list[Usage], list[Usage], list[tuple[tuple[int, ...], tuple[str, ...]]], int, int]] = {
+    # bound, held, claims (devices, consumers) → free GPUs (mask), free GPUs (number)
+    "nothing": ([], [], [], 0b1111, 4),
+    "a claim of nobody": ([], [], [((1,), ())], 0b1101, 3),
+    "a claim of an unbound pod": ([], [], [((1,), ("p",))], 0b1101, 3),
+    "a bound pod and its claim count once": ([usage("p", 0b11)], [], [((0, 1), ("p",))], 0b1100, 2),
+    "the claim outdoes the annotation": ([usage("p", 0b11)], [], [((2, 3), ("p",))], 0b0011, 2),
+    "a foreign pod's GPUs become known": ([usage("p", 0, 2)], [], [((0, 3), ("p",))], 0b0110, 2),
+    "two claims of a pod": ([usage("p", 0b11)], [], [((0,), ("p",)), ((1,), ("p",))], 0b1100, 2),
+    "a plan and the claim that it writes": ([], [usage("p", 0b11)], [((0, 1), ("p",))], 0b1100, 2),
+    "a plan beside the claim of an earlier one": ([], [usage("p", 0b11)], [((2, 3), ("p",))], 0, 0),
+    "a claim that several pods share": ([usage("p", 0b1), usage("q")], [], [((3,), ("p", "q"))], 0b0110, 2),
+    "a claim with too few devices": ([usage("p", 0b11)], [], [((2,), ("p",))], 0b1000, 1),
+    "devices that the node does not have": ([], [], [((9,), ())], 0b1111, 4),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_free(case: str) -> None:
+    bound, held, claims, mask, number = CASES[case]
+    ledger = Ledger()
+    ledger.set_node(served())
+    for each in bound:
+        ledger.bind(each.pod_uid, each)
+    ledger.hold(held)
+    for at, (numbers, consumers) in enumerate(claims):
+        ledger.see_claim(f"c{at}", devices(*numbers), consumers)
+    state = ledger.snapshot().nodes["n"]
+    assert (state.free_gpus, state.free_gpu_count) == (mask, number)
+    for at in range(len(claims)):
+        ledger.see_claim(f"c{at}", (), ())
+    for each in (*bound, *held):
+        ledger.bind(each.pod_uid, None)
+        ledger.release([each.pod_uid])
+    assert ledger.snapshot().nodes["n"].free_gpus == 0b1111
+
+
+def test_a_claim_counts_when_its_node_comes_later() -> None:
+    ledger = Ledger()
+    ledger.see_claim("c", devices(0), ())
+    ledger.set_node(served())
+    assert ledger.snapshot().nodes["n"].free_gpus == 0b1110
+
+
+def test_a_freed_device_is_a_gain() -> None:
+    ledger = Ledger()
+    ledger.set_node(served())
+    ledger.see_claim("c", devices(0), ())
+    ledger.take_gained()
+    assert ledger.see_claim("c", (), ()) == ("n",)
+    assert ledger.take_gained() == {"n"}
+
+
+def test_the_shim_is_told_the_devices_of_the_planned_gpus() -> None:
+    world = World().start(served())
+    world.see(*(pod(f"p{rank}", gpus=2) for rank in range(2)))
+    answer = world.coordinator.filter(world.ref())
+    assert [len(nodes) for nodes in answer.candidates] == [1, 1]
+    named = [name for each in answer.devices for name in each]
+    assert sorted(named) == [str(device(number)) for number in range(4)]
+    carried = world.run().annotations
+    assert [tuple(json.loads(each[ALLOCATION])["devices"]) for each in carried] == list(answer.devices)
+
+
+def test_a_member_with_devices_has_no_second_candidate_and_others_none_with_devices() -> None:
+    plain = replace(node("m"), labels={"kubernetes.io/hostname": "m"})
+    world = World().start(served(), plain, node("o"))
+    world.see(pod("p0", of=1), pod("q0", gang="h", of=1, gpus=4), pod("r0", gang="i", of=1))
+    for gang in "ghi":
+        answer = world.coordinator.filter(world.ref(gang))
+        (nodes,), (named,) = answer.candidates, answer.devices
+        assert nodes == ("n",) if named else "n" not in nodes
+
+
+def test_a_gang_waits_while_a_claim_holds_what_it_needs_and_not_longer() -> None:
+    world = World().start(served())
+    world.send(DeviceClaimSeen(world.now, "c", devices(0), ()))
+    world.see(pod("p0", of=1, gpus=4))
+    assert not world.planned()
+    world.send(DeviceClaimSeen(world.now, "c"))
+    world.wait(1)
+    assert world.planned()
+
+
+def test_claims_of_an_earlier_plan_are_free_for_their_own_gang() -> None:
+    world = World().start(served())
+    world.send(DeviceClaimSeen(world.now, "c", devices(0, 1, 2, 3), ("p0",)))
+    world.see(pod("p0", of=1, gpus=4))
+    assert world.planned()
+    world.see(pod("q0", gang="h", of=1, gpus=1))
+    assert not world.planned("h")
+
+
+def test_the_claims_of_a_plan_do_not_disturb_it() -> None:
+    world = World().start(served())
+    world.see(pod("p0", of=1, gpus=2))
+    numbers = [int(name[-1]) for name in world.coordinator.filter(world.ref()).devices[0]]
+    assert world.reserve().claimed
+    answer = world.permit()
+    world.send(DeviceClaimSeen(world.now, "c", devices(*numbers), ("p0",)))
+    world.bind(answer)
+    assert world.phase() == "running"
+    state = world.coordinator.state.ledger.snapshot().nodes["n"]
+    assert (state.free_gpus, state.free_gpu_count) == (0b1111 & ~mask_of(numbers), 2)
+
+
+def test_a_claim_of_others_withdraws_a_plan_that_was_to_have_the_device() -> None:
+    world = World().start(served())
+    world.see(pod("p0", of=1, gpus=4))
+    assert world.planned()
+    world.send(DeviceClaimSeen(world.now, "c", devices(2), ()))
+    assert not world.planned()
+
+
+def test_the_time_for_bindings_counts_the_claims() -> None:
+    settings = World().coordinator.state.settings
+    assert settings.bind_for(4, 4) == pytest.approx(settings.bind_for(4) + 4 * settings.device_s)
