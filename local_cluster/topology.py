@@ -13,23 +13,9 @@ from itertools import combinations
 from pathlib import Path
 
 from local_cluster.places import TOPOLOGIES
-
-_COUNTS = ["Single", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"]
-_COUNTS += ["Ten", "Eleven", "Twelve", "Thirteen", "Fourteen", "Fifteen", "Sixteen", "Seventeen", "Eighteen"]
-WORDS = {
-    "SYS": "Cross CPU socket",
-    "NODE": "Same CPU socket",
-    "PHB": "Host PCI bridge",
-    "PXB": "Multiple PCI switches",
-    "PIX": "Single PCI switch",
-    "PSB": "Same board",
-    **{f"NV{n}": f"{word} NVLink{'' if n == 1 else 's'}" for n, word in enumerate(_COUNTS, start=1)},
-}
-"""Abbreviation → the words that the original device plugin writes after it."""
+from muster.devices.hardware import SWITCHED_FROM, WORDS
 
 _LINK = re.compile(r"[A-Z]+\d*")
-SWITCHED_FROM = 4
-"""GPUs from which "all pairs have the same NVLinks" can only be a switch (a bridge joins two)."""
 
 
 class TopologyError(ValueError):

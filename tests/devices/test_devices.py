@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.devices.answers import Grant, Isolation, allocate, prefer
-from muster.devices.booking import Booking, Refusal, asking, bookings_of
+from muster.devices.booking import Ask, Booking, Refusal, Waiter, asking, bookings_of, in_order
 from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory, InventoryError, uuid_of
 from muster.domain import allocation
 from muster.domain.decision import MemberPlacement
@@ -111,6 +112,11 @@ ONE, TWO = Booking("team/one", "main", (0,)), Booking("team/two", "main", (1,))
 HELPER = Booking("team/two", "helper", (2,))
 
 
+def waiter(*bookings: Booking, admitted: bool = False) -> Waiter:
+    asks = tuple(Ask(each.container, each.size, each.lends) for each in bookings)
+    return Waiter(bookings[0].pod, f"uid of {bookings[0].pod}", asks, bookings, admitted)
+
+
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
@@ -122,8 +128,11 @@ HELPER = Booking("team/two", "helper", (2,))
 def test_the_pod_that_lacks_devices_is_the_one_that_asks(
     held: dict[str, list[str]], expected: Booking
 ) -> None:
-    asks = {"team/one": ["main"], "team/two": ["main", "helper"]}
-    assert asking(asks, {"team/one": (ONE,), "team/two": (TWO, HELPER)}, held) == expected
+    pods = (waiter(ONE), waiter(TWO, HELPER))
+    assert asking(pods, held, {}) == (pods[1], expected)
+
+
+PLANLESS = Waiter("team/three", "u3", (Ask("main", 1),))
 
 
 @pytest.mark.parametrize(
@@ -138,10 +147,57 @@ def test_the_pod_that_lacks_devices_is_the_one_that_asks(
     ],
 )
 def test_who_asks_is_not_guessed(held: dict[str, list[str]], sentence: str) -> None:
-    asks = {"team/one": ["main"], "team/two": ["main"], "team/three": ["main"]}
-    answer = asking(asks, {"team/one": (ONE,), "team/two": (TWO,)}, held)
+    answer = asking((waiter(ONE), waiter(TWO), PLANLESS), held, {})
     assert isinstance(answer, Refusal)
     assert answer.text.startswith(sentence)
+
+
+def test_a_pod_that_the_kubelet_took_before_does_not_ask() -> None:
+    """An init container that ends is never listed with its devices."""
+    pods = (waiter(replace(ONE, lends=True), admitted=True), waiter(TWO))
+    answer = asking(pods, {"team/one": [], "team/two": []}, {})
+    assert answer == (pods[1], TWO)
+
+
+INIT = Booking("team/two", "init", (1,), lends=True)
+
+
+@pytest.mark.parametrize(
+    ("held", "served", "expected"),
+    [
+        ([], [], INIT),
+        ([], ["init"], TWO),
+        (["main"], [], HELPER),
+        (["main"], ["init", "main"], HELPER),
+    ],
+)
+def test_init_containers_have_their_turn_first(held: list[str], served: list[str], expected: Booking) -> None:
+    pod = waiter(INIT, TWO, HELPER)
+    assert asking((pod,), {pod.name: held}, {pod.uid: served}) == (pod, expected)
+
+
+@pytest.mark.parametrize(
+    ("asks", "expected"),
+    [
+        ((Ask("init", 2, True), Ask("main", 3)), [(2, 5), (2, 5, 7)]),
+        ((Ask("init", 3, True), Ask("main", 3)), [(2, 5, 7), (2, 5, 7)]),
+        ((Ask("main", 2),), []),
+        ((Ask("other", 3),), []),
+    ],
+)
+def test_an_init_container_gets_gpus_of_those_after_it(
+    asks: tuple[Ask, ...], expected: list[tuple[int, ...]]
+) -> None:
+    pod = whole_pod(("main", 3))
+    found = in_order(pod, written_for(pod, 2, 5, 7), asks)
+    assert [booking.gpus for booking in found] == expected
+
+
+def test_an_init_container_gets_memory_of_all_gpus_of_the_slice() -> None:
+    pod = shared_pod(2, ("main", 3))
+    init, main = in_order(pod, written_for(pod, 4, 6), (Ask("init", 4, True), Ask("main", 6)))
+    assert (init.gpus, init.units, init.lends) == ((4, 6), 2, True)
+    assert (main.gpus, main.units, main.lends) == ((4, 6), 3, False)
 
 
 BOOKED = Booking("team/trainer", "main", (5, 2))

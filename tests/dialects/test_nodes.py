@@ -47,6 +47,25 @@ def test_what_a_node_offers() -> None:
     assert [(taint.key, taint.value, taint.effect) for taint in node.taints] == [("k", "v", "NoSchedule")]
 
 
+@pytest.mark.parametrize(
+    ("annotations", "unhealthy", "problems"),
+    [
+        ({"gpu.topology/unhealthy": "1,3"}, 0b1010, 0),
+        ({"gpu.topology/unhealthy": "1, x,9"}, 0b10, 2),
+        ({}, 0, 0),
+    ],
+)
+def test_a_node_agent_lists_all_gpus_and_the_unhealthy_ones(
+    annotations: dict[str, str], unhealthy: int, problems: int
+) -> None:
+    """Allocatable counts healthy GPUs alone: without the list, GPUs after a broken one would move up."""
+    listed = {"gpu.topology/gpus": "GPU-a,GPU-b,GPU-c,GPU-d"}
+    node = read(node_object({"aliyun.com/gpu": "2"}, annotations=listed | annotations))
+    assert (node.topology.gpu_count, node.unhealthy, len(node.problems)) == (4, unhealthy, problems)
+    gone = read(node_object({"aliyun.com/gpu": "0"}, annotations=listed | annotations))
+    assert (gone.topology.gpu_count, gone.gpu_resources) == (0, frozenset())
+
+
 def test_further_resources_are_counted_by_name() -> None:
     node = read(node_object({"nvidia.com/gpu": "8", "rdma/hca": "4", "ephemeral-storage": "1Ki", "x/y": "0"}))
     assert node.allocatable.others == (("ephemeral-storage", 1024), ("rdma/hca", 4))

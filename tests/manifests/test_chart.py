@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from local_cluster.cluster import LocalCluster
 from muster.config_sources import load
 from tests.manifests.applying import connect
 from tests.manifests.helm import CHART, NAMESPACE, HelmError, given, helm, template
-from tests.manifests.rendering import Manifest, one
+from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, one, render
 
 LABELS = {
     "app.kubernetes.io/part-of",
@@ -129,6 +130,30 @@ def test_a_changed_configuration_restarts_the_pods() -> None:
         {"shim.qps": 400},
     ]
     assert len({checksum(values) for values in changes}) == len(changes)
+
+
+def test_the_node_agent_is_the_component_of_scheduler_config(tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    base = os.path.relpath(SCHEDULER_CONFIG, overlay)
+    files = {"resources": [base], "components": [f"{base}/node-agent"]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(files))
+    expected, chart = comparable(render(overlay)), comparable(template({"nodeAgent.enabled": True}))
+    assert expected.pop("Namespace /muster-system")
+    assert sorted(chart) == sorted(expected)
+    names = {name for name in expected if "muster-node" in name}
+    assert len(names) == 7
+    for name in names:
+        assert chart[name] == expected[name], name
+
+
+def test_the_node_agent_takes_its_values() -> None:
+    values = {"enabled": True, "runtimeClassName": "nvidia", "isolationLibrary": "/opt/vgpu.so", "cdi": False}
+    objects = template({"nodeAgent": values, "images.nodeAgent": {"repository": "r/agent", "tag": "1"}})
+    pod = one(objects, "DaemonSet", "muster-node-agent")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (pod["runtimeClassName"], container["image"]) == ("nvidia", "r/agent:1")
+    assert container["args"][-2:] == ["--isolation-library=/opt/vgpu.so", "--no-cdi"]
 
 
 def test_the_right_to_read_jobs_can_be_left_out() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from muster.domain import allocation
@@ -13,7 +13,8 @@ from muster.domain.pod import Pod
 class Booking:
     """The GPUs of one container. `units`: GiB of each that it gets; 0 for whole GPUs.
 
-    `pod_units`: the same for all containers of the pod together.
+    `pod_units`: the same for all containers of the pod together. `lends`: an init container that ends, whose
+    devices the kubelet gives to the containers after it.
     """
 
     pod: str
@@ -21,6 +22,7 @@ class Booking:
     gpus: tuple[int, ...]
     units: int = 0
     pod_units: int = 0
+    lends: bool = False
 
     @property
     def size(self) -> int:
@@ -33,6 +35,27 @@ class Refusal:
     """Why no devices are given; the text is for the pod's event."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A container that asks for devices of the resource. `lends`: as in Booking."""
+
+    container: str
+    count: int
+    lends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A pod of the node that asks for devices. `asks` and `bookings` are in the order in which the kubelet
+    asks; a pod without a plan has no bookings. `admitted`: its status says that the kubelet took it."""
+
+    name: str
+    uid: str
+    asks: tuple[Ask, ...]
+    bookings: tuple[Booking, ...] = ()
+    admitted: bool = False
 
 
 def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]:
@@ -50,25 +73,71 @@ def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]
     )
 
 
-def asking(
-    asks: Mapping[str, Collection[str]],
-    bookings: Mapping[str, tuple[Booking, ...]],
-    held: Mapping[str, Collection[str]],
-) -> Booking | Refusal:
-    """Return the booking of the container that the kubelet admits now.
+def in_order(pod: Pod, annotations: Mapping[str, str], asks: Iterable[Ask]) -> tuple[Booking, ...]:
+    """Return a booking for each container that asks, in the kubelet's order; none if one can't be told.
 
-    All are by pod. `asks` has the containers that ask for the resource, `bookings` what plans say. `held` has
-    the containers with devices, of each pod that the kubelet knows. It admits pods one by one, and adds a pod
-    to those it knows just before: so one known pod lacks devices.
+    The plan has no part for an init container that ends. It gets the first GPUs of the containers after it,
+    since the kubelet gives these the same devices again.
     """
-    lacking = [pod for pod in held if set(asks.get(pod, ())) - set(held[pod])]
+    dealt = {booking.container: booking for booking in bookings_of(pod, annotations)}
+    found = []
+    for ask in asks:
+        booking = _lent(ask, pod, dealt) if ask.lends else dealt.get(ask.container)
+        if booking is None or booking.size != ask.count:
+            return ()
+        found.append(booking)
+    return tuple(found)
+
+
+def _lent(ask: Ask, pod: Pod, dealt: Mapping[str, Booking]) -> Booking | None:
+    gpus = _gpus(dealt.values())
+    name = f"{pod.namespace}/{pod.name}"
+    if pod.slice is None:
+        return Booking(name, ask.container, gpus[: ask.count], lends=True)
+    units = ask.count // pod.slice.gpus
+    return Booking(name, ask.container, gpus, units, pod.slice.units, lends=True)
+
+
+def _gpus(bookings: Iterable[Booking]) -> tuple[int, ...]:
+    """Return the GPUs of all bookings, each once, in their order."""
+    return tuple(dict.fromkeys(gpu for booking in bookings for gpu in booking.gpus))
+
+
+def asking(
+    waiters: Collection[Waiter], held: Mapping[str, Collection[str]], served: Mapping[str, Collection[str]]
+) -> tuple[Waiter, Booking] | Refusal:
+    """Return the container that the kubelet admits now, with its pod.
+
+    `held` has the containers with devices, of each pod that the kubelet knows. It admits pods one by one, and
+    adds a pod to those it knows just before: so one known pod lacks devices. It says nothing of init
+    containers that end. `served` has, by the pod's uid, the containers that got devices from this agent.
+    """
+    lacking = [
+        (waiter, left)
+        for waiter in waiters
+        if waiter.name in held
+        and not waiter.admitted
+        and (left := _left(waiter, held[waiter.name], served.get(waiter.uid, ())))
+    ]
     if len(lacking) != 1:
-        names = ", ".join(sorted(lacking)) or "none"
+        names = ", ".join(sorted(waiter.name for waiter, _ in lacking)) or "none"
         return Refusal(f"not one pod of the node waits for devices, but {len(lacking)}: {names}")
-    (pod,) = lacking
-    waiting = [each for each in bookings.get(pod, ()) if each.container not in held[pod]]
-    if not waiting:
+    ((waiter, left),) = lacking
+    booking = next((each for each in waiter.bookings if each.container == left[0]), None)
+    if booking is None:
         return Refusal(
-            f"pod {pod} has no plan for its GPUs: let Muster schedule it (spec.schedulerName: muster)"
+            f"pod {waiter.name} has no plan for its GPUs: let Muster schedule it (spec.schedulerName: muster)"
         )
-    return waiting[0]
+    return waiter, booking
+
+
+def _left(waiter: Waiter, held: Collection[str], served: Collection[str]) -> list[str]:
+    """Return the containers that have no devices yet. Once a container after it has some, an init container
+    had its turn."""
+    names = [ask.container for ask in waiter.asks]
+    done = max((place for place, name in enumerate(names) if name in held), default=-1)
+    return [
+        ask.container
+        for place, ask in enumerate(waiter.asks)
+        if ask.container not in held and ask.container not in served and not (ask.lends and place < done)
+    ]

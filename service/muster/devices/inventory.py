@@ -60,6 +60,10 @@ class Inventory:
         """Return the GPU of that index, or None."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
+    def place(self, uuid: str) -> int | None:
+        """Return the index of the GPU of that uuid, or None."""
+        return next((gpu.index for gpu in self.gpus if gpu.uuid == uuid), None)
+
     def devices(self, resource: str) -> tuple[Device, ...]:
         """Return the devices of a resource: GPUs, or each GiB of their memory."""
         if resource == WHOLE:

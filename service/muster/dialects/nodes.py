@@ -12,9 +12,9 @@ from muster.dialects import ack, dra, gpushare, islands, matrices, quantities
 from muster.dialects.configmaps import NodeFact, NodeTopology
 from muster.dialects.dra import Offer
 from muster.dialects.objects import NodeObject
-from muster.dialects.reading import NAME_PATTERN, positive
+from muster.dialects.reading import NAME_PATTERN, natural, positive
 from muster.dialects.settings import DEFAULTS, Settings
-from muster.domain.allocation import MAX_GPUS
+from muster.domain.allocation import MAX_BYTES, MAX_GPUS
 from muster.domain.node import Device, Node, Resources, Taint
 from muster.domain.topology import GpuTopology, bits
 
@@ -72,7 +72,14 @@ def read(
 
 def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
     """Return what is worth keeping of a node to read it again: its annotations may have a megabyte."""
-    read_ones = {settings.matrix, settings.machine, settings.memory_by_gpu, settings.gpu_uuids}
+    read_ones = {
+        settings.matrix,
+        settings.machine,
+        settings.memory_by_gpu,
+        settings.gpu_uuids,
+        settings.uuids,
+        settings.unhealthy,
+    }
     said = {key: text for key, text in (obj.metadata.annotations or {}).items() if key in read_ones}
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=said))
 
@@ -132,7 +139,13 @@ class _Reader:
         return devices, tainted
 
     def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
-        """Return the node's GPUs; by label where its allocatable has `memory` of them alone."""
+        """Return the node's GPUs; by label where its allocatable has `memory` of them alone.
+
+        Allocatable counts healthy GPUs alone. Where a node agent lists all of them, its list counts.
+        """
+        listed = self.annotations.get(self._settings.uuids, "")
+        if counts and listed and len(listed) <= MAX_BYTES:
+            return min(listed.count(",") + 1, MAX_GPUS)
         said = self.labels.get(self._settings.gpu_count)
         count = max(counts.values(), default=(positive(said) or 0) if memory else 0)
         if len(set(counts.values())) > 1:
@@ -177,13 +190,25 @@ class _Reader:
 
     def unhealthy(self, gpu_count: int) -> int:
         """Return the bit mask of GPUs on which nothing may be planned."""
-        mask, known = 0, (1 << gpu_count) - 1
+        mask, known = self._published_unhealthy(gpu_count), (1 << gpu_count) - 1
         for fact in self._facts if gpu_count else ():
             self.problems.extend(fact.problems)
             if fact.unhealthy & ~known:
                 gpu = next(bits(fact.unhealthy & ~known))
                 self.problems.append(f"{fact.name} names GPU {gpu}, and the node has {gpu_count}")
             mask |= fact.unhealthy & known
+        return mask
+
+    def _published_unhealthy(self, gpu_count: int) -> int:
+        """Return what the node agent says of them."""
+        mask, key = 0, self._settings.unhealthy
+        for part in self.annotations.get(key, "")[:MAX_BYTES].split(",") if gpu_count else ():
+            gpu = natural(part.strip())
+            if gpu is not None and gpu < gpu_count:
+                mask |= 1 << gpu
+            elif part.strip():
+                said = f"{key} has {part.strip()[:40]!r} in it"
+                self.problems.append(f"{said}, expected GPUs below {gpu_count} as in '0,2'")
         return mask
 
     def whole(self, resource: str) -> int:

@@ -1,0 +1,109 @@
+"""Where the facts of a node's GPUs come from: a source, and one that reads a file in place of GPUs.
+
+    nvml                 what NVIDIA's driver says (`nvml`)
+    matrix:FILE          what `nvidia-smi topo -m` printed, for machines without GPUs
+
+Lines of the file that begin with # may say more:
+
+    # memory-gib: 16                of each GPU, or "16,16,24,24"
+    # unhealthy: 1,3
+    # uuids: GPU-a,GPU-b            else GPU-0, GPU-1, …
+    # product: NVIDIA-H100
+    # clique: 7f3a.1                NVLink domain over several nodes
+    # numa: 0,0,1,1
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Protocol
+
+from muster.devices.hardware import Hardware
+from muster.devices.inventory import Gpu, Inventory, InventoryError
+from muster.dialects import matrices
+
+MEMORY_GIB = 16
+MOST_BYTES = 1 << 20
+_SETTING = re.compile(r"^#\s*([a-z-]+)\s*:\s*(.*?)\s*$", re.MULTILINE)
+
+
+class Source(Protocol):
+    """The GPUs of this node."""
+
+    def read(self) -> Hardware:
+        """Return what the node has now.
+
+        Raises:
+            InventoryError: it can't be told, or makes no sense.
+        """
+
+    def close(self) -> None:
+        """Let the GPUs go."""
+
+
+class MatrixFile:
+    """GPUs that a file describes. It is read anew each time, so that a test can change it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> Hardware:
+        """Return the GPUs of the file."""
+        try:
+            text = self._path.read_bytes()[:MOST_BYTES].decode()
+            said = dict(_SETTING.findall(text))
+            matrix = matrices.read(text)
+        except (OSError, UnicodeDecodeError, matrices.Unreadable) as problem:
+            raise InventoryError(f"{self._path}: {problem}") from problem
+        if matrix.problems:
+            raise InventoryError(f"{self._path}: {matrix.problems[0]}")
+        count = max((last for _, last in matrix.links), default=-1) + 1
+        topology, problems = matrix.of_node(count)
+        if problems:
+            raise InventoryError(f"{self._path}: {problems[0]}")
+        memory = self._numbers(said, "memory-gib", count, MEMORY_GIB)
+        unhealthy = {int(each) for each in _listed(said.get("unhealthy", "")) if each.isdigit()}
+        uuids = _listed(said.get("uuids", "")) or [f"GPU-{index}" for index in range(count)]
+        if len(uuids) != count:
+            raise InventoryError(f"{self._path}: {len(uuids)} uuids for {count} GPUs")
+        gpus = tuple(
+            Gpu(index, uuids[index], memory[index], index not in unhealthy) for index in range(count)
+        )
+        kinds = tuple(tuple(link.kind if link else "X" for link in row) for row in topology.links)
+        numa = tuple(self._numbers(said, "numa", count, -1))
+        return Hardware(Inventory(gpus), kinds, numa, said.get("product", ""), said.get("clique", ""))
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+    def _numbers(self, said: dict[str, str], key: str, count: int, default: int) -> list[int]:
+        listed = _listed(said.get(key, str(default)))
+        try:
+            numbers = [int(each) for each in listed]
+        except ValueError:
+            raise InventoryError(f"{self._path}: {key} is {said[key]!r}, expected numbers") from None
+        numbers = numbers * count if len(numbers) == 1 else numbers
+        if len(numbers) != count:
+            raise InventoryError(f"{self._path}: {key} has {len(numbers)} numbers for {count} GPUs")
+        return numbers
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def source_of(name: str) -> Source:
+    """Return the source of that name.
+
+    Raises:
+        InventoryError: there is none, or it can't be used.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "matrix" and rest:
+        return MatrixFile(Path(rest))
+    if name == "nvml":
+        from muster.adapters.agent.nvml import Nvml  # noqa: PLC0415 - the library is not always there
+
+        return Nvml()
+    raise InventoryError(f"--gpus {name}: expected nvml or matrix:FILE")

@@ -1,0 +1,93 @@
+"""The kubelet's sockets: registration of resources, and which devices its pods hold."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from muster.adapters.agent.generated import v1, v1beta1
+
+VERSION = "v1beta1"
+REGISTER = "/v1beta1.Registration/Register"
+LIST = "/v1.PodResourcesLister/List"
+TIMEOUT_S = 4.0
+MOST_BYTES = 32 * 1024 * 1024
+OPTIONS = v1beta1.DevicePluginOptions(get_preferred_allocation_available=True)
+
+
+class KubeletError(Exception):
+    """The kubelet did not answer, or refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Folders of the kubelet on the node. The kubelet looks for the sockets of plugins in `plugins`."""
+
+    plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources")
+
+    @property
+    def registration(self) -> Path:
+        """Return the socket on which plugins register."""
+        return self.plugins / "kubelet.sock"
+
+    def made(self) -> int:
+        """Return when the kubelet made its socket, in ns; 0 if there is none. Inode numbers are used again,
+        times are not."""
+        try:
+            return self.registration.stat().st_ctime_ns
+        except OSError:
+            return 0
+
+
+async def register(sockets: Sockets, endpoint: str, resource: str) -> None:
+    """Offer a resource, whose plugin answers on the socket `endpoint`.
+
+    Raises:
+        KubeletError: refused, or no answer in time.
+    """
+    request = v1beta1.RegisterRequest(
+        version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS
+    )
+    await _call(sockets.registration, REGISTER, request, v1beta1.Empty)
+
+
+async def devices_of_pods(sockets: Sockets, resource: str) -> dict[str, dict[str, list[str]]]:
+    """Return the devices that containers hold, by pod and container. Pods without devices are in it too.
+
+    Raises:
+        KubeletError: no answer in time.
+    """
+    answer = await _call(
+        sockets.pod_resources / "kubelet.sock",
+        LIST,
+        v1.ListPodResourcesRequest(),
+        v1.ListPodResourcesResponse,
+    )
+    return {f"{pod.namespace}/{pod.name}": _held(pod, resource) for pod in answer.pod_resources}
+
+
+def _held(pod: v1.PodResources, resource: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for container in pod.containers:
+        for devices in container.devices:
+            if devices.resource_name == resource and devices.device_ids:
+                found.setdefault(container.name, []).extend(devices.device_ids)
+    return found
+
+
+async def _call(socket: Path, method: str, request: Any, answer: Any) -> Any:
+    options = [("grpc.max_receive_message_length", MOST_BYTES)]
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
+        call = channel.unary_unary(method, request_serializer=bytes, response_deserializer=answer.parse)
+        try:
+            async with asyncio.timeout(2 * TIMEOUT_S):
+                return await call(request, timeout=TIMEOUT_S)
+        except (grpc.aio.AioRpcError, TimeoutError) as problem:
+            why = problem.details() if isinstance(problem, grpc.aio.AioRpcError) else "no answer in time"
+            raise KubeletError(f"{method} at {socket}: {why}") from problem

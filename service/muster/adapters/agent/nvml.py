@@ -1,0 +1,176 @@
+"""The GPUs of this node, as NVIDIA's driver knows them.
+
+GPUs are counted in the order of their PCI addresses, as nvidia-smi and the plans do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from muster.devices.hardware import Hardware
+from muster.devices.inventory import Gpu, Inventory, InventoryError
+
+GIB = 1 << 30
+MOST_LINKS = 18
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+LEVELS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "PSB",
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that a program can cause on a sound GPU: NVIDIA's device plugin leaves them out too."""
+
+
+class Nvml:
+    """Reads the driver. A GPU that had a critical error stays unhealthy until the agent starts anew."""
+
+    def __init__(self) -> None:
+        """Open the driver.
+
+        Raises:
+            InventoryError: there is none.
+        """
+        self._broken: set[str] = set()
+        try:
+            pynvml.nvmlInit()
+            self._events = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as problem:
+            raise InventoryError(
+                f"NVML: {problem}: is NVIDIA's driver on this node, and visible here?"
+            ) from None
+        self._handles: dict[str, Any] = {}
+        self._fixed: tuple[tuple[str, ...], Hardware] | None = None
+
+    def read(self) -> Hardware:
+        """Return the GPUs. Links, memory and names are asked for only when other GPUs are there."""
+        try:
+            found = self._by_address()
+            uuids = tuple(pynvml.nvmlDeviceGetUUID(handle) for handle in found)
+            self._watch(dict(zip(uuids, found, strict=True)))
+            self._note_errors()
+            if self._fixed is None or self._fixed[0] != uuids:
+                self._fixed = (uuids, self._hardware(found, uuids))
+        except pynvml.NVMLError as problem:
+            raise InventoryError(f"NVML: {problem}") from None
+        fixed = self._fixed[1]
+        gpus = tuple(
+            Gpu(gpu.index, gpu.uuid, gpu.memory_gib, gpu.uuid not in self._broken)
+            for gpu in fixed.inventory.gpus
+        )
+        return Hardware(Inventory(gpus), fixed.links, fixed.numa, fixed.product, fixed.clique)
+
+    def close(self) -> None:
+        """Close the driver."""
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlEventSetFree(self._events)
+            pynvml.nvmlShutdown()
+
+    @staticmethod
+    def _by_address() -> list[Any]:
+        handles = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            # a GPU that is lost has no handle: it is missing, and `with_lost` keeps its place
+            with contextlib.suppress(pynvml.NVMLError_GpuIsLost):
+                handles.append(pynvml.nvmlDeviceGetHandleByIndex(index))
+        return sorted(handles, key=_address)
+
+    def _watch(self, handles: dict[str, Any]) -> None:
+        for uuid, handle in handles.items():
+            if uuid not in self._handles:
+                self._handles[uuid] = handle
+                # older GPUs have no such events
+                with contextlib.suppress(pynvml.NVMLError_NotSupported):
+                    pynvml.nvmlDeviceRegisterEvents(
+                        handle, pynvml.nvmlEventTypeXidCriticalError, self._events
+                    )
+
+    def _note_errors(self) -> None:
+        """Take all errors that have come since the last time."""
+        with contextlib.suppress(pynvml.NVMLError_Timeout):
+            while True:
+                event = pynvml.nvmlEventSetWait_v2(self._events, 0)
+                if event.eventData not in OF_APPLICATIONS:
+                    self._broken.add(pynvml.nvmlDeviceGetUUID(event.device))
+
+    def _hardware(self, handles: list[Any], uuids: tuple[str, ...]) -> Hardware:
+        gpus = tuple(
+            Gpu(index, uuid, pynvml.nvmlDeviceGetMemoryInfo(handle).total // GIB)
+            for index, (handle, uuid) in enumerate(zip(handles, uuids, strict=True))
+        )
+        links = [[self._level(a, b) if a is not b else "X" for b in handles] for a in handles]
+        for pair, count in _nvlinks(handles).items():
+            for i, j in (pair, pair[::-1]):
+                links[i][j] = f"NV{min(count, MOST_LINKS)}"
+        product = str(pynvml.nvmlDeviceGetName(handles[0])) if handles else ""
+        numa = tuple(_numa(handle) for handle in handles)
+        return Hardware(Inventory(gpus), tuple(map(tuple, links)), numa, product, _clique(handles))
+
+    @staticmethod
+    def _level(first: Any, second: Any) -> str:
+        return LEVELS.get(pynvml.nvmlDeviceGetTopologyCommonAncestor(first, second), "SYS")
+
+
+def _address(handle: Any) -> tuple[int, int, int]:
+    info = pynvml.nvmlDeviceGetPciInfo(handle)
+    return info.domain, info.bus, info.device
+
+
+def _nvlinks(handles: list[Any]) -> dict[tuple[int, int], int]:
+    """Return the number of NVLinks between two GPUs, the smaller index first. Those to a switch reach all
+    GPUs that have such links."""
+    by_address = {_address(handle): index for index, handle in enumerate(handles)}
+    found: dict[tuple[int, int], int] = {}
+    to_switch = [0] * len(handles)
+    for index, handle in enumerate(handles):
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                    continue
+                kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+                if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                    to_switch[index] += 1
+                    continue
+                remote = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
+            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
+                break  # it has no more links
+            other = by_address.get((remote.domain, remote.bus, remote.device))
+            if other is not None and index < other:
+                found[index, other] = found.get((index, other), 0) + 1
+    for i in range(len(handles)):
+        for j in range(i + 1, len(handles)):
+            if count := min(to_switch[i], to_switch[j]):
+                found[i, j] = count
+    return found
+
+
+def _numa(handle: Any) -> int:
+    """Return the NUMA node by the kernel; -1 if it does not know."""
+    domain, bus, device = _address(handle)
+    file = PCI_DEVICES / f"{domain:04x}:{bus:02x}:{device:02x}.0" / "numa_node"
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return -1
+
+
+def _clique(handles: list[Any]) -> str:
+    """Return the NVLink domain over several nodes, if the driver has joined one."""
+    if not handles:
+        return ""
+    info = pynvml.c_nvmlGpuFabricInfoV_t(version=pynvml.nvmlGpuFabricInfo_v2)
+    try:
+        pynvml.nvmlDeviceGetGpuFabricInfoV(handles[0], ctypes.byref(info))
+    except (pynvml.NVMLError, AttributeError):  # an older driver
+        return ""
+    cluster = bytes(bytearray(info.clusterUuid)).hex()
+    joined = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and set(cluster) != {"0"}
+    return f"{cluster}.{info.cliqueId}" if joined else ""

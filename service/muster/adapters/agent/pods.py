@@ -1,0 +1,67 @@
+"""Pods of this node that ask for its devices, as the API server has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from muster.adapters.agent.api import ApiServer
+from muster.devices.booking import Ask, Waiter, in_order
+from muster.devices.inventory import MEMORY
+from muster.dialects import pods, quantities
+from muster.dialects.objects import Container, PodObject
+from muster.domain.pod import Pod
+
+
+class _List(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+_list = msgspec.json.Decoder(_List)
+_pod = msgspec.json.Decoder(PodObject)
+
+
+async def waiters(api: ApiServer, node: str, resource: str) -> list[Waiter]:
+    """Return the pods of the node that ask for the resource and have not ended.
+
+    Raises:
+        ApiError: the API server did not tell.
+    """
+    query = {"fieldSelector": f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"}
+    body = await api.get(f"pods of node {node}", "/api/v1/pods", query)
+    found = (_waiter(text, resource) for text in _list.decode(body).items or ())
+    return [waiter for waiter in found if waiter is not None]
+
+
+def _waiter(text: msgspec.Raw, resource: str) -> Waiter | None:
+    try:
+        obj = _pod.decode(text)
+        asks = tuple(_asks(obj, resource))
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None  # its devices are refused, since it has no plan that can be read
+    if not asks:
+        return None
+    name = f"{obj.metadata.namespace}/{obj.metadata.name}"
+    pod = pods.read(obj)
+    bookings = in_order(pod, obj.metadata.annotations or {}, asks) if _is_of(pod, resource) else ()
+    admitted = obj.status.start_time is not None
+    return Waiter(name, obj.metadata.uid, asks, bookings, admitted)
+
+
+def _is_of(pod: Pod, resource: str) -> bool:
+    return pod.slice is not None if resource == MEMORY else pod.gpu_resource == resource
+
+
+def _asks(obj: PodObject, resource: str) -> Iterator[Ask]:
+    for each in obj.spec.init_containers or ():
+        yield from _ask(each, resource, lends=each.restart_policy != "Always")
+    for each in obj.spec.containers or ():
+        yield from _ask(each, resource, lends=False)
+
+
+def _ask(container: Container, resource: str, *, lends: bool) -> Iterator[Ask]:
+    limits = (container.resources.limits if container.resources else None) or {}
+    count = quantities.parse(limits.get(resource, 0))
+    if count:
+        yield Ask(container.name, int(count), lends)

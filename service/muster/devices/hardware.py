@@ -1,0 +1,183 @@
+"""What a node's GPUs are, and what the node says of itself by that (pure)."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from muster.devices.inventory import Gpu, Inventory
+
+MATRIX, UNHEALTHY, MEMORY_BY_GPU, MACHINE = (
+    "GPU_TOPOLOGY",
+    "gpu.topology/unhealthy",
+    "gpu.topology/gpu-mem",
+    "NODE_TYPE",
+)
+UUIDS = "gpu.topology/gpus"
+"""Annotation: the uuid of each GPU, by index."""
+GPU_COUNT = "nvidia.com/gpu.count"
+DOMAIN, DOMAIN_SIZE, INTERCONNECT, NUMA = (
+    "gpu.topology/nvlink-domain",
+    "gpu.topology/nvlink-domain-size",
+    "gpu.topology/interconnect",
+    "topology.kubernetes.io/numa-node",
+)
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+PUBLISHED = "gpu.topology/published"
+"""Annotation: the keys of the node that the agent has written, so that it takes no others away."""
+SWITCHED_FROM = 4
+"""GPUs from which "all pairs have the same NVLinks" can only be a switch (a bridge joins two)."""
+
+_COUNTS = ["Single", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"]
+_COUNTS += ["Ten", "Eleven", "Twelve", "Thirteen", "Fourteen", "Fifteen", "Sixteen", "Seventeen", "Eighteen"]
+WORDS = {
+    "SYS": "Cross CPU socket",
+    "NODE": "Same CPU socket",
+    "PHB": "Host PCI bridge",
+    "PXB": "Multiple PCI switches",
+    "PIX": "Single PCI switch",
+    "PSB": "Same board",
+    **{f"NV{n}": f"{word} NVLink{'' if n == 1 else 's'}" for n, word in enumerate(_COUNTS, start=1)},
+}
+"""Abbreviation of a link → the words that the original device plugin writes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The GPUs of one node. `links[i][j]` is an abbreviation, "X" on the diagonal. `numa` has the NUMA node
+    of each, -1 where it is unknown. `clique` names the NVLink domain that spans nodes, "" for none."""
+
+    inventory: Inventory
+    links: tuple[tuple[str, ...], ...]
+    numa: tuple[int, ...] = ()
+    product: str = ""
+    clique: str = ""
+
+    @property
+    def count(self) -> int:
+        """Return the number of GPUs."""
+        return len(self.inventory.gpus)
+
+
+def with_lost(before: tuple[str, ...], hardware: Hardware) -> Hardware:
+    """Return the hardware with the GPUs that it had before, unhealthy, where it has lost some of them.
+
+    Plans name GPUs by their place: without a lost one, all after it would be taken for their neighbours.
+    `before` has the uuids by index. Where a GPU is new, the node was rebuilt, and its GPUs are counted anew.
+    """
+    now = {gpu.uuid: gpu for gpu in hardware.inventory.gpus}
+    if not now or len(now) >= len(before) or [uuid for uuid in before if uuid in now] != list(now):
+        return hardware
+    old_place = {uuid: gpu.index for uuid, gpu in now.items()}
+    memory = min(gpu.memory_gib for gpu in now.values())
+    gpus = tuple(
+        replace(now[uuid], index=index) if uuid in now else Gpu(index, uuid, memory, healthy=False)
+        for index, uuid in enumerate(before)
+    )
+    places = [old_place.get(uuid) for uuid in before]
+
+    def link(i: int, j: int) -> str:
+        a, b = places[i], places[j]
+        return "X" if i == j else hardware.links[a][b] if a is not None and b is not None else "SYS"
+
+    size = range(len(before))
+    numa = tuple(hardware.numa[place] if place is not None and hardware.numa else -1 for place in places)
+    links = tuple(tuple(link(i, j) for j in size) for i in size)
+    return replace(hardware, inventory=Inventory(gpus), links=links, numa=numa)
+
+
+def matrix(links: tuple[tuple[str, ...], ...]) -> str | None:
+    """Return the value of GPU_TOPOLOGY, in the words of the original device plugin; None if there is a link
+    that it has no words for."""
+    pairs = {}
+    for i, j in combinations(range(len(links)), 2):
+        if links[i][j] not in WORDS:
+            return None
+        pairs[f"GPU_{links[i][j]}_{i}_{j}"] = WORDS[links[i][j]]
+    return json.dumps(pairs, sort_keys=True, separators=(",", ":"))
+
+
+def labels_of(hardware: Hardware, *, shared: bool) -> dict[str, str | None]:
+    """Return the labels of the node; None takes one away. `shared`: it offers memory of its GPUs, so that
+    nothing else tells how many there are."""
+    islands = _islands(hardware.links)
+    size = len(islands[0]) if islands else 0
+    in_rows = all(island == tuple(range(k * size, (k + 1) * size)) for k, island in enumerate(islands))
+    one_numa = hardware.numa[0] if len(set(hardware.numa)) == 1 and hardware.numa[0] >= 0 else None
+    return {
+        DOMAIN: _label(hardware.clique),
+        DOMAIN_SIZE: str(size) if in_rows and size > 1 else None,
+        INTERCONNECT: _interconnect(hardware.links, len(islands)),
+        NUMA: None if one_numa is None else str(one_numa),
+        **({GPU_COUNT: str(hardware.count)} if shared else {}),
+    }
+
+
+def annotations_of(hardware: Hardware, machine: str, *, shared: bool) -> dict[str, str | None]:
+    """Return the annotations of the node; None takes one away. `machine` is its type, by its cloud."""
+    sick = ",".join(str(gpu.index) for gpu in hardware.inventory.gpus if not gpu.healthy)
+    memory = ",".join(str(gpu.memory_gib) for gpu in hardware.inventory.gpus)
+    return {
+        MATRIX: matrix(hardware.links),
+        UUIDS: ",".join(gpu.uuid for gpu in hardware.inventory.gpus) or None,
+        UNHEALTHY: sick or None,
+        MEMORY_BY_GPU: memory if shared else None,
+        **({MACHINE: machine} if machine else {}),
+    }
+
+
+def _interconnect(links: tuple[tuple[str, ...], ...], islands: int) -> str | None:
+    if len(links) < 2:
+        return None
+    kinds = {links[i][j] for i, j in combinations(range(len(links)), 2)}
+    if not any(kind.startswith("NV") for kind in kinds):
+        return "pcie"
+    switched = islands == 1 and len(kinds) == 1 and len(links) >= SWITCHED_FROM
+    return "nvswitch" if switched else "nvlink" if islands == 1 else None
+
+
+def _islands(links: tuple[tuple[str, ...], ...]) -> list[tuple[int, ...]]:
+    """GPUs that NVLink joins, directly or through others, by their smallest index."""
+    left, islands = set(range(len(links))), []
+    while left:
+        island, frontier = set[int](), {min(left)}
+        while frontier:
+            island |= frontier
+            frontier = {j for i in frontier for j in left if links[i][j].startswith("NV")} - island
+        islands.append(tuple(sorted(island)))
+        left -= island
+    return islands
+
+
+def _label(text: str) -> str | None:
+    """Return the text as a label's value; None if there is nothing left of it."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("-_.") or None
+
+
+def changes(
+    hardware: Hardware, node_labels: dict[str, str], node_annotations: dict[str, str], *, shared: bool
+) -> dict[str, dict[str, str | None]]:
+    """Return what to change in a node's metadata; empty if it says all of it already.
+
+    A label that somebody else has set stays. What was published and is true no more is taken away.
+    """
+    ours = set(node_annotations.get(PUBLISHED, "").split(","))
+    said = labels_of(hardware, shared=shared)
+    new_labels = {
+        key: value
+        for key, value in said.items()
+        if value != node_labels.get(key) and (key in ours or key not in node_labels)
+    }
+    wanted = annotations_of(hardware, node_labels.get(INSTANCE_TYPE, ""), shared=shared)
+    written = {key for key, value in said.items() if value and (key in ours or key not in node_labels)}
+    written |= {key for key, value in wanted.items() if value}
+    wanted[PUBLISHED] = ",".join(sorted(written))
+    new_annotations = {
+        key: value
+        for key, value in wanted.items()
+        if value != node_annotations.get(key) and (value is not None or key in ours)
+    }
+    found = {"labels": new_labels, "annotations": new_annotations}
+    return {part: values for part, values in found.items() if values}

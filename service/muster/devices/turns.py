@@ -1,0 +1,103 @@
+"""The pod that the kubelet admits now: what it was told to take, until it has taken that.
+
+The kubelet admits pods one by one, and container by container. For each it asks which devices to take, and
+then takes them. Only what was answered is given out. There is one exception: it does not ask again for
+devices that an init container of the same pod has had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from muster.devices.answers import Grant, Isolation, allocate, prefer
+from muster.devices.booking import Booking, Refusal, Waiter, asking
+from muster.devices.inventory import Inventory, by_gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a container of a pod gets."""
+
+    waiter: Waiter
+    booking: Booking
+    grant: Grant
+
+
+@dataclass(slots=True)
+class _Turn:
+    """`lent`: devices of the pod's init containers, which containers after them may get."""
+
+    waiter: Waiter
+    chosen: tuple[Booking, frozenset[str]] | None = None
+    lent: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Turns:
+    """Answers for one resource, in the order in which the kubelet asks."""
+
+    _turn: _Turn | None = None
+    _served: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def pending(self) -> bool:
+        """Return whether the kubelet was told of devices that it has not taken yet."""
+        return self._turn is not None and self._turn.chosen is not None
+
+    def prefer(
+        self,
+        waiters: Collection[Waiter],
+        held: Mapping[str, Collection[str]],
+        inventory: Inventory,
+        asked: tuple[Collection[str], Collection[str], int],
+    ) -> tuple[Waiter, tuple[str, ...]] | tuple[Waiter | None, Refusal]:
+        """Return the devices that the kubelet should take, with the pod that they are for.
+
+        `asked`: what the kubelet has available, what it insists on, and how many it needs.
+        """
+        uids = {waiter.uid for waiter in waiters}
+        self._served = {uid: names for uid, names in self._served.items() if uid in uids}
+        found = asking(waiters, held, self._served)
+        if isinstance(found, Refusal):
+            return None, found
+        waiter, booking = found
+        chosen = prefer(booking, inventory, *asked)
+        if isinstance(chosen, Refusal):
+            self._turn = None
+            return waiter, chosen
+        if self._turn is None or self._turn.waiter.uid != waiter.uid:
+            self._turn = _Turn(waiter)
+        self._turn.chosen = (booking, frozenset(chosen))
+        return waiter, chosen
+
+    def allocate(
+        self, inventory: Inventory, devices: Collection[str], isolation: Isolation
+    ) -> Given | Refusal:
+        """Return what the container of these devices gets, if they are what was answered before."""
+        turn = self._turn
+        if turn is None:
+            return Refusal(f"the kubelet takes {len(devices)} devices without asking which ones are planned")
+        booking = self._booking(turn, inventory, frozenset(devices))
+        grant = allocate(booking, inventory, devices, isolation)
+        if isinstance(grant, Refusal):
+            self._turn = None
+            return grant
+        self._served.setdefault(turn.waiter.uid, set()).add(booking.container)
+        turn.chosen = None
+        turn.lent = turn.lent | set(devices) if booking.lends else turn.lent - set(devices)
+        return Given(turn.waiter, booking, grant)
+
+    def _booking(self, turn: _Turn, inventory: Inventory, devices: frozenset[str]) -> Booking:
+        """Return the booking of the container whose turn it is. It has the GPUs that were lent if it gets
+        those, in the plan's order."""
+        if turn.chosen is not None and turn.chosen[1] == devices:
+            return turn.chosen[0]
+        served = self._served.get(turn.waiter.uid, set())
+        left = [each for each in turn.waiter.bookings if each.container not in served]
+        booking = left[0] if left else turn.waiter.bookings[-1]
+        taken = [gpu.index for gpu in inventory.gpus if gpu.uuid in by_gpu(devices)]
+        if not left or not devices <= turn.lent or len(taken) != len(booking.gpus):
+            return booking  # with other GPUs than these
+        order = [gpu for each in turn.waiter.bookings for gpu in each.gpus]
+        return replace(booking, gpus=tuple(sorted(taken, key=order.index)))

@@ -1,0 +1,287 @@
+"""The node agent with a fake kubelet and a fake API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+import pytest
+
+from muster.adapters.agent.api import ApiError, ApiServer
+from muster.adapters.agent.gpus import MatrixFile, source_of
+from muster.adapters.agent.run import Agent, Settings
+from muster.devices.inventory import InventoryError
+from tests.adapters.fake_kubelet import Asking, FakeKubelet
+
+WITHIN_S = 20.0
+MATRIX = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV2\tSYS\nGPU1\tNV2\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
+ALL = ["GPU-0", "GPU-1", "GPU-2"]
+
+
+@dataclass
+class FakeApi:
+    """The node and its pods, as the API server has them; and all that was written."""
+
+    labels: dict[str, str] = field(default_factory=lambda: {"ack.node.gpu.schedule": "topology"})
+    annotations: dict[str, str] = field(default_factory=dict)
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    down: bool = False
+    written: asyncio.Queue[tuple[str, Any]] = field(default_factory=asyncio.Queue)
+
+    async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
+        if self.down:
+            raise ApiError(f"GET {what}", 0, "no answer in time")
+        if path == "/api/v1/pods":
+            assert query is not None
+            assert "spec.nodeName=n" in query["fieldSelector"]
+            return json.dumps({"items": self.pods}).encode()
+        meta = {"name": "n", "labels": self.labels, "annotations": self.annotations}
+        return json.dumps({"metadata": meta}).encode()
+
+    async def post(self, _: str, path: str, body: Any) -> None:
+        self.written.put_nowait((path, body))
+
+    async def merge_patch(self, _: str, path: str, body: Any) -> None:
+        self.written.put_nowait((path, body))
+        if path == "/api/v1/nodes/n":
+            for part, store in (("labels", self.labels), ("annotations", self.annotations)):
+                for key, value in body["metadata"].get(part, {}).items():
+                    store.pop(key, None) if value is None else store.update({key: value})
+
+    async def until(self, path: str) -> Any:
+        """Return the next write to a path."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                found, body = await self.written.get()
+                if found.startswith(path):
+                    return body
+
+
+def pod(name: str, *gpus: int, uid: str = "u", started: bool = False) -> dict[str, Any]:
+    allocation = {"version": 1, "gpus": list(gpus)}
+    return {
+        "metadata": {
+            "namespace": "team",
+            "name": name,
+            "uid": uid,
+            "annotations": {"gpu.topology/allocation": json.dumps(allocation)} if gpus else {},
+        },
+        "spec": {
+            "nodeName": "n",
+            "schedulerName": "muster",
+            "containers": [
+                {"name": "main", "resources": {"limits": {"aliyun.com/gpu": str(len(gpus) or 1)}}}
+            ],
+        },
+        "status": {"phase": "Pending", **({"startTime": "2026-11-01T00:00:00Z"} if started else {})},
+    }
+
+
+@dataclass
+class World:
+    kubelet: FakeKubelet
+    api: FakeApi
+    file: Path
+
+    @contextlib.asynccontextmanager
+    async def agent(self) -> AsyncIterator[None]:
+        settings = Settings("n", self.kubelet.sockets, look_every_s=0.02, kubelet_every_s=0.02)
+        api = cast(ApiServer, self.api)
+        stop = asyncio.Event()
+        running = asyncio.create_task(Agent(settings, MatrixFile(self.file), api, api).run(stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            async with asyncio.timeout(WITHIN_S):
+                await running
+
+    async def plugin(self) -> Asking:
+        """Wait for a registration, and speak to what it names."""
+        async with asyncio.timeout(WITHIN_S):
+            request = await self.kubelet.registered.get()
+        assert request.options is not None
+        assert request.options.get_preferred_allocation_available
+        return Asking(self.kubelet.sockets.plugins / request.endpoint)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    file = tmp_path / "gpus.txt"
+    file.write_text(MATRIX)
+    async with FakeKubelet(tmp_path) as kubelet:
+        yield World(kubelet, FakeApi(), file)
+
+
+async def next_devices(stream: Any) -> dict[str, str]:
+    async with asyncio.timeout(WITHIN_S):
+        answer = await anext(stream)
+    return {device.id: device.health for device in answer.devices}
+
+
+async def test_a_container_gets_its_plan_and_its_pod_is_marked(world: World) -> None:
+    async with world.agent():
+        plugin = await world.plugin()
+        world.kubelet.pods = {"team/a": {}, "other/quiet": {}}
+        world.api.pods = [pod("a", 2, 0)]
+        assert await plugin.prefer(ALL, 2) == ["GPU-2", "GPU-0"]
+        given = await plugin.allocate(["GPU-0", "GPU-2"])
+        assert given.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-2,GPU-0"}
+        assert [device.name for device in given.cdi_devices] == [
+            "nvidia.com/gpu=GPU-2",
+            "nvidia.com/gpu=GPU-0",
+        ]
+        patch = await world.api.until("/api/v1/namespaces/team/pods/a")
+        assert patch["metadata"] == {"uid": "u", "annotations": {"ALIYUN_COM_GPU_ASSIGNED": "true"}}
+        await plugin.close()
+
+
+async def refused(answer: Any) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await answer
+    assert failed.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    return str(failed.value.details())
+
+
+async def test_no_plan_no_answer_and_an_event(world: World) -> None:
+    async with world.agent():
+        plugin = await world.plugin()
+        world.kubelet.pods = {"team/a": {}}
+        world.api.pods = [pod("a")]
+        assert "pod team/a has no plan for its GPUs" in await refused(plugin.prefer(ALL, 1))
+        event = await world.api.until("/api/v1/namespaces/default/events")
+        assert event["reason"] == "GpusRefused"
+        assert event["involvedObject"]["name"] == "n"
+        assert "without asking" in await refused(plugin.allocate(["GPU-0"]))
+        await plugin.close()
+
+
+async def test_a_booked_gpu_that_the_node_lacks_is_told_on_the_pod(world: World) -> None:
+    async with world.agent():
+        plugin = await world.plugin()
+        world.kubelet.pods = {"team/a": {}}
+        world.api.pods = [pod("a", 7)]
+        assert "GPU 7 of the plan is not on the node any more" in await refused(plugin.prefer(ALL, 1))
+        event = await world.api.until("/api/v1/namespaces/team/events")
+        assert event["involvedObject"]["name"] == "a"
+        await plugin.close()
+
+
+async def test_an_api_server_that_is_away_gives_nothing_out(world: World) -> None:
+    async with world.agent():
+        plugin = await world.plugin()
+        world.kubelet.pods = {"team/a": {}}
+        world.api.pods, world.api.down = [pod("a", 1)], True
+        assert "the plan of its GPUs can't be read: GET pods" in await refused(plugin.prefer(ALL, 1))
+        world.api.down = False
+        assert await plugin.prefer(ALL, 1) == ["GPU-1"]
+        await plugin.close()
+
+
+async def test_one_of_two_equal_pods_has_been_admitted_before(world: World) -> None:
+    async with world.agent():
+        plugin = await world.plugin()
+        world.kubelet.pods = {"team/a": {}, "team/b": {}}
+        world.api.pods = [pod("a", 1, uid="1"), pod("b", 2, uid="2")]
+        assert "not one pod of the node waits for devices, but 2" in await refused(plugin.prefer(ALL, 1))
+        world.api.pods[0] = pod("a", 1, uid="1", started=True)
+        assert await plugin.prefer(ALL, 1) == ["GPU-2"]
+        await plugin.close()
+
+
+async def test_a_new_kubelet_is_registered_with_again(world: World) -> None:
+    async with world.agent():
+        first = await world.plugin()
+        await world.kubelet.stop()
+        world.kubelet.refuse = "starting"
+        await world.kubelet.start()
+        world.kubelet.refuse = ""
+        second = await world.plugin()
+        assert await next_devices(second.devices()) == dict.fromkeys(ALL, "Healthy")
+        await first.close()
+        await second.close()
+
+
+async def test_health_goes_to_the_kubelet_and_to_the_node(world: World) -> None:
+    async with world.agent():
+        plugin = await world.plugin()
+        devices = plugin.devices()
+        assert await next_devices(devices) == dict.fromkeys(ALL, "Healthy")
+        world.file.write_text(f"# unhealthy: 1\n{MATRIX}")
+        assert await next_devices(devices) == dict.fromkeys(ALL, "Healthy") | {"GPU-1": "Unhealthy"}
+        while world.api.annotations.get("gpu.topology/unhealthy") != "1":
+            await world.api.until("/api/v1/nodes/n")
+        await plugin.close()
+
+
+TORN = {
+    "no file": None,
+    "half a matrix": MATRIX[:40],
+    "an unknown word": MATRIX.replace("NV2", "NV"),
+    "two words for one pair": MATRIX.replace("GPU1\tNV2", "GPU1\tSYS"),
+    "uuids": f"# uuids: a,b\n{MATRIX}",
+    "memory": f"# memory-gib: much\n{MATRIX}",
+}
+
+
+@pytest.mark.parametrize("kind", TORN)
+async def test_torn_facts_take_no_gpu_away(world: World, kind: str) -> None:
+    async with world.agent():
+        plugin = await world.plugin()
+        text = TORN[kind]
+        world.file.unlink() if text is None else world.file.write_text(text)
+        event = await world.api.until("/api/v1/namespaces/default/events")
+        assert event["reason"] == "GpusUnreadable"
+        assert str(world.file) in event["message"]
+        assert "what was known before is used" in event["message"]
+        world.kubelet.pods, world.api.pods = {"team/a": {}}, [pod("a", 1)]
+        assert await plugin.prefer(ALL, 1) == ["GPU-1"]
+        await plugin.close()
+
+
+async def test_a_vanished_gpu_is_told_and_keeps_its_place_over_a_restart(world: World) -> None:
+    async with world.agent():
+        plugin = await world.plugin()
+        await plugin.close()
+        while world.api.annotations.get("gpu.topology/gpus") != "GPU-0,GPU-1,GPU-2":
+            await world.api.until("/api/v1/nodes/n")
+    world.file.write_text("# uuids: GPU-0,GPU-2\n\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
+    async with world.agent():
+        plugin = await world.plugin()
+        event = await world.api.until("/api/v1/namespaces/default/events")
+        assert (event["reason"], "GPU 1 (GPU-1)" in event["message"]) == ("GpuVanished", True)
+        world.kubelet.pods, world.api.pods = {"team/a": {}}, [pod("a", 2)]
+        assert await plugin.prefer(["GPU-0", "GPU-2"], 1) == ["GPU-2"]
+        await plugin.close()
+
+
+async def test_another_label_offers_another_resource_or_nothing(world: World) -> None:
+    world.api.labels["ack.node.gpu.schedule"] = "cgpu"
+    async with world.agent():
+        plugin = await world.plugin()
+        assert len(await next_devices(plugin.devices())) == 3 * 16
+        await plugin.close()
+    world.api.labels["ack.node.gpu.schedule"] = "default"
+    async with world.agent():
+        while "GPU_TOPOLOGY" not in world.api.annotations:
+            await world.api.until("/api/v1/nodes/n")
+    assert world.kubelet.registered.empty()
+
+
+async def test_the_end_removes_the_socket(world: World) -> None:
+    async with world.agent():
+        await (await world.plugin()).close()
+    assert [path.name for path in world.kubelet.sockets.plugins.iterdir()] == ["kubelet.sock"]
+
+
+@pytest.mark.parametrize("name", ["", "matrix:", "magic"])
+def test_an_unknown_source_is_refused(name: str) -> None:
+    with pytest.raises(InventoryError, match="expected nvml or matrix:FILE"):
+        source_of(name)

@@ -1,0 +1,115 @@
+"""What the kubelet takes is what it was answered, container by container."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.devices.answers import Isolation
+from muster.devices.booking import Ask, Booking, Refusal, Waiter
+from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory
+from muster.devices.turns import Given, Turns
+
+NODE = Inventory(tuple(Gpu(index, f"GPU-{index}", 16) for index in range(8)))
+ALL = tuple(device.id for device in NODE.devices(WHOLE))
+
+
+def pod(*bookings: Booking) -> Waiter:
+    asks = tuple(Ask(each.container, each.size, each.lends) for each in bookings)
+    return Waiter(bookings[0].pod, "u", asks, bookings)
+
+
+def whole(container: str, *gpus: int, lends: bool = False) -> Booking:
+    return Booking("team/pod", container, gpus, lends=lends)
+
+
+def ask(
+    turns: Turns, waiter: Waiter, size: int, held: tuple[str, ...] = (), must: tuple[str, ...] = ()
+) -> tuple[Waiter | None, tuple[str, ...] | Refusal]:
+    return turns.prefer([waiter], {waiter.name: held}, NODE, (ALL, must, size))
+
+
+def take(turns: Turns, *devices: str) -> Given | Refusal:
+    return turns.allocate(NODE, devices, Isolation())
+
+
+def test_each_container_gets_what_was_answered_for_it() -> None:
+    turns, waiter = Turns(), pod(whole("main", 5, 2), whole("helper", 7))
+    assert ask(turns, waiter, 2) == (waiter, ("GPU-5", "GPU-2"))
+    assert turns.pending
+    given = take(turns, "GPU-2", "GPU-5")
+    assert isinstance(given, Given)
+    assert (given.booking.container, given.grant.env["NVIDIA_VISIBLE_DEVICES"]) == ("main", "GPU-5,GPU-2")
+    assert not turns.pending
+    assert ask(turns, waiter, 1, ("main",)) == (waiter, ("GPU-7",))
+    assert isinstance(take(turns, "GPU-7"), Given)
+
+
+@pytest.mark.parametrize("devices", [("GPU-0",), ("GPU-5", "GPU-3"), ("GPU-5",), ("GPU-5", "GPU-2", "GPU-1")])
+def test_anything_else_is_refused_and_ends_the_turn(devices: tuple[str, ...]) -> None:
+    turns, waiter = Turns(), pod(whole("main", 5, 2))
+    ask(turns, waiter, 2)
+    assert isinstance(take(turns, *devices), Refusal)
+    assert isinstance(take(turns, "GPU-5", "GPU-2"), Refusal)
+
+
+def test_who_takes_without_asking_gets_nothing() -> None:
+    answer = take(Turns(), "GPU-1")
+    assert answer == Refusal("the kubelet takes 1 devices without asking which ones are planned")
+
+
+def test_devices_of_an_init_container_are_given_again_without_a_question() -> None:
+    turns, waiter = Turns(), pod(whole("init", 5, 2, lends=True), whole("main", 5, 2))
+    assert ask(turns, waiter, 2)[1] == ("GPU-5", "GPU-2")
+    assert isinstance(take(turns, "GPU-5", "GPU-2"), Given)
+    again = take(turns, "GPU-2", "GPU-5")
+    assert isinstance(again, Given)
+    assert (again.booking.container, again.grant.env["NVIDIA_VISIBLE_DEVICES"]) == ("main", "GPU-5,GPU-2")
+
+
+def test_a_container_may_get_a_part_of_what_an_init_container_had() -> None:
+    """The kubelet chooses which part; the rest goes to the next container."""
+    waiter = pod(whole("init", 5, 2, 7, lends=True), whole("main", 5), whole("helper", 2, 7))
+    turns = Turns()
+    ask(turns, waiter, 3)
+    take(turns, "GPU-5", "GPU-2", "GPU-7")
+    main, helper = take(turns, "GPU-7"), take(turns, "GPU-2", "GPU-5")
+    assert isinstance(main, Given)
+    assert isinstance(helper, Given)
+    assert main.grant.env["NVIDIA_VISIBLE_DEVICES"] == "GPU-7"
+    assert helper.grant.env["NVIDIA_VISIBLE_DEVICES"] == "GPU-5,GPU-2"
+
+
+def test_a_larger_container_keeps_what_the_init_container_had() -> None:
+    turns, waiter = Turns(), pod(whole("init", 5, lends=True), whole("main", 5, 2))
+    ask(turns, waiter, 1)
+    take(turns, "GPU-5")
+    assert ask(turns, waiter, 2, must=("GPU-5",))[1] == ("GPU-5", "GPU-2")
+    assert isinstance(take(turns, "GPU-2", "GPU-5"), Given)
+
+
+@pytest.mark.parametrize("devices", [("GPU-5", "GPU-2"), ("GPU-1",)])
+def test_what_was_lent_is_no_licence_for_more(devices: tuple[str, ...]) -> None:
+    turns, waiter = Turns(), pod(whole("init", 5, 2, lends=True), whole("main", 5))
+    ask(turns, waiter, 2)
+    take(turns, "GPU-5", "GPU-2")
+    assert isinstance(take(turns, *devices), Refusal)
+
+
+def test_memory_that_was_lent_must_be_even() -> None:
+    shared = Booking("team/pod", "main", (3, 4), units=1, pod_units=2)
+    init = Booking("team/pod", "init", (3, 4), units=2, pod_units=2, lends=True)
+    waiter, turns = pod(init, shared), Turns()
+    units = tuple(device.id for device in NODE.devices(MEMORY))
+    _, chosen = turns.prefer([waiter], {waiter.name: ()}, NODE, (units, (), 4))
+    assert isinstance(chosen, tuple)
+    assert isinstance(take(turns, *chosen), Given)
+    assert isinstance(take(turns, "GPU-3-_-0", "GPU-3-_-1"), Refusal)
+
+
+def test_the_end_of_a_pod_forgets_it() -> None:
+    turns, waiter = Turns(), pod(whole("main", 5))
+    ask(turns, waiter, 1)
+    take(turns, "GPU-5")
+    other = Waiter("team/next", "v", (Ask("main", 1),), (Booking("team/next", "main", (6,)),))
+    assert turns.prefer([other], {"team/next": ()}, NODE, (ALL, (), 1)) == (other, ("GPU-6",))
+    assert isinstance(take(turns, "GPU-5"), Refusal)

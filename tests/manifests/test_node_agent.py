@@ -1,0 +1,116 @@
+"""Tests of scheduler-config/node-agent: an agent changes its own node and the pods on it, and little of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client.exceptions import ApiException
+
+from local_cluster.cluster import LocalCluster
+from muster.devices import hardware
+from muster.domain.allocation import ASSIGNED, GROUP
+from tests.local_cluster.cluster_waiting import eventually
+from tests.manifests.applying import apply, connect
+from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest
+
+pytestmark = pytest.mark.cluster
+
+FOLDER = SCHEDULER_CONFIG / "node-agent"
+ACCOUNT = "system:serviceaccount:muster-nodes:muster-node-agent"
+NODE_OF_TOKEN = "Impersonate-Extra-authentication.kubernetes.io%2fnode-name"
+HOME, OTHER = "agents-home", "agents-other"
+
+
+def agent_on(cluster: LocalCluster, node: str) -> Any:
+    """The account with its roles and no others, and a token that the kubelet of the node got."""
+    client = connect(cluster.kubeconfig)
+    for name, value in (("Impersonate-User", ACCOUNT), ("Impersonate-Group", "system:authenticated")):
+        client.client.set_default_header(name, value)
+    if node:
+        client.client.set_default_header(NODE_OF_TOKEN, node)
+    return client
+
+
+@pytest.fixture(scope="module")
+def agents(cluster: LocalCluster, client: Any, installed: list[Manifest]) -> Any:
+    """Nodes, a pod on each, and the component, once the API server heeds its policy."""
+    assert installed
+    for file in ("namespace", "rbac", "admission", "daemonset"):
+        for manifest in yaml.safe_load_all((FOLDER / f"{file}.yaml").read_text()):
+            apply(client, manifest)
+    nodes, pods = client.resources.get(kind="Node"), client.resources.get(api_version="v1", kind="Pod")
+    for node in (HOME, OTHER):
+        nodes.create(body={"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"on-{node}"}, "spec": spec}
+        pods.create(body=pod, namespace="default")
+    eventually(lambda: _refusal(agent_on(cluster, ""), "Node", HOME, {}), "the policy is heeded")
+    return client
+
+
+KEYS = [
+    *((hardware.MATRIX, "annotations"), (hardware.UNHEALTHY, "annotations")),
+    *((hardware.UUIDS, "annotations"), (hardware.MEMORY_BY_GPU, "annotations")),
+    *((hardware.MACHINE, "annotations"), (hardware.PUBLISHED, "annotations")),
+    *((hardware.DOMAIN, "labels"), (hardware.DOMAIN_SIZE, "labels"), (hardware.NUMA, "labels")),
+    *((hardware.INTERCONNECT, "labels"), (hardware.GPU_COUNT, "labels")),
+]
+
+
+@pytest.mark.parametrize(("key", "part"), KEYS)
+def test_its_node_gets_what_the_agent_publishes(
+    cluster: LocalCluster, agents: Any, key: str, part: str
+) -> None:
+    assert agents
+    assert not _refusal(agent_on(cluster, HOME), "Node", HOME, {part: {key: "1"}})
+    assert not _refusal(agent_on(cluster, HOME), "Node", HOME, {part: {key: None}})
+
+
+OWN = "changes only its own node and the pods on it"
+KEYS_ALONE = "changes only these labels and annotations"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "says"),
+    [
+        ("Node", OTHER, {"annotations": {hardware.MATRIX: "{}"}}, OWN),
+        ("Node", HOME, {"labels": {"node-role.kubernetes.io/control-plane": ""}}, KEYS_ALONE),
+        ("Node", HOME, {"labels": {"ack.node.gpu.schedule": "cgpu"}}, KEYS_ALONE),
+        ("Node", HOME, {"annotations": {"team": "a"}}, KEYS_ALONE),
+        ("Node", HOME, {"finalizers": ["example.com/keep"]}, "and nothing else"),
+        ("Pod", f"on-{OTHER}", {"annotations": {ASSIGNED: "true"}}, OWN),
+        ("Pod", f"on-{HOME}", {"labels": {"app": "web"}}, "and nothing else"),
+        ("Pod", f"on-{HOME}", {"annotations": {"team": "a"}}, KEYS_ALONE),
+        ("Pod", f"on-{HOME}", {"annotations": {GROUP: "1"}}, KEYS_ALONE),
+    ],
+)
+def test_nothing_else_may_be_changed(
+    cluster: LocalCluster, agents: Any, kind: str, name: str, change: Mapping[str, Any], says: str
+) -> None:
+    assert agents
+    assert says in _refusal(agent_on(cluster, HOME), kind, name, change)
+
+
+def test_a_pod_on_its_node_is_marked(cluster: LocalCluster, agents: Any) -> None:
+    assert agents
+    assert not _refusal(agent_on(cluster, HOME), "Pod", f"on-{HOME}", {"annotations": {ASSIGNED: "true"}})
+
+
+def test_a_token_of_no_node_changes_nothing(cluster: LocalCluster, agents: Any) -> None:
+    assert agents
+    assert OWN in _refusal(agent_on(cluster, ""), "Node", HOME, {"annotations": {hardware.MATRIX: "{}"}})
+
+
+def _refusal(client: Any, kind: str, name: str, change: Mapping[str, Any]) -> str:
+    """What the API server says against a change of metadata; "" when it takes it."""
+    resource = client.resources.get(api_version="v1", kind=kind)
+    where = {"namespace": "default"} if kind == "Pod" else {}
+    body = {"metadata": dict(change) or {"annotations": {"probe": "1"}}}
+    try:
+        resource.patch(name=name, body=body, content_type="application/merge-patch+json", **where)
+    except ApiException as problem:
+        return str(problem.body)
+    return ""
