@@ -89,9 +89,9 @@ LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-par
 sbom: $(READY) ## What the images hold, as CycloneDX in out/sbom
 	@$(PY) -m checks.sbom out/sbom
 
-# What is generated from protos/ and checked in: Go and Python code (protos/buf.gen.yaml says how), and
+# What is generated from protos/ and kubelet-protos/ and checked in: Go and Python code (buf.gen.yaml says how), and
 # the contract itself for gRPC reflection.
-GENERATED := shim/internal/musterv1 service/muster/adapters/grpc/generated
+GENERATED := shim/internal/musterv1 service/muster/adapters/grpc/generated service/muster/adapters/agent/generated
 CHECKSUM = find $(GENERATED) -type f ! -path '*/__pycache__/*' -print0 2>/dev/null | sort -z | xargs -0r sha256sum
 
 .PHONY: generate
@@ -99,7 +99,8 @@ generate: $(READY) ## Generate the Go and Python code of protos/, and docs/schem
 	$(call say,generate)
 	@$(PY) -m checks.schemas
 	@$(WITH_GO) cd protos; buf generate; \
-	buf build --as-file-descriptor-set --exclude-source-info -o ../service/muster/adapters/grpc/generated/descriptors.binpb
+	buf build --as-file-descriptor-set --exclude-source-info -o ../service/muster/adapters/grpc/generated/descriptors.binpb; \
+	cd ../kubelet-protos; buf generate
 
 # --- checking -------------------------------------------------------------------------------------
 
@@ -165,6 +166,11 @@ test-go: $(READY) ## Tests of the Go modules
 e2e: build ## End to end: the real shim and service against the local cluster
 	$(call say,end-to-end tests)
 	$(PYTEST) e2e
+
+.PHONY: e2e-nodes
+e2e-nodes: build ## Of it: containers on real kubelets get exactly the planned GPUs (MEMBERS=500: the long form)
+	$(call say,real nodes)
+	$(if $(MEMBERS),MUSTER_E2E_MEMBERS=$(MEMBERS)) $(PYTEST) e2e/test_devices.py
 
 # All of it, even when a part fails, so that one run tells everything. pytest comes last and in one
 # run, unit to end-to-end: its closing line counts them all. Two processes share them (conftest.py).

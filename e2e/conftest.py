@@ -10,6 +10,7 @@ import pytest
 
 from e2e.arena import Arena, open_arena
 from e2e.audit import GRACE_S
+from e2e.devices.fleet import COUNT
 from e2e.scene import Scene
 from e2e.story import tell
 from local_cluster.stack import Stack
@@ -102,3 +103,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
         told = tell(arena, scene if isinstance(scene, Scene) else None)
         report.sections.extend(told)
     return report
+
+
+def pytest_unconfigure() -> None:
+    """The last line of a run with real nodes: how many members were compared with their plan."""
+    if COUNT.checked:
+        print(COUNT)

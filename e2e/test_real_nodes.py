@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
 from local_cluster.nodes import ready_nodes
 from local_cluster.places import SOURCE
-from local_cluster.processes import Identity
+from local_cluster.processes import Identity, command_of, processes_below
 from local_cluster.real import cgroups, network
 from local_cluster.real.printing import SHOW_GPUS, printed_gpus
 from local_cluster.real.support import why_not
@@ -39,28 +37,13 @@ def possible() -> None:
         pytest.skip(f"no real nodes on this machine: {reason}")
 
 
-def below(pid: int) -> Iterator[int]:
-    """The process and all that it started, directly or not."""
-    yield pid
-    children: list[str] = []
-    with contextlib.suppress(OSError):  # it has ended
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children += (task / "children").read_text().split()
-    for child in children:
-        yield from below(int(child))
-
-
 def of_node(cluster: LocalCluster) -> list[Identity]:
     keeper = cluster.real_nodes.running()[NODE]
-    found = {identity: name(pid) for pid in below(keeper.pid) if (identity := Identity.of(pid))}
+    found = {
+        identity: command_of(pid) for pid in processes_below(keeper.pid) if (identity := Identity.of(pid))
+    }
     assert set(found.values()) >= PROGRAMS
     return list(found)
-
-
-def name(pid: int) -> str:
-    with contextlib.suppress(OSError):  # it has ended
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
 
 
 def left(cluster: LocalCluster) -> list[str]:

@@ -29,9 +29,10 @@ from local_cluster.nodes import NodesNotReady, apply_nodes, nodes_of
 from local_cluster.places import Layout
 from local_cluster.ports import free_port, is_free
 from local_cluster.processes import Identity, Process, ProcessError
-from local_cluster.real.nodes import RealNodes, RealNodesError
+from local_cluster.real.nodes import GROUP, RealNodes, RealNodesError
 from local_cluster.real.packages import PackagesError
 from local_cluster.recipes import COMPONENTS
+from local_cluster.shape import NodeGroup
 
 READY_DEADLINE_S = {"etcd": 30.0, "kube-apiserver": 90.0, "kube-controller-manager": 60.0, "kwok": 60.0}
 NODES_DEADLINE_S = 120.0
@@ -223,14 +224,25 @@ class LocalCluster:
             raise ClusterError(f"{problem}{self._log_tail('kwok')}") from problem
         return len(nodes)
 
-    def start_real_nodes(self, count: int, *, deadline_s: float = REAL_NODES_DEADLINE_S) -> None:
+    def start_real_nodes(
+        self,
+        count: int,
+        *,
+        deadline_s: float = REAL_NODES_DEADLINE_S,
+        group: NodeGroup = GROUP,
+        shown: Sequence[Path] = (),
+    ) -> None:
         """Start nodes with real kubelets, `real-0` and so on, and wait until each offers its GPUs.
 
         They need a machine that `real.support.why_not` has nothing against. They end with the cluster.
+        Nodes of another `group` have no device plugin (`real.agents` gives them one); `shown` are folders and
+        files of this machine that they have at the same place.
         """
         context, detached = self._context(), not self._state()["foreground"]
         try:
-            self.real_nodes.start(context, self.api, count, deadline_s, detached=detached)
+            self.real_nodes.start(
+                context, self.api, count, deadline_s, detached=detached, group=group, shown=shown
+            )
         except (RealNodesError, BuildError, PackagesError) as problem:
             raise ClusterError(f"cluster {self.directory}: {problem}") from problem
 

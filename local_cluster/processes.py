@@ -6,6 +6,7 @@ time and boot id, and signals go through a pidfd that was checked against them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -13,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -291,3 +292,21 @@ class Process:
     def _tail_text(self) -> str:
         indented = "\n".join(f"  {line}" for line in self.log_tail().splitlines())
         return f"; the end of {self.log}:\n{indented}"
+
+
+def processes_below(pid: int) -> Iterator[int]:
+    """The process and all that it started, directly or not."""
+    yield pid
+    children: list[str] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += (task / "children").read_text().split()
+    for child in children:
+        yield from processes_below(int(child))
+
+
+def command_of(pid: int) -> str:
+    """The name of a process's program; "" if it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""

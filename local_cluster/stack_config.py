@@ -147,9 +147,9 @@ def _configuration() -> Object:
 
 
 def _manifests(folder: Path) -> list[Any]:
-    documents = [
-        document
-        for file in sorted(folder.glob("*.yaml"))
-        for document in yaml.safe_load_all(file.read_text())
-    ]
-    return [document for document in documents if document and "kind" in document]
+    return [document for file in sorted(folder.glob("*.yaml")) for document in manifests_of(file)]
+
+
+def manifests_of(file: Path) -> list[Any]:
+    """Return the objects in a file."""
+    return [each for each in yaml.safe_load_all(file.read_text()) if each and "kind" in each]

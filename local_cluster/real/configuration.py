@@ -117,6 +117,7 @@ address = '{SOCKET}'
 sandbox = '{PAUSE}'
 [plugins.'io.containerd.cri.v1.runtime']
 restrict_oom_score_adj = true  # a container may lack CAP_SYS_RESOURCE
+cdi_spec_dirs = ['{CONFIG}/cdi']
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
 runtime_type = 'io.containerd.runc.v2'
 runtime_path = '{PROGRAMS}/containerd-shim-runc-v2'
@@ -127,6 +128,15 @@ SystemdCgroup = false
 bin_dirs = ['{CNI}']
 conf_dir = '{CONFIG}/cni'
 """
+
+
+def cdi(gpus: int) -> str:
+    """Return the CDI specification of fake GPUs: each tells the container of itself by a variable."""
+    devices = [
+        {"name": f"GPU-{index}", "containerEdits": {"env": [f"CDI_GPU_{index}=GPU-{index}"]}}
+        for index in range(gpus)
+    ]
+    return json.dumps({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices})
 
 
 def cni(address: Address) -> str:

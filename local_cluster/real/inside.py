@@ -15,10 +15,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 HOME = Path("/opt/node")
 READ_ONLY = ("usr", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 START_DEADLINE_S = 60.0
+KUBELET_TOLD = "kubelet ended (status 0)"
+"""It was told to end, as a test does: another one is started, as systemd would."""
 POLL_EVERY_S = 0.05
 
 
@@ -57,7 +60,7 @@ def bind(source: str | Path, target: Path, *options: str) -> None:
         run("mount", "-o", ",".join(("remount", "bind", *options)), str(target))
 
 
-def make_root(root: Path, programs: dict[str, str], cni: str, config: str) -> None:
+def make_root(root: Path, settings: dict[str, Any]) -> None:
     """Put a root together in memory: the machine's programs, read-only, and empty folders for all that is
     written; then make it the root of this namespace."""
     run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root))
@@ -70,16 +73,18 @@ def make_root(root: Path, programs: dict[str, str], cni: str, config: str) -> No
     bind("/dev", root / "dev")
     bind("/sys", root / "sys")
     for name in ("proc", "tmp", "var/log", "var/tmp", "root", "old"):
-        (root / name).mkdir(parents=True)
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for path in settings["shown"]:
+        bind(path, root / Path(path).relative_to("/"), "ro")
     for name in ("run", "var/lib"):  # mounts of their own: the kubelet measures what /var/lib holds
         (root / name).mkdir()
         run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root / name))
     run("mount", "-t", "proc", "proc", str(root / "proc"))
     home = root / HOME.relative_to("/")
-    for name, program in programs.items():
+    for name, program in settings["programs"].items():
         bind(program, home / "bin" / name, "ro")
-    bind(cni, home / "cni", "ro")
-    bind(config, home / "config", "ro")
+    bind(settings["cni"], home / "cni", "ro")
+    bind(settings["config"], home / "config", "ro")
     run("pivot_root", str(root), str(root / "old"))
     os.chdir("/")
     run("umount", "-l", "/old")
@@ -155,13 +160,16 @@ def main(descriptor: str, file: str) -> None:
     threading.Thread(target=end_with, args=(keeper,), daemon=True).start()
     programs = Programs(settings["logs"])
     join_network(settings["address"], settings["machine"])
-    make_root(Path(settings["root"]), settings["programs"], settings["cni"], settings["config"])
+    make_root(Path(settings["root"]), settings)
     guard_sysctls(settings["sysctls"])
     programs.start("containerd", "--config", f"{HOME}/config/containerd.toml")
     import_images()
     programs.start("kubelet", *settings["kubelet"])
-    programs.start("fake-gpus", *settings["gpus"])
-    sys.exit(programs.wait())
+    if settings["gpus"]:
+        programs.start("fake-gpus", *settings["gpus"])
+    while (ended := programs.wait()) == KUBELET_TOLD:
+        programs.start("kubelet", *settings["kubelet"])
+    sys.exit(ended)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,15 @@ NAMESPACES = ("--mount", "--propagation=private", "--net", "--pid", "--uts", "--
 HELLO_DEADLINE_S = 60.0
 END_DEADLINE_S = 20.0
 CHUNK = 64 * 1024
+FAKE_GPUS = 16
+"""Containerd can give this many GPUs to containers; a node has no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a keeper is told, in a file. `cgroup` and `link` are names that no other node has; `folder` gets
-    the node's configuration."""
+    the node's configuration. With gpus = 0 there is no device plugin. `shown` are folders and files of this
+    machine that the node has at the same place, read-only."""
 
     name: str
     cgroup: str
@@ -54,6 +57,7 @@ class Settings:
     cni: Path
     images: Path
     logs: dict[str, Path]
+    shown: list[Path]
 
     def write(self, file: Path) -> None:
         """Write them for the keeper."""
@@ -72,7 +76,8 @@ def write_configuration(settings: Settings, address: Address) -> Path:
     folder = settings.folder
     root = folder.with_name(f"{folder.name}.root")
     root.mkdir(exist_ok=True)
-    (folder / "cni").mkdir(parents=True, exist_ok=True)
+    for name in ("cni", "cdi"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
     ca = Authority.create(settings.pki, "ca")
     serving = ca.issue(
         f"serving-{settings.name}-{address.number}",
@@ -86,6 +91,7 @@ def write_configuration(settings: Settings, address: Address) -> Path:
     write_private(folder / "kubelet.json", json.dumps(kubelet, indent=2).encode())
     write_private(folder / "containerd.toml", configuration.containerd().encode())
     write_private(folder / "cni" / "pods.conflist", configuration.cni(address).encode())
+    write_private(folder / "cdi" / "gpus.json", configuration.cdi(FAKE_GPUS).encode())
     inside = {
         "port": settings.api_port,
         "address": address.node,
@@ -97,7 +103,8 @@ def write_configuration(settings: Settings, address: Address) -> Path:
         "logs": {name: str(path) for name, path in settings.logs.items()},
         "sysctls": configuration.SYSCTLS,
         "kubelet": _kubelet_arguments(settings, address),
-        "gpus": [settings.resource, str(settings.gpus)],
+        "gpus": [settings.resource, str(settings.gpus)] if settings.gpus else [],
+        "shown": [str(path) for path in settings.shown],
     }
     file = folder / "inside.json"
     write_private(file, json.dumps(inside, indent=2).encode())

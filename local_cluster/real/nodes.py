@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import msgspec
 
 from local_cluster import access
 from local_cluster.api import Api, Object
@@ -17,7 +20,7 @@ from local_cluster.build import binary
 from local_cluster.components import Context
 from local_cluster.nodes import READY_POLL_S, shape_nodes
 from local_cluster.places import Layout
-from local_cluster.processes import Identity, Process
+from local_cluster.processes import Identity, Process, command_of, processes_below
 from local_cluster.real import cgroups, images, network, packages
 from local_cluster.real.keeper import END_DEADLINE_S, Settings
 from local_cluster.recipes import NODE
@@ -64,15 +67,29 @@ class RealNodes:
         """Name of a node → the process that keeps it; what does not run is left out."""
         return {name: found for name in self.names if (found := self._keeper(name).identity)}
 
-    def start(self, context: Context, api: Api, count: int, deadline_s: float, *, detached: bool) -> None:
+    def start(
+        self,
+        context: Context,
+        api: Api,
+        count: int,
+        deadline_s: float,
+        *,
+        detached: bool,
+        group: NodeGroup = GROUP,
+        shown: Sequence[Path] = (),
+    ) -> None:
         """Start nodes and wait until each is Ready and offers its GPUs.
+
+        Only those of GROUP have a device plugin of their own. `shown` is what the nodes have of this machine.
 
         Raises:
             RealNodesError: one did not come up.
         """
         if not 1 <= count <= MOST:
             raise RealNodesError(f"{count} real nodes: give a number from 1 to {MOST}")
-        described = shape_nodes(Shape(nodes=(_group(count),)), "real nodes")
+        described = shape_nodes(Shape(nodes=(msgspec.structs.replace(group, count=count),)), "real nodes")
+        gpus = GPUS if group is GROUP else 0
+        first = len(self.names)
         programs = {name: binary(name) for name in NODE} | {"runc": packages.program("runc")}
         tar = self._layout.config / "images.tar"
         images.write_images(tar, packages.program("busybox"))
@@ -86,20 +103,27 @@ class RealNodes:
             settings = Settings(
                 name=name,
                 cgroup=f"{self.prefix}-{name}",
-                link=f"{self.prefix}v{index}",
+                link=f"{self.prefix}v{first + index}",
                 folder=self._layout.config / f"node-{name}",
                 pki=self._layout.pki,
                 kubeconfig=access.for_user(context, user, ["system:nodes"]),
                 api_port=context.ports["kube-apiserver"],
                 resource=RESOURCE,
-                gpus=GPUS,
+                gpus=gpus,
                 programs=programs,
                 cni=packages.unpacked() / packages.CNI,
                 images=tar,
                 logs={log: self._layout.log(f"{name}.{log}") for log in LOGS},
+                shown=list(shown),
             )
             self._launch(settings, detached=detached)
-        self._wait(api, described, before, deadline_s)
+        self._wait(api, described, before, deadline_s, gpus)
+
+    def restart_kubelet(self, name: str) -> None:
+        """End the kubelet of a node, which starts another one; its containers run on."""
+        keeper = self.running()[name]
+        (pid,) = [pid for pid in processes_below(keeper.pid) if command_of(pid) == "kubelet"]
+        os.kill(pid, signal.SIGTERM)
 
     def stop(self) -> None:
         """Stop all nodes, and remove what a keeper that was killed left."""
@@ -140,19 +164,21 @@ class RealNodes:
         self._keepers[settings.name] = keeper
         keeper.start()
 
-    def _wait(self, api: Api, described: list[Object], before: Mapping[str, str], deadline_s: float) -> None:
+    def _wait(
+        self, api: Api, described: list[Object], before: Mapping[str, str], deadline_s: float, gpus: int
+    ) -> None:
         """`before`: the last word of an earlier kubelet of each node, which does not count."""
         until = time.monotonic() + deadline_s
         for node in described:
             name = node["metadata"]["name"]
-            while not self._ready(api, node, before.get(name, "")):
+            while not self._ready(api, node, before.get(name, ""), gpus):
                 if not self._keeper(name).alive:
                     raise RealNodesError(f"{name} ended before it was Ready; {self._tails(name)}")
                 if time.monotonic() > until:
                     raise RealNodesError(f"{name} is not Ready within {deadline_s:g} s; {self._tails(name)}")
                 time.sleep(READY_POLL_S)
 
-    def _ready(self, api: Api, described: Object, before: str) -> bool:
+    def _ready(self, api: Api, described: Object, before: str, gpus: int) -> bool:
         """Whether the node is Ready and offers its GPUs. Describes it as soon as it is there."""
         meta = described["metadata"]
         path = f"/api/v1/nodes/{meta['name']}"
@@ -162,7 +188,7 @@ class RealNodes:
         if not set(meta["labels"].items()) <= set(node["metadata"]["labels"].items()):
             api.patch(path, {"metadata": {"labels": meta["labels"], "annotations": meta["annotations"]}})
         ready = any(each["type"] == "Ready" and each["status"] == "True" for each in _conditions(node))
-        return ready and node["status"].get("allocatable", {}).get(RESOURCE) == str(GPUS)
+        return ready and int(node["status"].get("allocatable", {}).get(RESOURCE, 0)) == gpus
 
     def _tails(self, name: str) -> str:
         return "\n".join(self._tail(log) for log in self._logs(name))
@@ -187,7 +213,3 @@ def _heartbeat(node: Object | None) -> str:
     """When a kubelet last spoke of the node; "" if none ever did."""
     conditions = _conditions(node) if node else []
     return next((str(each["lastHeartbeatTime"]) for each in conditions if each["type"] == "Ready"), "")
-
-
-def _group(count: int) -> NodeGroup:
-    return NodeGroup(**{field: getattr(GROUP, field) for field in GROUP.__struct_fields__} | {"count": count})

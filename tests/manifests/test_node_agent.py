@@ -1,4 +1,4 @@
-"""Tests of scheduler-config/node-agent: an agent changes its own node and the pods on it, and little of these."""
+"""Tests of scheduler-config/node-agent: an agent changes its own node and the pods on it, and few keys."""
 
 from __future__ import annotations
 
