@@ -134,6 +134,10 @@ def test_a_dead_agent_gives_out_nothing(fleet: Fleet) -> None:
     fleet.label(node, {"agent": "gone"})
     fleet.keep_agents_off({"agent": "gone"})
     fleet.until(lambda: fleet.offers(node, WHOLE, 0), "the node offers no GPUs")
+    fleet.until(
+        lambda: any("does the agent run?" in event["message"] for event in fleet.events("TopologyInvalid")),
+        "an event on the node says so",
+    )
     late = [Member(f"late-{i}", (Part("main", 2),)) for i in range(4)]
     fleet.create(*late)
     fleet.check(late)

@@ -227,7 +227,7 @@ class App:
             "kind": "status",
             "ready": self.owner.is_synced,
             "gangs": await self.owner.summary(namespace, name),
-            "notes": list(self._intake.repeated_names),
+            "notes": [*self._intake.repeated_names, *self.owner.differences().notes()],
         }
 
 

@@ -92,7 +92,9 @@ class World:
 
     @contextlib.asynccontextmanager
     async def agent(self) -> AsyncIterator[None]:
-        settings = Settings("n", self.kubelet.sockets, look_every_s=0.02, kubelet_every_s=0.02)
+        settings = Settings(
+            "n", self.kubelet.sockets, look_every_s=0.02, kubelet_every_s=0.02, compare_every_s=0.05
+        )
         api = cast(ApiServer, self.api)
         stop = asyncio.Event()
         running = asyncio.create_task(Agent(settings, MatrixFile(self.file), api, api).run(stop))
@@ -219,6 +221,27 @@ async def test_health_goes_to_the_kubelet_and_to_the_node(world: World) -> None:
         while world.api.annotations.get("gpu.topology/unhealthy") != "1":
             await world.api.until("/api/v1/nodes/n")
         await plugin.close()
+
+
+async def test_other_devices_than_planned_are_reported(world: World) -> None:
+    """They are what the kubelet says: another plugin, or a Binding that somebody changed."""
+    world.kubelet.pods = {"team/a": {"main": ["GPU-0"]}, "team/b": {"main": ["GPU-2", "GPU-1"]}}
+    world.api.pods = [pod("a", 1, uid="1", started=True), pod("b", 1, 2, uid="2", started=True)]
+    async with world.agent():
+        await (await world.plugin()).close()
+        patch = await world.api.until("/api/v1/namespaces/team/pods/")
+        reported = json.dumps({"version": 1, "gpus": [0]}, separators=(",", ":"))
+        assert patch["metadata"] == {"uid": "1", "annotations": {"gpu.topology/devices": reported}}
+
+
+async def test_devices_that_the_node_lacks_are_told(world: World) -> None:
+    world.kubelet.pods = {"team/a": {"main": ["GPU-x"]}}
+    world.api.pods = [pod("a", 1, started=True)]
+    async with world.agent():
+        await (await world.plugin()).close()
+        event = await world.api.until("/api/v1/namespaces/team/events")
+        assert event["reason"] == "GpusDiffer"
+        assert "hold 1 GPUs, of which the node has 0 now" in event["message"]
 
 
 TORN = {

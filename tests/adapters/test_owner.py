@@ -32,6 +32,7 @@ from muster.gangs.messages.instructions import (
     PushVerdict,
     WriteStatus,
 )
+from muster.gangs.reporting.differences import Differences
 
 DEADLINE_S = 10.0
 REF = calls.PlanRef(1, "g", 1)
@@ -94,6 +95,9 @@ class Recorded:
 
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         return Counter(), Counter()
+
+    def differences(self) -> Differences:
+        raise NotImplementedError
 
     def waiting(self) -> Counter[str]:
         return Counter()

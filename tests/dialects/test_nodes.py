@@ -62,8 +62,15 @@ def test_a_node_agent_lists_all_gpus_and_the_unhealthy_ones(
     listed = {"gpu.topology/gpus": "GPU-a,GPU-b,GPU-c,GPU-d"}
     node = read(node_object({"aliyun.com/gpu": "2"}, annotations=listed | annotations))
     assert (node.topology.gpu_count, node.unhealthy, len(node.problems)) == (4, unhealthy, problems)
-    gone = read(node_object({"aliyun.com/gpu": "0"}, annotations=listed | annotations))
-    assert (gone.topology.gpu_count, gone.gpu_resources) == (0, frozenset())
+
+
+def test_a_node_whose_agent_is_away_offers_nothing_and_says_so() -> None:
+    listed = {"gpu.topology/gpus": "GPU-a,GPU-b"}
+    for mode, problems in (("topology", 1), ("cgpu", 1), ("default", 0)):
+        labels = {"ack.node.gpu.schedule": mode}
+        gone = read(node_object({"aliyun.com/gpu": "0"}, labels, annotations=listed))
+        assert (gone.topology.gpu_count, gone.gpu_resources) == (0, frozenset())
+        assert len(gone.problems) == problems
 
 
 def test_further_resources_are_counted_by_name() -> None:

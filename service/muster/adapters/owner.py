@@ -38,6 +38,7 @@ from muster.gangs.messages.instructions import (
     Solve,
     WriteStatus,
 )
+from muster.gangs.reporting.differences import Differences
 
 SHOWN_AT_ONCE = 200
 """Gangs that are looked at, for a reader, before the loop's other tasks get a turn: some milliseconds."""
@@ -98,6 +99,9 @@ class Gangs(Protocol):
 
     def keys_of(self, namespace: str, name: str) -> list[str]:
         """Return the keys of the gangs that have this name, or a pod of this name."""
+
+    def differences(self) -> Differences:
+        """Return the pods whose containers have other GPUs than the planned ones."""
 
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         """Return how many gangs there are by phase, and by the queue of their PodGroup."""
@@ -199,6 +203,10 @@ class Owner:
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         """How many gangs there are by phase, and by queue."""
         return self._gangs.counts()
+
+    def differences(self) -> Differences:
+        """Return the pods whose containers have other GPUs than the planned ones."""
+        return self._gangs.differences()
 
     def waiting(self) -> Counter[str]:
         """Return how many gangs wait for each planner."""

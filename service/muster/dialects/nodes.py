@@ -143,9 +143,15 @@ class _Reader:
 
         Allocatable counts healthy GPUs alone. Where a node agent lists all of them, its list counts.
         """
-        listed = self.annotations.get(self._settings.uuids, "")
-        if counts and listed and len(listed) <= MAX_BYTES:
-            return min(listed.count(",") + 1, MAX_GPUS)
+        listed = self.annotations.get(self._settings.uuids, "")[:MAX_BYTES]
+        gpus = min(listed.count(",") + 1, MAX_GPUS) if listed else 0
+        mode = self.labels.get(self._settings.ack_node_mode)
+        if gpus and not (counts or memory) and mode in (ack.TOPOLOGY, *ack.SHARING):
+            self.problems.append(
+                f"the node agent lists {gpus} GPUs, and the kubelet offers none of them: does the agent run?"
+            )
+        if gpus and counts:
+            return gpus
         said = self.labels.get(self._settings.gpu_count)
         count = max(counts.values(), default=(positive(said) or 0) if memory else 0)
         if len(set(counts.values())) > 1:

@@ -30,6 +30,7 @@ from muster.domain import allocation
 from muster.domain.pod import Controller, GangClaim, Pod, Wishes
 from muster.domain.reasons import BadValue, Cause, DialectsDisagree, ForgedAllocation
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
+from muster.domain.topology import mask_of
 
 TEMPLATE_HASH = "pod-template-hash"
 """The label by which a Deployment tells the pods of its ReplicaSets apart."""
@@ -99,7 +100,11 @@ def read(obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = 
     batch = allocation.read_batch(said_of_it) if claim is not None else None
     if not (pod.gpus or pod.slice):
         return replace(pod, batch=batch)
-    return replace(pod, allocation=allocation.read(said_of_it, pod), batch=batch)
+    found = allocation.read(said_of_it, pod)
+    if allocation.reported_gpus(said_of_it, pod) is None:
+        return replace(pod, allocation=found, batch=batch)
+    planned = mask_of(allocation.planned_gpus(said_of_it, pod) or ())
+    return replace(pod, allocation=found, batch=batch, planned=None if planned == found else planned)
 
 
 def _traceparent(annotations: Mapping[str, str]) -> str:

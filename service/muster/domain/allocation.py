@@ -9,6 +9,7 @@ sides stand here so that they cannot drift apart.
     gpu.topology/decision    {"scope":"node","domain":"node a","bandwidth_gb_per_s":50.0,"ring_gb_per_s":50.0,
                               "optimal":true,"gap":null,"needed":2,"left_out":0,"newest":1700000000.0,
                               "trace_id":"4bf9…"}, where needed, left_out and newest are the `Batch`
+    gpu.topology/devices     {"version":1,"gpus":[3]}, not by the Binding: what a node agent found instead
     ALIYUN_COM_GPU_GROUP, …_ASSIGNED, …_ASSUME_TIME     for the gputopology device plugin: whole GPUs
     ALIYUN_COM_GPU_MEM_IDX, …_DEV, …_POD, …_ASSIGNED, …_ASSUME_TIME, scheduler.framework.gpushare.allocation
                                                         for the gpushare device plugin: memory of shared GPUs
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any, TypeGuard
 
@@ -28,6 +29,8 @@ from muster.domain.topology import mask_of
 
 ALLOCATION = "gpu.topology/allocation"
 DECISION = "gpu.topology/decision"
+DEVICES = "gpu.topology/devices"
+"""{"version":1,"gpus":[3]}: GPUs that a node agent found in a pod's containers where the plan has others."""
 GROUP = "ALIYUN_COM_GPU_GROUP"
 ASSIGNED = "ALIYUN_COM_GPU_ASSIGNED"
 ASSUME_TIME = "ALIYUN_COM_GPU_ASSUME_TIME"
@@ -44,6 +47,7 @@ that read it (kubectl-inspect-gpushare) decode it into map[int]map[string]int.""
 RESERVED_KEYS = (
     ALLOCATION,
     DECISION,
+    DEVICES,
     GROUP,
     ASSIGNED,
     ASSUME_TIME,
@@ -148,8 +152,28 @@ def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
 def read_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | None:
     """Return a bound pod's GPUs in the plan's order, shared ones too; None when its annotations don't say, or
     can't be true: they must name as many as the pod asks for, and as much memory of each. Ours first, then
-    those of the aliyun schedulers.
+    those of the aliyun schedulers. What a node agent found in the containers outdoes them all.
     """
+    return reported_gpus(annotations, pod) or planned_gpus(annotations, pod)
+
+
+def reported_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | None:
+    """Return the GPUs that a node agent found in the containers; None without a report that can be true."""
+    value = _object(annotations.get(DEVICES))
+    gpus = value.get("gpus")
+    if value.get("version") != VERSION or not isinstance(gpus, list) or not all(map(_is_index, gpus)):
+        return None
+    count = pod.slice.gpus if pod.slice is not None else pod.gpus
+    return tuple(gpus) if gpus and len(gpus) == count == len(set(gpus)) else None
+
+
+def write_devices(gpus: Collection[int]) -> str:
+    """Return the annotation for GPUs that are not the planned ones."""
+    return _json({"version": VERSION, "gpus": sorted(gpus)})
+
+
+def planned_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | None:
+    """Return the GPUs that the Binding names; None as `read_gpus`."""
     count = pod.slice.gpus if pod.slice is not None else pod.gpus
     # Shares that are there outdo the older index, which does not say how much of each GPU it is.
     by_others = _shares if SHARES in annotations else _index

@@ -82,7 +82,7 @@ class Pod:
     those that take none, then of sidecars.
 
     `allocation` is the bit mask of its GPUs (shared ones too) on its node where its annotations say which
-    (None: unknown).
+    (None: unknown). `planned` is that of its plan, where a node agent found other GPUs in its containers.
     """
 
     uid: str
@@ -114,6 +114,7 @@ class Pod:
     gated: bool = False
     """It has schedulingGates of its own: not a present member yet."""
     allocation: int | None = None
+    planned: int | None = None
     batch: Batch | None = None
     """The batch that it was bound with; None if its annotations don't tell."""
     labels: Labels = ()

@@ -117,6 +117,13 @@ def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
     return _cut(f"{which} {are} unhealthy, and on {there} {plural_verb('run', len(pods))} {listed}")
 
 
+def differing_sentence(planned: int, found: int) -> str:
+    """Say that containers of a pod have other GPUs than the planned ones; both are bit masks."""
+    which = f"the containers have {plural('GPU', found.bit_count())} {','.join(map(str, bits(found)))}"
+    instead = f"{','.join(map(str, bits(planned)))} planned" if planned else "no plan"
+    return _cut(f"{which} of their node, with {instead}: Muster counts what they have")
+
+
 def _more_nodes(count: int) -> str:
     return f"{count} more {plural('node', count)}"
 

@@ -23,6 +23,7 @@ from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import GangView, view
 from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import GivenUp
+from muster.gangs.reporting.differences import Differences
 from muster.gangs.reporting.podgroup_status import PodGroupStatuses
 
 _DEFAULTS = Settings()
@@ -120,6 +121,10 @@ class Coordinator:
         pods = (pod for pod in self.state.roster.pods.values() if pod.name == name)
         of_pods = (self._pods.gang_of(pod.uid) for pod in pods if pod.namespace == namespace)
         return sorted(named or {key for key in of_pods if key})
+
+    def differences(self) -> Differences:
+        """Return the pods whose containers have other GPUs than the planned ones."""
+        return self._pods.differences
 
     def counts(self) -> tuple[Counter[str], Counter[str]]:
         """Count the gangs by phase, and by the queue of their PodGroup. Gangs without a queue are left out

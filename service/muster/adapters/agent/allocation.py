@@ -15,11 +15,11 @@ from muster.adapters.agent.plugin import Refused
 from muster.adapters.agent.pods import waiters
 from muster.devices.answers import VISIBLE, Grant, Isolation
 from muster.devices.booking import Refusal, Waiter
-from muster.devices.inventory import MEMORY, Inventory
+from muster.devices.inventory import MEMORY, Inventory, uuid_of
 from muster.devices.turns import Turns
-from muster.domain.allocation import ASSIGNED, MEM_ASSIGNED
+from muster.domain.allocation import ASSIGNED, DEVICES, MEM_ASSIGNED, write_devices
 
-REFUSED, NOT_ISOLATED = "GpusRefused", "GpuMemoryNotIsolated"
+REFUSED, NOT_ISOLATED, DIFFER = "GpusRefused", "GpuMemoryNotIsolated", "GpusDiffer"
 """Reasons of events."""
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class Allocator:
         self._facts = facts
         self._turns = Turns()
         self._lock = asyncio.Lock()
+        self._compared: dict[str, frozenset[str]] = {}
 
     async def prefer(self, available: list[str], must: list[str], size: int) -> tuple[str, ...]:
         """Return the devices that the container in admission should get.
@@ -85,6 +86,40 @@ class Allocator:
                 assigned = MEM_ASSIGNED if self._resource == MEMORY else ASSIGNED
                 self._outbox.annotate(_target(waiter), {assigned: "true"})
             return grant if self._facts.cdi else replace(grant, cdi=())
+
+    async def compare(self) -> None:
+        """Compare the devices that containers hold with the plans, where they are not those of last time.
+
+        Raises:
+            KubeletError: the kubelet does not answer.
+            ApiError: the API server does not.
+        """
+        async with self._lock:
+            if self._turns.pending:
+                return  # a List now could free the devices of the container in admission
+            held = {
+                pod: frozenset(uuid_of(device) for devices in containers.values() for device in devices)
+                for pod, containers in (await devices_of_pods(self._sockets, self._resource)).items()
+                if containers
+            }
+            new = {pod for pod, gpus in held.items() if self._compared.get(pod) != gpus}
+            for waiter in await waiters(self._api, self._node, self._resource) if new else ():
+                if waiter.name in new:
+                    self._report(waiter, held[waiter.name])
+            self._compared = held
+
+    def _report(self, waiter: Waiter, gpus: frozenset[str]) -> None:
+        """Tell of other GPUs than the planned ones: from then on these are in the books."""
+        inventory = self._facts.inventory
+        planned = {gpu for booking in waiter.bookings if not booking.lends for gpu in booking.gpus}
+        found = {inventory.place(uuid) for uuid in gpus}
+        indices = {index for index in found if index is not None}
+        if len(indices) < len(gpus):
+            text = f"its containers hold {len(gpus)} GPUs, of which the node has {len(indices)} now"
+            self._outbox.event(_target(waiter), DIFFER, text)
+        elif indices != planned:
+            self._outbox.annotate(_target(waiter), {DEVICES: write_devices(indices)})
+            log.warning("%s has GPUs %s, planned %s", waiter.name, sorted(indices), sorted(planned))
 
     def _refused(self, waiter: Waiter | None, text: str) -> Refused:
         target = _target(waiter) if waiter else Target(self._node, "")

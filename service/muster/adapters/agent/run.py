@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import time
 from dataclasses import dataclass
 
 import msgspec
@@ -52,6 +53,7 @@ class Settings:
     look_every_s: float = 2.0
     publish_every_s: float = 30.0
     kubelet_every_s: float = 0.5
+    compare_every_s: float = 30.0
 
 
 class Agent:
@@ -208,6 +210,7 @@ class Agent:
         allocator = Allocator(self._answers, settings.sockets, self._outbox, settings.node, resource, facts)
         plugin = Plugin(settings.sockets.plugins / endpoint, allocator.prefer, allocator.allocate)
         kubelet, backoff, registered = settings.sockets.made(), Backoff(limit=10.0), False
+        compare_at = time.monotonic() + settings.compare_every_s
         try:
             if kubelet:
                 await plugin.start()
@@ -220,6 +223,9 @@ class Agent:
                     registered = await self._register(endpoint, resource)
                     self._probe.ready = registered
                     await asyncio.sleep(0 if registered else backoff.delay())
+                if registered and time.monotonic() >= compare_at:
+                    await self._compare(allocator)
+                    compare_at = time.monotonic() + settings.compare_every_s
                 await asyncio.sleep(settings.kubelet_every_s)
         except OSError as problem:
             log.warning("%s can't be offered: %s", resource, problem)
@@ -227,6 +233,12 @@ class Agent:
         finally:
             self._probe.ready, self._offered = False, None
             await plugin.stop()
+
+    async def _compare(self, allocator: Allocator) -> None:
+        try:
+            await allocator.compare()
+        except (KubeletError, ApiError, msgspec.DecodeError) as problem:
+            log.warning("devices and plans are not compared: %s", problem)
 
     async def _register(self, endpoint: str, resource: str) -> bool:
         try:

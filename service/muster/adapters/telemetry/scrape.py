@@ -55,6 +55,12 @@ def show(metrics: Metrics, owner: Owner, room: Room) -> None:
         (),
         lambda: [((), float(owner.waits()[1]))],
     )
+    add(
+        "muster_pods_with_other_gpus",
+        "Pods whose containers have other GPUs than the planned ones.",
+        (),
+        lambda: [((), float(len(owner.differences())))],
+    )
     add("muster_reserved_members", "Members that are not bound and have a place.", ("kind",), reservations)
     add(
         "muster_planner_queue_gangs",

@@ -11,6 +11,7 @@ from muster.gangs.membership.roster import NameKey
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.partial import givers, was_split_by_crash
 from muster.gangs.record.phases import Permitted, Phase
+from muster.gangs.reporting.differences import Differences
 
 
 class Pods:
@@ -18,6 +19,7 @@ class Pods:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self.differences = Differences(state.publisher, lambda: state.active)
         self._names: dict[NameKey, set[str]] = {}
         """Name → keys of the gangs that have it."""
         self._not_grouped: set[NameKey] = set()
@@ -26,6 +28,7 @@ class Pods:
     def seen(self, pod: Pod, now: float) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         state = self._state
+        self.differences.see(pod)
         touched = state.ledger.see(pod)
         before = state.roster.pods.get(pod.uid)
         names = state.roster.see(pod)
@@ -42,6 +45,7 @@ class Pods:
     def gone(self, uid: str, now: float) -> None:
         """Forget a pod that is gone."""
         state = self._state
+        self.differences.forget(uid)
         state.ledger.forget(uid)
         inflight.drop_orphan(state, uid)
         before = state.roster.pods.get(uid)

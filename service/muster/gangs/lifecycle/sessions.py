@@ -49,6 +49,7 @@ class Sessions:
             return
         for node in state.ledger.nodes.values():
             self._nodes.report_problems(node)
+        self._pods.differences.post_all()
         under_way = self._take_in_flight(now)
         for key in sorted(state.gangs):
             gang = state.gangs[key]

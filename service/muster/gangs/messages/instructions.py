@@ -89,6 +89,7 @@ class EventReason(StrEnum):
     INVALID = "TopologyInvalid"
     NO_GANG = "TopologyNoGang"
     COUNTS_DIFFER = "TopologyCountsDiffer"
+    DEVICES_DIFFER = "TopologyDevicesDiffer"
 
 
 @dataclass(frozen=True, slots=True)
