@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,10 @@ from local_cluster.api import Object
 from local_cluster.real import agents
 from local_cluster.real.support import why_not
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-
 ASSIGNED, MEM_ASSIGNED = "ALIYUN_COM_GPU_ASSIGNED", "ALIYUN_COM_GPU_MEM_ASSIGNED"
 MEMBERS = int(os.environ.get("MUSTER_E2E_MEMBERS", "0"))
-"""How many members the random rounds go on to; 0 for one round of each kind."""
+"""How many members the random rounds go on to; 0 for three rounds."""
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 600)]
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +36,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(autouse=True)
 def swept(fleet: Fleet) -> Iterator[None]:
-    """Each test begins with free and healthy GPUs."""
+    """Each test begins with free and healthy GPUs, and all agents."""
     yield
     fleet.delete(fleet.pods(), force=True)
+    for node in WHOLE_NODES:
+        fleet.label(node, {"agent": None})
     for node in OFFERS:
         fleet.describe(node)
     fleet.until(fleet.offer_all, "all nodes offer all of their GPUs")
@@ -118,7 +119,7 @@ def test_an_agent_that_starts_anew_goes_on(fleet: Fleet) -> None:
     old = agents.pods(fleet.api)
     for pod in old.values():
         fleet.api.send("DELETE", f"{agents.PODS}/{pod['metadata']['name']}")
-    fleet.until(lambda: _renewed(fleet, old), "other agents are ready")
+    fleet.until(lambda: _renewed(fleet, old, OFFERS), "other agents are ready")
     after = gang("new", 2)
     fleet.create(*after)
     fleet.check([*before, *after])
@@ -131,8 +132,10 @@ def test_a_dead_agent_gives_out_nothing(fleet: Fleet) -> None:
     fleet.check(before)
     node = fleet.pods()["stays"]["spec"]["nodeName"]
     (other,) = set(WHOLE_NODES) - {node}
+    old = agents.pods(fleet.api)
     fleet.label(node, {"agent": "gone"})
     fleet.keep_agents_off({"agent": "gone"})
+    fleet.until(lambda: _renewed(fleet, old, OFFERS.keys() - {node}), "the other agents started anew")
     fleet.until(lambda: fleet.offers(node, WHOLE, 0), "the node offers no GPUs")
     fleet.until(
         lambda: any("does the agent run?" in event["message"] for event in fleet.events("TopologyInvalid")),
@@ -241,7 +244,7 @@ def test_document_4_with_an_isolation_library(fleet: Fleet) -> None:
     """On the cgpu node the container sees a limit of 3 GiB, on the share node the card."""
     old = agents.pods(fleet.api)
     fleet.deploy(f"--isolation-library={fleet.library}")
-    fleet.until(lambda: _renewed(fleet, old), "the agents know the library")
+    fleet.until(lambda: _renewed(fleet, old, OFFERS), "the agents know the library")
     isolated = fleet.variables(apply_document(fleet, "cgpu-test"), "cgpu-test")
     assert isolated["CUDA_DEVICE_MEMORY_LIMIT"] == "3g"
     assert isolated["LD_PRELOAD"] == str(fleet.library)
@@ -270,7 +273,7 @@ def _marked(fleet: Fleet, pod: str, key: str) -> bool:
     return (fleet.pods()[pod]["metadata"].get("annotations") or {}).get(key) == "true"
 
 
-def _renewed(fleet: Fleet, old: dict[str, Object]) -> bool:
+def _renewed(fleet: Fleet, old: dict[str, Object], nodes: Iterable[str]) -> bool:
     found = agents.pods(fleet.api)
     names = {pod["metadata"]["name"] for pod in old.values()}
-    return fleet.agents_ready(OFFERS) and not names & {p["metadata"]["name"] for p in found.values()}
+    return fleet.agents_ready(nodes) and not names & {p["metadata"]["name"] for p in found.values()}

@@ -177,8 +177,8 @@ class Fleet:
         self.until(lambda: self.agents_ready(OFFERS), "all agents are ready")
         self.until(self.offer_all, "all nodes offer their GPUs")
 
-    def label(self, node: str, labels: dict[str, str]) -> None:
-        """Give the node labels."""
+    def label(self, node: str, labels: dict[str, str | None]) -> None:
+        """Give the node labels, or take them away."""
         self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}})
 
     def annotation(self, node: str, key: str) -> str:
