@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ import yaml
 
 from e2e.devices.fleet import COUNT, OFFERS, WHOLE_NODES, Fleet
 from e2e.devices.members import MEMORY, WHOLE, Member, Part, gpus_seen
-from local_cluster.api import Object
 from local_cluster.real import agents
 from local_cluster.real.support import why_not
 
@@ -116,10 +115,9 @@ def test_an_agent_that_starts_anew_goes_on(fleet: Fleet) -> None:
     before = gang("old", 1)
     fleet.create(*before)
     fleet.check(before)
-    old = agents.pods(fleet.api)
-    for pod in old.values():
-        fleet.api.send("DELETE", f"{agents.PODS}/{pod['metadata']['name']}")
-    fleet.until(lambda: _renewed(fleet, old, OFFERS), "other agents are ready")
+    with fleet.other_agents(OFFERS):
+        for pod in agents.pods(fleet.api).values():
+            fleet.api.send("DELETE", f"{agents.PODS}/{pod['metadata']['name']}")
     after = gang("new", 2)
     fleet.create(*after)
     fleet.check([*before, *after])
@@ -132,10 +130,9 @@ def test_a_dead_agent_gives_out_nothing(fleet: Fleet) -> None:
     fleet.check(before)
     node = fleet.pods()["stays"]["spec"]["nodeName"]
     (other,) = set(WHOLE_NODES) - {node}
-    old = agents.pods(fleet.api)
-    fleet.label(node, {"agent": "gone"})
-    fleet.keep_agents_off({"agent": "gone"})
-    fleet.until(lambda: _renewed(fleet, old, OFFERS.keys() - {node}), "the other agents started anew")
+    with fleet.other_agents(OFFERS.keys() - {node}):
+        fleet.label(node, {"agent": "gone"})
+        fleet.keep_agents_off({"agent": "gone"})
     fleet.until(lambda: fleet.offers(node, WHOLE, 0), "the node offers no GPUs")
     fleet.until(
         lambda: any("does the agent run?" in event["message"] for event in fleet.events("TopologyInvalid")),
@@ -145,7 +142,8 @@ def test_a_dead_agent_gives_out_nothing(fleet: Fleet) -> None:
     fleet.create(*late)
     fleet.check(late)
     assert {fleet.pods()[each.name]["spec"]["nodeName"] for each in late} == {other}
-    fleet.deploy()
+    with fleet.other_agents(OFFERS):
+        fleet.deploy()
     fleet.until(lambda: fleet.offers(node, WHOLE, 8), "the node offers its GPUs again")
     fleet.check(before)
 
@@ -219,8 +217,16 @@ def documents(fleet: Fleet) -> Iterator[None]:
     for name in ("cgpu-test", "cgpu-test-no-isolation"):
         path = f"/apis/apps/v1/namespaces/default/statefulsets/{name}"
         fleet.api.send("DELETE", f"{path}?propagationPolicy=Background")
-    fleet.deploy()
-    fleet.until(lambda: fleet.agents_ready(OFFERS), "the agents are as before")
+
+
+@pytest.fixture
+def library(fleet: Fleet) -> Iterator[None]:
+    """The agents are told of an isolation library."""
+    with fleet.other_agents(OFFERS):
+        fleet.deploy(f"--isolation-library={fleet.library}")
+    yield
+    with fleet.other_agents(OFFERS):
+        fleet.deploy()
 
 
 @pytest.mark.usefixtures("documents")
@@ -239,12 +245,9 @@ def test_document_4_without_an_isolation_library(fleet: Fleet) -> None:
     assert event["involvedObject"]["name"] == "cgpu-test-0"
 
 
-@pytest.mark.usefixtures("documents")
+@pytest.mark.usefixtures("library", "documents")
 def test_document_4_with_an_isolation_library(fleet: Fleet) -> None:
     """On the cgpu node the container sees a limit of 3 GiB, on the share node the card."""
-    old = agents.pods(fleet.api)
-    fleet.deploy(f"--isolation-library={fleet.library}")
-    fleet.until(lambda: _renewed(fleet, old, OFFERS), "the agents know the library")
     isolated = fleet.variables(apply_document(fleet, "cgpu-test"), "cgpu-test")
     assert isolated["CUDA_DEVICE_MEMORY_LIMIT"] == "3g"
     assert isolated["LD_PRELOAD"] == str(fleet.library)
@@ -271,9 +274,3 @@ def _sees(fleet: Fleet, pod: str) -> tuple[str, ...]:
 
 def _marked(fleet: Fleet, pod: str, key: str) -> bool:
     return (fleet.pods()[pod]["metadata"].get("annotations") or {}).get(key) == "true"
-
-
-def _renewed(fleet: Fleet, old: dict[str, Object], nodes: Iterable[str]) -> bool:
-    found = agents.pods(fleet.api)
-    names = {pod["metadata"]["name"] for pod in old.values()}
-    return fleet.agents_ready(nodes) and not names & {p["metadata"]["name"] for p in found.values()}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -193,6 +194,20 @@ class Fleet:
     def deploy(self, *options: str) -> None:
         """Create or update the agents."""
         agents.deploy(self.api, self.cluster.ports["kube-apiserver"], self.matrices, options)
+
+    @contextlib.contextmanager
+    def other_agents(self, nodes: Iterable[str]) -> Iterator[None]:
+        """Do something that ends the agents; wait until others are ready on these nodes.
+
+        Without the wait the API server would still show GPUs that the kubelet does not have for the moment.
+        """
+        old = {pod["metadata"]["name"] for pod in agents.pods(self.api).values()}
+        yield
+        self.until(lambda: self._ready_anew(old, nodes), "other agents are ready")
+
+    def _ready_anew(self, old: set[str], nodes: Iterable[str]) -> bool:
+        found = {pod["metadata"]["name"] for pod in agents.pods(self.api).values()}
+        return self.agents_ready(nodes) and not old & found
 
     def agents_ready(self, nodes: Iterable[str]) -> bool:
         """Return whether the agents of these nodes are ready."""
