@@ -84,7 +84,7 @@ KEYS_ALONE = "changes only these labels and annotations"
         ("Pod", f"on-{OTHER}", {"annotations": {ASSIGNED: "true"}}, OWN),
         ("Pod", f"on-{HOME}", {"labels": {"app": "web"}}, "and nothing else"),
         ("Pod", f"on-{HOME}", {"annotations": {"team": "a"}}, KEYS_ALONE),
-        ("Pod", f"on-{HOME}", {"annotations": {GROUP: "1"}}, KEYS_ALONE),
+        ("Pod", f"on-{HOME}", {"annotations": {GROUP: "1"}}, "is forbidden"),
     ],
 )
 def test_nothing_else_may_be_changed(
