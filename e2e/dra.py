@@ -36,7 +36,7 @@ def device_class(scene: Scene, expression: str = f"device.driver == '{DRIVER}'")
 def node(scene: Scene, name: str, gpus: int = 8, uuids: Sequence[int] = (), topology: str = "") -> str:
     """A node with `gpus` GPUs in a ResourceSlice, and none in its allocatable. `uuids`: the numbers of its
     devices, in the order in which the node's annotation names them."""
-    said = {"gpu.topology/gpu-uuids": json.dumps([f"GPU-{number}" for number in uuids])} if uuids else {}
+    said = {"gpu.topology/gpu-uuids": ",".join(f"GPU-{number}" for number in uuids)} if uuids else {}
     body = objects.node(name, gpus=0, topology=topology, annotations=said | {DRA_GPUS: f"{GPU}={gpus}"})
     full = scene.node(body)
     uid = scene.client.get(f"/api/v1/nodes/{full}")["metadata"]["uid"]

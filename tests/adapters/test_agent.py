@@ -273,7 +273,7 @@ async def test_a_vanished_gpu_is_told_and_keeps_its_place_over_a_restart(world: 
     async with world.agent():
         plugin = await world.plugin()
         await plugin.close()
-        while world.api.annotations.get("gpu.topology/gpus") != "GPU-0,GPU-1,GPU-2":
+        while world.api.annotations.get("gpu.topology/gpu-uuids") != "GPU-0,GPU-1,GPU-2":
             await world.api.until("/api/v1/nodes/n")
     world.file.write_text("# uuids: GPU-0,GPU-2\n\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
     async with world.agent():

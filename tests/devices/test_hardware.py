@@ -60,7 +60,7 @@ def test_unhealthy_gpus_and_memory_are_annotations() -> None:
     said = annotations_of(hardware("gb200-nvl72-tray-4x", 1, 3), "ecs.gn7", shared=True)
     assert said["gpu.topology/unhealthy"] == "1,3"
     assert said["gpu.topology/gpu-mem"] == "16,16,16,16"
-    assert said["gpu.topology/gpus"] == "GPU-0,GPU-1,GPU-2,GPU-3"
+    assert said["gpu.topology/gpu-uuids"] == "GPU-0,GPU-1,GPU-2,GPU-3"
     assert said["NODE_TYPE"] == "ecs.gn7"
 
 

@@ -59,13 +59,13 @@ def test_a_node_agent_lists_all_gpus_and_the_unhealthy_ones(
     annotations: dict[str, str], unhealthy: int, problems: int
 ) -> None:
     """Allocatable counts healthy GPUs alone: without the list, GPUs after a broken one would move up."""
-    listed = {"gpu.topology/gpus": "GPU-a,GPU-b,GPU-c,GPU-d"}
+    listed = {"gpu.topology/gpu-uuids": "GPU-a,GPU-b,GPU-c,GPU-d"}
     node = read(node_object({"aliyun.com/gpu": "2"}, annotations=listed | annotations))
     assert (node.topology.gpu_count, node.unhealthy, len(node.problems)) == (4, unhealthy, problems)
 
 
 def test_a_node_whose_agent_is_away_offers_nothing_and_says_so() -> None:
-    listed = {"gpu.topology/gpus": "GPU-a,GPU-b"}
+    listed = {"gpu.topology/gpu-uuids": "GPU-a,GPU-b"}
     for mode, problems in (("topology", 1), ("cgpu", 1), ("default", 0)):
         labels = {"ack.node.gpu.schedule": mode}
         gone = read(node_object({"aliyun.com/gpu": "0"}, labels, annotations=listed))

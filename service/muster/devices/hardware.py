@@ -15,7 +15,7 @@ MATRIX, UNHEALTHY, MEMORY_BY_GPU, MACHINE = (
     "gpu.topology/gpu-mem",
     "NODE_TYPE",
 )
-UUIDS = "gpu.topology/gpus"
+UUIDS = "gpu.topology/gpu-uuids"
 """Annotation: the uuid of each GPU, by index."""
 GPU_COUNT = "nvidia.com/gpu.count"
 DOMAIN, DOMAIN_SIZE, INTERCONNECT, NUMA = (

@@ -11,7 +11,6 @@ by PCI address, as `nvidia-smi topo -m` does, else by name.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,7 +21,7 @@ from muster.dialects import selectors
 from muster.dialects.dra_objects import Attribute, DeviceClassObject, ResourceSlice, SliceDevice, SliceSpec
 from muster.dialects.selectors import Term, UnreadableSelectorError, Value
 from muster.dialects.settings import Settings
-from muster.domain.allocation import MAX_GPUS
+from muster.domain.allocation import MAX_BYTES, MAX_GPUS
 from muster.domain.node import Device
 from muster.domain.topology import mask_of
 
@@ -213,14 +212,10 @@ def _by_attributes(devices: tuple[Offered, ...]) -> list[Offered | None]:
 def _uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
     if text is None:
         return [], []
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    uuids = value if isinstance(value, list) and all(isinstance(uuid, str) for uuid in value) else []
-    if 0 < len(uuids) == len(set(uuids)) <= MAX_GPUS:
+    uuids = [each.strip() for each in text.split(",")] if len(text) <= MAX_BYTES else []
+    if all(uuids) and 0 < len(uuids) == len(set(uuids)) <= MAX_GPUS:
         return uuids, []
-    return [], [f'{key} is no JSON list of different uuids, as in ["GPU-1", "GPU-2"]: it is not used']
+    return [], [f"{key} is no list of different uuids, as in GPU-1,GPU-2: it is not used"]
 
 
 def _matching(by: _Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[Offered], list[str]]:

@@ -77,7 +77,6 @@ def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
         settings.machine,
         settings.memory_by_gpu,
         settings.gpu_uuids,
-        settings.uuids,
         settings.unhealthy,
     }
     said = {key: text for key, text in (obj.metadata.annotations or {}).items() if key in read_ones}
@@ -143,7 +142,7 @@ class _Reader:
 
         Allocatable counts healthy GPUs alone. Where a node agent lists all of them, its list counts.
         """
-        listed = self.annotations.get(self._settings.uuids, "")[:MAX_BYTES]
+        listed = self.annotations.get(self._settings.gpu_uuids, "")[:MAX_BYTES]
         gpus = min(listed.count(",") + 1, MAX_GPUS) if listed else 0
         mode = self.labels.get(self._settings.ack_node_mode)
         if gpus and not (counts or memory) and mode in (ack.TOPOLOGY, *ack.SHARING):

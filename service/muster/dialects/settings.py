@@ -48,7 +48,6 @@ class Settings:
     numa_node: str = "topology.kubernetes.io/numa-node"
     memory_by_gpu: str = "gpu.topology/gpu-mem"
     gpu_uuids: str = "gpu.topology/gpu-uuids"
-    uuids: str = "gpu.topology/gpus"
     unhealthy: str = "gpu.topology/unhealthy"
     system_namespace: str = "kube-system"
     unhealthy_prefix: str = "unhealthy-gpu-"
