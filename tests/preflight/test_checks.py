@@ -79,7 +79,8 @@ CASES: dict[str, tuple[dict[str, Any], str, Level, tuple[str, ...]]] = {
     ),
     "no GPUs": ({"nodes": (NodeFacts("a"),)}, "gpus", Level.ERROR, ("device plugin",)),
     "GPUs by DRA alone": (
-        {"nodes": (), "gpu_drivers": frozenset({"gpu.nvidia.com"})}, "gpus", Level.ERROR, ("gpu.nvidia.com",),
+        {"nodes": (), "gpu_drivers": frozenset({"gpu.nvidia.com"})},
+        "gpus", Level.ERROR, ("gpu.nvidia.com", "extendedResourceName"),
     ),
     "a node whose device plugin is down": (
         {"nodes": (NODE, NodeFacts("b", {}, {"nvidia.com/gpu.present": "true"}))},
@@ -181,7 +182,8 @@ def test_the_installer_may_create_every_kind_of_the_manifests() -> None:
         f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}es" if kind.endswith("ss") else f"{kind}s"
         for kind in kinds
     }
-    assert plural - can == {"kubeschedulerconfigurations"}  # a file for the shim, no object
+    options = {"daemonsets", "prometheusrules"}  # of components that not everyone wants
+    assert plural - can == {"kubeschedulerconfigurations"} | options  # a file for the shim, no object
 
 
 def test_gated_features_are_no_part_of_every_server() -> None:

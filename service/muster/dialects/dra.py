@@ -5,8 +5,8 @@ allocator uses nothing of another pool. Devices of a DeviceClass are GPUs if its
 the GPU resources of the settings. The newest class of a resource counts, as for kube-scheduler.
 
 GPUs have the numbers that the node's matrix has. They are matched by uuid: `gpu.topology/gpu-uuids` of the
-node is a JSON list in the matrix's order. Without it their `index` attribute counts. Else they are numbered
-by PCI address, as `nvidia-smi topo -m` does, else by name.
+node lists them in the matrix's order, with commas. Without it their `index` attribute counts. Else they are
+numbered by PCI address, as `nvidia-smi topo -m` does, else by name.
 """
 
 from __future__ import annotations
@@ -124,6 +124,11 @@ class Slices:
             self._classes[name] = found
         self._offers.clear()
         return set(self._on)
+
+    @property
+    def drivers(self) -> frozenset[str]:
+        """Return the drivers that publish devices of nodes."""
+        return frozenset(driver for driver, _ in self._pools)
 
     def offer(self, node: str) -> Offer:
         """Return what the node's slices offer as GPUs."""

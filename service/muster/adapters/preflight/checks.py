@@ -185,8 +185,9 @@ def gpus(facts: Facts) -> Finding:
             return Finding(
                 "gpus",
                 Level.ERROR,
-                f"only DRA offers GPUs ({listed(sorted(facts.gpu_drivers))}); Muster does not place those",
-                "run a device plugin for the nodes that gangs use",
+                f"only DRA offers GPUs ({listed(sorted(facts.gpu_drivers))}), and no DeviceClass that can be "
+                "read has them as an extended resource",
+                "set extendedResourceName in the DeviceClass (docs/dra.md), or run a device plugin",
             )
         return Finding(
             "gpus",

@@ -11,6 +11,7 @@ Right = tuple[str, str, str]
 SERVICE = """
 list,watch nodes pods namespaces persistentvolumeclaims persistentvolumes
 list,watch storageclasses.storage.k8s.io csidrivers.storage.k8s.io
+list,watch resourceslices.resource.k8s.io deviceclasses.resource.k8s.io resourceclaims.resource.k8s.io
 list,watch podgroups.scheduling.run.ai podgroups.scheduling.x-k8s.io topologies.kai.scheduler
 patch podgroups/status.scheduling.run.ai
 create pods/eviction events
@@ -43,7 +44,7 @@ create customresourcedefinitions.apiextensions.k8s.io flowschemas.flowcontrol.ap
 create validatingadmissionpolicies.admissionregistration.k8s.io
 create validatingadmissionpolicybindings.admissionregistration.k8s.io
 """
-"""What the user needs who applies scheduler-config/ or the chart."""
+"""What the user needs who applies scheduler-config/ or the chart, without the node agent and alert rules."""
 
 
 def rights(table: str) -> frozenset[Right]:
@@ -59,7 +60,8 @@ def rights(table: str) -> frozenset[Right]:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node. `gpus`: GPU resources and how many it offers; `links_known`: of the GPUs inside it."""
+    """A node. `gpus`: how many a device plugin or a DRA driver offers of each GPU resource. `links_known`: of
+    the GPUs inside it."""
 
     name: str
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -81,8 +83,9 @@ class Facts:
 
     `served`: the resources of each "group/version" that Muster uses, "v1" for the core. `missing_rights`: of
     Muster's account if it is `installed`, else of the user. It is None if the API server does not say.
-    `policy`, `policy_bound`: whether the admission policy and its binding exist. `leases_ahead`: nodes whose
-    clock is ahead of the API server's, in seconds. `gpu_pods`: live pods with GPUs by their schedulerName.
+    `policy`, `policy_bound`: whether the admission policy and its binding exist. `gpu_drivers`: DRA drivers
+    that seem to publish GPUs, planned or not. `leases_ahead`: nodes whose clock is ahead of the API server's,
+    in seconds. `gpu_pods`: live pods with GPUs by their schedulerName.
     """
 
     version: str

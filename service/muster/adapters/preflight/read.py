@@ -6,12 +6,13 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from muster.adapters.kube import decode
+from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
+from muster.adapters.kube.decode import Resource, T
 from muster.adapters.preflight.checks import GATED, OTHERS, PART_OF_EVERY
 from muster.adapters.preflight.facts import (
     INSTALLER,
@@ -24,6 +25,7 @@ from muster.adapters.preflight.facts import (
     rights,
 )
 from muster.dialects import nodes as node_dialect
+from muster.dialects.dra import Offer, Slices
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
 
@@ -39,6 +41,7 @@ FOUND_BY_NAME = {
     "scheduling.x-k8s.io/v1alpha1",
 }
 GPU_RESOURCES = frozenset({*DEFAULTS.gpu_resources, DEFAULTS.gpu_memory})
+GPU_DRIVER = re.compile(r"gpu|nvidia|amd\.com")
 ENDED = {"Succeeded", "Failed"}
 
 
@@ -61,6 +64,9 @@ class Reader:
         policy = f"{ADMISSION}/validatingadmissionpolicies/muster-allocations"
         binding = f"{ADMISSION}/validatingadmissionpolicybindings/muster-allocations"
         clock = await self._clock()
+        published = await self._devices(served)
+        nodes = await self._pages(decode.nodes())
+        pods = await self._pages(decode.pods(), _has_gpus)
         return Facts(
             version=version,
             served=served,
@@ -68,9 +74,9 @@ class Reader:
             missing_rights=await self._missing(installed),
             policy=await self._exists("validatingadmissionpolicies", policy),
             policy_bound=await self._exists("validatingadmissionpolicybindings", binding),
-            nodes=tuple(_node(node) for node in await self._pages("nodes", "/api/v1/nodes")),
-            gpu_drivers=await self._drivers(served),
-            gpu_pods=_by_scheduler(await self._pages("pods", "/api/v1/pods")),
+            nodes=tuple(_node(node, published.offer(node.metadata.name)) for node in nodes),
+            gpu_drivers=frozenset(driver for driver in published.drivers if GPU_DRIVER.search(driver)),
+            gpu_pods=_by_scheduler(pods),
             clock=clock,
             leases_ahead=await self._leases_ahead(clock),
             unread=tuple(dict.fromkeys(self._unread)),
@@ -99,18 +105,17 @@ class Reader:
                 self._unread.append(what)
             return None
 
-    async def _pages(self, what: str, path: str) -> list[Any]:
-        resource: Any = decode.nodes() if what == "nodes" else decode.pods()
-        found: list[Any] = []
+    async def _pages(self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True) -> list[T]:
+        found: list[T] = []
         token = ""
         while True:
             query = {"limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
             try:
-                page = resource.page(await self._client.get(what, path, query))
+                page = resource.page(await self._client.get(resource.plural, resource.paths[0], query))
             except ApiError:
-                self._unread.append(what)
+                self._unread.append(resource.plural)
                 return found
-            found += page.items if what == "nodes" else [pod for pod in page.items if _has_gpus(pod)]
+            found += filter(keep, page.items)
             if not (token := page.token):
                 return found
 
@@ -147,14 +152,15 @@ class Reader:
         answer = json.loads(await self._client.post(kind, path, body))
         return bool(answer["status"].get("allowed"))
 
-    async def _drivers(self, served: dict[str, frozenset[str]]) -> frozenset[str]:
-        if "resourceslices" not in served.get("resource.k8s.io/v1", frozenset()):
-            return frozenset()
-        slices = await self._read(
-            "resourceslices", "/apis/resource.k8s.io/v1/resourceslices", {"limit": str(PAGE_SIZE)}
-        )
-        drivers = {item["spec"]["driver"] for item in (slices or {}).get("items", ())}
-        return frozenset(driver for driver in drivers if re.search(r"gpu|nvidia|amd\.com", driver))
+    async def _devices(self, served: dict[str, frozenset[str]]) -> Slices:
+        """Return what DRA drivers publish."""
+        found = Slices(DEFAULTS)
+        if "resourceslices" in served.get("resource.k8s.io/v1", frozenset()):
+            for each in await self._pages(devices.resource_slices()):
+                found.see_slice(each.metadata.name, each)
+            for named in await self._pages(devices.device_classes()):
+                found.see_class(named.metadata.name, named)
+        return found
 
     async def _clock(self) -> Clock | None:
         """Ask the API server to create something that it does not store: it writes its time."""
@@ -200,14 +206,16 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def _node(obj: NodeObject) -> NodeFacts:
-    node = node_dialect.read(obj)
+def _node(obj: NodeObject, offer: Offer) -> NodeFacts:
+    node = node_dialect.read(obj, offer=offer)
     offered = obj.status.allocatable or {}
     gpus = {
         name: int(str(offered[name]))
         for name in sorted(GPU_RESOURCES & {*offered})
         if str(offered[name]).isdigit()
     }
+    if node.devices:
+        gpus |= dict.fromkeys(sorted(offer.resources), len(offer.devices))
     return NodeFacts(
         name=obj.metadata.name,
         gpus={name: count for name, count in gpus.items() if count},

@@ -1,0 +1,52 @@
+"""What `muster preflight` reads of GPUs that DRA drivers serve: as the service does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from muster.adapters.kube.client import ApiError, KubeClient
+from muster.adapters.preflight.checks import Level, judge
+from muster.adapters.preflight.read import Reader
+from tests.dialects.test_dra import device_class, gpu, piece
+
+DRA = "/apis/resource.k8s.io/v1"
+
+
+class Server:
+    """An API server with one node, whose GPUs a DRA driver publishes. Everything else is not there."""
+
+    def __init__(self, *classes: Any) -> None:
+        slices = [msgspec.to_builtins(piece([gpu(0), gpu(1)]))]
+        named = [{"name": name} for name in ("deviceclasses", "resourceclaims", "resourceslices")]
+        self._objects: dict[str, Any] = {
+            "/version": {"gitVersion": "v1.37.1"},
+            "/apis": {"groups": [{"versions": [{"groupVersion": "resource.k8s.io/v1"}]}]},
+            "/api/v1": {"resources": []},
+            DRA: {"resources": named},
+            "/api/v1/nodes": {"items": [{"metadata": {"name": "n"}, "spec": {}, "status": {}}]},
+            f"{DRA}/resourceslices": {"items": slices},
+            f"{DRA}/deviceclasses": {"items": [msgspec.to_builtins(each) for each in classes]},
+        }
+
+    async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
+        if path not in self._objects:
+            raise ApiError(what, 404, "not there")
+        return json.dumps({"metadata": {"resourceVersion": "1"}} | self._objects[path]).encode()
+
+    async def post(self, what: str, path: str, body: Any) -> bytes:
+        raise ApiError(what, 403, "not allowed")
+
+
+@pytest.mark.parametrize(("classes", "level"), [((device_class(),), Level.OK), ((), Level.ERROR)])
+async def test_gpus_by_dra_count_if_a_class_has_them_as_an_extended_resource(
+    classes: tuple[Any, ...], level: Level
+) -> None:
+    facts = await Reader(cast("KubeClient", Server(*classes))).facts()
+    assert [dict(node.gpus) for node in facts.nodes] == [{"nvidia.com/gpu": 2} if classes else {}]
+    (found,) = (finding for finding in judge(facts) if finding.check == "gpus")
+    assert found.level is level
+    assert ("2 nvidia.com/gpu" if classes else "gpu.nvidia.com") in found.message
