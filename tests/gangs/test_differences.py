@@ -1,4 +1,4 @@
-"""Containers with other GPUs than planned: an event, a count, a note; and what they have is in the books."""
+"""Containers with other GPUs than planned: an event, a count, a note; and what they have counts as taken."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Allocator:
             self._compared = held
 
     def _report(self, waiter: Waiter, gpus: frozenset[str]) -> None:
-        """Tell of other GPUs than the planned ones: from then on these are in the books."""
+        """Tell of other GPUs than the planned ones: from then on these count as taken."""
         inventory = self._facts.inventory
         planned = {gpu for booking in waiter.bookings if not booking.lends for gpu in booking.gpus}
         found = {inventory.place(uuid) for uuid in gpus}

@@ -14,7 +14,7 @@ LISTED = 20
 
 
 class Differences:
-    """Pods whose containers have other GPUs. What a node agent found counts in the books all the same.
+    """Pods whose containers have other GPUs. What a node agent found counts as taken all the same.
 
     `active` returns whether this service is the one that speaks.
     """
