@@ -33,6 +33,7 @@ from muster.gangs.messages.instructions import (
     WriteStatus,
 )
 from muster.gangs.reporting.differences import Differences
+from muster.gangs.reporting.tally import Tally
 
 DEADLINE_S = 10.0
 REF = calls.PlanRef(1, "g", 1)
@@ -93,8 +94,8 @@ class Recorded:
     def keys_of(self, namespace: str, name: str) -> list[str]:
         return [key for key in self.keys() if key == name]
 
-    def counts(self) -> tuple[Counter[str], Counter[str]]:
-        return Counter(), Counter()
+    def tally(self) -> Tally:
+        return Tally()
 
     def differences(self) -> Differences:
         raise NotImplementedError
@@ -104,9 +105,6 @@ class Recorded:
 
     def snapshot(self) -> Snapshot:
         return Snapshot({})
-
-    def waits(self) -> tuple[dict[str, float], int, Counter[str]]:
-        return {}, 0, Counter()
 
     def summary(self, keys: Iterable[str]) -> tuple[object, ...]:
         self.shown.append(len(list(keys)))

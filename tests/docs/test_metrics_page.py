@@ -33,12 +33,12 @@ def of_the_registry() -> Named:
 
 
 def read_at_scrape() -> Named:
-    """What the service registers in scrape.py by `add(name, text, labels, …)`: gauges."""
+    """What the service registers in scrape.py as `ReadAtScrape(name, text, labels, …)`."""
     source = (REPOSITORY / "service/muster/adapters/telemetry/scrape.py").read_text()
     calls = (
         node
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "add"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ReadAtScrape"
     )
     return {ast.literal_eval(call.args[0]): ("gauge", ast.literal_eval(call.args[2])) for call in calls}
 

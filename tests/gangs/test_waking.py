@@ -33,7 +33,7 @@ def crowd(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def phases(world: World) -> dict[str, int]:
-    return dict(world.coordinator.counts()[0])
+    return dict(world.coordinator.tally().phases)
 
 
 def planned(world: World) -> set[str]:

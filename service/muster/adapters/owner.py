@@ -39,6 +39,7 @@ from muster.gangs.messages.instructions import (
     WriteStatus,
 )
 from muster.gangs.reporting.differences import Differences
+from muster.gangs.reporting.tally import Tally
 
 SHOWN_AT_ONCE = 200
 """Gangs that are looked at, for a reader, before the loop's other tasks get a turn: some milliseconds."""
@@ -47,10 +48,6 @@ SLICE_S = 0.005
 """Events are handled for so long before the loop's other tasks get a turn."""
 
 log = structlog.get_logger(__name__)
-
-
-Waits = tuple[dict[str, float], int, Counter[str]]
-"""Phase → creation of the oldest gang in it; partially bound gangs; members with reservations, by kind."""
 
 
 class Gangs(Protocol):
@@ -103,17 +100,14 @@ class Gangs(Protocol):
     def differences(self) -> Differences:
         """Return the pods whose containers have other GPUs than the planned ones."""
 
-    def counts(self) -> tuple[Counter[str], Counter[str]]:
-        """Return how many gangs there are by phase, and by the queue of their PodGroup."""
+    def tally(self) -> Tally:
+        """Count all gangs, as metrics show them."""
 
     def waiting(self) -> Counter[str]:
         """Return how many gangs wait for each planner."""
 
     def snapshot(self) -> Snapshot:
         """Return the cluster as the next gang would be planned on it."""
-
-    def waits(self) -> Waits:
-        """Return what waits, and since when."""
 
     def summary(self, keys: Iterable[str]) -> tuple[Any, ...]:
         """Return the state of these gangs, for `muster status`."""
@@ -200,9 +194,9 @@ class Owner:
             await asyncio.sleep(0)
         return views
 
-    def counts(self) -> tuple[Counter[str], Counter[str]]:
-        """How many gangs there are by phase, and by queue."""
-        return self._gangs.counts()
+    def tally(self) -> Tally:
+        """Count all gangs, as metrics show them."""
+        return self._gangs.tally()
 
     def differences(self) -> Differences:
         """Return the pods whose containers have other GPUs than the planned ones."""
@@ -215,10 +209,6 @@ class Owner:
     def snapshot(self) -> Snapshot:
         """Return the cluster as the next gang would be planned on it."""
         return self._gangs.snapshot()
-
-    def waits(self) -> Waits:
-        """Return what waits, and since when."""
-        return self._gangs.waits()
 
     def shut_down(self) -> None:
         """End the session."""

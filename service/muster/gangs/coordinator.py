@@ -21,10 +21,10 @@ from muster.gangs.messages import calls, events
 from muster.gangs.messages.instructions import Instruction, Lane
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import GangView, view
-from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import GivenUp
 from muster.gangs.reporting.differences import Differences
 from muster.gangs.reporting.podgroup_status import PodGroupStatuses
+from muster.gangs.reporting.tally import Tally, tally
 
 _DEFAULTS = Settings()
 
@@ -126,15 +126,9 @@ class Coordinator:
         """Return the pods whose containers have other GPUs than the planned ones."""
         return self._pods.differences
 
-    def counts(self) -> tuple[Counter[str], Counter[str]]:
-        """Count the gangs by phase, and by the queue of their PodGroup. Gangs without a queue are left out
-        there."""
-        phases, queues = Counter[str](), Counter[str]()
-        for gang in self.state.gangs.values():
-            phases[gang.phase.value] += 1
-            if gang.group.pod_group is not None and gang.group.pod_group.queue:
-                queues[gang.group.pod_group.queue] += 1
-        return phases, queues
+    def tally(self) -> Tally:
+        """Count all gangs, as metrics show them."""
+        return tally(self.state.gangs.values(), len(self.state.orphans))
 
     def waiting(self) -> Counter[str]:
         """Count the gangs that wait for each planner."""
@@ -143,24 +137,6 @@ class Coordinator:
     def snapshot(self) -> Snapshot:
         """Return the cluster with all that is taken and reserved."""
         return self.state.ledger.snapshot()
-
-    def waits(self) -> tuple[dict[str, float], int, Counter[str]]:
-        """Return what metrics show of waiting gangs.
-
-        The first is the creation time of the oldest one by phase. The second is the number of partially bound
-        gangs. The third is the number of members with reservations, by kind.
-        """
-        oldest, partial, members = dict[str, float](), 0, Counter[str]()
-        for gang in self.state.gangs.values():
-            members["plan"] += len(gang.reserved) - len(gang.awaited)
-            members["binding"] += len(gang.awaited)
-            members["retained"] += len(gang.retained)
-            partial += is_partially_bound(gang)
-            if gang.group.unbound:
-                since = requests.created(gang.group)
-                oldest[gang.phase] = min(oldest.get(gang.phase, since), since)
-        members["binding"] += len(self.state.orphans)
-        return oldest, partial, members
 
     def summary(self, keys: Iterable[str] | None = None) -> tuple[GangView, ...]:
         """Return views of the gangs with these keys; of all gangs, sorted by key, if `keys` is None.

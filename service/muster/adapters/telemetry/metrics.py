@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
-Read = Callable[[], Iterable[tuple[str | tuple[str, ...], float]]]
-"""Reads the values of a gauge: (values of its labels, or of the only one, value)."""
+R = TypeVar("R")
 
 _MILLISECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_UP_TO_HOURS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 14400.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAtScrape(Generic[R]):
+    """A gauge. `values` takes it out of what was read: (values of its labels, or of the only one, value)."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    values: Callable[[R], Iterable[tuple[str | tuple[str, ...], float]]]
 
 
 class Metrics:
@@ -20,101 +33,66 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        made: dict[str, Any] = {"registry": self.registry}
-        self.decision_seconds = Histogram(
-            "muster_decision_seconds",
-            "Time that the planner took for one decision.",
-            ["outcome"],
-            buckets=_MILLISECONDS,
-            **made,
+        counter, histogram = partial(_counter, self.registry), partial(_histogram, self.registry)
+        self.decision_seconds = histogram(
+            "muster_decision_seconds", "Time that the planner took for one decision.", "outcome"
         )
-        self._verdicts = Counter("muster_verdicts", "Verdicts pushed to the shim.", ["outcome"], **made)
-        self._undelivered = Counter(
-            "muster_verdicts_undelivered", "Verdicts for which no shim was connected.", **made
+        self._verdicts = counter("muster_verdicts", "Verdicts pushed to the shim.", "outcome")
+        self._undelivered = counter(
+            "muster_verdicts_undelivered", "Verdicts for which no shim was connected."
         )
-        self.call_seconds = Histogram(
-            "muster_call_seconds",
-            "Unary calls of the shim.",
-            ["method", "code"],
-            buckets=_MILLISECONDS,
-            **made,
+        self.call_seconds = histogram("muster_call_seconds", "Unary calls of the shim.", "method", "code")
+        self._sessions = counter("muster_sessions", "Sessions of the shim that ended, by cause.", "cause")
+        self._restarts = counter(
+            "muster_watch_restarts", "Watches that broke and were begun again.", "resource", "reason"
         )
-        self._sessions = Counter(
-            "muster_sessions", "Sessions of the shim that ended, by cause.", ["cause"], **made
+        self._unreadable = counter(
+            "muster_objects_unreadable", "API objects left out because of their shape.", "resource"
         )
-        self._restarts = Counter(
-            "muster_watch_restarts",
-            "Watches that broke and were begun again.",
-            ["resource", "reason"],
-            **made,
+        self._events = counter(
+            "muster_events", "Kubernetes events by result: posted, dropped, failed, repeated.", "result"
         )
-        self._unreadable = Counter(
-            "muster_objects_unreadable", "API objects left out because of their shape.", ["resource"], **made
+        self._statuses = counter(
+            "muster_podgroup_statuses", "Statuses of PodGroups by result: written, dropped, failed.", "result"
         )
-        self._events = Counter(
-            "muster_events",
-            "Kubernetes events by result: posted, dropped, failed, repeated.",
-            ["result"],
-            **made,
-        )
-        self._statuses = Counter(
-            "muster_podgroup_statuses",
-            "Statuses of PodGroups by result: written, dropped, failed.",
-            ["result"],
-            **made,
-        )
-        self._evictions = Counter(
+        self._evictions = counter(
             "muster_evictions",
             "Members of partially bound gangs, by result: evicted, gone, failed, dropped, withdrawn.",
-            ["result"],
-            **made,
+            "result",
         )
-        self._causes = Counter(
-            "muster_decision_causes", "Causes of refusals, by the planner's answers.", ["cause"], **made
+        self._causes = counter(
+            "muster_decision_causes", "Causes of refusals, by the planner's answers.", "cause"
         )
-        self._methods = Counter(
-            "muster_decision_methods",
-            "Plans in which an exact method decided at least one level.",
-            ["method"],
-            **made,
+        self._methods = counter(
+            "muster_decision_methods", "Plans in which an exact method decided at least one level.", "method"
         )
-        self._stages = Histogram(
+        self._stages = histogram(
             "muster_decision_phase_seconds",
             "Time that a decision spent in one phase of the planner.",
-            ["phase"],
-            buckets=_MILLISECONDS,
-            **made,
+            "phase",
         )
-        self._gap = Histogram(
+        self._gap = histogram(
             "muster_decision_gap_ratio",
             "Gap of plans that are not proven best, as a share of the first unproven level.",
-            buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
-            **made,
+            buckets=_SHARES,
         )
-        self._phases = Histogram(
+        self._phases = histogram(
             "muster_gang_phase_seconds",
             "Time that a gang was in a phase, when it left it.",
-            ["phase"],
-            buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 14400.0),
-            **made,
+            "phase",
+            buckets=_UP_TO_HOURS,
         )
-        self._withdrawals = Counter(
-            "muster_withdrawals", "Plans that were withdrawn, by cause.", ["cause"], **made
+        self._withdrawals = counter("muster_withdrawals", "Plans that were withdrawn, by cause.", "cause")
+        self.watch_lag = histogram(
+            "muster_watch_lag_seconds", "Time between the arrival of a change and its handling."
         )
-        self.watch_lag = Histogram(
-            "muster_watch_lag_seconds",
-            "Time between the arrival of a change and its handling.",
-            buckets=_MILLISECONDS,
-            **made,
+        self.snapshot_age = histogram(
+            "muster_snapshot_age_seconds", "Age of the snapshot on which a decision stands, when it is made."
         )
-        self.snapshot_age = Histogram(
-            "muster_snapshot_age_seconds",
-            "Age of the snapshot on which a decision stands, when it is made.",
-            buckets=_MILLISECONDS,
-            **made,
+        self.inbox = Gauge(
+            "muster_inbox_events", "Events waiting for the coordinator.", registry=self.registry
         )
-        self.inbox = Gauge("muster_inbox_events", "Events waiting for the coordinator.", **made)
-        self.planner_failures = Counter("muster_planner_failures", "Defects: place() raised.", **made)
+        self.planner_failures = counter("muster_planner_failures", "Defects: place() raised.")
 
     def decided(
         self,
@@ -177,12 +155,12 @@ class Metrics:
         """Count a session's end by its cause."""
         self._sessions.labels(cause).inc()
 
-    def read_at_scrape(self, name: str, text: str, labels: tuple[str, ...], read: Read) -> None:
-        """Add a gauge whose values are read at each scrape: label values and value."""
-        self.registry.register(_AtScrape(name, text, labels, read))
+    def read_at_scrape(self, read: Callable[[], R], *gauges: ReadAtScrape[R]) -> None:
+        """Add gauges whose values come from one thing, which is read once at each scrape."""
+        self.registry.register(_AtScrape(read, gauges))
 
     def value(self, name: str, **labels: str) -> float:
-        """Return the value of one sample, 0 if there is none: for tests and /readyz."""
+        """Return the value of one sample, 0 if there is none: for tests."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
     def text(self, accepted: str = "") -> tuple[bytes, str]:
@@ -194,19 +172,34 @@ class Metrics:
         return encode(self.registry), content_type
 
 
+def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
+    return Counter(name, text, labels, registry=registry)
+
+
+def _histogram(
+    registry: CollectorRegistry,
+    name: str,
+    text: str,
+    *labels: str,
+    buckets: tuple[float, ...] = _MILLISECONDS,
+) -> Histogram:
+    return Histogram(name, text, labels, buckets=buckets, registry=registry)
+
+
 def _exemplar(trace_id: str) -> dict[str, str] | None:
     return {"trace_id": trace_id} if trace_id else None
 
 
-class _AtScrape:
-    def __init__(self, name: str, text: str, labels: tuple[str, ...], read: Read) -> None:
-        self._name, self._text, self._labels, self._read = name, text, labels, read
+class _AtScrape(Generic[R]):
+    def __init__(self, read: Callable[[], R], gauges: tuple[ReadAtScrape[R], ...]) -> None:
+        self._read, self._gauges = read, gauges
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, value in self._read():
-            family.add_metric([labels] if isinstance(labels, str) else labels, value)
-        yield family
+        found = self._read()
+        for gauge, family in zip(self._gauges, self.describe(), strict=True):
+            for labels, value in gauge.values(found):
+                family.add_metric([labels] if isinstance(labels, str) else labels, value)
+            yield family
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        return [GaugeMetricFamily(self._name, self._text, labels=self._labels)]
+        return [GaugeMetricFamily(each.name, each.text, labels=each.labels) for each in self._gauges]

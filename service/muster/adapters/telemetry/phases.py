@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import Moved
+from muster.gangs.record.phases import Phase
 
-LASTING = ("running", "finished")
+LASTING = (Phase.RUNNING, Phase.FINISHED)
 """Phases in which a gang waits for nothing: how long it is in them is no figure of the scheduler."""
 
 

@@ -15,82 +15,89 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.owner import Owner
-from muster.adapters.telemetry.metrics import Metrics
-from muster.adapters.telemetry.room import OTHERS, Figures, Room
-from muster.gangs.record.phases import Phase
+from muster.adapters.telemetry.metrics import Metrics, ReadAtScrape
+from muster.adapters.telemetry.phases import LASTING
+from muster.adapters.telemetry.room import OTHERS, Room
+from muster.gangs.reporting.tally import Tally
 
 MOST_QUEUES = 100
-_LASTING = (Phase.RUNNING, Phase.FINISHED)
 
 
 def show(metrics: Metrics, owner: Owner, room: Room) -> None:
     """Add the gauges about gangs and capacity."""
-
-    def phases() -> Iterable[tuple[str, float]]:
-        return [(phase, float(count)) for phase, count in owner.counts()[0].items()]
-
-    def oldest() -> Iterable[tuple[str, float]]:
-        now = time.time()
-        since = owner.waits()[0].items()
-        return [(phase, max(0.0, now - created)) for phase, created in since if phase not in _LASTING]
-
-    def reservations() -> Iterable[tuple[str, float]]:
-        return [(kind, float(count)) for kind, count in owner.waits()[2].items()]
-
-    def figures() -> Figures:
-        return room.figures(owner.snapshot())
-
-    add = metrics.read_at_scrape
-    add("muster_gangs", "Gangs by phase.", ("phase",), phases)
-    add("muster_oldest_gang_seconds", "Age of the oldest gang that waits in a phase.", ("phase",), oldest)
-    add(
-        "muster_longest_in_phase_seconds",
-        "Time since the gang that is in a phase for longest entered it.",
-        ("phase",),
+    metrics.read_at_scrape(
+        owner.tally,
+        ReadAtScrape("muster_gangs", "Gangs by phase.", ("phase",), lambda it: it.phases.items()),
+        ReadAtScrape(
+            "muster_oldest_gang_seconds", "Age of the oldest gang that waits in a phase.", ("phase",), _oldest
+        ),
+        ReadAtScrape(
+            "muster_partially_bound_gangs",
+            "Gangs with some members bound, and fewer than they need.",
+            (),
+            lambda it: [((), it.partially_bound)],
+        ),
+        ReadAtScrape(
+            "muster_reserved_members",
+            "Members that are not bound and have a place.",
+            ("kind",),
+            lambda it: it.reserved.items(),
+        ),
+        ReadAtScrape(
+            "muster_queue_gangs",
+            "Gangs by the queue of their PodGroup.",
+            ("queue",),
+            lambda it: most(it.queues, MOST_QUEUES),
+        ),
+    )
+    metrics.read_at_scrape(
         lambda: owner.phases.oldest(time.monotonic()),
+        ReadAtScrape(
+            "muster_longest_in_phase_seconds",
+            "Time since the gang that is in a phase for longest entered it.",
+            ("phase",),
+            lambda it: it,
+        ),
     )
-    add(
-        "muster_partially_bound_gangs",
-        "Gangs with some members bound, and fewer than they need.",
-        (),
-        lambda: [((), float(owner.waits()[1]))],
+    metrics.read_at_scrape(
+        owner.differences,
+        ReadAtScrape(
+            "muster_pods_with_other_gpus",
+            "Pods whose containers have other GPUs than the planned ones.",
+            (),
+            lambda it: [((), len(it))],
+        ),
     )
-    add(
-        "muster_pods_with_other_gpus",
-        "Pods whose containers have other GPUs than the planned ones.",
-        (),
-        lambda: [((), float(len(owner.differences())))],
+    metrics.read_at_scrape(
+        owner.waiting,
+        ReadAtScrape(
+            "muster_planner_queue_gangs", "Gangs waiting for a planner.", ("lane",), lambda it: it.items()
+        ),
     )
-    add("muster_reserved_members", "Members that are not bound and have a place.", ("kind",), reservations)
-    add(
-        "muster_planner_queue_gangs",
-        "Gangs waiting for a planner.",
-        ("lane",),
-        lambda: [(lane, float(count)) for lane, count in owner.waiting().items()],
-    )
-    add(
-        "muster_queue_gangs",
-        "Gangs by the queue of their PodGroup.",
-        ("queue",),
-        lambda: most(owner.counts()[1], MOST_QUEUES),
-    )
-    add(
-        "muster_largest_fit_gpus",
-        "Most free GPUs of a model in one domain of a scope.",
-        ("scope", "model"),
-        lambda: figures().largest,
-    )
-    add(
-        "muster_free_gpus",
-        "Free GPUs in domains of a scope, by how many are free in the domain.",
-        ("scope", "size"),
-        lambda: figures().free,
-    )
-    add(
-        "muster_fragmentation_ratio",
-        "Share of the free GPUs of a model that typical requests of one node can't use.",
-        ("model",),
-        lambda: figures().fragmented,
+    _show_room(metrics, owner, room)
+
+
+def _show_room(metrics: Metrics, owner: Owner, room: Room) -> None:
+    metrics.read_at_scrape(
+        lambda: room.figures(owner.snapshot()),
+        ReadAtScrape(
+            "muster_largest_fit_gpus",
+            "Most free GPUs of a model in one domain of a scope.",
+            ("scope", "model"),
+            lambda it: it.largest,
+        ),
+        ReadAtScrape(
+            "muster_free_gpus",
+            "Free GPUs in domains of a scope, by how many are free in the domain.",
+            ("scope", "size"),
+            lambda it: it.free,
+        ),
+        ReadAtScrape(
+            "muster_fragmentation_ratio",
+            "Share of the free GPUs of a model that typical requests of one node can't use.",
+            ("model",),
+            lambda it: it.fragmented,
+        ),
     )
 
 
@@ -99,36 +106,51 @@ def show_cluster(
 ) -> None:
     """Add the gauges about what the API server says."""
 
-    def silence() -> Iterable[tuple[str, float]]:
-        now = time.monotonic()
+    def silence(now: float) -> Iterable[tuple[str, float]]:
         return [(name, now - watcher.last_heard) for name, watcher in watchers.items()]
 
-    add = metrics.read_at_scrape
-    add("muster_watch_silence_seconds", "Since the API server last said anything.", ("resource",), silence)
-    add(
-        "muster_nodes_with_problems",
-        "Nodes that are used without something in them that can't be read.",
-        ("resource",),
-        lambda: [("nodes", float(intake.nodes_with_problems))],
+    metrics.read_at_scrape(
+        time.monotonic,
+        ReadAtScrape(
+            "muster_watch_silence_seconds", "Since the API server last said anything.", ("resource",), silence
+        ),
     )
-    add(
-        "muster_scopes_with_repeated_names",
-        "Scopes in which several domains have one name: wider labels tell them apart.",
-        ("resource",),
-        lambda: [("nodes", float(len(intake.repeated_names)))],
+    metrics.read_at_scrape(
+        lambda: intake,
+        ReadAtScrape(
+            "muster_nodes_with_problems",
+            "Nodes that are used without something in them that can't be read.",
+            ("resource",),
+            lambda it: [("nodes", it.nodes_with_problems)],
+        ),
+        ReadAtScrape(
+            "muster_scopes_with_repeated_names",
+            "Scopes in which several domains have one name: wider labels tell them apart.",
+            ("resource",),
+            lambda it: [("nodes", len(it.repeated_names))],
+        ),
+        ReadAtScrape(
+            "muster_policies_refused",
+            "1 while the ConfigMap of policies can't be read and older ones hold.",
+            ("resource",),
+            lambda it: [("policies", it.policies_refused)],
+        ),
     )
-    add(
-        "muster_objects_left_out",
-        "API objects that are left out now, because they can't be read or handled.",
-        ("resource",),
-        lambda: [(name, float(count)) for name, count in left_out.counts().items()],
+    metrics.read_at_scrape(
+        left_out.counts,
+        ReadAtScrape(
+            "muster_objects_left_out",
+            "API objects that are left out now, because they can't be read or handled.",
+            ("resource",),
+            lambda it: it.items(),
+        ),
     )
-    add(
-        "muster_policies_refused",
-        "1 while the ConfigMap of policies can't be read and older ones hold.",
-        ("resource",),
-        lambda: [("policies", float(intake.policies_refused))],
-    )
+
+
+def _oldest(found: Tally) -> Iterable[tuple[str, float]]:
+    now = time.time()
+    since = found.oldest.items()
+    return [(phase, max(0.0, now - created)) for phase, created in since if phase not in LASTING]
 
 
 def most(counts: Counter[str], kept: int) -> list[tuple[str, float]]:
