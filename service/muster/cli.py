@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster import questions
+from muster import administration, questions
+from muster.console import Context, Kubeconfig, fail
 
 if TYPE_CHECKING:
     from muster.config import Config
     from muster.dialects.settings import Settings
-
-
-class PreflightOutput(StrEnum):
-    """How `muster preflight` prints."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class Output(StrEnum):
@@ -44,13 +38,13 @@ app = typer.Typer(
         "  muster capture -o FILE   a live cluster as such a file\n\n"
         "  muster serve             the service; the shim connects to its socket\n\n"
         "  muster status            gangs of the service: who waits, and why\n\n"
+        "  muster why POD           what blocks its gang, and what would help\n\n"
+        "  muster preflight         whether a cluster has what Muster needs\n\n"
         "  muster node-agent        on each node: containers get exactly the planned GPUs\n\n"
         "In a checkout it is .venv/bin/muster (`make setup` makes it), `make try` shows an example, "
         "and `make up` starts a local cluster with Muster on it.\n"
     ),
 )
-
-app.registered_commands += questions.app.registered_commands
 
 ConfigFile = Annotated[
     Path | None,
@@ -115,11 +109,8 @@ def main(
 @app.command()
 def serve(
     config: ConfigFile = None,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, else the pod's account.", metavar="FILE"),
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context in the kubeconfig.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     socket: SocketPath = None,
     http_port: Annotated[
         int | None, typer.Option(help="Port of /metrics, /healthz, /readyz and /gangs; 0 takes a free one.")
@@ -161,9 +152,9 @@ def serve(
     try:
         run(settings)
     except (ConfigError, SocketError) as problem:
-        raise _fail(str(problem)) from None
+        raise fail(str(problem)) from None
     except OSError as problem:
-        raise _fail(f"can't start: {problem}") from None
+        raise fail(f"can't start: {problem}") from None
 
 
 @app.command()
@@ -193,83 +184,11 @@ def status(
     try:
         body = fetch(url or address_of(_settings(config, {"socket": socket}).socket))
     except NoAnswer as problem:
-        raise _fail(str(problem)) from None
+        raise fail(str(problem)) from None
     if as_json:
         sys.stdout.write(body.rstrip("\n") + "\n")
     else:
         show(json.loads(body))
-
-
-@app.command("node-agent")
-def node_agent(
-    node: Annotated[
-        str, typer.Option(envvar="NODE_NAME", help="Name of this node.", metavar="NAME", show_default=False)
-    ],
-    gpus: Annotated[
-        str,
-        typer.Option(
-            envvar="MUSTER_GPUS",
-            help="Where the GPUs are known from: nvml, or matrix:FILE with what nvidia-smi topo -m printed.",
-            metavar="SOURCE",
-        ),
-    ] = "nvml",
-    isolation_library: Annotated[
-        str,
-        typer.Option(
-            envvar="MUSTER_ISOLATION_LIBRARY",
-            help="Path on the node of a library that limits GPU memory (HAMi-core's libvgpu.so); it is not "
-            "part of Muster.",
-            metavar="FILE",
-        ),
-    ] = "",
-    cdi: Annotated[
-        bool,
-        typer.Option(
-            envvar="MUSTER_CDI",
-            help="Also name the GPUs by CDI (nvidia.com/gpu=UUID), which NVIDIA's toolkit has to describe.",
-        ),
-    ] = True,
-    kubelet: Annotated[
-        Path, typer.Option(help="The kubelet's folder on this node.", metavar="FOLDER")
-    ] = Path("/var/lib/kubelet"),
-    probe_port: Annotated[
-        int, typer.Option(help="Port for the kubelet's gRPC probe; 0 for none.", min=0, max=65535)
-    ] = 0,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
-) -> None:
-    """Give the containers of one node exactly the GPUs that were planned.
-
-    It runs on each node with GPUs, as a pod of a DaemonSet
-    (scheduler-config/node-agent), with the account of that pod.
-
-    It offers what the node's label ack.node.gpu.schedule asks for:
-    aliyun.com/gpu with `topology`, aliyun.com/gpu-mem with `share` or
-    `cgpu`, nothing with any other value. A container gets the GPUs that its
-    pod's Binding names. Where that can't be, its pod fails with the reason
-    (UnexpectedAdmissionError), and gets no other GPU.
-
-    It also writes on its node how the GPUs are linked (GPU_TOPOLOGY), which
-    of them are unhealthy, and labels of gpu.topology/. docs/devices.md has
-    all of it.
-
-    [bold]Examples[/bold]
-
-      muster node-agent --node gpu-7                       with NVIDIA's driver
-
-      muster node-agent --gpus matrix:/etc/muster/gpus.txt    without GPUs
-
-      muster node-agent --isolation-library /usr/local/vgpu/libvgpu.so
-    """
-    import os
-    import sys
-
-    from muster.adapters.agent.settings import Arguments
-
-    if log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise _fail(f"--log-level {log_level}: expected debug, info, warning or error", code=2)
-    arguments = Arguments(node, gpus, isolation_library, cdi, str(kubelet), probe_port, log_level.upper())
-    # This command line is 10 MB that the agent does not need: on each node, for as long as it runs.
-    os.execv(sys.executable, [sys.executable, "-m", "muster.adapters.agent", arguments.written()])
 
 
 @app.command()
@@ -315,7 +234,7 @@ def place(
 
     names = [*(files or ()), *(more or ())]
     if not names:
-        raise _fail("no input: name files with -f, for example `muster place -f cluster.json`", code=2)
+        raise fail("no input: name files with -f, for example `muster place -f cluster.json`", code=2)
     from muster.adapters.files.run import place_files
 
     settings = _settings_of_place(scheduler_name, unique_names, infer_gangs)
@@ -342,7 +261,7 @@ def _settings_of_place(
     try:
         modes = modes_of(infer_gangs or ())
     except ValueError as problem:
-        raise _fail(f"--infer-gangs: {problem}", code=2) from None
+        raise fail(f"--infer-gangs: {problem}", code=2) from None
     return Settings(
         scheduler_names=frozenset(scheduler_name or Settings().scheduler_names),
         unique_names=tuple(unique_names or ()),
@@ -352,11 +271,8 @@ def _settings_of_place(
 
 @app.command()
 def capture(
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, else the pod's account.", metavar="FILE"),
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context in the kubeconfig.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -388,51 +304,12 @@ def capture(
     try:
         captured = capture_cluster(kubeconfig, context, output, sys.stdout)
     except (KubeError, Undecodable) as problem:
-        raise _fail(str(problem)) from None
+        raise fail(str(problem)) from None
     except OSError as problem:
-        raise _fail(f"{output}: can't be written: {problem.strerror or problem}") from None
+        raise fail(f"{output}: can't be written: {problem.strerror or problem}") from None
     for line in captured.problems:
         typer.echo(f"note: left out, unreadable: {printable(line)}", err=True)
     typer.echo(f"captured {captured.nodes} nodes and {captured.pods} pods", err=True)
-
-
-@app.command()
-def preflight(
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, else the pod's account.", metavar="FILE"),
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context in the kubeconfig.")] = None,
-    output: Annotated[
-        PreflightOutput, typer.Option("--output", "-o", help="How to print.")
-    ] = PreflightOutput.TABLE,
-) -> None:
-    """Check whether a cluster has what Muster needs: before it is installed, and afterwards.
-
-    It reads version, rights, policies, GPUs, labels, other schedulers and
-    clocks, and changes nothing.
-
-    Exit code: 0 no error was found (there may be warnings); 3 an error;
-    1 the cluster does not answer.
-
-    [bold]Examples[/bold]
-
-      muster preflight
-
-      muster preflight --context prod -o json | jq '.findings[] | select(.level == "error")'
-    """
-    from muster.adapters.kube.client import KubeError
-    from muster.adapters.preflight import report
-
-    try:
-        said = report.preflight(kubeconfig, context)
-    except KubeError as problem:
-        raise _fail(str(problem)) from None
-    if output is PreflightOutput.JSON:
-        typer.echo(report.as_json(said))
-    else:
-        report.show(said)
-    raise typer.Exit(0 if said["ready"] else report.FAILED)
 
 
 @app.command("config")
@@ -462,7 +339,7 @@ def cluster(context: typer.Context) -> None:
     try:
         from local_cluster.cli import app as cluster_app
     except ModuleNotFoundError as missing:
-        raise _fail(f"`muster cluster` is not installed here: {missing}") from None
+        raise fail(f"`muster cluster` is not installed here: {missing}") from None
     cluster_app(args=context.args or ["--help"], prog_name="muster cluster")
 
 
@@ -478,16 +355,11 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> Config:
     try:
         return load(file, flags=flags)
     except SettingsError as problem:
-        raise _fail(str(problem), code=2) from None
+        raise fail(str(problem), code=2) from None
 
 
-def _fail(message: str, code: int = 1) -> typer.Exit:
-    typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-    from muster.domain.printable import printable
-
-    typer.echo("\n".join(map(printable, message.split("\n"))), err=True)
-    return typer.Exit(code)
-
+for more in (questions, administration):
+    app.registered_commands += more.app.registered_commands
 
 if __name__ == "__main__":
     app()

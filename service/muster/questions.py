@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from muster.console import Context, fail
+
 NOT_FOUND = 3
 
 
@@ -37,7 +39,6 @@ app = typer.Typer(
 AsOutput = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 Url = Annotated[str, typer.Option(help="Address of the service. Default: by kubeconfig.", metavar="URL")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: as kubectl.", metavar="FILE")]
-Context = Annotated[str | None, typer.Option(help="Context in the kubeconfig.")]
 MusterNamespace = Annotated[str, typer.Option(help="Where Muster runs.", metavar="NAME")]
 Gpus = Annotated[int, typer.Option("--for", help="Only where N GPUs are free.", metavar="N", min=0)]
 Scope = Annotated[str, typer.Option(help="node, nvlink-domain, rack, zone, another level, cluster.")]
@@ -70,7 +71,7 @@ def why(
             gang for gang in found if gang["namespace"] == space and last in (gang["name"], *gang["pods"])
         ]
     if not found:
-        raise _fail(f"no gang in namespace {space} is named {last} or has such a pod", NOT_FOUND)
+        raise fail(f"no gang in namespace {space} is named {last} or has such a pod", NOT_FOUND)
     if output is Output.TABLE:
         show.why(found, sys.stdout)
     else:
@@ -110,16 +111,16 @@ def free(
     """Show free GPUs by domain: where would a gang of N GPUs find room?"""
     from muster.adapters.asking import show
 
-    nodes = _Asking(url, kubeconfig, context, muster_namespace, no_service).nodes()
-    rows = show.free_by_domain(nodes, scope, gpus)
+    found = _Asking(url, kubeconfig, context, muster_namespace, no_service).nodes()
+    rows = show.free_by_domain(found, scope, gpus)
     if output is Output.TABLE:
         show.free(rows, scope, gpus, sys.stdout)
     else:
         show.dump(rows, output.value, sys.stdout)
 
 
-@app.command("nodes")
-def nodes_(
+@app.command()
+def nodes(
     output: AsOutput = Output.TABLE,
     url: Url = "",
     kubeconfig: Kubeconfig = None,
@@ -169,7 +170,7 @@ class _Asking:
                 answer = ask(where, path, query)
             except NoAnswer as problem:
                 if self._url:
-                    raise _fail(str(problem)) from None
+                    raise fail(str(problem)) from None
                 typer.echo(f"note: {problem}", err=True)
                 typer.echo("note: decided from the cluster, by the same engine", err=True)
                 self.by_engine = True
@@ -180,14 +181,7 @@ class _Asking:
         try:
             return decided(self._kubeconfig, self._context)
         except NoAnswer as problem:
-            raise _fail(str(problem)) from None
-
-
-def _fail(message: str, code: int = 1) -> typer.Exit:
-    from muster.domain.printable import printable
-
-    typer.echo(f"error: {printable(message)}", err=True)
-    return typer.Exit(code)
+            raise fail(str(problem)) from None
 
 
 def main() -> None:

@@ -1,0 +1,126 @@
+"""Commands for those who run a cluster: `muster preflight` and `muster node-agent`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.console import Context, Kubeconfig, fail
+
+app = typer.Typer()
+
+
+class Output(StrEnum):
+    """How `muster preflight` prints."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@app.command()
+def preflight(
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
+) -> None:
+    """Check whether a cluster has what Muster needs: before it is installed, and afterwards.
+
+    It reads version, rights, policies, GPUs, labels, other schedulers and
+    clocks, and changes nothing.
+
+    Exit code: 0 no error was found (there may be warnings); 3 an error;
+    1 the cluster does not answer.
+
+    [bold]Examples[/bold]
+
+      muster preflight
+
+      muster preflight --context prod -o json | jq '.findings[] | select(.level == "error")'
+    """
+    from muster.adapters.kube.client import KubeError
+    from muster.adapters.preflight import report
+
+    try:
+        said = report.preflight(kubeconfig, context)
+    except KubeError as problem:
+        raise fail(str(problem)) from None
+    if output is Output.JSON:
+        typer.echo(report.as_json(said))
+    else:
+        report.show(said)
+    raise typer.Exit(0 if said["ready"] else report.FAILED)
+
+
+@app.command("node-agent")
+def node_agent(
+    node: Annotated[
+        str, typer.Option(envvar="NODE_NAME", help="Name of this node.", metavar="NAME", show_default=False)
+    ],
+    gpus: Annotated[
+        str,
+        typer.Option(
+            envvar="MUSTER_GPUS",
+            help="Where the GPUs are known from: nvml, or matrix:FILE with what nvidia-smi topo -m printed.",
+            metavar="SOURCE",
+        ),
+    ] = "nvml",
+    isolation_library: Annotated[
+        str,
+        typer.Option(
+            envvar="MUSTER_ISOLATION_LIBRARY",
+            help="Path on the node of a library that limits GPU memory (HAMi-core's libvgpu.so); it is not "
+            "part of Muster.",
+            metavar="FILE",
+        ),
+    ] = "",
+    cdi: Annotated[
+        bool,
+        typer.Option(
+            envvar="MUSTER_CDI",
+            help="Also name the GPUs by CDI (nvidia.com/gpu=UUID), which NVIDIA's toolkit has to describe.",
+        ),
+    ] = True,
+    kubelet: Annotated[
+        Path, typer.Option(help="The kubelet's folder on this node.", metavar="FOLDER")
+    ] = Path("/var/lib/kubelet"),
+    probe_port: Annotated[
+        int, typer.Option(help="Port for the kubelet's gRPC probe; 0 for none.", min=0, max=65535)
+    ] = 0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Give the containers of one node exactly the GPUs that were planned.
+
+    It runs on each node with GPUs, as a pod of a DaemonSet
+    (scheduler-config/node-agent), with the account of that pod.
+
+    It offers what the node's label ack.node.gpu.schedule asks for:
+    aliyun.com/gpu with `topology`, aliyun.com/gpu-mem with `share` or
+    `cgpu`, nothing with any other value. A container gets the GPUs that its
+    pod's Binding names. Where that can't be, its pod fails with the reason
+    (UnexpectedAdmissionError), and gets no other GPU.
+
+    It also writes on its node how the GPUs are linked (GPU_TOPOLOGY), which
+    of them are unhealthy, and labels of gpu.topology/. docs/devices.md has
+    all of it.
+
+    [bold]Examples[/bold]
+
+      muster node-agent --node gpu-7                       with NVIDIA's driver
+
+      muster node-agent --gpus matrix:/etc/muster/gpus.txt    without GPUs
+
+      muster node-agent --isolation-library /usr/local/vgpu/libvgpu.so
+    """
+    import os
+    import sys
+
+    from muster.adapters.agent.settings import Arguments
+
+    if log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise fail(f"--log-level {log_level}: expected debug, info, warning or error", code=2)
+    arguments = Arguments(node, gpus, isolation_library, cdi, str(kubelet), probe_port, log_level.upper())
+    # This command line is 10 MB that the agent does not need: on each node, for as long as it runs.
+    os.execv(sys.executable, [sys.executable, "-m", "muster.adapters.agent", arguments.written()])
