@@ -158,13 +158,13 @@ class Planner:
             error = str(defect) if isinstance(defect, Defect) else f"{type(defect).__name__}: {defect}"
             return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)
         took = time.monotonic() - began
-        outcome = PASSED_ON if _is_passed_on(solve, decision) else _outcome(decision)
+        outcome = _outcome(solve, decision)
         log.info("decided", **about, outcome=outcome, lane=solve.lane.value, took_ms=round(took * 1000, 1))
         now, waited_s, processor_s = time.monotonic(), self._place.waited_s, self._place.processor_s
         return Decided(now, solve.gang, solve.generation, decision, trace_id, waited_s, processor_s)
 
     def _count(self, solve: Solve, decision: Decision, took_s: float) -> None:
-        outcome = PASSED_ON if _is_passed_on(solve, decision) else _outcome(decision)
+        outcome = _outcome(solve, decision)
         trace_id = self._attempts.exported(solve.gang)
         if isinstance(decision, Placed):
             methods = (step.method for step in decision.steps)
@@ -178,7 +178,9 @@ def _is_passed_on(solve: Solve, decision: Decision) -> bool:
     return solve.lane is Lane.FOREGROUND and decision.truncated
 
 
-def _outcome(decision: Decision) -> str:
+def _outcome(solve: Solve, decision: Decision) -> str:
+    if _is_passed_on(solve, decision):
+        return PASSED_ON
     if isinstance(decision, Placed):
         return "placed"
     ended = any(isinstance(cause, Ended) for cause in decision.causes)

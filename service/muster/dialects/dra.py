@@ -22,7 +22,7 @@ from muster.dialects.dra_objects import Attribute, DeviceClassObject, ResourceSl
 from muster.dialects.selectors import Term, UnreadableSelectorError, Value
 from muster.dialects.settings import Settings
 from muster.domain.allocation import MAX_BYTES, MAX_GPUS
-from muster.domain.node import Device
+from muster.domain.node import Device, PoolKey
 from muster.domain.topology import mask_of
 
 _PCI = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr")
@@ -33,8 +33,6 @@ _devices = msgspec.json.Decoder(list[SliceDevice])
 
 K = TypeVar("K")
 V = TypeVar("V")
-PoolKey = tuple[str, str]
-"""Driver and pool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,16 +94,18 @@ def read(obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = 
         traceparent=_traceparent(meta.annotations or {}) if claim is not None else "",
         preferences=claim is not None and _prefers(spec),
     )
-    if not pod.node:
-        return pod
-    said_of_it = meta.annotations or {}
-    batch = allocation.read_batch(said_of_it) if claim is not None else None
+    return _with_allocation(pod, meta.annotations or {}) if pod.node else pod
+
+
+def _with_allocation(pod: Pod, annotations: Mapping[str, str]) -> Pod:
+    """Return a pod on a node with what its annotations say of its GPUs and of its gang's Bindings."""
+    batch = allocation.read_batch(annotations) if pod.claim is not None else None
     if not (pod.gpus or pod.slice):
         return replace(pod, batch=batch)
-    found = allocation.read(said_of_it, pod)
-    if allocation.reported_gpus(said_of_it, pod) is None:
+    found = allocation.read(annotations, pod)
+    if allocation.reported_gpus(annotations, pod) is None:
         return replace(pod, allocation=found, batch=batch)
-    planned = mask_of(allocation.planned_gpus(said_of_it, pod) or ())
+    planned = mask_of(allocation.planned_gpus(annotations, pod) or ())
     return replace(pod, allocation=found, batch=batch, planned=None if planned == found else planned)
 
 

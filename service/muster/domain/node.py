@@ -76,6 +76,10 @@ def _summed(
     return tuple(sorted((name, amount) for name, amount in total.items() if amount))
 
 
+PoolKey = tuple[str, str]
+"""Driver and pool."""
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device that a DRA driver publishes; the three names together are unique in the cluster."""
@@ -83,6 +87,11 @@ class Device:
     driver: str
     pool: str
     name: str
+
+    @property
+    def pool_key(self) -> PoolKey:
+        """Return what identifies its pool in the cluster."""
+        return self.driver, self.pool
 
     def __str__(self) -> str:
         return f"{self.driver}/{self.pool}/{self.name}"

@@ -32,6 +32,9 @@ PART_OF_EVERY = {
 GATED = {("resource.k8s.io/v1", "devicetaintrules"): "DRADeviceTaintRules"}
 """What the shim waits for at its start unless a feature gate is off."""
 
+POD_GROUPS = ("scheduling.run.ai/v2", "scheduling.run.ai/v2alpha2", "scheduling.x-k8s.io/v1alpha1")
+"""API groups whose PodGroups are read."""
+
 OTHERS = {
     "scheduling.volcano.sh/v1beta1": "Volcano",
     "kai.scheduler/v1": "KAI",
@@ -162,11 +165,7 @@ def admission(facts: Facts) -> Finding:
 
 def pod_groups(facts: Facts) -> Finding:
     """Say which PodGroups can be read."""
-    served = [
-        group
-        for group in ("scheduling.run.ai/v2", "scheduling.run.ai/v2alpha2", "scheduling.x-k8s.io/v1alpha1")
-        if "podgroups" in facts.served.get(group, frozenset())
-    ]
+    served = [group for group in POD_GROUPS if "podgroups" in facts.served.get(group, frozenset())]
     if served:
         return Finding("podgroups", Level.OK, f"PodGroups of {listed(served)} are read")
     return Finding(

@@ -13,7 +13,7 @@ from typing import Any
 from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.adapters.preflight.checks import GATED, OTHERS, PART_OF_EVERY
+from muster.adapters.preflight.checks import GATED, OTHERS, PART_OF_EVERY, POD_GROUPS
 from muster.adapters.preflight.facts import (
     INSTALLER,
     SCHEDULER,
@@ -35,11 +35,6 @@ NAMESPACE = "/api/v1/namespaces/muster-system"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 REVIEWS_AT_ONCE = 8
 PAGE_SIZE = 500
-FOUND_BY_NAME = {
-    "scheduling.run.ai/v2",
-    "scheduling.run.ai/v2alpha2",
-    "scheduling.x-k8s.io/v1alpha1",
-}
 GPU_RESOURCES = frozenset({*DEFAULTS.gpu_resources, DEFAULTS.gpu_memory})
 GPU_DRIVER = re.compile(r"gpu|nvidia|amd\.com")
 ENDED = {"Succeeded", "Failed"}
@@ -85,7 +80,7 @@ class Reader:
     async def _served(self) -> dict[str, frozenset[str]]:
         listed = json.loads(await self._client.get("the API groups", "/apis"))["groups"]
         there = {"v1"} | {each["groupVersion"] for group in listed for each in group["versions"]}
-        wanted = {*PART_OF_EVERY, *FOUND_BY_NAME, *OTHERS, *(group for group, _ in GATED)}
+        wanted = {*PART_OF_EVERY, *POD_GROUPS, *OTHERS, *(group for group, _ in GATED)}
         found = {}
         for group in sorted(wanted & there):
             path = "/api/v1" if group == "v1" else f"/apis/{group}"

@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from muster.domain.node import Device, Node, Resources, Usage
-
-PoolKey = tuple[str, str]
-"""Driver and pool."""
+from muster.domain.node import Device, Node, PoolKey, Resources, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class DeviceClaims:
         """
         found = dict(usages)
         number = {device: index for index, device in enumerate(node.devices) if device is not None}
-        pools = {(device.driver, device.pool) for device in number}
+        pools = {device.pool_key for device in number}
         claims = {uid: claim for pool in pools for uid, claim in self._by_pool.get(pool, {}).items()}
         masks: dict[str, int] = {}
         for uid, claim in sorted(claims.items()):
@@ -99,7 +96,7 @@ def _is_told_by(usage: Usage, mask: int) -> bool:
 
 
 def _pools(claim: DeviceClaim | None) -> set[PoolKey]:
-    return {(device.driver, device.pool) for device in claim.devices} if claim is not None else set()
+    return {device.pool_key for device in claim.devices} if claim is not None else set()
 
 
 def _discard(index: dict[PoolKey, dict[str, DeviceClaim]], pool: PoolKey, uid: str) -> None:

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from muster.domain.node import Device, Node, Resources, Usage
+from muster.domain.node import Device, Node, PoolKey, Resources, Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
-from muster.gangs.capacity.device_claims import DeviceClaims, PoolKey
+from muster.gangs.capacity.device_claims import DeviceClaims
 from muster.gangs.peers.existing_pods import ExistingPods
 
 
@@ -54,7 +54,7 @@ class Ledger:
             return False
         self._unsorted |= node.name not in self.nodes
         self.nodes[node.name] = node
-        self._node_of.update({(it.driver, it.pool): node.name for it in node.devices if it is not None})
+        self._node_of.update({it.pool_key: node.name for it in node.devices if it is not None})
         self._touch(node.name)
         self.gained.add(node.name)
         return True

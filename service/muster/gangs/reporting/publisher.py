@@ -56,8 +56,9 @@ class Publisher:
 
     def moved(self, gang: Gang, why: str, now: float) -> None:
         """Say that the gang has entered another phase."""
-        group, planning = gang.group, gang.phase is Phase.PLANNING
-        link = next((pod.traceparent for pod in group.unbound if planning and pod.traceparent), "")
+        group, link = gang.group, ""
+        if gang.phase is Phase.PLANNING:
+            link = next((pod.traceparent for pod in group.unbound if pod.traceparent), "")
         name, namespace = group.gang.name, group.gang.namespace
         self._out.append(Moved(now, gang.key, name, namespace, gang.phase, why, link))
 
