@@ -124,11 +124,6 @@ class Scene:
         path = f"/api/v1/namespaces/{self.name}/pods/{name}"
         self.client.patch(path, {"metadata": {"annotations": {COMPLETE: "0s", EXIT_CODE: "1"}}})
 
-    def delete_job(self, name: str) -> None:
-        """Delete a Job and wait until its pods are gone."""
-        self.client.delete(f"/apis/batch/v1/namespaces/{self.name}/jobs/{name}?propagationPolicy=Background")
-        self.until(lambda: not self.pods_of_job(name), f"the pods of job {name} are gone")
-
     def clear(self) -> None:
         """Delete all that makes pods, pods and nodes of the scene; wait until pods and nodes are gone."""
         for owners in ("batch/v1/namespaces/{}/jobs", "apps/v1/namespaces/{}/statefulsets"):

@@ -16,11 +16,11 @@ from typing import Self
 
 from local_cluster.build import binary
 from local_cluster.certificates import write_private
+from local_cluster.components import HOST
 from local_cluster.ports import free_port
 from local_cluster.processes import Process, ProcessError
 from local_cluster.traces import Span, spans_of
 
-HOST = "127.0.0.1"
 READY_DEADLINE_S = 30.0
 PORT_ATTEMPTS = 5
 FLUSH_MS = 200

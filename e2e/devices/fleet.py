@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from e2e.devices.members import Member, gpus_seen, printed
+from e2e.facts import ALLOCATION
 from local_cluster.api import Api, Object
 from local_cluster.cluster import LocalCluster
 from local_cluster.places import TOPOLOGIES
@@ -20,7 +21,6 @@ from local_cluster.shape import Resource, Schedule
 from local_cluster.stack import Stack
 
 PODS = "/api/v1/namespaces/default/pods"
-ALLOCATION = "gpu.topology/allocation"
 WITHIN_S = 150.0
 """Longer than anything takes here: two cores do all of it, and may do more."""
 POLL_EVERY_S = 0.2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from e2e import objects
 from e2e.arena import Arena
 from e2e.client import Client
 from e2e.kinds.controllers import CRDS_S, Controller
@@ -45,6 +46,11 @@ def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             Stack(cluster, directory / "stack", service_options=[f"--config={settings}"]) as stack,
         ):
             yield Arena(Client.of(cluster.kubeconfig, credentials), cluster, stack)
+
+
+@pytest.fixture
+def one_node(scene: Scene) -> None:
+    scene.node(objects.node("a"))
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from local_cluster.api import Api
 from local_cluster.build import binary
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
+from local_cluster.components import HOST
 from local_cluster.modules import folder
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
 from tests.manifests.rendering import render
 
-HOST = "127.0.0.1"
 READY_S = 90.0
 CRDS_S = 120.0
 """They have 5 MB, and the API server reads each anew when another one comes."""

@@ -22,7 +22,6 @@ from muster.dialects.objects import Metadata
 BOOT_S = 400
 """For a test: the first one also waits for the cluster, a minute on a busy machine."""
 RANDOM = 5
-MERGE = "application/merge-patch+json"
 
 
 class Jobs:
@@ -51,7 +50,7 @@ class Jobs:
     def operate(self, owner: Object) -> None:
         """Make what the object's operator would make, and has not made yet."""
         for body in made_of(owner):
-            path = f"{collection(body | {'metadata': {'namespace': self._scene.name}})}"
+            path = collection(body | {"metadata": {"namespace": self._scene.name}})
             if self._scene.client.find(f"{path}/{body['metadata']['name']}") is not None:
                 continue
             made = self.submit(body)
@@ -62,7 +61,7 @@ class Jobs:
         """Change fields of an object's spec, and return the object."""
         meta = owner["metadata"]
         where = f"{collection(owner)}/{meta['name']}"
-        changed: Object = self._scene.client.call("PATCH", where, {"spec": spec}, MERGE)
+        changed: Object = self._scene.client.patch(where, {"spec": spec})
         return {**changed, "apiVersion": owner["apiVersion"], "kind": owner["kind"]}
 
     def read(self) -> dict[str, list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from e2e import objects
 from e2e.kinds.jobs import BOOT_S, Jobs, template
 from e2e.kinds.operators import made_of
 from e2e.kinds.test_operators import kubeflow
@@ -13,12 +12,7 @@ from local_cluster.api import ApiError, Object
 
 MOST = 2**31 - 1
 """The largest number of replicas that the CRD admits."""
-pytestmark = pytest.mark.timeout(BOOT_S)
-
-
-@pytest.fixture(autouse=True)
-def one_node(scene: Scene) -> None:
-    scene.node(objects.node("a"))
+pytestmark = [pytest.mark.timeout(BOOT_S), pytest.mark.usefixtures("one_node")]
 
 
 def torch(workers: int) -> Object:

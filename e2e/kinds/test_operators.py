@@ -15,7 +15,7 @@ from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.modules import folder
 
-pytestmark = pytest.mark.timeout(BOOT_S)
+pytestmark = [pytest.mark.timeout(BOOT_S), pytest.mark.usefixtures("one_node")]
 
 TORCH = "manifests/base/runtimes/torch_distributed.yaml"
 
@@ -80,11 +80,6 @@ CASES = {
         gang="x-x7k2p",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_node(scene: Scene) -> None:
-    scene.node(objects.node("a"))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -17,6 +17,7 @@ from muster.devices.hardware import (
     with_lost,
 )
 from muster.devices.inventory import Gpu, Inventory
+from muster.dialects.settings import DEFAULTS
 from tests.local_cluster.test_cluster_topology import DOCUMENT
 
 
@@ -113,3 +114,11 @@ def test_gpus_that_are_new_are_counted_anew(before: tuple[str, ...]) -> None:
     """A uuid that changed, an order that changed, a first start: the node is as it is now."""
     now = hardware("gb200-nvl72-tray-4x")
     assert with_lost(before, now) == now
+
+
+def test_the_service_reads_the_keys_that_the_agent_writes() -> None:
+    said = DEFAULTS
+    about_gpus = (said.matrix, said.unhealthy, said.memory_by_gpu, said.machine, said.gpu_uuids)
+    assert {*annotations_of(hardware("gb200-nvl72-tray-4x", 1), "ecs.gn7", shared=True)} == {*about_gpus}
+    labels = (said.nvlink_domain, said.nvlink_domain_size, said.interconnect, said.numa_node, said.gpu_count)
+    assert {*labels_of(hardware("gb200-nvl72-tray-4x"), shared=True)} == {*labels}

@@ -39,17 +39,19 @@ class Timings:
     """
 
     clock: Callable[[], float]
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     stretches: dict[str, Stretch] = field(default_factory=dict)
     """Of each phase that occurred, and of each exact method that decided a level."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Return the time that was spent on each phase."""
+        return {name: self.stretches[name].seconds if name in self.stretches else 0.0 for name in PHASES}
 
     def note(self, name: str, began: float) -> None:
         """Add the time since `began` to a phase or a method."""
         now = self.clock()
         first = self.stretches.get(name, Stretch(began, now))
         self.stretches[name] = Stretch(first.began, now, first.seconds + now - began)
-        if name in self.seconds:
-            self.seconds[name] += now - began
 
 
 @dataclass(frozen=True, slots=True)

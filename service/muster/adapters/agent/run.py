@@ -28,8 +28,8 @@ from muster.devices.answers import Isolation
 from muster.devices.hardware import UUIDS, Hardware, changes, with_lost
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
 from muster.dialects.objects import NodeObject
+from muster.dialects.settings import DEFAULTS
 
-MODE = "ack.node.gpu.schedule"
 RESOURCE_OF_MODE = {"topology": WHOLE, "share": MEMORY, "cgpu": MEMORY}
 ENDPOINT = "muster-{}.sock"
 BROKEN, LOST = "GpusUnreadable", "GpuVanished"
@@ -179,7 +179,7 @@ class Agent:
         if not self._read.is_set():
             self._uuids = tuple(annotations.get(UUIDS, "").split(","))
             self._read.set()
-        self._note(mode=labels.get(MODE, ""))
+        self._note(mode=labels.get(DEFAULTS.ack_node_mode, ""))
         if self._hardware is None:
             return
         shared = RESOURCE_OF_MODE.get(self._mode or "") == MEMORY
