@@ -50,5 +50,3 @@ def test_uninstalling_leaves_nothing_and_harms_no_pod(scene: Scene, put_back: No
     after = scene.pods()
     assert {name: after[name].uid for name in running} == {name: before[name].uid for name in running}
     assert all(after[name].phase == "Running" for name in running)
-    (waiting,) = scene.create(objects.pod("waits"))  # for a scheduler that is gone
-    assert waiting not in scene.bound()

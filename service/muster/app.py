@@ -97,7 +97,8 @@ class App:
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(self.owner, self.endpoint, self.metrics, queue=config.session_queue)
         self.web = Web(self.metrics, self._shown, self._nodes, self._unready, config.socket)
-        scrape.show(self.metrics, self.owner, Room(dialect_settings(config).gpu_product))
+        self._room = Room(dialect_settings(config).gpu_product)
+        scrape.show(self.metrics, self.owner, self._room)
         scrape.show_cluster(self.metrics, self._watchers, self._intake, self._left_out)
 
     async def _put(self, event: Event) -> None:
@@ -218,7 +219,8 @@ class App:
 
     def _nodes(self) -> Nodes:
         """Return what /nodes says."""
-        return nodes_of(self.owner.snapshot(), dialect_settings(self._config).gpu_product)
+        snapshot = self.owner.snapshot()
+        return nodes_of(snapshot, dialect_settings(self._config).gpu_product, self._room.domains(snapshot))
 
     async def _shown(self, namespace: str, name: str) -> Status:
         """Return what /gangs says; with a `name`, of the gangs that have it, or a pod with it."""

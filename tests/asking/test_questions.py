@@ -20,9 +20,10 @@ from muster.adapters.asking.engine import gangs_of
 from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.status import nodes_of
+from muster.adapters.telemetry.room import Room
 from muster.domain.node import Usage
 from muster.domain.snapshot import Snapshot
-from tests.adapters.test_room import node
+from tests.adapters.test_room import MODEL, node
 from tests.gangs.world import node as small_node
 from tests.gangs.world import pod
 
@@ -168,7 +169,8 @@ def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -
 
 def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
     taken = Usage("u", "a", node("a").allocatable, gpus=0b11)
-    shown = nodes_of(Snapshot.of([node("a", "r1"), node("b")], [taken]), "nvidia.com/gpu.product")
+    snapshot = Snapshot.of([node("a", "r1"), node("b")], [taken])
+    shown = nodes_of(snapshot, MODEL, Room(MODEL).domains(snapshot))
     assert [(each.name, each.model, each.free, dict(each.domains)) for each in shown["nodes"]] == [
         ("a", "H100", 6, {"rack": "r1"}),
         ("b", "H100", 8, {}),

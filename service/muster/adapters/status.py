@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from muster.domain.levels import Hierarchy, domains_of
 from muster.domain.printable import printable
-from muster.domain.request import Scope
 from muster.domain.snapshot import Snapshot
 from muster.gangs.record.gang import GangView
 
@@ -49,13 +47,9 @@ class Nodes(TypedDict):
     nodes: list[NodeView]
 
 
-def nodes_of(snapshot: Snapshot, model_label: str) -> Nodes:
-    """Return the nodes with GPUs, by name."""
+def nodes_of(snapshot: Snapshot, model_label: str, domains: Mapping[str, Mapping[str, str]]) -> Nodes:
+    """Return the nodes with GPUs, by name. `domains`: scope → node → its domain."""
     states = [state for state in snapshot.nodes.values() if state.node.topology.gpu_count]
-    nodes = [state.node for state in states]
-    scopes = dict.fromkeys((*(level.scope for level in snapshot.levels), Scope.NVLINK_DOMAIN.value))
-    hierarchies = {scope: Hierarchy.of(scope, snapshot.levels, snapshot.naming) for scope in scopes}
-    domains = {scope: domains_of(nodes, hierarchy) for scope, hierarchy in hierarchies.items()}
     return Nodes(
         version=VERSION,
         kind="nodes",
@@ -66,12 +60,12 @@ def nodes_of(snapshot: Snapshot, model_label: str) -> Nodes:
                 state.node.topology.gpu_count,
                 state.free_gpu_count,
                 state.node.ready and not state.node.unschedulable,
-                dict(_present((scope, named[state.node.name]) for scope, named in domains.items())),
+                {
+                    scope: printable(domain)
+                    for scope, named in domains.items()
+                    if (domain := named[state.node.name])
+                },
             )
             for state in states
         ],
     )
-
-
-def _present(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    return ((scope, printable(domain)) for scope, domain in pairs if domain)

@@ -143,6 +143,14 @@ def domains_of(nodes: Iterable[Node], hierarchy: Hierarchy) -> Mapping[str, str]
     return {node: names[path] for node, path in paths.items()}
 
 
+def domains_by_scope(
+    nodes: Collection[Node], levels: tuple[Level, ...], naming: Naming = DEFAULT_NAMING
+) -> dict[str, Mapping[str, str]]:
+    """Return scope → node → its domain, for the levels of the cluster and for NVLink domains."""
+    scopes = dict.fromkeys((*(level.scope for level in levels), NVLINK.scope))
+    return {scope: domains_of(nodes, Hierarchy.of(scope, levels, naming)) for scope in scopes}
+
+
 def _of_label(label: str, order: Iterable[Level]) -> Level:
     """Return the level that this label alone gives."""
     return next((level for level in order if level.labels == (label,)), Level(label, (label,)))

@@ -26,6 +26,7 @@ from muster.adapters.status import nodes_of
 from muster.dialects.settings import Settings
 from muster.domain.advice import explained
 from muster.domain.decision import Unplaceable
+from muster.domain.levels import domains_by_scope
 from muster.domain.sentences import relaxation_sentence
 from muster.gangs.capacity import requests
 
@@ -58,7 +59,10 @@ def decided(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any
         cluster.policies,
         cluster.namespaces,
     )
-    return gangs_of(found), msgspec.to_builtins(nodes_of(found.before, settings.gpu_product))
+    before = found.before
+    named = [state.node for state in before.nodes.values()]
+    domains = domains_by_scope(named, before.levels, before.naming)
+    return gangs_of(found), msgspec.to_builtins(nodes_of(before, settings.gpu_product, domains))
 
 
 async def _captured(kubeconfig: Path | None, context: str | None) -> str:

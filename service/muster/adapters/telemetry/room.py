@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from muster.domain.levels import Hierarchy, domains_of
+from muster.domain.levels import domains_by_scope
 from muster.domain.node import Node
 from muster.domain.printable import printable
 from muster.domain.request import Scope
@@ -61,6 +61,11 @@ class Room:
             self._of, self._figures = snapshot, self._counted(snapshot)
         return self._figures
 
+    def domains(self, snapshot: Snapshot) -> Mapping[str, Mapping[str, str]]:
+        """Return scope → node → its domain."""
+        self._learn(snapshot)
+        return self._domains
+
     def _learn(self, snapshot: Snapshot) -> None:
         """Note in which domains the nodes lie, unless that is known."""
         nodes = {name: state.node for name, state in snapshot.nodes.items()}
@@ -68,11 +73,7 @@ class Room:
         if nodes == self._nodes and levels == self._levels:
             return
         self._nodes, self._levels = nodes, levels
-        scopes = (*(level.scope for level in snapshot.levels), Scope.NVLINK_DOMAIN.value)
-        self._domains = {
-            scope: domains_of(nodes.values(), Hierarchy.of(scope, snapshot.levels, snapshot.naming))
-            for scope in scopes
-        }
+        self._domains = domains_by_scope(nodes.values(), snapshot.levels, snapshot.naming)
         models = {name: self._model(node) for name, node in nodes.items()}
         common = {model for model, _ in Counter(models.values()).most_common(MOST_MODELS)}
         self._models = {name: model if model in common else OTHERS for name, model in models.items()}
