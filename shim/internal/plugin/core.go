@@ -129,7 +129,8 @@ func (c *core) run(ctx context.Context) {
 		go c.inTree.Run(ctx)
 	}
 	go c.clearNominations(ctx)
-	go c.freeLeftDevices(ctx, c.stale.Left(ctx))
+	left := c.stale.Left(ctx) // before the first plan of this process, whose claims are not left by an earlier one
+	go c.freeLeftDevices(ctx, left)
 	go c.deliverReports(ctx)
 	c.watch(ctx)
 }
