@@ -21,7 +21,7 @@ from muster.dialects.objects import Metadata
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.reasons import BadValue
-from muster.domain.words import nearest
+from muster.domain.words import listed, nearest
 
 LABEL, ANNOTATION, EITHER = "label", "annotation", ""
 
@@ -142,8 +142,7 @@ def _unknown(where: str, found: list[_Found]) -> Iterator[BadValue]:
         return
     first, *rest = found
     known = ", ".join(key.removeprefix(own.PREFIX) for key in own.KEYS)
-    more = f" and {len(rest) - _NAMED} more" if len(rest) > _NAMED else ""
-    also = f"; nor is there {', '.join(map(_field, rest[:_NAMED]))}{more}" if rest else ""
+    also = f"; nor is there {listed([*map(_field, rest)], _NAMED)}" if rest else ""
     expected = f"none: the annotations {own.PREFIX}… are {known}{also}"
     yield BadValue(where, _field(first), first.value[:_SHOWN], expected)
 

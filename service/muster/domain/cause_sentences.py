@@ -120,9 +120,8 @@ def cause_sentence(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause
         case ClaimsMissing(claims, further):
             count = len(claims) + further
             listed = ", ".join(claims[:LISTED])
-            more = f" and {count - LISTED} more" if count > LISTED else ""
             verb = "does" if count == 1 else "do"
-            return f"{plural('PersistentVolumeClaim', count)} {listed}{more} {verb} not exist"
+            return f"{plural('PersistentVolumeClaim', count)} {listed}{and_more(count)} {verb} not exist"
         case RefusedEverywhere(role, by):
             return f"no node admits {the_role(role)}: {by}"
         case MemberTooLarge(role, resource, needed, node, largest, anywhere):

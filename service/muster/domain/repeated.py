@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from muster.domain.levels import NVLINK, Hierarchy, Level, Naming, domains_of
 from muster.domain.node import Node
+from muster.domain.words import listed
 
 _NAMES, _DOMAINS = 3, 3
 """Names in one sentence, and domains of one name, at most."""
@@ -32,8 +33,4 @@ def _several(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
     alike: dict[str, list[str]] = {}
     for domain in sorted({*domains_of(nodes, hierarchy).values()} - {""}):
         alike.setdefault(domain.partition(" ")[0], []).append(domain)
-    return [
-        ", ".join(domains[:_DOMAINS]) + (f" and {len(domains) - _DOMAINS} more" * (len(domains) > _DOMAINS))
-        for domains in alike.values()
-        if len(domains) > 1
-    ]
+    return [listed(domains, _DOMAINS) for domains in alike.values() if len(domains) > 1]

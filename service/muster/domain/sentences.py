@@ -25,7 +25,7 @@ from muster.domain.relaxations import (
 )
 from muster.domain.request import Request, Scope
 from muster.domain.topology import LINK_GB_PER_S, NVLINK_GB_PER_S, bits
-from muster.domain.words import LISTED, and_more, counted, for_role, number, plural, plural_verb
+from muster.domain.words import LISTED, and_more, counted, for_role, listed, number, plural, plural_verb
 
 MAX_CHARACTERS = 900
 """An event's note may have 1,024 bytes; what comes around the sentence needs room too."""
@@ -113,8 +113,8 @@ def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
     """Pods, as namespace/name, that run on unhealthy GPUs of a node; `gpus` is the bit mask of these."""
     which = f"{plural('GPU', gpus.bit_count())} {','.join(map(str, bits(gpus)))}"
     are, there = ("is", "it") if gpus.bit_count() == 1 else ("are", "them")
-    listed = f"{', '.join(pods[:LISTED])}{and_more(len(pods))}"
-    return _cut(f"{which} {are} unhealthy, and on {there} {plural_verb('run', len(pods))} {listed}")
+    run = plural_verb("run", len(pods))
+    return _cut(f"{which} {are} unhealthy, and on {there} {run} {listed(pods)}")
 
 
 def differing_sentence(planned: int, found: int) -> str:
@@ -151,7 +151,7 @@ def _link(placed: Placed) -> str:
 def _missed(placed: Placed) -> str:
     """Return which preferences of roles do not hold."""
     missed = [name for name, reached in placed.objective.role_preferences or () if reached is None]
-    return f"; no preferred scope holds {', '.join(missed[:LISTED])}{and_more(len(missed))}" if missed else ""
+    return f"; no preferred scope holds {listed(missed)}" if missed else ""
 
 
 def _proof(placed: Placed) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from muster.domain.reasons import GPU_MEMORY, in_bytes
@@ -81,6 +81,12 @@ def quoted(value: str) -> str:
 def and_more(count: int) -> str:
     """Return how many of `count` things a list of `LISTED` leaves out; "" if none."""
     return f" and {count - LISTED} more" if count > LISTED else ""
+
+
+def listed(names: Sequence[str], most: int = LISTED) -> str:
+    """Return the first few names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def such_pods(first: str, pods: int) -> str:

@@ -13,7 +13,7 @@ from muster.domain.pod import Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
-from muster.domain.words import did_you_mean
+from muster.domain.words import did_you_mean, listed, plural
 
 _GPU_WORDS = ("gpu", "mig-")
 """A resource with one of these in its name probably means a GPU."""
@@ -43,8 +43,8 @@ def about_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> Iterator[str]:
             yield f"Node {node.name}: status.allocatable has no pods, so none can go there"
     gone = [pod for pod in pods if pod.usage is not None and pod.node not in names]
     if gone:
-        lost = _some(sorted({pod.node for pod in gone}))
-        yield f"{len(gone)} {_noun(len(gone))} on nodes that are not in the input: {lost}"
+        lost = listed(sorted({pod.node for pod in gone}), _NAMED)
+        yield f"{len(gone)} {plural('pod', len(gone))} on nodes that are not in the input: {lost}"
 
 
 def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings: Settings) -> Iterator[str]:
@@ -53,11 +53,11 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
     ours = [pod for pod in pending if pod.scheduler_name in settings.scheduler_names]
     if others := len(pending) - len(ours):
         names = ", ".join(sorted(settings.scheduler_names))
-        theirs = _some(sorted({pod.scheduler_name for pod in pending} - settings.scheduler_names))
-        what = f"{others} pending {_noun(others)} of other schedulers"
+        theirs = listed(sorted({pod.scheduler_name for pod in pending} - settings.scheduler_names), _NAMED)
+        what = f"{others} pending {plural('pod', others)} of other schedulers"
         yield f"{what} not placed (ours: {names}; theirs: {theirs})"
     if gated := sum(pod.gated for pod in ours):
-        yield f"{gated} pending {_noun(gated)} with spec.schedulingGates not placed"
+        yield f"{gated} pending {plural('pod', gated)} with spec.schedulingGates not placed"
     plain = [pod for pod in ours if pod.claim is None and not pod.gated]
     if plain:
         one = len(plain) == 1
@@ -134,19 +134,10 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
         return ""
     mig = "; pods that ask for MIG devices are planned in a gang" if any("mig-" in a for a in asked) else ""
     read = ", ".join((*settings.gpu_resources, settings.gpu_memory))
-    return f". They ask for {_some(asked)}; what counts as a GPU is {read}{mig}"
+    return f". They ask for {listed(asked, _NAMED)}; what counts as a GPU is {read}{mig}"
 
 
 def _on_broken(pods: Iterable[Pod], node: Node) -> list[str]:
     """Return the pods on unhealthy GPUs of the node, as namespace/name."""
     here = (pod for pod in pods if pod.node == node.name and pod.usage is not None)
     return [f"{p.namespace}/{p.name}" for p in here if (p.allocation or 0) & node.unhealthy]
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-def _noun(count: int) -> str:
-    return "pod" if count == 1 else "pods"

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
 
 from muster.adapters.preflight.facts import Facts, NodeFacts
+from muster.domain.words import listed
 
 BUILT_FOR = 37
 """The minor version of the kube-scheduler that the shim is."""
 OLDEST = 34
 """The oldest minor version whose API has all that the shim needs, if features are switched off."""
 MUSTER = "muster"
-SHOWN = 4
 SKEW_S = 2.0
 """A difference of clocks that matters: leases and tokens go by time, and so does the order of events."""
 
@@ -307,13 +307,6 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     clocks,
     unread,
 )
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def _has_whole_gpus(node: NodeFacts) -> bool:
