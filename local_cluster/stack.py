@@ -42,10 +42,10 @@ from local_cluster.build import binary
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
 from local_cluster.collector import exporting_to
+from local_cluster.components import HOST
 from local_cluster.ports import free_port
 from local_cluster.processes import LOG_TAIL_LINES, Process, ProcessError
 
-HOST = "127.0.0.1"
 SERVICE_DEADLINE_S = 60.0
 SCHEDULER_DEADLINE_S = 60.0
 """A killed leader's lease holds for some seconds before the next one may lead."""

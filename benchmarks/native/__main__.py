@@ -23,8 +23,8 @@ from benchmarks.throughput.site import Site
 from local_cluster.api import Api, Object
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
+from local_cluster.components import HOST
 from local_cluster.processes import Process
-from local_cluster.stack import HOST
 
 BOUND_S = 60.0
 REST_S = 0.3

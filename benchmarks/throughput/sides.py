@@ -15,9 +15,10 @@ from local_cluster import stack_config
 from local_cluster.api import Api
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
+from local_cluster.components import HOST
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
-from local_cluster.stack import HOST, SCHEDULER_DEADLINE_S, Stack, scheduler_argv
+from local_cluster.stack import SCHEDULER_DEADLINE_S, Stack, scheduler_argv
 
 
 class Side(Protocol):

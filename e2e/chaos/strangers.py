@@ -21,9 +21,10 @@ from e2e.scene import COMPLETE
 from local_cluster.api import Api, Object
 from local_cluster.certificates import ClusterKeys, write_private
 from local_cluster.cluster import LocalCluster
+from local_cluster.components import HOST
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
-from local_cluster.stack import HOST, scheduler_argv
+from local_cluster.stack import scheduler_argv
 
 SCHEDULER = "default-scheduler"
 READY_WITHIN_S = 60.0
