@@ -177,6 +177,16 @@ def test_a_gang_that_goes_to_and_fro_has_few_spans(bench: Bench) -> None:
     assert len(bench.spans()) < 10
 
 
+def test_a_gang_that_is_asked_about_again_and_again_has_few_events(bench: Bench) -> None:
+    bench.move(0, "planning")
+    for _ in range(1000):
+        bench.attempts.asked_in_tree("g", time.monotonic())
+    bench.solve(300)
+    bench.move(310, "running")
+    (queued,) = (span for span in bench.spans() if span.name == "queued")
+    assert 0 < len(queued.events) < 20
+
+
 def test_gangs_that_run_already_and_gangs_that_end_leave_nothing(bench: Bench) -> None:
     bench.move(0, "running")
     bench.move(1, "planning", gang="b")

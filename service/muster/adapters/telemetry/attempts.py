@@ -39,6 +39,8 @@ _BEGINS = {"collecting": "collecting", "planning": "queued", "withdrawn": "pause
 _VERDICT = "verdict"
 _PARTS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
 """Phase → the part that the service sees of it. The shim shows the others."""
+_MOST_EVENTS = 16
+"""Of one part."""
 _TO_AND_FRO = ("collecting", "queued")
 _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify": "verify"}
 """Phase of the planner → its span."""
@@ -54,6 +56,11 @@ class _Part:
     attributes: Attributes = field(default_factory=dict)
     inside: list[_Part] = field(default_factory=list)
     events: list[tuple[str, float]] = field(default_factory=list)
+
+    def note(self, event: str, at: float) -> None:
+        """Add an event, unless there are many: a gang may wait for hours."""
+        if len(self.events) < _MOST_EVENTS:
+            self.events.append((event, at))
 
 
 @dataclass(slots=True)
@@ -147,7 +154,7 @@ class Attempts:
         """Note that the gang waits for in-tree plugins before it is planned."""
         attempt = self._open.get(gang)
         if attempt is not None and attempt.part is not None:
-            attempt.part.events.append(("in-tree plugins are asked", now))
+            attempt.part.note("in-tree plugins are asked", now)
 
     def solved(
         self,
@@ -168,7 +175,7 @@ class Attempts:
         if attempt.part is None or attempt.part.name != "queued":
             return  # it is not planned any more
         if passed_on:
-            attempt.part.events.append(("passed on to the background planner", now))
+            attempt.part.note("passed on to the background planner", now)
             return
         attempt.leave(began)
         attributes = {"muster.lane": solve.lane.value, **described(decision)}
