@@ -199,7 +199,7 @@ func (c claimsOf) List() ([]*resourceapi.ResourceClaim, error) {
 	if !c.view.alone() {
 		return c.ResourceClaimTracker.List()
 	}
-	found, err := c.view.claims.ByIndex(byPod, string(c.view.pod.UID))
+	found, err := c.view.claims.ByIndex(byPod, keyOf(c.view.pod.Namespace, c.view.pod.UID))
 	own := make([]*resourceapi.ResourceClaim, 0, len(found))
 	for _, obj := range found {
 		own = append(own, obj.(*resourceapi.ResourceClaim))

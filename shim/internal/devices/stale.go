@@ -22,11 +22,14 @@ import (
 )
 
 const (
-	// byPod is the index of claims for extended resources by the UID of their pod.
+	// byPod is the index of claims for extended resources by the namespace and the UID of their pod.
 	byPod = "muster.dev/extended-resource-claim-by-pod"
 	// freeTimeout bounds the calls that free the claims of one pod, and the wait until the allocator has seen it.
 	freeTimeout = 5 * time.Second
 	seenPoll    = 5 * time.Millisecond
+	// maxLeft is how many such claims of one pod are freed. Kubernetes makes one for each attempt. Each costs four
+	// requests, and a user can create thousands for a pod.
+	maxLeft = 8
 	// reasonFreed is the reason of the condition that a pod gets when its claim is freed.
 	reasonFreed = "SchedulerError"
 )
@@ -65,24 +68,34 @@ func indexByPod(claims cache.SharedIndexInformer) error {
 	}})
 }
 
-// podOf returns the UID of the pod that owns a claim for extended resources; nothing for any other claim.
+// podOf returns the pod that owns a claim for extended resources, as its key in the index; nothing for any other claim.
+//
+// A user who can create claims can write the annotation and the owner. So a claim counts for pods of its namespace
+// alone. It does not count while it is reserved for anything else than this pod, because that may be using the devices.
 func podOf(claim *resourceapi.ResourceClaim) []string {
-	if claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] != "true" {
+	owner := metav1.GetControllerOf(claim)
+	if claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] != "true" || owner == nil || owner.Kind != "Pod" {
 		return nil
 	}
-	if owner := metav1.GetControllerOf(claim); owner != nil && owner.Kind == "Pod" {
-		return []string{string(owner.UID)}
+	for _, user := range claim.Status.ReservedFor {
+		if user.UID != owner.UID {
+			return nil
+		}
 	}
-	return nil
+	return []string{keyOf(claim.Namespace, owner.UID)}
 }
 
-// Left returns the claims for extended resources that exist when this process begins, once the informer is synced.
+func keyOf(namespace string, uid types.UID) string { return namespace + "/" + string(uid) }
+
+// Left returns the claims for extended resources that exist when this process begins, once the informer is synced. Of a
+// pod with more than maxLeft there are none.
 func (s *Stale) Left(ctx context.Context) (left []*resourceapi.ResourceClaim) {
 	if !cache.WaitForCacheSync(ctx.Done(), s.synced) {
 		return nil
 	}
 	for _, obj := range s.claims.List() {
-		if claim := obj.(*resourceapi.ResourceClaim); len(podOf(claim)) > 0 {
+		claim := obj.(*resourceapi.ResourceClaim)
+		if key := podOf(claim); len(key) > 0 && len(s.of(key[0])) <= maxLeft {
 			left = append(left, claim)
 		}
 	}
@@ -90,10 +103,12 @@ func (s *Stale) Left(ctx context.Context) (left []*resourceapi.ResourceClaim) {
 }
 
 // Has returns whether a pod has such a claim. It reads memory only.
-func (s *Stale) Has(uid types.UID) bool { return len(s.of(uid)) > 0 }
+func (s *Stale) Has(namespace string, uid types.UID) bool {
+	return len(s.of(keyOf(namespace, uid))) > 0
+}
 
-func (s *Stale) of(uid types.UID) []any {
-	found, err := s.claims.ByIndex(byPod, string(uid))
+func (s *Stale) of(key string) []any {
+	found, err := s.claims.ByIndex(byPod, key)
 	if err != nil {
 		return nil // only if the index does not exist
 	}
@@ -102,7 +117,12 @@ func (s *Stale) of(uid types.UID) []any {
 
 // Free deletes the claims of a pod that is not bound. It returns once the allocator knows, or ErrBound.
 func (s *Stale) Free(ctx context.Context, pod *v1.Pod) error {
-	for _, obj := range s.of(pod.UID) {
+	left := s.of(keyOf(pod.Namespace, pod.UID))
+	if len(left) > maxLeft {
+		return fmt.Errorf("pod %s/%s owns %d ResourceClaims with the annotation %s, of which Kubernetes makes one: delete them",
+			pod.Namespace, pod.Name, len(left), resourceapi.ExtendedResourceClaimAnnotation)
+	}
+	for _, obj := range left {
 		if err := s.FreeClaim(ctx, pod, obj.(*resourceapi.ResourceClaim)); err != nil {
 			return err
 		}

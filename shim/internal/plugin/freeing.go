@@ -23,7 +23,7 @@ const maxFreed = 8
 func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
 	var left []int
 	for i, uid := range g.UIDs {
-		if c.stale.Has(uid) {
+		if c.stale.Has(g.Namespace, uid) {
 			left = append(left, i)
 		}
 	}
@@ -46,12 +46,13 @@ func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
 }
 
 // freeLeftDevices frees the devices that an earlier process has left to pods of ours that are not bound. These pods are
-// planned anew, and hold nothing until then.
+// planned anew, and hold nothing until then. The in-tree plugin frees those of other pods, whose Bindings no write to the
+// pod can stop.
 func (c *core) freeLeftDevices(ctx context.Context, left []*resourceapi.ResourceClaim) {
 	for _, claim := range left {
 		owner := metav1.GetControllerOf(claim)
 		pod, err := c.pods.Pods(claim.Namespace).Get(owner.Name)
-		if err != nil || pod.UID != owner.UID || pod.Spec.NodeName != "" || !c.profiles.Has(pod.Spec.SchedulerName) {
+		if err != nil || pod.UID != owner.UID || pod.Spec.NodeName != "" || !c.profiles.Has(pod.Spec.SchedulerName) || !c.args.concerns(pod) {
 			continue
 		}
 		if err := c.stale.FreeClaim(ctx, pod, claim); err != nil && !errors.Is(err, devices.ErrBound) {

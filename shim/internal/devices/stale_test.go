@@ -1,0 +1,88 @@
+package devices
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// ownedBy returns a claim for extended resources of the pod "p", reserved for these users.
+func ownedBy(namespace, name string, users ...types.UID) *resourceapi.ResourceClaim {
+	yes := true
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name,
+		Annotations:     map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"},
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: "p", UID: "uid-p", Controller: &yes}},
+	}}
+	for _, uid := range users {
+		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{UID: uid})
+	}
+	return claim
+}
+
+func without(claim *resourceapi.ResourceClaim, change func(*resourceapi.ResourceClaim)) *resourceapi.ResourceClaim {
+	change(claim)
+	return claim
+}
+
+func TestWhichClaimsAreFreedForAPod(t *testing.T) {
+	for name, c := range map[string]struct {
+		claim *resourceapi.ResourceClaim
+		freed bool
+	}{
+		"its own":                   {ownedBy("ns", "c"), true},
+		"its own, reserved for it":  {ownedBy("ns", "c", "uid-p"), true},
+		"of another namespace":      {ownedBy("other", "c"), false},
+		"reserved for another pod":  {ownedBy("ns", "c", "uid-q"), false},
+		"reserved for both":         {ownedBy("ns", "c", "uid-p", "uid-q"), false},
+		"without the annotation":    {without(ownedBy("ns", "c"), func(c *resourceapi.ResourceClaim) { c.Annotations = nil }), false},
+		"owned, but not controlled": {without(ownedBy("ns", "c"), func(c *resourceapi.ResourceClaim) { c.OwnerReferences[0].Controller = nil }), false},
+		"of a Job of the same UID":  {without(ownedBy("ns", "c"), func(c *resourceapi.ResourceClaim) { c.OwnerReferences[0].Kind = "Job" }), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stale := staleOf(t, c.claim)
+			if got := stale.Has("ns", "uid-p"); got != c.freed {
+				t.Errorf("freed: %v", got)
+			}
+		})
+	}
+}
+
+func TestAPodWithThousandsOfClaimsIsRefused(t *testing.T) {
+	var many []*resourceapi.ResourceClaim
+	for i := range maxLeft + 1 {
+		many = append(many, ownedBy("ns", fmt.Sprintf("c%d", i)))
+	}
+	stale := staleOf(t, many...)
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "uid-p"}}
+	if err := stale.Free(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "pod ns/p owns 9 ResourceClaims") {
+		t.Errorf("got %v", err) // without a client: any request would panic
+	}
+	if left := stale.Left(t.Context()); len(left) > 0 {
+		t.Errorf("%d claims are left", len(left))
+	}
+	if left := staleOf(t, many[1:]...).Left(t.Context()); len(left) != maxLeft {
+		t.Errorf("%d claims are left", len(left))
+	}
+}
+
+// staleOf returns a Stale that sees these claims and has no client.
+func staleOf(t *testing.T, claims ...*resourceapi.ResourceClaim) *Stale {
+	t.Helper()
+	informer := cache.NewSharedIndexInformer(nil, &resourceapi.ResourceClaim{}, 0, cache.Indexers{})
+	if err := indexByPod(informer); err != nil {
+		t.Fatal(err)
+	}
+	for _, claim := range claims {
+		if err := informer.GetIndexer().Add(claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &Stale{claims: informer.GetIndexer(), synced: func() bool { return true }}
+}
