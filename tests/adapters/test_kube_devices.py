@@ -79,10 +79,11 @@ async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Hear
         claim([RESULT]),
         claim([RESULT], metadata={"resourceVersion": "2"}),
         claim([RESULT], reservedFor=[POD]),
-        claim([RESULT, admin], reservedFor=[POD], metadata=owner),
+        claim([RESULT, admin], metadata=owner),
+        claim([RESULT], reservedFor=[POD], metadata=owner),
         claim([admin], reservedFor=[POD]),
         Gone("uid-c"),
-        claim([RESULT], reservedFor=[POD | {"resource": "podgroups"}]),
+        claim([RESULT], reservedFor=[POD | {"resource": "podgroups"}], metadata=owner),
         Gone("uid-c"),
     ):
         await intake.on_claim(change)
@@ -90,7 +91,8 @@ async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Hear
     assert [(len(event.devices), event.consumers) for event in told] == [
         (1, ()),
         (1, ("uid-p",)),
-        (1, ("uid-o", "uid-p")),
+        (1, ("uid-o",)),
+        (1, ("uid-p",)),
         (0, ()),
         (1, ()),
         (0, ()),

@@ -77,15 +77,17 @@ class DeviceIntake:
 def _held(claim: ResourceClaim) -> Held:
     """Return what the claim holds. Who only watches devices (adminAccess) holds none of them.
 
-    The pod that owns a claim may be not yet in `reservedFor`: the claim is its own all the same.
+    Users can write the owner of a claim, and only schedulers write `reservedFor`. So the owner counts only
+    while nothing is in `reservedFor`.
     """
     allocation = claim.status.allocation
     if allocation is None:
         return NOTHING
     results = [each for each in allocation.devices.results or () if not each.admin_access]
     devices = tuple(Device(each.driver, each.pool, each.device) for each in results)
-    consumers = {each.uid for each in claim.status.reserved_for or () if each.resource == "pods"}
-    owners = claim.metadata.owner_references or ()
+    reserved = claim.status.reserved_for
+    owners = claim.metadata.owner_references or () if not reserved else ()
+    consumers = {each.uid for each in reserved or () if each.resource == "pods"}
     consumers |= {each.uid for each in owners if each.controller and each.kind == "Pod"}
     return (devices, tuple(sorted(consumers))) if devices else NOTHING
 
