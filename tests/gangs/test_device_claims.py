@@ -47,6 +47,9 @@ CASES: dict[str, tuple[list[Usage], list[Usage], list[tuple[tuple[int, ...], tup
     "a plan beside the claim of an earlier one": ([], [usage("p", 0b11)], [((2, 3), ("p",))], 0, 0),
     "a claim that several pods share": ([usage("p", 0b1), usage("q")], [], [((3,), ("p", "q"))], 0b0110, 2),
     "a claim with too few devices": ([usage("p", 0b11)], [], [((2,), ("p",))], 0b1000, 1),
+    "a bound pod without a claim or annotations": ([usage("p", 0, 4)], [], [], 0b1111, 4),
+    "the same beside a claim of another pod": ([usage("p", 0, 4)], [], [((1,), ("q",))], 0b1101, 3),
+    "a bound pod with annotations alone": ([usage("p", 0b11)], [], [], 0b1100, 2),
     "devices that the node does not have": ([], [], [((9,), ())], 0b1111, 4),
 }
 

@@ -3,6 +3,9 @@
 A device that is allocated to a claim is taken, whatever pods say: kube-scheduler gives it to no other pod. A
 claim of a bound pod with GPUs tells which GPUs these are, and outdoes the pod's annotations. A claim of a pod
 that is not bound, or of several pods, counts by itself.
+
+A bound pod without a claim and without annotations has no device, whatever it asks for. The kubelet runs such
+a pod, so a user who sets `spec.nodeName` could make all GPUs look taken.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ class DeviceClaims:
                 found[holder] = replace(usage, gpus=gpus, unindexed_gpus=0)
             elif mask:
                 found[f"{holder}'s devices"] = Usage(holder, node.name, Resources(pods=0), gpus=mask)
-        return list(found.values())
+        return [each if each.gpus else replace(each, unindexed_gpus=0) for each in found.values()]
 
 
 def _is_told_by(usage: Usage, mask: int) -> bool:
