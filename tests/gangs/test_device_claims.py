@@ -9,6 +9,7 @@ import pytest
 
 from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Device, Node, Resources, Usage
+from muster.domain.pod import GangClaim
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.events import DeviceClaimSeen
@@ -154,3 +155,17 @@ def test_a_claim_of_others_withdraws_a_plan_that_was_to_have_the_device() -> Non
 def test_the_time_for_bindings_counts_the_claims() -> None:
     settings = World().coordinator.state.settings
     assert settings.bind_for(4, 4) == pytest.approx(settings.bind_for(4) + 4 * settings.device_s)
+
+
+def test_what_a_member_holds_that_may_be_left_out_is_not_free_for_the_others() -> None:
+    """The shim frees the devices of planned members alone: a plan on those of another one could never run."""
+    world = World().start(served())
+    world.send(DeviceClaimSeen(world.now, "c", devices(0, 1, 2, 3), ("p1",)))
+    claim = GangClaim("ack", "g", min_member=1, replicas=2)
+    world.see(*(pod(f"p{rank}", gpus=4, claim=claim) for rank in range(2)))
+    assert not world.planned()
+    world.send(DeviceClaimSeen(world.now, "c"))  # the shim frees them when the gang is refused
+    world.wait(1)
+    assert world.planned()
+    assert world.reserve().claimed
+    assert world.permit().allowed

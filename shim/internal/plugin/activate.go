@@ -25,18 +25,13 @@ const (
 )
 
 // follow handles one verdict from its arrival until no deadline has to watch it. It runs off the scheduling thread.
-func (c *core) follow(ctx context.Context, g *gangs.Gang) {
-	ctx, cancel := context.WithCancel(ctx)
+func (c *core) follow(session context.Context, g *gangs.Gang) {
+	ctx, cancel := untilClosed(session, g)
 	defer cancel()
-	go func() {
-		select {
-		case <-g.Closed():
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	if g.Refused {
-		_ = c.freeDevices(ctx, g) // a gang that waits holds nothing; the plan that comes later tries again
+		if c.freeDevices(ctx, g) != nil {
+			go c.freeAgain(session, g)
+		}
 		c.tell(ctx, g)
 		return
 	}
@@ -67,6 +62,19 @@ func (c *core) follow(ctx context.Context, g *gangs.Gang) {
 		c.note(g, "members activated")
 		c.activateAll(ctx, g)
 	}
+}
+
+// untilClosed returns a context that ends when the gang closes.
+func untilClosed(ctx context.Context, g *gangs.Gang) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-g.Closed():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // volumesFirst returns why the gang cannot start yet, or "". It cannot start while a claim that several members share

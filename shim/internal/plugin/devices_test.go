@@ -169,9 +169,8 @@ func TestNoDeviceIsGivenWithoutAPlan(t *testing.T) {
 	}
 }
 
-func TestAClaimOfAnEarlierProcessIsFreed(t *testing.T) {
-	h := dra(t)
-	h.planDevices([]int{4})
+// leftByAnEarlierProcess adds the claim of the pod m0 for gpu-0.
+func (h *harness) leftByAnEarlierProcess() {
 	yes := true
 	left := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -185,8 +184,14 @@ func TestAClaimOfAnEarlierProcessIsFreed(t *testing.T) {
 		Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0",
 	}}}}
 	if err := h.fake.Tracker().Add(left); err != nil {
-		t.Fatal(err)
+		h.t.Fatal(err)
 	}
+}
+
+func TestAClaimOfAnEarlierProcessIsFreed(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{4})
+	h.leftByAnEarlierProcess()
 	h.pods("1", "m0")
 	h.run("")
 	h.until("gated", func() bool { return h.gated("m0") })
@@ -249,5 +254,25 @@ func TestARefusedBindingFreesTheDevices(t *testing.T) {
 	if report := next(t, "report", h.service.reports); report.Fate != musterv1.BindingFate_BINDING_FATE_REFUSED {
 		t.Fatalf("reported: %v", report)
 	}
+	h.until("the claim is gone", func() bool { return len(h.allocated()) == 0 })
+}
+
+// The refusal is told once. What could not be freed then must not stay taken until the next verdict.
+func TestDevicesOfARefusedGangAreFreedWhenTheServerIsBack(t *testing.T) {
+	h := dra(t)
+	h.leftByAnEarlierProcess()
+	var refusals atomic.Int32
+	h.fake.PrependReactor("delete", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if refusals.Add(1) > 2 { // one for what an earlier process has left, and one for the gang
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewInternalError(errFirst)
+	})
+	h.pods("1", "m0")
+	h.run("")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.until("refused once", func() bool { return refusals.Load() == 1 })
+	h.service.refuse("no room")
+	h.service.push(verdict(refusedOutcome, 1, "m0"))
 	h.until("the claim is gone", func() bool { return len(h.allocated()) == 0 })
 }

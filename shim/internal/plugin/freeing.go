@@ -45,6 +45,16 @@ func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
 	return errors.Join(failed...)
 }
 
+// freeAgain tries again until a refused gang holds no devices, or has its next verdict. A gang that waits may get none for
+// a long time, and other gangs, or its own other members, may need the devices.
+func (c *core) freeAgain(ctx context.Context, g *gangs.Gang) {
+	ctx, cancel := untilClosed(ctx, g)
+	defer cancel()
+	for delay := minBackoff; sleep(ctx, delay) && c.freeDevices(ctx, g) != nil; {
+		delay = nextBackoff(delay)
+	}
+}
+
 // freeLeftDevices frees the devices that an earlier process has left to pods of ours that are not bound. These pods are
 // planned anew, and hold nothing until then. The in-tree plugin frees those of other pods, whose Bindings no write to the
 // pod can stop.

@@ -166,9 +166,11 @@ class State:
         What the gang holds itself counts as free, also devices that claims of its unbound members hold. What
         is retained or reserved for another gang does not.
         """
-        claimants = self.ledger.device_claims.consumers
-        # The shim frees the devices of an earlier plan before it lets the members through.
-        own = gang.retained | gang.reserved | {it.uid for it in gang.group.unbound if it.uid in claimants}
+        own = gang.retained | gang.reserved
+        if gang.group.least >= gang.group.present:
+            # The shim frees what planned members have from an earlier plan. Here no member can be left out.
+            claimants = self.ledger.device_claims.consumers
+            own |= {pod.uid for pod in gang.group.unbound if pod.uid in claimants}
         snapshot = self.ledger.without(own) if own else self.ledger.snapshot()
         if self.backfill_reservation is None or not self.backfill_reservation.hides_from(gang):
             return snapshot
