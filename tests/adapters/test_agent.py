@@ -18,6 +18,9 @@ from muster.adapters.agent.api import ApiError, ApiServer
 from muster.adapters.agent.gpus import MatrixFile, source_of
 from muster.adapters.agent.run import Agent, Settings
 from muster.devices.inventory import InventoryError
+from muster.dialects import pods
+from muster.dialects.objects import PodObject
+from muster.domain.pod import Pod
 from tests.adapters.fake_kubelet import Asking, FakeKubelet
 
 WITHIN_S = 20.0
@@ -232,6 +235,37 @@ async def test_other_devices_than_planned_are_reported(world: World) -> None:
         patch = await world.api.until("/api/v1/namespaces/team/pods/")
         reported = json.dumps({"version": 1, "gpus": [0]}, separators=(",", ":"))
         assert patch["metadata"] == {"uid": "1", "annotations": {"gpu.topology/devices": reported}}
+
+
+async def test_a_pod_in_admission_is_compared_when_all_its_containers_have_devices(world: World) -> None:
+    world.kubelet.pods = {"team/a": {"main": ["GPU-2"]}, "team/b": {"main": ["GPU-0"]}}
+    world.api.pods = [pod("a", 1, uid="1"), pod("b", 1, uid="2", started=True)]
+    async with world.agent():
+        await (await world.plugin()).close()
+        assert (await world.api.until("/api/v1/namespaces/team/pods/"))["metadata"]["uid"] == "2"
+        world.api.pods[0] = pod("a", 1, uid="1", started=True)
+        assert (await world.api.until("/api/v1/namespaces/team/pods/"))["metadata"]["uid"] == "1"
+
+
+async def test_a_pod_that_can_not_be_read_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = pods.read
+
+    def broken(obj: PodObject) -> Pod:
+        if obj.metadata.name == "bad":
+            raise ZeroDivisionError
+        return read(obj)
+
+    monkeypatch.setattr(pods, "read", broken)
+    world.kubelet.pods = {"team/a": {}}
+    world.api.pods = [pod("bad", 2, uid="1"), pod("a", 1, uid="2")]
+    async with world.agent():
+        plugin = await world.plugin()
+        assert await plugin.prefer(ALL, 1) == ["GPU-1"]
+        world.kubelet.pods = {"team/bad": {}}
+        assert "pod team/bad has no plan" in await refused(plugin.prefer(ALL, 1))
+        await plugin.close()
 
 
 async def test_devices_that_the_node_lacks_are_told(world: World) -> None:

@@ -103,10 +103,13 @@ class Allocator:
                 if containers
             }
             new = {pod for pod, gpus in held.items() if self._compared.get(pod) != gpus}
-            for waiter in await waiters(self._api, self._node, self._resource) if new else ():
-                if waiter.name in new:
+            pods = await waiters(self._api, self._node, self._resource) if new else []
+            for waiter in pods:
+                if waiter.name in new and waiter.admitted:
                     self._report(waiter, held[waiter.name])
-            self._compared = held
+            # in admission, the later containers of a pod have no devices yet
+            coming = {waiter.name for waiter in pods if not waiter.admitted}
+            self._compared = {pod: gpus for pod, gpus in held.items() if pod not in coming}
 
     def _report(self, waiter: Waiter, gpus: frozenset[str]) -> None:
         """Tell of other GPUs than the planned ones: from then on these count as taken."""

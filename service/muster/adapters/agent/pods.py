@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import msgspec
 
 from muster.adapters.agent.api import ApiServer
-from muster.devices.booking import Ask, Waiter, in_order
+from muster.devices.booking import Ask, Booking, Waiter, in_order
 from muster.devices.inventory import MEMORY
 from muster.dialects import pods, quantities
 from muster.dialects.objects import Container, PodObject
@@ -18,6 +19,7 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+log = logging.getLogger(__name__)
 _list = msgspec.json.Decoder(_List)
 _pod = msgspec.json.Decoder(PodObject)
 
@@ -43,10 +45,18 @@ def _waiter(text: msgspec.Raw, resource: str) -> Waiter | None:
     if not asks:
         return None
     name = f"{obj.metadata.namespace}/{obj.metadata.name}"
-    pod = pods.read(obj)
-    bookings = in_order(pod, obj.metadata.annotations or {}, asks) if _is_of(pod, resource) else ()
     admitted = obj.status.start_time is not None
-    return Waiter(name, obj.metadata.uid, asks, bookings, admitted)
+    return Waiter(name, obj.metadata.uid, asks, _bookings(obj, name, asks, resource), admitted)
+
+
+def _bookings(obj: PodObject, name: str, asks: tuple[Ask, ...], resource: str) -> tuple[Booking, ...]:
+    """Return the pod's bookings; none if its facts can't be read, so that other pods get theirs."""
+    try:
+        pod = pods.read(obj)
+        return in_order(pod, obj.metadata.annotations or {}, asks) if _is_of(pod, resource) else ()
+    except Exception:
+        log.exception("pod %s is read without its plan", name)
+        return ()
 
 
 def _is_of(pod: Pod, resource: str) -> bool:
