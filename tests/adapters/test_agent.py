@@ -13,8 +13,9 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
+import yaml
 
-from muster.adapters.agent.api import ApiError, ApiServer
+from muster.adapters.agent.api import MOST_BYTES, ApiError, ApiServer
 from muster.adapters.agent.gpus import MatrixFile, source_of
 from muster.adapters.agent.run import Agent, Settings
 from muster.devices.inventory import InventoryError
@@ -22,6 +23,7 @@ from muster.dialects import pods
 from muster.dialects.objects import PodObject
 from muster.domain.pod import Pod
 from tests.adapters.fake_kubelet import Asking, FakeKubelet
+from tests.manifests.rendering import SCHEDULER_CONFIG
 
 WITHIN_S = 20.0
 MATRIX = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV2\tSYS\nGPU1\tNV2\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
@@ -266,6 +268,15 @@ async def test_a_pod_that_can_not_be_read_stops_no_other(
         world.kubelet.pods = {"team/bad": {}}
         assert "pod team/bad has no plan" in await refused(plugin.prefer(ALL, 1))
         await plugin.close()
+
+
+def test_pods_of_the_largest_size_fit_into_the_memory_of_the_agent() -> None:
+    """Else a user who fills a node with them stops the agent, and with it all GPUs of the node."""
+    manifest = yaml.safe_load((SCHEDULER_CONFIG / "node-agent" / "daemonset.yaml").read_text())
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    limit = int(container["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
+    assert MOST_BYTES > 110 * 1.5 * (1 << 20)
+    assert limit > 2 * MOST_BYTES + (64 << 20)
 
 
 async def test_devices_that_the_node_lacks_are_told(world: World) -> None:

@@ -20,8 +20,9 @@ import msgspec
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 4.0
 """Of each step of a request. The kubelet waits meanwhile, and admits no other pod."""
-MOST_BYTES = 64 * 1024 * 1024
-"""Of an answer: the pods of one node, each of at most 1.5 MiB, are far below that."""
+MOST_BYTES = 192 * 1024 * 1024
+"""Of an answer: 110 pods of one node, each of at most 1.5 MiB. Any user can make pods of that size, and the
+agent must answer for the others. While it is read, an answer is in memory twice."""
 MERGE_PATCH = "application/merge-patch+json"
 
 
