@@ -137,6 +137,16 @@ POOLS = {
         [],
         "1 of 2 slices of generation 2",
     ),
+    "slices of several nodes": (
+        [piece([gpu(0)], count=2), piece([gpu(1)], "t", count=2, node="m")],
+        [],
+        "has slices of several nodes",
+    ),
+    "another driver's pool in part": (
+        [piece([gpu(0)]), piece([{"name": "nic"}], "t", driver="nic.example.com", count=2)],
+        ["gpu-0"],
+        "",
+    ),
     "a device twice": (
         [piece([gpu(0)], count=2), piece([gpu(0)], "t", count=2)],
         [],

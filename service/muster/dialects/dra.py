@@ -139,7 +139,9 @@ class Slices:
     def _read_offer(self, node: str) -> Offer:
         problems, devices = list[str](), list[tuple[PoolKey, SliceDevice]]()
         for key in sorted(set(self._on[node].values())):
-            problem, found = self._pool(key)
+            if not any(_may_have(each, key[0]) for each in self._classes.values()):
+                continue  # network cards, say
+            problem, found = self._pool(key, node)
             problems += [problem] if problem else []
             devices += [(key, device) for device in found]
         offers = dict[str, tuple[Offered, ...]]()
@@ -153,14 +155,16 @@ class Slices:
                 offers[resource] = tuple(chosen)
         return _joined(offers, problems)
 
-    def _pool(self, key: PoolKey) -> tuple[str, list[SliceDevice]]:
-        """Return why the pool can't be used ("" if it can), and its devices."""
+    def _pool(self, key: PoolKey, node: str) -> tuple[str, list[SliceDevice]]:
+        """Return why the pool can't be used ("" if it can), and its devices on the node."""
         slices = self._pools[key]
         newest = max(each.generation for each in slices.values())
         current = [each for _, each in sorted(slices.items()) if each.generation == newest]
         if len(current) != current[0].count:
             said = f"{len(current)} of {current[0].count} slices of generation {newest} are there"
             return f"pool {key[1]} of {key[0]} is published in part ({said}): nothing of it is used", []
+        if any(each.node != node for each in current):
+            return f"pool {key[1]} of {key[0]} has slices of several nodes, which is not planned yet", []
         devices = [device for each in current for device in _devices.decode(each.devices)]
         names = {device.name for device in devices}
         if len(names) != len(devices):
@@ -219,6 +223,11 @@ def _uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
     if all(uuids) and 0 < len(uuids) == len(set(uuids)) <= MAX_GPUS:
         return uuids, []
     return [], [f"{key} is no list of different uuids, as in GPU-1,GPU-2: it is not used"]
+
+
+def _may_have(by: _Class, driver: str) -> bool:
+    """Return whether a class may have devices of this driver."""
+    return all(term.value == driver for term in by.terms if term.attribute == ("", ""))
 
 
 def _matching(by: _Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[Offered], list[str]]:
