@@ -167,7 +167,7 @@ func (s *Stale) fence(ctx context.Context, pod *v1.Pod, claim string) error {
 			"metadata": map[string]any{"uid": live.UID, "resourceVersion": live.ResourceVersion},
 			"status": map[string]any{"conditions": []v1.PodCondition{{
 				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: reasonFreed, LastTransitionTime: metav1.Now(),
-				Message: fmt.Sprintf("an earlier attempt was cut off; its devices (ResourceClaim %s) are freed", claim),
+				Message: freedMessage(claim),
 			}}},
 		})
 		if err != nil {
@@ -175,6 +175,19 @@ func (s *Stale) fence(ctx context.Context, pod *v1.Pod, claim string) error {
 		}
 		_, err = s.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		return err
+	})
+}
+
+func freedMessage(claim string) string {
+	return fmt.Sprintf("an earlier attempt was cut off; its devices (ResourceClaim %s) are freed", claim)
+}
+
+// Freed returns whether the claim that a pod has by its status is being freed. Its Binding must not be sent again: a
+// process that was suspended may find that its successor has written this.
+func Freed(pod *v1.Pod) bool {
+	of := pod.Status.ExtendedResourceClaimStatus
+	return of != nil && slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodScheduled && c.Reason == reasonFreed && c.Message == freedMessage(of.ResourceClaimName)
 	})
 }
 

@@ -86,3 +86,29 @@ func staleOf(t *testing.T, claims ...*resourceapi.ResourceClaim) *Stale {
 	}
 	return &Stale{claims: informer.GetIndexer(), synced: func() bool { return true }}
 }
+
+func TestWhichPodsSayThatTheirClaimIsFreed(t *testing.T) {
+	freed := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: reasonFreed, Message: freedMessage("c")}
+	for name, c := range map[string]struct {
+		claim      string
+		conditions []v1.PodCondition
+		freed      bool
+	}{
+		"the claim that it has": {"c", []v1.PodCondition{freed}, true},
+		"an earlier claim":      {"d", []v1.PodCondition{freed}, false},
+		"it has none":           {"", []v1.PodCondition{freed}, false},
+		"nothing was freed":     {"c", nil, false},
+		"it is refused":         {"c", []v1.PodCondition{{Type: v1.PodScheduled, Reason: v1.PodReasonUnschedulable}}, false},
+		"another condition's":   {"c", []v1.PodCondition{{Type: v1.PodReady, Reason: reasonFreed, Message: freedMessage("c")}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &v1.Pod{Status: v1.PodStatus{Conditions: c.conditions}}
+			if c.claim != "" {
+				pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{ResourceClaimName: c.claim}
+			}
+			if got := Freed(pod); got != c.freed {
+				t.Errorf("freed: %v", got)
+			}
+		})
+	}
+}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"muster.dev/shim/internal/devices"
 	"muster.dev/shim/internal/fair"
 	"muster.dev/shim/internal/gangs"
 	"muster.dev/shim/internal/metrics"
@@ -67,7 +68,10 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
 	}
 	if len(c.Devices) > 0 { // PreBind has written the claim's name to the pod's status since Permit
-		c.Gang.Renew(c.Member, p.version(pod))
+		// If the claim seems freed, the Binding meets a conflict, and renewed asks the API server.
+		if live := p.live(pod); !devices.Freed(live) {
+			c.Gang.Renew(c.Member, live.ResourceVersion)
+		}
 	}
 	if err := p.checkNode(node); err != nil {
 		c.fate.message = err.Error()
@@ -201,6 +205,8 @@ func certainlyUnsent(err error) bool {
 // client may patch a pod between Permit and Bind. kube-scheduler itself does, with the condition of an earlier
 // refusal. After the commit, a failure would leave the gang partially bound.
 //
+// It is not sent again if another leader has freed the pod's devices, which it may do while this process is suspended.
+//
 // A retry is safe because a Binding with a conflict was certainly not written. All tries share one bindTimeout, so
 // that retries never make a Binding later than Args.BindTimeout allows.
 func (p *Plugin) renewed(ctx context.Context, c *cycle, binding *v1.Binding, err error) bool {
@@ -209,7 +215,7 @@ func (p *Plugin) renewed(ctx context.Context, c *cycle, binding *v1.Binding, err
 	}
 	pod, err := p.handle.ClientSet().CoreV1().Pods(binding.Namespace).Get(ctx, binding.Name, metav1.GetOptions{})
 	if err != nil || pod.UID != binding.UID || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil ||
-		pod.ResourceVersion == binding.ResourceVersion || checkAnnotations(pod, binding.Annotations) != nil {
+		pod.ResourceVersion == binding.ResourceVersion || checkAnnotations(pod, binding.Annotations) != nil || devices.Freed(pod) {
 		return false
 	}
 	binding.ResourceVersion = pod.ResourceVersion

@@ -162,9 +162,12 @@ func (p *Plugin) checkGang(g *gangs.Gang, answer *musterv1.PermitResponse) error
 }
 
 // version returns the pod's resourceVersion from the informer, which is newer than the queue's copy.
-func (p *Plugin) version(pod *v1.Pod) string {
+func (p *Plugin) version(pod *v1.Pod) string { return p.live(pod).ResourceVersion }
+
+// live returns the pod from the informer, or the queue's copy if the informer has none.
+func (p *Plugin) live(pod *v1.Pod) *v1.Pod {
 	if live, err := p.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && live.UID == pod.UID {
-		return live.ResourceVersion
+		return live
 	}
-	return pod.ResourceVersion
+	return pod
 }

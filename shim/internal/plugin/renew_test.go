@@ -66,6 +66,14 @@ func TestBindingIsNotRenewedForAPodThatIsNoLongerOurs(t *testing.T) {
 		"carries a forged allocation": func(pod *v1.Pod) {
 			pod.Annotations, pod.ResourceVersion = map[string]string{"gpu.topology/allocation": "{}"}, "4711"
 		},
+		"another leader has freed its devices": func(pod *v1.Pod) {
+			pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{ResourceClaimName: "c"}
+			pod.Status.Conditions = []v1.PodCondition{{
+				Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "SchedulerError",
+				Message: "an earlier attempt was cut off; its devices (ResourceClaim c) are freed",
+			}}
+			pod.ResourceVersion = "4711"
+		},
 		"unchanged": func(*v1.Pod) {},
 	}
 	for name, change := range cases {
