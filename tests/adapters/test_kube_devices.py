@@ -47,6 +47,18 @@ async def test_a_node_is_read_again_when_its_slices_or_the_class_change(heard: H
     assert [len(node.devices) for node in seen] == [0, 2, 1, 0]
 
 
+async def test_slices_of_drivers_that_no_class_names_have_no_node_read(heard: Heard) -> None:
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again)
+    await intake.on_slice(Seen(piece([gpu(0)])))
+    assert heard.read == []  # no class names GPUs yet
+    await intake.on_class(Seen(device_class()))
+    await intake.on_slice(Seen(piece([{"name": "nic"}], "t", driver="nic.example.com")))
+    await intake.on_slice(Gone("t"))
+    assert heard.read == ["n"]
+    await intake.on_slice(Gone("s"))
+    assert heard.read == ["n", "n"]
+
+
 async def test_slices_may_come_before_their_node(heard: Heard) -> None:
     intake = Intake(DEFAULTS, heard.put, lambda event: None)
     await intake.devices.on_class(Seen(device_class()))

@@ -219,6 +219,8 @@ def test_changes_name_the_nodes_that_they_concern() -> None:
     assert slices.see_slice("s", piece([gpu(0)])) == set()
     assert slices.see_slice("s", piece([gpu(0)], node="m")) == {"n", "m"}
     assert slices.see_class(NVIDIA, device_class("device.driver == 'x'")) == {"m"}
+    assert slices.see_slice("s", piece([gpu(1)], node="m")) == set()  # no class may have its devices now
+    assert slices.see_class(NVIDIA, device_class()) == {"m"}
     assert slices.see_slice("s", None) == {"m"}
     assert slices.see_class(NVIDIA, None) == set()
 

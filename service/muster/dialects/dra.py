@@ -107,7 +107,8 @@ class Slices:
         touched |= self._nodes_of(after)
         for node in touched:
             self._offers.pop(node, None)
-        return touched
+        drivers = {each.key[0] for each in (before, after) if each is not None}
+        return touched if any(map(self._serves_gpus, drivers)) else set()
 
     def see_class(self, name: str, obj: DeviceClassObject | None) -> set[str]:
         """Take in a DeviceClass, or None if it is gone."""
@@ -139,8 +140,8 @@ class Slices:
     def _read_offer(self, node: str) -> Offer:
         problems, devices = list[str](), list[tuple[PoolKey, SliceDevice]]()
         for key in sorted(set(self._on[node].values())):
-            if not any(_may_have(each, key[0]) for each in self._classes.values()):
-                continue  # network cards, say
+            if not self._serves_gpus(key[0]):
+                continue
             problem, found = self._pool(key, node)
             problems += [problem] if problem else []
             devices += [(key, device) for device in found]
@@ -154,6 +155,11 @@ class Slices:
             if chosen:
                 offers[resource] = tuple(chosen)
         return _joined(offers, problems)
+
+    def _serves_gpus(self, driver: str) -> bool:
+        """Return whether some class may have devices of this driver: another one may serve network cards."""
+        terms = (each.terms for each in self._classes.values())
+        return any(all(it.value == driver for it in found if it.attribute == ("", "")) for found in terms)
 
     def _pool(self, key: PoolKey, node: str) -> tuple[str, list[SliceDevice]]:
         """Return why the pool can't be used ("" if it can), and its devices on the node."""
@@ -223,11 +229,6 @@ def _uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
     if all(uuids) and 0 < len(uuids) == len(set(uuids)) <= MAX_GPUS:
         return uuids, []
     return [], [f"{key} is no list of different uuids, as in GPU-1,GPU-2: it is not used"]
-
-
-def _may_have(by: _Class, driver: str) -> bool:
-    """Return whether a class may have devices of this driver."""
-    return all(term.value == driver for term in by.terms if term.attribute == ("", ""))
 
 
 def _matching(by: _Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[Offered], list[str]]:

@@ -46,8 +46,7 @@ class DeviceIntake:
             touched = self.slices.see_slice(change.key, None)
         else:
             touched = self.slices.see_slice(change.object.metadata.name, change.object)
-        for node in sorted(touched):
-            await self._read_again(node)
+        await self._read_all(touched)
 
     async def on_class(self, change: Seen[DeviceClassObject] | Gone) -> None:
         """Take in a DeviceClass's change; any node may offer its devices."""
@@ -55,7 +54,10 @@ class DeviceIntake:
             touched = self.slices.see_class(change.key, None)
         else:
             touched = self.slices.see_class(change.object.metadata.name, change.object)
-        for node in sorted(touched):
+        await self._read_all(touched)
+
+    async def _read_all(self, nodes: set[str]) -> None:
+        for node in sorted(nodes):
             await self._read_again(node)
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
