@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +25,9 @@ LEAST_LEFT = 0.1
 PACE = (0.2, 5.0)
 """How much faster or slower than expected the build is taken to be, at most."""
 TAIL_LINES = 25
+END_WITHIN_S = 10.0
+"""How long a build may take to end its compiler. Then both are killed: it may ignore SIGINT, as a job in the
+background of a shell does."""
 
 
 class Building:
@@ -40,7 +44,9 @@ class Building:
         if self._missing:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("wb") as log:
-                self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+                self._process = subprocess.Popen(
+                    self._command, stdout=log, stderr=log, start_new_session=True
+                )
             self._began = time.monotonic()
         return self
 
@@ -48,8 +54,12 @@ class Building:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)  # on which it ends the compiler
-            self._process.wait()
+            os.killpg(self._process.pid, signal.SIGINT)
+            try:
+                self._process.wait(END_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
 
     def line(self) -> str:
         """What is built now, and about how long all of it still takes."""

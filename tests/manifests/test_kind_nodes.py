@@ -100,11 +100,15 @@ def test_images_are_built_as_they_are_deployed() -> None:
     """Nothing builds the images here; what can drift apart without anybody noticing is compared."""
     shim = (REPOSITORY / "shim" / "Dockerfile").read_text()
     service = (REPOSITORY / "service" / "Dockerfile").read_text()
+    images = {"shim": shim, "service": service}
     deployment = yaml.safe_load((SCHEDULER_CONFIG / "deployment.yaml").read_text())
     user = deployment["spec"]["template"]["spec"]["securityContext"]["runAsUser"]
     assert f"component-base/version.gitVersion={KUBERNETES}" in shim
-    for dockerfile in (shim, service):
-        assert re.findall(r"(?m)^USER (\d+):\d+$", dockerfile) == [str(user)]
+    agent = yaml.safe_load((SCHEDULER_CONFIG / "node-agent" / "daemonset.yaml").read_text())
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+    root = container["securityContext"]["runAsUser"]
+    users = {name: re.findall(r"(?m)^USER (\d+):\d+$", text) for name, text in images.items()}
+    assert users == {"shim": [str(user)], "service": [str(user), str(root)]}
     uv = re.search(r"(?m)^UV_VERSION := (\S+)$", (REPOSITORY / "Makefile").read_text())
     assert uv is not None
     assert f"ARG UV_VERSION={uv.group(1)}\n" in service
