@@ -709,7 +709,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         best_fit=got.fit,
         preference_penalty=got.penalty if any(r.scores and r.members for r in request.roles) else None,
         costs=costs(rules, unions, got),
-        role_preferences=tuple(reached_by(rules, members)) or None,
+        role_preferences=tuple(reached_by(rules, members)),
     )
     return Placed(
         request.gang,

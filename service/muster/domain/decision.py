@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from muster.domain.reasons import Cause, NotDecided, TookTooLong
@@ -38,8 +38,8 @@ class Objective:
     """
 
     preferred_reached: str | None
-    role_preferences: tuple[tuple[str, str | None], ...] | None = field(default=None, kw_only=True)
-    """(preference, the first of its scopes that holds its roles or None); None if no role has preferences."""
+    role_preferences: tuple[tuple[str, str | None], ...]
+    """(preference, the first of its scopes that holds its roles or None); () if no role has preferences."""
     crossings: tuple[tuple[str, int], ...]
     costs: tuple[tuple[str, int], ...]
     """What policies and slices count: (level, cost), the first one first; () if the gang has neither. NVLink

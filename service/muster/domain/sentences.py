@@ -150,7 +150,7 @@ def _link(placed: Placed) -> str:
 
 def _missed(placed: Placed) -> str:
     """Return which preferences of roles do not hold."""
-    missed = [name for name, reached in placed.objective.role_preferences or () if reached is None]
+    missed = [name for name, reached in placed.objective.role_preferences if reached is None]
     return f"; no preferred scope holds {listed(missed)}" if missed else ""
 
 

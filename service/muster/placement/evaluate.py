@@ -89,7 +89,7 @@ def _preferred(plan: Plan) -> str | None:
     return next((scope for scope in plan.request.preferred_scopes if plan.parts.common(scope)), None)
 
 
-def _role_preferences(plan: Plan) -> tuple[tuple[str, str | None], ...] | None:
+def _role_preferences(plan: Plan) -> tuple[tuple[str, str | None], ...]:
     found = []
     for preference in plan.request.role_preferences:
         running = tuple(each for each in plan.request.running if each.role in preference.roles)
@@ -98,7 +98,7 @@ def _role_preferences(plan: Plan) -> tuple[tuple[str, str | None], ...] | None:
         held = Held(plan.view, spots_of(plan.view, used), there)
         reached = next((scope for scope in preference.scopes if held.common(scope)), None)
         found.append((preference.name, reached))
-    return tuple(found) or None
+    return tuple(found)
 
 
 def _crossings(plan: Plan) -> tuple[tuple[str, int], ...]:

@@ -120,7 +120,7 @@ def _objective(placed: Placed) -> Objective:
     }
     if value.preference_penalty is not None:
         shown["preference_penalty"] = value.preference_penalty
-    if value.role_preferences is not None:
+    if value.role_preferences:
         shown["role_preferences"] = [
             {"preference": name, "reached": reached} for name, reached in value.role_preferences
         ]

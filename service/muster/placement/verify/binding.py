@@ -60,7 +60,7 @@ def _role_preferences(
         mine = [spot for spot in members if spot.role in preference.roles]
         scopes = (scope for scope in preference.scopes if fabric.common(mine, scope))
         held.append((preference.name, next(scopes, None)))
-    stated = list(placed.objective.role_preferences or ())
+    stated = list(placed.objective.role_preferences)
     if stated != held:
         yield f"the preferred scopes that hold roles are {held}, not {stated}"
 
