@@ -230,7 +230,10 @@ def _gpu(cell: str) -> int:
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Whether a line names columns: GPUs, more of them than links, which rows have. One alone needs more."""
+    """Return whether a line names columns. It has names of GPUs and no link, and a row has its X at least.
+
+    If it names one GPU alone, the word Affinity tells it from other text.
+    """
     gpus = sum(_gpu(cell) >= 0 for cell in cells)
-    links = sum(cell.upper() == "X" or link_of(cell) is not None for cell in cells)
-    return gpus > links and (gpus > 1 or "AFFINITY" in map(str.upper, cells))
+    is_row = any(cell.upper() == "X" or link_of(cell) is not None for cell in cells)
+    return not is_row and (gpus > 1 or (gpus == 1 and "AFFINITY" in map(str.upper, cells)))
