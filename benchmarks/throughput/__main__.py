@@ -20,13 +20,13 @@ from benchmarks import options
 from benchmarks.report import write
 from benchmarks.throughput import flood, questions, report
 from benchmarks.throughput.questions import Answer, Question
-from benchmarks.throughput.sides import Muster, Stock
+from benchmarks.throughput.sides import Muster, Stock, Traced
 from benchmarks.throughput.site import GPUS, Site
 from benchmarks.throughput.trials import Trial
 from local_cluster import stack_config
 from local_cluster.cluster import LocalCluster
 
-PARTS = ("large", "gangs", "bystanders", "flood")
+PARTS = ("large", "gangs", "bystanders", "traces", "flood")
 """In this order: `large` wants the smaller cluster, and nodes are only added."""
 
 
@@ -53,6 +53,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     large       one gang, against the same pods without a gang
     gangs       gangs of eight, against the same pods without a gang
     bystanders  what pods that ask for no GPU lose to Muster, alone and while gangs are placed
+    traces      gangs of eight, with and without a trace of each
     flood       ten thousand pods at once: memory of the service, and whether it answers
 
     Trials follow each other in turn (Muster, stock, stock, Muster, ...); ratios
@@ -76,10 +77,12 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
         write(lines, "run", _run(rounds, nodes))
         site = Site(cluster, place)
         muster, stock = Muster(cluster, place / "muster"), Stock(cluster, place / "stock")
+        traced = Traced(cluster, place / "traced")
         asked: dict[str, tuple[int, Callable[[], Question]]] = {
             "large": (nodes // 2, lambda: questions.large(site, muster, stock, members)),
             "gangs": (nodes, lambda: questions.gangs(site, muster, stock, gangs)),
             "bystanders": (nodes, lambda: questions.bystanders(site, muster, stock, others, gangs // 4 or 1)),
+            "traces": (nodes, lambda: questions.traces(site, muster, traced, gangs)),
         }
         for name, (size, question) in asked.items():
             if name in chosen:

@@ -104,6 +104,23 @@ def gangs(site: Site, muster: Side, stock: Side, count: int) -> Question:
     )
 
 
+def traces(site: Site, muster: Side, traced: Side, count: int) -> Question:
+    """Gangs of eight, with and without a trace of each. The collector runs on the same machine."""
+
+    def placed(side: Side) -> Kind:
+        return lambda name: backlog(site, side, pods.gangs(name, count, GANG, side.name), first(name, side))
+
+    over = ("traced", "untraced")
+    return Question(
+        "traces",
+        {"traced": placed(traced), "untraced": placed(muster)},
+        (
+            Ratio(over, lambda trial: trial.per_s, "pods bound per second", "≥ 0.95"),
+            Ratio(over, lambda trial: trial.scheduling_ms, "scheduler and service, CPU a pod", ""),
+        ),
+    )
+
+
 def bystanders(site: Site, muster: Side, stock: Side, count: int, gangs_beside: int) -> Question:
     """Pods that ask for no GPU: through Muster's scheduler with nothing else to do, and while it places
     gangs; both in a pair with a stock profile that places the same pods."""

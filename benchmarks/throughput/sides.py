@@ -15,6 +15,7 @@ from local_cluster import stack_config
 from local_cluster.api import Api
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
+from local_cluster.collector import Collector
 from local_cluster.components import HOST
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
@@ -71,6 +72,27 @@ class Muster:
     def metrics(self) -> dict[str, str]:
         """Return the metrics of each process, as text."""
         return {"scheduler": self.stack.scheduler_metrics(), "service": self.stack.service_get("/metrics")}
+
+
+class Traced(Muster):
+    """The shim and the service, which send a trace of each gang to a collector. The API server sends none."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        super().__init__(cluster, directory)
+        self._cluster = cluster
+        self._collector = Collector(directory / "collector")
+
+    def prepare(self, warm: Callable[[], None]) -> None:
+        """Start the collector too."""
+        self._collector.start()
+        self._cluster.collector = self._collector.endpoint
+        super().prepare(warm)
+
+    def stop(self) -> None:
+        """Stop the collector too."""
+        super().stop()
+        self._cluster.collector = ""
+        self._collector.stop()
 
 
 class Stock:
