@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -107,6 +108,8 @@ class FakeApi:
         self.version = 1
         self.lists: list[dict[str, str]] = []
         self.posted: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.credentials: list[str] = []
+        """What the requests for pods came with."""
         self.failing: list[int] = []
         """Statuses that the next requests are refused with."""
         self.refusing: dict[str, int] = {}
@@ -159,6 +162,7 @@ class FakeApi:
 
     async def _on_pods(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)
+        self.credentials.append(request.headers.get("Authorization", ""))
         if self.failing:
             return _status(self.failing.pop(0), {"Retry-After": self.retry_after})
         if query.get("watch") == "true":
@@ -254,7 +258,7 @@ class FakeApi:
         return web.json_response(body, status=201)
 
     @asynccontextmanager
-    async def running(self, port: int = 0) -> AsyncIterator[int]:
+    async def running(self, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
         """Serve; the port."""
         app = web.Application()
         app.add_routes(
@@ -270,7 +274,7 @@ class FakeApi:
         )
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True, ssl_context=tls).start()
         try:
             yield runner.addresses[0][1]
         finally:

@@ -220,6 +220,9 @@ class KubeClient:
         except ConfigError as problem:  # good ones may come: they are read again
             raise Unreachable(f"{name}: {problem}") from problem
         except (aiohttp.ClientError, OSError) as problem:
+            if isinstance(problem, aiohttp.ClientSSLError):  # the server has a certificate of a new authority
+                with contextlib.suppress(ConfigError):  # the files are half written: next time
+                    await self._reload()
             late = isinstance(problem, TimeoutError)
             why = "no answer in time" if late else str(problem) or type(problem).__name__
             # The response keeps `problem`. With its traceback, which refers to the response, both would be a
@@ -257,7 +260,7 @@ class KubeClient:
         return ApiError(name, response.status, message or str(response.reason), retry_after)
 
     async def _reload(self) -> None:
-        """Tokens and certificates expire: read them again, for the caller's next try."""
+        """Read tokens and certificates again, for the caller's next try: they expire or are replaced."""
         async with self._reloading:
             if time.monotonic() - self._loaded < CREDENTIALS_RELOAD_AFTER_S or self._rest is None:
                 return
@@ -279,8 +282,9 @@ class KubeClient:
                 config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         configuration.proxy = configuration.proxy or environments_proxy(configuration.host)
         configuration.client_session_kwargs = {"trust_env": False}
-        old, self._configuration = self._rest, configuration
-        self._rest = _connection(RESTClientObject, configuration)
+        with self._credentials():
+            connection = _connection(RESTClientObject, configuration)
+        old, self._rest, self._configuration = self._rest, connection, configuration
         self._loaded = time.monotonic()
         if old is not None:
             await old.close()
