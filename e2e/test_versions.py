@@ -1,7 +1,7 @@
 """Older control planes: the API server of 1.37 serves the API of an older release, and no more.
 
-What the scheduler of 1.37 needs besides is switched off as `muster preflight` says. Without that it waits for
-a resource that is not served, and binds nothing.
+What the scheduler of 1.37 needs besides is switched off as `muster preflight` says. Without that the shim
+ends at its start: it would wait for a resource that is not served, and bind nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from e2e import objects
 from e2e.client import Client
 from e2e.scene import Scene
 from local_cluster.cluster import LocalCluster
-from local_cluster.stack import Stack
+from local_cluster.stack import Stack, StackError
 
 MUSTER = Path(sys.executable).with_name("muster")
 PREFLIGHT_WITHIN_S = 60
@@ -41,6 +41,8 @@ def test_a_gang_runs_once_the_gates_are_off_that_preflight_names(version: str, t
         assert gates
         (credentials := tmp_path / "credentials").mkdir(mode=0o700)
         client = Client.of(cluster.kubeconfig, credentials)
+        with pytest.raises(StackError, match=f"Add {','.join(gates)} to --feature-gates"):
+            Stack(cluster, tmp_path / "too new").start()
         with Stack(cluster, tmp_path / "stack", feature_gates=gates), Scene(client) as scene:
             scene.node(objects.node("a"))
             gang = objects.ack("g", 2)

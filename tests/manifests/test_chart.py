@@ -163,6 +163,19 @@ def test_the_right_to_read_jobs_can_be_left_out() -> None:
     assert roles({}) - roles({"jobs.read": False}) == {"muster-service-jobs"}
 
 
+def test_feature_gates_reach_the_scheduler() -> None:
+    pod = one(template({"shim.featureGates": {"B": True, "A": False}}), "Deployment", "muster")
+    (arguments,) = (c["args"] for c in pod["spec"]["template"]["spec"]["containers"] if c["name"] == "shim")
+    assert "--feature-gates=NominatedNodeNameForExpectation=false,A=false,B=true" in arguments
+
+
+def test_an_older_control_plane_needs_a_gate_off() -> None:
+    old = ["template", "muster", str(CHART), "--kube-version=1.36.2"]
+    with pytest.raises(HelmError, match=r"set shim\.featureGates\.DRADeviceTaintRules=false"):
+        helm(*old)
+    assert "DRADeviceTaintRules=false" in helm(*old, "--set=shim.featureGates.DRADeviceTaintRules=false")
+
+
 def test_options_that_are_off_add_objects_when_they_are_on() -> None:
     extra = template({"podGroups.crd": True, "metrics.serviceMonitor.enabled": True})
     assert {item["kind"] for item in extra} - {item["kind"] for item in template()} == {
@@ -181,6 +194,7 @@ def test_options_that_are_off_add_objects_when_they_are_on() -> None:
         ("schedulerName", "default-scheduler"),
         ("schedulerName", "Muster"),
         ("shim.bindTimeout", "5s"),
+        ("shim.featureGates", {"NominatedNodeNameForExpectation": True}),
         ("images.shim", {"registry": "example.com"}),
         ("service.settings", []),
         ("podGroups.crd", "yes"),

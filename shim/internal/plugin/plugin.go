@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	fwk "k8s.io/kube-scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
@@ -45,8 +46,16 @@ var (
 
 // NewFactory returns the plugin's constructor. kube-scheduler calls it once per profile
 // (framework/runtime/framework.go, NewFramework). The queue, the nominator and the waiting pods are the same for all
-// profiles. So only the first call creates the core.
-func NewFactory() frameworkruntime.PluginFactory { return newFactory(nil) }
+// profiles. So only the first call creates the core. It fails where the API server lacks what the scheduler waits for.
+func NewFactory() frameworkruntime.PluginFactory {
+	create := newFactory(nil)
+	return func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		if err := checkServed(ctx, handle.ClientSet().Discovery(), utilfeature.DefaultFeatureGate.Enabled); err != nil {
+			return nil, err
+		}
+		return create(ctx, obj, handle)
+	}
+}
 
 func newFactory(send sender) frameworkruntime.PluginFactory {
 	var (
