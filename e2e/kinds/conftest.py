@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,8 +25,11 @@ CRDS = {
     "mpi-operator": ("manifests/base", ("mpi",)),
     "kuberay": ("config/crd/bases", ("rayclusters", "rayjobs")),
     "trainer": ("manifests/base/crds", ("trainjobs", "clustertrainingruntimes")),
+    "kai": ("deployments/kai-scheduler/crds", ("topologies",)),
 }
 """Module → the folder of its CRDs, and what their file names have after the API group."""
+MPI_JOBS = "mpijobs.kubeflow.org"
+"""The CRD of mpi-operator. That of training-operator has the same name."""
 SETTINGS = "infer_gangs: {default: on, StatefulSet: on}\n"
 
 
@@ -62,7 +66,7 @@ def jobs(arena: Arena, scene: Scene) -> Iterator[Jobs]:
     made.clear()
 
 
-def definitions() -> list[dict[str, object]]:
+def definitions() -> list[dict[str, Any]]:
     """The CRDs of `CRDS`, as their projects publish them."""
     files: list[Path] = []
     for module, (path, parts) in CRDS.items():

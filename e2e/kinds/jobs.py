@@ -40,6 +40,14 @@ class Jobs:
         self._submitted.append(f"{collection(body)}/{body['metadata']['name']}")
         return {**created, "apiVersion": body["apiVersion"], "kind": body["kind"]}
 
+    def remove(self, body: Object) -> None:
+        """Delete an object, and wait until its pods are gone."""
+        where = (
+            f"{collection(body | {'metadata': {'namespace': self._scene.name}})}/{body['metadata']['name']}"
+        )
+        self._scene.client.delete(f"{where}?propagationPolicy=Background")
+        self._scene.until(lambda: not any(map(_is_owned, self._own())), f"the pods of {where} are gone")
+
     def clear(self) -> None:
         """Delete all that was submitted, newest first, and wait until its pods are gone."""
         for path in reversed(self._submitted):

@@ -46,6 +46,7 @@ from muster.adapters.web import Web
 from muster.config import Config
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.settings import Settings as DialectSettings
+from muster.domain.words import listed
 from muster.gangs.messages.events import Event, Synced, WatchInterrupted, WatchResumed
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings as GangSettings
@@ -229,8 +230,18 @@ class App:
             "kind": "status",
             "ready": self.owner.is_synced,
             "gangs": await self.owner.summary(namespace, name),
-            "notes": [*self._intake.repeated_names, *self.owner.differences().notes()],
+            "notes": [*self._unread(), *self._intake.repeated_names, *self.owner.differences().notes()],
         }
+
+    def _unread(self) -> list[str]:
+        """Return a sentence about the jobs that the account may not read."""
+        kinds = [name for name, watcher in self._watchers.items() if watcher.not_allowed]
+        if not kinds:
+            return []
+        return [
+            f"the service may not read {listed(kinds)}. Their pods are placed one by one, unless they name "
+            f"a gang. scheduler-config/jobs grants the right"
+        ]
 
 
 async def _until_first_failure_or(stopping: asyncio.Task[Any], tasks: list[asyncio.Task[None]]) -> None:

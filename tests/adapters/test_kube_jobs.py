@@ -212,9 +212,23 @@ async def test_a_kind_that_is_not_served_holds_nobody_up() -> None:
     await bench.intake.jobs.on_absence("PyTorchJob", True)
     await bench.pods(*ALL[2:])
     assert [gang.phase for gang in bench.gangs] == ["planned"] * 4
+    ((where, message),) = bench.events(EventReason.NO_GANG)
+    assert where == "PyTorchJob train"
+    assert "the service can't read pytorchjobs.kubeflow.org" in message
     await bench.intake.jobs.on_absence("PyTorchJob", False)
     await bench.job(labels=QUEUE)
     assert bench.gang.group.needed == 4
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"), [("off", ALL), ("warn", ALL[:1])], ids=["it is off", "one pod alone"]
+)
+async def test_a_kind_that_is_not_served_is_no_news(mode: str, names: tuple[str, ...]) -> None:
+    bench = await Bench(mode).start()
+    await bench.intake.jobs.on_absence("PyTorchJob", True)
+    await bench.pods(*names)
+    assert len(bench.gangs) == len(names)
+    assert bench.events(EventReason.NO_GANG) == []
 
 
 async def test_a_job_that_is_deleted_while_its_pods_start_splits_nothing() -> None:

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
+from muster.adapters.kube.decode import jobs
 from muster.adapters.kube.named_groups import NamedGroups
 from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects import own
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.gangs import Family, family
 from muster.dialects.kinds.pruned import pruned, words
@@ -171,7 +173,9 @@ class Jobs:
             job.waiting.pop(pod.uid, None)
             return
         job.waiting[pod.uid] = obj
-        if not pod.node:
+        if found.kind in self._absent:
+            self._warn_of_absence(found.kind, job, pod)
+        elif not pod.node:
             self._warn(key, job, pod.claim)
 
     async def pod_gone(self, uid: str) -> None:
@@ -257,6 +261,21 @@ class Jobs:
             job.warned = True
             where, by = ((of_job.group.name, of_job.group.uid),), of_job.group.api_version
             self._emit(EmitEvent(key[1], where, reason, said, key[0], by))
+
+    def _warn_of_absence(self, kind: str, job: _Job, pod: Pod) -> None:
+        """Post once, on the controller of several pods with GPUs that wait, that their job is not read."""
+        alone = pod.claim is not None and pod.claim.lone and pod.gpus > 0 and not pod.node
+        if job.warned or not alone or len(job.waiting) < 2 or self._settings.infers(kind) == "off":
+            return
+        if (by := pod.controller) is not None:
+            job.warned = True
+            said = (
+                f"each of its pods is placed alone, because the service can't read {jobs(kind).plural}: "
+                f"the API server does not serve them, or the right is missing (scheduler-config/jobs). "
+                f"If the pods are one gang, annotate the pod template: {own.GROUP}, {own.MIN_MEMBER}"
+            )
+            where = ((by.name, by.uid),)
+            self._emit(EmitEvent(pod.namespace, where, EventReason.NO_GANG, said, by.kind, by.api_version))
 
 
 def _key(kind: str, key: str) -> Key:

@@ -141,6 +141,11 @@ class Watcher(Generic[T]):
         self._forbidden = 0
         """How often in a row the list was forbidden."""
 
+    @property
+    def not_allowed(self) -> bool:
+        """Return whether the account may not read the resource, so that it counts as not there."""
+        return self._absent and self._forbidden >= FORBIDDEN_TRIES
+
     async def run(self) -> None:
         """List, then watch, and start again after each failure with a back-off, until cancelled."""
         while True:
@@ -183,7 +188,10 @@ class Watcher(Generic[T]):
         if status == HTTP_FORBIDDEN and self._resource.by_right:
             self._forbidden += 1
             return self._absent or self._forbidden >= FORBIDDEN_TRIES
-        return status == HTTP_NOT_FOUND and self._resource.optional
+        if status != HTTP_NOT_FOUND or not self._resource.optional:
+            return False
+        self._forbidden = 0
+        return True
 
     async def _look_elsewhere(self) -> None:
         """Nothing is served at this path: go on with the next one, or wait until the CRD is installed."""
