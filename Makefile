@@ -190,12 +190,12 @@ chaos: $(READY) ## Break everything under load and audit it: JSON (SEED=1 FAULTS
 	  $(if $(MINUTES),--minutes $(MINUTES),$(if $(FAULTS),--faults $(FAULTS)))
 
 .PHONY: upgrade
-upgrade: build ## A stream of gangs while replicas are replaced and a leader is killed: the longest pauses (GANGS=200)
-	$(PYTEST) e2e/test_upgrades.py -s --gangs $(or $(GANGS),200)
+upgrade: build ## A stream of gangs while replicas are replaced, drained and killed: the longest pauses (GANGS=200 FROM=revision)
+	$(PYTEST) e2e/test_upgrades.py e2e/test_rotation.py -s --gangs $(or $(GANGS),200) $(if $(FROM),--from $(FROM))
 
 .PHONY: dra-kills
 dra-kills: build ## Kill the shim between claims of devices and Bindings: every member has the planned devices (KILLS=10)
-	@KILLS=$(KILLS) $(PYTEST) e2e/test_dra.py -k killed -rP
+	@KILLS=$(or $(KILLS),10) $(PYTEST) e2e/test_dra.py -k killed -rP
 
 .PHONY: oracle
 oracle: build ## Random pods on random clusters: what the stock scheduler places, Muster places (SEED=1 CLUSTERS=50 PODS=40)

@@ -20,6 +20,8 @@ RIGHTS = HERE / "test_rights.py"
 """Last, since it judges what was asked of the API server in all tests before it."""
 
 TIMEOUT_S = 180
+SHORT = 24
+"""Gangs of a stream in `make test`. `make upgrade` asks for more, and for what takes minutes."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,9 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--gangs",
-        default="24",
+        default=str(SHORT),
         metavar="COUNT",
-        help="test_upgrades.py: gangs of the stream; if not 24, leases hold as long as in production",
+        help="test_upgrades.py: gangs of the stream; if not 24, leases hold as long as in production, and "
+        "test_rotation.py takes seven minutes",
+    )
+    parser.addoption(
+        "--from",
+        default="",
+        metavar="REVISION",
+        help="test_upgrades.py: the release that is upgraded from, by both mixtures, and gone back to",
     )
 
 

@@ -29,7 +29,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -59,11 +60,25 @@ class StackError(RuntimeError):
     """The system did not start. The text ends with the log of what failed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What is run, and with which environment. What is None or empty is that of this checkout.
+
+    `configuration` is the shim's, as it is in scheduler-config/.
+    """
+
+    shim: Path | None = None
+    configuration: Path = stack_config.CONFIGURATION
+    service: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 class Stack:
     """Service and scheduler on one cluster. `service_options` are added to `muster serve`; without
     `quick_lease` a killed leader's lease holds as long as in production. Pods of each of `scheduler_names`
-    are scheduled, each by a profile of its own. `feature_gates` are added to those of scheduler-config/. Both
-    send spans to the cluster's collector, if it has one."""
+    are scheduled, each by a profile of its own. `feature_gates` are added to those of scheduler-config/.
+    `kubeconfig` is for both, instead of one with a token of the account. `programs` may be another release's.
+    Both send spans to the cluster's collector, if it has one."""
 
     def __init__(
         self,
@@ -74,6 +89,8 @@ class Stack:
         quick_lease: bool = True,
         scheduler_names: Sequence[str] = ("muster",),
         feature_gates: Sequence[str] = (),
+        kubeconfig: Path | None = None,
+        programs: Programs | None = None,
     ) -> None:
         self.cluster = cluster
         self.directory = directory.absolute()
@@ -82,7 +99,9 @@ class Stack:
         self._feature_gates = (stack_config.FEATURE_GATES, *feature_gates)
         self._quick_lease = quick_lease
         self._run: Path | None = None
+        self._given = kubeconfig
         self._kubeconfig = Path()
+        self._programs = programs or Programs()
         self._ports: dict[str, int] = {}
         self._processes: dict[str, Process] = {}
         self._http = urllib3.PoolManager(retries=False, timeout=HTTP_TIMEOUT_S)
@@ -152,7 +171,7 @@ class Stack:
     def leads(self) -> bool:
         """Whether this scheduler has a session with its service, which only the leader opens."""
         try:
-            return self.scheduler.alive and self._connected()
+            return "scheduler" in self._processes and self.scheduler.alive and self._connected()
         except OSError:
             return False
 
@@ -174,7 +193,7 @@ class Stack:
         try:
             stack_config.apply_rights(self.cluster.api)
             stack_config.apply_crds(self.cluster.api, CRDS_DEADLINE_S)
-            self._kubeconfig = self.cluster.kubeconfig_for(stack_config.ACCOUNT)
+            self._kubeconfig = self._given or self.cluster.kubeconfig_for(stack_config.ACCOUNT)
             self._launch("service")
             self._launch("scheduler")
             self.wait_ready()
@@ -235,7 +254,7 @@ class Stack:
             self._ports[name] = self._ports.get(name) or free_port(frozenset(self._ports.values()))
             argv = self._service_argv() if name == "service" else self._scheduler_argv()
             env = {"MUSTER__SCHEDULER_NAMES": json.dumps(self._scheduler_names)}
-            env |= exporting_to(self.cluster.collector)
+            env |= {**exporting_to(self.cluster.collector), **self._programs.environment}
             process = Process(name, argv, log=self.directory / f"{name}.log", env=env)
             self._processes[name] = process
             healthy = self._service_healthy if name == "service" else self._scheduler_healthy
@@ -263,9 +282,8 @@ class Stack:
         return self._run / "muster.sock"
 
     def _service_argv(self) -> list[str]:
-        program = Path(sys.executable).with_name("muster")
         return [
-            str(program),
+            *(self._programs.service or (str(Path(sys.executable).with_name("muster")),)),
             "serve",
             f"--kubeconfig={self._kubeconfig}",
             f"--socket={self.socket}",
@@ -283,6 +301,7 @@ class Stack:
             kubeconfig=kubeconfig,
             socket=self.socket,
             quick_lease=self._quick_lease,
+            template=self._programs.configuration,
         )
         argv = scheduler_argv(
             "muster-scheduler",
@@ -290,6 +309,7 @@ class Stack:
             kubeconfig=self._kubeconfig,
             pki=self.cluster.layout.pki,
             port=self._ports["scheduler"],
+            program=self._programs.shim,
         )
         return [*argv, f"--feature-gates={','.join(self._feature_gates)}"]
 
@@ -314,12 +334,14 @@ class Stack:
         return Api(self.scheduler_url, str(keys.ca.pair.certificate), keys.admin)
 
 
-def scheduler_argv(name: str, configuration: Path, *, kubeconfig: Path, pki: Path, port: int) -> list[str]:
-    """The command line of a kube-scheduler, the shim's binary, that serves on `port` under this name."""
+def scheduler_argv(
+    name: str, configuration: Path, *, kubeconfig: Path, pki: Path, port: int, program: Path | None = None
+) -> list[str]:
+    """The command line of a kube-scheduler, by default the shim, that serves on `port` under this name."""
     ca = ClusterKeys.create(pki).ca
     pair = ca.issue(name, name, serves=("localhost", HOST))
     return [
-        str(binary("shim")),
+        str(program or binary("shim")),
         f"--config={configuration}",
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",

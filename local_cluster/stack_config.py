@@ -113,6 +113,12 @@ def leader(api: Api) -> str:
     return str(lease["spec"].get("holderIdentity") or "")
 
 
+def release(api: Api, holder: str) -> None:
+    """Give back the lease of a leader that was killed, if it still holds it."""
+    if holder and leader(api) == holder:
+        api.patch(lease_path(), {"spec": {"holderIdentity": ""}})
+
+
 def write_scheduler_configuration(
     path: Path,
     *,
@@ -120,13 +126,14 @@ def write_scheduler_configuration(
     socket: Path,
     names: Sequence[str] = ("muster",),
     quick_lease: bool = True,
+    template: Path = CONFIGURATION,
 ) -> None:
     """The KubeSchedulerConfiguration of scheduler-config/, for a scheduler outside of a pod; its profile once
     for each of the scheduler names.
 
     With `quick_lease` a killed leader is followed soon; without it times are those of production.
     """
-    document = _configuration()
+    document = _configuration(template)
     (profile,) = document["profiles"]
     document["profiles"] = [deepcopy(profile) | {"schedulerName": name} for name in names]
     document["clientConnection"] = document.get("clientConnection", {}) | {"kubeconfig": str(kubeconfig)}
@@ -141,8 +148,8 @@ def write_scheduler_configuration(
     write_private(path, json.dumps(document, indent=2).encode() + b"\n")
 
 
-def _configuration() -> Object:
-    document: Object = yaml.safe_load(CONFIGURATION.read_text())
+def _configuration(path: Path = CONFIGURATION) -> Object:
+    document: Object = yaml.safe_load(path.read_text())
     return document
 
 
