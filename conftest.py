@@ -1,7 +1,8 @@
-"""Spread tests over two processes: those with real clusters in one, all others beside them.
+"""Spread tests over two processes: the end-to-end tests in one, all others beside them.
 
-`make test` asks for this with `-n 2 --dist loadscope`. Tests with clusters stay together, because they share
-clusters, and because their deadlines would suffer from more clusters at once.
+`make test` asks for this with `-n 2 --dist loadscope`. The end-to-end tests stay together, because they share
+clusters, and because their deadlines would suffer from more clusters at once. So do the others that start
+clusters or compile. The largest groups come first, so both start at once.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-CLUSTERS = ("e2e/", "tests/demo/", "tests/examples/", "tests/local_cluster/", "tests/manifests/")
-"""Where tests start clusters or compile."""
+GROUPS = {
+    "end to end": ("e2e/",),
+    "other clusters": ("tests/demo/", "tests/examples/", "tests/local_cluster/", "tests/manifests/"),
+}
+"""Tests that stay in one process each."""
 
 
-class ClustersInOneProcess(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives all tests of CLUSTERS to one process, and every other test to a process that is free."""
+class GroupsInOneProcess(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives all tests of a group to one process, and every other test to a process that is free."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "clusters" if nodeid.startswith(CLUSTERS) else nodeid
+        return next((group for group, folders in GROUPS.items() if nodeid.startswith(folders)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
     """Replace the scheduler of `--dist loadscope` alone."""
-    return ClustersInOneProcess(config, log) if config.getvalue("dist") == "loadscope" else None
+    return GroupsInOneProcess(config, log) if config.getvalue("dist") == "loadscope" else None

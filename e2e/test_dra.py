@@ -15,10 +15,10 @@ from e2e.refusals import refused
 from e2e.scene import Scene
 from local_cluster.stack import Stack
 
-KILLS = int(os.environ.get("KILLS") or 10)
+KILLS = int(os.environ.get("KILLS") or 4)
 """How often the shim is killed between claims and Bindings: `make dra-kills KILLS=100`."""
 RESTART_S = 45.0
-"""The killed leader's lease holds for some seconds, then its claims are freed and the gang is bound."""
+"""Until the killed leader's claims are freed and the gang is bound."""
 
 
 @pytest.fixture(autouse=True)

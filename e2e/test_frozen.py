@@ -42,21 +42,10 @@ def restarts(stack: Stack) -> float:
 
 
 @pytest.mark.grace(BACK_S)
-def test_a_frozen_api_server_is_noticed_and_all_goes_on_once_it_wakes(
+def test_it_is_noticed_and_bindings_that_land_when_it_wakes_take_no_gpu_twice(
     scene: Scene, stack: Stack, arena: Arena
 ) -> None:
-    assert arena.cluster is not None
-    scene.node(objects.node("a"))
-    scene.runs(scene.create(objects.pod("before")))
-    before = restarts(stack)
-    with frozen(arena.cluster):
-        scene.until(lambda: restarts(stack) >= before + 2, "both watches are given up", NOTICED_S)
-    stack.restore()  # a scheduler that could not renew its lease has ended, as it should
-    scene.runs(scene.create(objects.pod("after")), BACK_S)
-
-
-@pytest.mark.grace(BACK_S)
-def test_bindings_that_land_when_it_wakes_take_no_gpu_twice(scene: Scene, stack: Stack, arena: Arena) -> None:
+    """A scheduler that could not renew its lease ends, as it should, and all goes on."""
     assert arena.cluster is not None
     for name in ("a", "b"):
         scene.node(objects.node(name))
