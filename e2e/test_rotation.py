@@ -121,7 +121,6 @@ class Rotation:
 
     def __init__(self, mounted: Mounted, cluster: LocalCluster, folder: Path, *, quick_lease: bool) -> None:
         self.mounted, self.cluster = mounted, cluster
-        self._folder = folder
         self._count = itertools.count()
         apply_rights(cluster.api)
         self._tokens = {name: bound_token(cluster.api, name) for name in ("first", "second")}
