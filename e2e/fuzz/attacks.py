@@ -11,6 +11,7 @@ from itertools import product
 from e2e import objects
 from e2e.fuzz import texts
 from local_cluster.api import JSON, MERGE_PATCH, Object
+from muster.domain.constraints import PER_SCOPE
 
 NAMESPACE = "hostile"
 NODE = "hostile-node"
@@ -28,7 +29,7 @@ _ANNOTATIONS = (
     "gpu.topology/scope",
     "gpu.topology/group",
     "gpu.topology/min-member",
-    "gpu.topology/max-per",
+    *(f"gpu.topology/{kind.annotation}" for kind in PER_SCOPE),
     "gpu.topology/segment-size",
     "gpu.topology/allocation",
     "gpu.topology/decision",

@@ -10,12 +10,13 @@ import pytest
 from muster.dialects.own import KEYS, PREFIX
 from muster.dialects.pods import read
 from muster.dialects.settings import Settings
-from muster.domain.constraints import MaxPer
+from muster.domain.constraints import PER_SCOPE
 from muster.domain.pod import GangClaim, Wishes
 from muster.domain.reasons import BadValue, DialectsDisagree
 from muster.domain.request import Segment
 from muster.domain.sentences import MAX_CHARACTERS, sentence
 from tests.dialects.objects import pod_object
+from tests.placement.constraints import TESTED
 
 GPU = {"nvidia.com/gpu": 1}
 ACK = {"gpu-topology": "train", "gpu-topology-replica": "2"}
@@ -56,12 +57,13 @@ WISHES: dict[str, tuple[dict[str, str], Wishes]] = {
         said(segment_size="4,4", segment_scope="rack,node"),
         Wishes(segments=(Segment(4, "rack"), Segment(4, "node"))),
     ),
-    "at most so many": (
-        said(max_per="rack=2, node = 1"),
-        Wishes(per_scope=(MaxPer("node", 1), MaxPer("rack", 2))),
-    ),
 }
 """Annotations → request."""
+WISHES |= {
+    f"{each.kind.annotation}: {name}": (said(**{each.kind.annotation: text}), Wishes(per_scope=numbers))
+    for each in TESTED
+    for name, (text, numbers) in each.read.items()
+}
 
 
 @pytest.mark.parametrize(("annotations", "wishes"), WISHES.values(), ids=WISHES.keys())
@@ -104,11 +106,6 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "more scopes than sizes": (said(segment_size="8", segment_scope="rack,node"), "segment-scope"),
     "one scope for two sizes": (said(segment_size="4,2", segment_scope="node,node"), "segment-scope"),
     "several members on one GPU": (said(segment_size="4", segment_scope="gpu"), "segment-scope"),
-    "no number": (said(max_per="rack"), "max-per"),
-    "none at all": (said(max_per="rack=0"), "max-per"),
-    "the same part twice": (said(max_per="rack=1,rack=2"), "max-per"),
-    "no part": (said(max_per="=1"), "max-per"),
-    "GPUs, which members do not share": (said(max_per="node=2,gpu=1"), "max-per"),
     "a rank below zero": (said(rank="-1"), "rank"),
     "a rank of another alphabet": (said(rank="٢"), "rank"),
     "a slip in the key": (said(prefered_scopes="rack"), "prefered-scopes"),
@@ -116,6 +113,11 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "a long list of sizes": (said(segment_size="1," * 600, segment_scope="rack"), "segment-size"),
 }
 """Annotations → the one that is refused."""
+BAD |= {
+    f"{each.kind.annotation}: {name}": (said(**{each.kind.annotation: text}), each.kind.annotation)
+    for each in TESTED
+    for name, text in each.misread.items()
+}
 
 
 @pytest.mark.parametrize(("annotations", "key"), BAD.values(), ids=BAD.keys())
@@ -151,7 +153,8 @@ def test_labels_of_ack_among_the_annotations_say_where_they_belong() -> None:
 
 KNOWN = (
     "none: the annotations gpu.topology/… are group, min-member, size, role, scope, role-scope, "
-    "role-preferred-scopes, preferred-scopes, segment-size, segment-scope, max-per, rank"
+    "role-preferred-scopes, preferred-scopes, segment-size, segment-scope, "
+    f"{', '.join(kind.annotation for kind in PER_SCOPE)}, rank"
 )
 UNKNOWN: dict[str, tuple[dict[str, dict[str, str]], tuple[str, ...]]] = {
     "one label": ({"labels": said(rack="r1")}, ("label gpu.topology/rack", "r1", KNOWN)),
@@ -267,7 +270,7 @@ def test_all_of_them_on_one_pod() -> None:
     annotations = said(
         group="g", min_member="8", size="16", role="w", scope="zone", role_scope="rack",
         preferred_scopes="rack", role_preferred_scopes="node", segment_size="4", segment_scope="node",
-        max_per="node=4", rank="0",
+        rank="0", **{kind.annotation: "node=4" for kind in PER_SCOPE},
     )  # fmt: skip
     assert set(annotations) == set(KEYS)
     pod = read(pod_object(annotations=annotations))

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from muster.domain.constraints import PER_SCOPE
 from tests.files.manifests import Object, controller, node, place, pod, template
 
 TERMS = [{"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}]
@@ -26,8 +27,8 @@ WISHES = {
     "preferred-scopes": "nvlink-domain,node",
     "segment-size": "4,2",
     "segment-scope": "rack,node",
-    "max-per": "rack=4,node=2",
     "rank": "1",
+    **{kind.annotation: "rack=4,node=2" for kind in PER_SCOPE},
 }
 WISHING = template()
 WISHING["metadata"]["annotations"] = {f"gpu.topology/{key}": text for key, text in WISHES.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.domain.constraints import MaxPer
+from muster.domain.constraints import PER_SCOPE, MaxPer
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.request import (
@@ -138,13 +138,16 @@ DISAGREE: dict[str, tuple[list[Pod], str]] = {
         [wishing("p0", of=2), wishing("p1", of=None)],
         'min-member: "" (pod p1), "2" (pod p0)',
     ),
-    "max-per": (
-        [
-            wishing("p0", Wishes(per_scope=(MaxPer("node", 1), MaxPer("rack", 2)))),
-            wishing("p1", Wishes(per_scope=(MaxPer("node", 2),))),
-        ],
-        'max-per: "node=1,rack=2" (pod p0), "node=2" (pod p1)',
-    ),
+    **{
+        kind.annotation: (
+            [
+                wishing("p0", Wishes(per_scope=(kind("node", 1), kind("rack", 2)))),
+                wishing("p1", Wishes(per_scope=(kind("node", 2),))),
+            ],
+            f'{kind.annotation}: "node=1,rack=2" (pod p0), "node=2" (pod p1)',
+        )
+        for kind in PER_SCOPE
+    },
     "a role's scope": (
         [wishing("p0", Wishes("w", role_scope="rack")), wishing("p1", Wishes("w", role_scope="zone"))],
         'role-scope of role w: "rack" (pod p0), "zone" (pod p1)',

@@ -22,6 +22,7 @@ from muster.domain.snapshot import Snapshot
 from muster.placement.place import Limits, place
 from muster.placement.verify import verify
 from tests.placement import naive
+from tests.placement.constraints import TESTED
 from tests.placement.worlds import World, worlds
 
 ASKED = {
@@ -38,7 +39,6 @@ ASKED = {
     "roles with scopes of their own": ("role scope",),
     "segments": ("segments",),
     "segments by rank": ("segments", "ranks"),
-    "at most so many in one part": ("max per",),
     "members that run": ("running",),
     "members that run on GPUs nobody knows": ("unknown running",),
     "segments beside members that run": ("segments", "ranks", "running"),
@@ -96,6 +96,8 @@ ASKED = {
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 """Families: the features that their worlds have, by name."""
+for each in TESTED:
+    ASKED |= each.families
 
 
 def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) -> None:

@@ -15,8 +15,9 @@ colon are labels of their own ("block b1:").
     4 x 1 GPU + 2 x 1 GPU + 1 x 0 GPU, share rack=w+x
     3 x 4 GiB 1 cpu + 2 x 8 GiB on 2 GPUs + 1 x 1 GPU, terms numa:pack nvlink:spread
 
-"within" is the scope of a role, "by" its segments, widest first, "share" a scope of several roles. Running
-members have the GPUs after the slash, one digit each; that they are taken is drawn in the cluster.
+"within" is the scope of a role, "by" its segments, widest first, "share" a scope of several roles. "max" is a
+number by scope, as the other words in tests/placement/constraints. Running members have the GPUs after the
+slash, one digit each; that they are taken is drawn in the cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from local_cluster.topology import parse_topology
-from muster.domain.constraints import MaxPer, Subgroup
+from muster.domain.constraints import Subgroup
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.node import Node, Resources, Usage
@@ -47,6 +48,7 @@ from muster.domain.request import (
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
 from tests.placement import naive
+from tests.placement.constraints import TESTED
 
 RESOURCE = "nvidia.com/gpu"
 TOPOLOGIES = Path(__file__).parents[2] / "local_cluster" / "topologies"
@@ -171,7 +173,11 @@ def gang(drawing: str) -> Request:
         int(said["min"][0]) if "min" in said else sum(len(role.members) for role in roles),
         said["scope"][0] if "scope" in said else None,
         tuple(said.get("prefer", ())),
-        tuple(MaxPer(scope, int(cap)) for scope, cap in (rule.split("=") for rule in said.get("max", ()))),
+        tuple(
+            each.kind(scope, int(members))
+            for each in TESTED
+            for scope, members in (rule.split("=") for rule in said.get(each.word, ()))
+        ),
         tuple(_running(text) for text in said.get("running", ())),
         tuple(Term(*text.split(":")) for text in said.get("terms", ())),
         tuple(_subgroup(*text.split("=")) for text in said.get("share", ())),

@@ -15,12 +15,13 @@ from functools import cache
 from itertools import combinations, permutations, product
 from typing import NamedTuple
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread, Subgroup
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, PerScope, Spread, Subgroup
 from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, bits
 from tests.placement import fits, prices
+from tests.placement.constraints import OF_KIND
 from tests.placement.naive_parts import label
 
 INF = float("inf")
@@ -255,14 +256,33 @@ class Rules:
                 inside = [self.look(holding, both[uid], scope) for uid in uids if uid in both]
                 if not frozenset.intersection(*inside):
                     return False
-        for rule in self.request.per_scope:
-            if rule.scope == "gpu":
-                continue
-            old, new = (
-                [part for spot in spots.values() for part in self.look(touching, spot, rule.scope)]
-                for spots in (self.running, placed)
+        return all(
+            in_number(
+                rule,
+                *(
+                    [part for spot in spots.values() for part in self.look(touching, spot, rule.scope)]
+                    for spots in (self.running, placed)
+                ),
             )
-            if any(old.count(part) + new.count(part) > rule.members for part in set(new)):
+            for rule in self.request.per_scope
+            if rule.scope != "gpu" and rule.fewer_fit
+        )
+
+    def in_number(self, counts: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether all members, by node and role, keep the numbers by scopes that are no narrower than nodes.
+
+        Here more members may make it better, unlike in `hold`."""
+        for rule in self.request.per_scope:
+            if rule.scope in ("gpu", "nvlink-domain"):
+                continue
+            old = [part for spot in self.running.values() for part in self.look(touching, spot, rule.scope)]
+            new = [
+                part
+                for node, by_role in counts.items()
+                for part in self.look(touching, Spot(self.snapshot.nodes[node], 0), rule.scope)
+                for _ in range(sum(by_role))
+            ]
+            if not in_number(rule, old, new):
                 return False
         return True
 
@@ -272,6 +292,12 @@ class Rules:
         if key not in self.memo:
             self.memo[key] = how(self.snapshot, spot, scope)
         return self.memo[key]
+
+
+def in_number(rule: PerScope, old: list[str], new: list[str]) -> bool:
+    """Whether the number holds in each part that gets a member: a part for each member, old and new."""
+    kept = OF_KIND[type(rule)].kept
+    return all(kept(rule.members, old.count(part) + new.count(part)) for part in set(new))
 
 
 def admits(state: NodeState, role: Role) -> bool:
@@ -520,8 +546,8 @@ def cost(snapshot: Snapshot, topology: str, spread: bool, spot: Spot, old: list[
         has = node.labels.get("nvidia.com/nvswitch.present") == "true"
         return bool(spot.mask) * (has == spread) * (not any(one.mask or not one.known for one in old))
     if topology == "nvlink":
-        parts = [touching(snapshot, one, "nvlink-domain") for one in (spot, *old)]
-        return -len(parts[0].difference(*parts[1:]))
+        touched = [touching(snapshot, one, "nvlink-domain") for one in (spot, *old)]
+        return -len(touched[0].difference(*touched[1:]))
     gpus = range(node.topology.gpu_count)
     sockets: list[set[int]] = []
     for gpu in gpus:
@@ -587,14 +613,15 @@ def best_plain(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | N
             state.node.name: Spot(state, option.mask, units=option.units, cpu=cpu_of(request, option.counts))
             for state, option in used
         }
-        if not constrained(snapshot, request, {state.node.name: option.counts for state, option in used}):
+        counts = {state.node.name: option.counts for state, option in used}
+        if not constrained(snapshot, request, counts) or not rules.in_number(counts):
             return
         if request.required_scope and not together(
             snapshot, [*unions.values(), *rules.running.values()], request.required_scope
         ):
             return
         got = value(rules, (size - n for size, n in zip(sizes, left, strict=True)), unions)
-        got = preferred(snapshot, request, got, {state.node.name: option.counts for state, option in used})
+        got = preferred(snapshot, request, got, counts)
         if found is not None and got >= found[0]:
             return
         kind = tuple(
@@ -776,10 +803,11 @@ def valid(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, 
         )
         for m in members
     }
-    if not constrained(snapshot, request, counts):
+    rules = Rules(snapshot, request)
+    if not constrained(snapshot, request, counts) or not rules.in_number(counts):
         return False
     spots = {m.uid: Spot(snapshot.nodes[m.node], sum(1 << gpu for gpu in m.gpus)) for m in members}
-    return Rules(snapshot, request).hold(spots)
+    return rules.hold(spots)
 
 
 def constrained(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> bool:

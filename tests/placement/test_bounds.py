@@ -18,6 +18,7 @@ from muster.placement.limits import Budget, Limits
 from muster.placement.search.classes import coarse
 from muster.placement.search.max_members import most
 from muster.placement.search.regions import regions
+from tests.placement.constraints import TESTED
 from tests.placement.worlds import World, worlds
 
 SETTINGS = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -25,11 +26,13 @@ FEATURES = {
     "plain": (),
     "roles with scopes of their own": ("role scope",),
     "segments": ("segments", "ranks"),
-    "at most so many in one part": ("max per", "levels"),
+    "at most so many in one part, levels": ("max per", "levels"),
     "segments, and at most so many": ("max per", "segments"),
     "members that run": ("running", "max per", "role scope"),
     "slices": ("slices",),
 }
+for each in TESTED:
+    FEATURES |= each.families
 NARROW = (Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from muster.adapters.files.report import cause_json
-from muster.domain.constraints import MorePerPart, TooFewParts
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Resources, Taint, Usage
 from muster.domain.reasons import (
@@ -41,6 +40,7 @@ from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import UNSCHEDULABLE
 from muster.placement.place import place
+from tests.placement.constraints import TESTED
 from tests.placement.drawings import RESOURCE as GPU
 from tests.placement.drawings import cluster, gang
 
@@ -278,12 +278,6 @@ CASES = {
         (SegmentsTooLarge("w", ((4, "node"),), 3, 8, even_empty=True),),
         (SmallerSegments("w", ()), FewerMembers(3, 8)),
     ),
-    "at most so many in one node": Case(
-        ": a[8] b[8] c[8]",
-        "8 x 1 GPU, max node=2",
-        (TooFewParts("node", 2, 6, 8, even_empty=True),),
-        (MorePerPart("node", 3, 2), FewerMembers(6, 8)),
-    ),
     "members that run hold the others where they are": Case(
         "rack r1: a[4, free 0011]\n rack r2: b[4]",
         "3 x 1 GPU, scope rack, running w-8@a/01",
@@ -325,12 +319,6 @@ CASES = {
     "no node has the label of a segment's scope": Case(
         ": a[8]", "2 x 1 GPU by 2 block", (NoSuchDomain("block", "w", ("block",)),)
     ),
-    "no node has the label that members are spread over": Case(
-        ": a[8] b[8]",
-        "3 x 1 GPU, max block=1",
-        (TooFewParts("block", 1, 2, 3, even_empty=True), NoSuchDomain("block", labels=("block",))),
-        (MorePerPart("block", 2, 1), FewerMembers(2, 3)),
-    ),
     "the gang itself fills the nodes": Case(
         ": a[4, free 0000] b[4, free 0000]",
         "2 x 4 GPU, min 1, running w-8@a/0123 w-9@b/0123",
@@ -343,6 +331,7 @@ CASES = {
         (MoreFree(GPU, 1, (("b", 1),)), FewerMembers(4, 5)),
     ),
 }
+CASES |= {name: Case(*row) for each in TESTED for name, row in each.refused.items()}
 
 
 def annotated(drawing: str) -> Request:

@@ -19,12 +19,13 @@ from muster.domain.constraints import (
     AffinityUnsatisfied,
     AntiAffinityLimits,
     DropConstraint,
-    MorePerPart,
+    PerScope,
+    PerScopeCause,
+    PerScopeRelaxation,
     RoomTooSmall,
     SkewTooLarge,
     Spread,
     SubgroupScope,
-    TooFewParts,
 )
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
@@ -60,9 +61,9 @@ from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.causes import conflict_of, explained
 from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.explain.feasibility import Oracle
+from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.constraints.between_pods import BETWEEN_PODS
-from muster.placement.gang.constraints.constraint import Constraint
-from muster.placement.gang.constraints.max_per import MAX_PER
+from muster.placement.gang.constraints.constraint import ByScope, Constraint
 from muster.placement.gang.constraints.role_scope import ROLE_SCOPE
 from muster.placement.gang.constraints.room import ROOM
 from muster.placement.gang.constraints.segments import SEGMENTS
@@ -71,6 +72,7 @@ from muster.placement.gang.instance import instance_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.place import place
 from tests.placement import naive
+from tests.placement.constraints import TESTED
 from tests.placement.drawings import cluster, gang
 from tests.placement.worlds import World, worlds
 
@@ -82,7 +84,6 @@ FEATURES = {
     "more levels": ("levels",),
     "roles with scopes of their own": ("role scope",),
     "segments": ("segments", "ranks"),
-    "at most so many in one part": ("max per",),
     "members that run": ("running",),
     "members that run, nobody knows on which GPUs": ("unknown running",),
     "segments of which members run": ("segments", "ranks", "running"),
@@ -100,6 +101,13 @@ FEATURES = {
     "constraints beside members that run": ("affinity", "skew", "max per", "running"),
     "members spread, in segments of which members run": ("segments", "ranks", "running", "skew"),
 }
+for each in TESTED:
+    FEATURES |= each.families
+
+BY_SCOPE = {each.kind: each for each in CONSTRAINTS if isinstance(each, ByScope)}
+"""The planner's constraints that give numbers by scope."""
+KIND_OF = {name: each.kind for each in TESTED for name in (each.cause, each.relaxation)}
+"""What a cause or a relaxation is about."""
 
 
 SLICES = {
@@ -141,7 +149,11 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
     conflict = conflict_of(assumptions, Oracle(Budget(limits)), proven=False)
     assert conflict is not None
     causes = explained(instance, limits, Budget(limits), proven=True).causes
-    assert {each.kind for each in conflict.kept} == {k for cause in causes for k in told_by(cause, request)}
+    asked = replace(  # a cause that names a scope alone is about a number that is kept
+        request,
+        per_scope=tuple(rule for rule in request.per_scope if assumed(rule) in conflict.kept),
+    )
+    assert {each.kind for each in conflict.kept} == {k for cause in causes for k in told_by(cause, asked)}
     told = conflict.kept | conflict.roles
     assert not fits(*relaxed(snapshot, request, assumptions.all - told)), told
     for each in told:
@@ -201,8 +213,8 @@ def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: 
             return {ROLE_SCOPE, *kinds}
         case SegmentsTooLarge():
             return {SEGMENTS, *kinds}
-        case TooFewParts(running=running):
-            return {MAX_PER, *kinds, *([Kind.RUNNING] if running else [])}
+        case PerScopeCause(running=running):
+            return {BY_SCOPE[KIND_OF[type(cause)]], *kinds, *([Kind.RUNNING] if running else [])}
         case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge():
             return {BETWEEN_PODS, *kinds}
         case SubgroupScope():
@@ -225,7 +237,13 @@ def asking_for(request: Request, scope: str, name: str) -> Kind | Constraint:
             return ROLE_SCOPE
         if role.name == name and scope in {segment.scope for segment in role.segments}:
             return SEGMENTS
-    return MAX_PER if any(rule.scope == scope for rule in request.per_scope) else SUBGROUP
+    limits = (BY_SCOPE[type(rule)] for rule in request.per_scope if rule.scope == scope)
+    return next(limits, SUBGROUP)
+
+
+def assumed(rule: PerScope) -> Assumption:
+    """The assumption that this number by scope is kept."""
+    return Assumption(BY_SCOPE[type(rule)], what=rule.scope)
 
 
 def fits(snapshot: Snapshot, request: Request) -> bool:
@@ -241,8 +259,13 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
     roles = tuple(_relaxed_role(role, dropped) for role in request.roles)
     gone = sum(len(role.members) for role in request.roles if Assumption(Kind.ROLE, role.name) in dropped)
     request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
-    limits = tuple(rule for rule in request.per_scope if Assumption(MAX_PER, what=rule.scope) not in dropped)
     gone_roles = {each.role for each in dropped if each.kind is Kind.ROLE}
+    without = gone_roles | {each.role for each in running if Kind.RUNNING in kinds}
+    limits = tuple(
+        rule
+        for rule in request.per_scope
+        if assumed(rule) not in dropped and not any(map(rule.counts_on, without))
+    )
     rules = tuple(
         rule
         for rule in request.constraints
@@ -340,9 +363,11 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
             return [World(snapshot, replace(request, required_scope=wider or None))]
         case SmallerSegments(name, sizes):
             return [role(name, segments=tuple(Segment(*each) for each in sizes))]
-        case MorePerPart(scope, members):
+        case PerScopeRelaxation(scope, members):
+            kind = KIND_OF[type(relaxation)]
             rules = tuple(
-                replace(rule, members=members) if rule.scope == scope else rule for rule in request.per_scope
+                kind(scope, members) if (type(rule), rule.scope) == (kind, scope) else rule
+                for rule in request.per_scope
             )
             return [World(snapshot, replace(request, per_scope=rules))]
         case DropConstraint(name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, MaxPer, Spread
+from muster.domain.constraints import NODE, PER_SCOPE, Affinity, AntiAffinity, MaxPer, Spread
 from muster.placement.explain.assumptions import bound
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
 from muster.placement.gang.constraints.max_per import MAX_PER
@@ -12,7 +12,8 @@ from tests.placement.drawings import gang
 
 W = frozenset("w")
 EVERYTHING = replace(
-    gang("8 x 1 GPU within zone by 4 rack + 2 x 1 GPU within rack, share rack=w+x, max rack=6 node=4"),
+    gang("8 x 1 GPU within zone by 4 rack + 2 x 1 GPU within rack, share rack=w+x"),
+    per_scope=tuple(kind(*number) for kind in PER_SCOPE for number in (("rack", 6), ("node", 4))),
     constraints=(
         AntiAffinity("apart", NODE, W, W),
         Affinity("near", "disk", W, W),
@@ -20,6 +21,10 @@ EVERYTHING = replace(
     ),
 )
 EVERYTHING = replace(EVERYTHING, roles=tuple(replace(role, room={"a": 1}) for role in EVERYTHING.roles))
+
+
+def test_each_has_a_place_of_its_own() -> None:
+    assert len({each.order for each in CONSTRAINTS}) == len(CONSTRAINTS)
 
 
 def test_each_is_dropped_by_itself() -> None:
@@ -36,5 +41,5 @@ def test_each_is_dropped_by_itself() -> None:
 
 def test_what_is_dropped_twice_is_gone() -> None:
     once = MAX_PER.without(EVERYTHING, "", "rack")
-    assert once.per_scope == (MaxPer("node", 4),)
+    assert [rule for rule in once.per_scope if isinstance(rule, MaxPer)] == [MaxPer("node", 4)]
     assert MAX_PER.without(once, "", "rack") == once

@@ -18,6 +18,7 @@ from muster.placement import place as planner
 from muster.placement.place import PlacementDefect, place
 from tests.placement import naive
 from tests.placement.brute_force import ASKED, assert_as_good_as_trying_everything
+from tests.placement.constraints import TESTED
 from tests.placement.drawings import cluster, gang
 from tests.placement.naive_parts import label
 from tests.placement.worlds import BLOCKS, World, clusters, worlds
@@ -50,10 +51,6 @@ def test_as_good_as_trying_everything_with(name: str, data: st.DataObject) -> No
 
 
 FOUND = {
-    "a rack with room for all, and a cap": (
-        "rack r1: a[4, cpu 3] b[4, cpu 3]\n rack r2: c[4, cpu 3]",
-        "3 x 1 GPU 2 cpu, max rack=2",
-    ),
     "two nodes that the gang is on already: more links in sum on both": (
         "rack r1: a[4, free 0111] b[4, cordoned] c[4, free 0111]",
         "2 x 1 GPU, running w-8@a/0 w-9@c/0",
@@ -70,14 +67,12 @@ FOUND = {
         "zone z1: d[1]\n zone z1 rack r2: c[4]\n zone z1 rack r1: a[4, free 0111, cordoned]",
         "2 x 1 GPU by 2 zone + 1 x 1 GPU, max zone=2, min 1, running w-9@a/0",
     ),
-    "a cap on parts that no label names": (
-        "rack r1: a[4]\n rack r2: c[4]",
-        "2 x 1 GPU by 2 rack, max zone=1, min 1",
-    ),
     "a cordoned node that would be too small": (": a[1, cpu 1, cordoned]", "1 x 1 GPU 2 cpu"),
     "part of a segment fits": ("zone z1: a[1]", "2 x 1 GPU by 2 zone, min 1"),
 }
 """What the properties found once, smaller. They stay, whatever is drawn later."""
+for each in TESTED:
+    FOUND |= each.found
 
 
 @pytest.mark.parametrize("name", FOUND)

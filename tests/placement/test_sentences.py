@@ -11,11 +11,9 @@ from muster.domain.constraints import (
     AffinityUnsatisfied,
     AntiAffinityLimits,
     DropConstraint,
-    MorePerPart,
     RoomTooSmall,
     SkewTooLarge,
     SubgroupScope,
-    TooFewParts,
 )
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.reasons import (
@@ -60,6 +58,7 @@ from muster.domain.relaxations import (
 from muster.domain.request import GangId, RolePreference
 from muster.domain.sentences import MAX_CHARACTERS, placed_sentence, relaxation_sentence, sentence
 from muster.placement.place import place
+from tests.placement.constraints import TESTED
 from tests.placement.drawings import cluster, gang
 
 GPU = "nvidia.com/gpu"
@@ -207,14 +206,6 @@ GOLDEN: list[tuple[Cause, str]] = [
         "Members of role worker must lie by segments of 8 in one rack, each of 4 in one node: 4 of 16 fit, even if nothing else ran",
     ),
     (
-        TooFewParts("node", 2, 6, 8),
-        "At most 2 members may lie in one node: 6 of 8 fit",
-    ),
-    (
-        TooFewParts("node", 1, 0, 1, running=2),
-        "At most 1 member may lie in one node, 2 that run already counted: none of 1 fits",
-    ),
-    (
         AntiAffinityLimits("the podAntiAffinity of web", "kubernetes.io/hostname", 3, 4),
         "By the podAntiAffinity of web, no member may share one kubernetes.io/hostname with a pod that it keeps apart: 3 of 4 fit",
     ),
@@ -296,10 +287,12 @@ HELPS: list[tuple[Relaxation, str]] = [
         "segments of 4 in one rack, each of 2 in one node for role x",
     ),
     (SmallerSegments("x", ()), "no segments for role x"),
-    (MorePerPart("node", 3, 2), "up to 3 members in one node instead of 2"),
     (DropConstraint("the spread of web"), "to drop the spread of web"),
     (FewerMembers(3, 4), "to start with 3 members instead of 4"),
 ]
+HELPS += [help_ for each in TESTED for help_ in each.helps]
+OF_LIMITS = [one for each in TESTED for one in each.sentences]
+GOLDEN += [(causes[0], says) for causes, says in OF_LIMITS if len(causes) == 1]
 
 
 @pytest.mark.parametrize(("cause", "expected"), GOLDEN, ids=lambda value: type(value).__name__)
@@ -332,11 +325,8 @@ PAIRS: list[tuple[tuple[Cause, Cause], str]] = [
         (SegmentsTooLarge("w", ((2, "node"),), 0, 1), RunningElsewhere("node", "n1", 1)),
         "Members of role w must lie by segments of 2 in one node: none of 1 fits; 1 member of one segment runs on node n1, and the rest must join it",
     ),
-    (
-        (TooFewParts("block", 1, 2, 3), NoSuchDomain("block")),
-        "At most 1 member may lie in one block: 2 of 3 fit; no node lies in any block, so each counts as one",
-    ),
 ]
+PAIRS += [((causes[0], causes[1]), says) for causes, says in OF_LIMITS if len(causes) == 2]
 
 
 @pytest.mark.parametrize(("causes", "expected"), PAIRS, ids=str)

@@ -16,6 +16,7 @@ from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.verify import verify
 from tests.placement import naive
+from tests.placement.constraints import TESTED
 from tests.placement.drawings import cluster, gang, plan
 from tests.placement.worlds import BLOCKS, World, worlds
 
@@ -175,26 +176,6 @@ CASES = {
     "a segment where nothing names the part": Case(
         ISLANDS, "1 x 1 GPU by 1 rack", "w-0@a/0", "w-0@e/0", "no one rack holds members 0 to 0"
     ),
-    "too many on a node": Case(
-        ISLANDS, "3 x 1 GPU, max node=2", "w-0@a/0 w-1@a/1 w-2@b/0", "w-0@a/0 w-1@a/1 w-2@a/2", "in node a"
-    ),
-    "too many in a rack, running ones counted": Case(
-        ISLANDS,
-        "2 x 1 GPU, max rack=2 node=2, running w-9@a/0",
-        "w-0@b/0 w-1@c/0",
-        "w-0@b/0 w-1@b/1",
-        "3 members lie in rack r1, at most 2 may",
-    ),
-    "too many on a node without a rack": Case(
-        ISLANDS, "3 x 1 GPU, max rack=2", "w-0@e/0 w-1@e/1 w-2@a/0", "w-0@e/0 w-1@e/1 w-2@e/2", "in rack e"
-    ),
-    "too many in a domain, both of one member's counted": Case(
-        ISLANDS,
-        "1 x 2 GPU + 1 x 1 GPU + 1 x 0 GPU, max nvlink-domain=1",
-        "w-0@a/01 x-0@a/4 y-0@a",
-        "w-0@a/34 x-0@a/5 y-0@a",
-        "2 members lie in nvlink-domain a/1, at most 1 may",
-    ),
     "a preferred scope cannot excuse a required one": Case(
         PLAIN,
         "2 x 1 GPU, scope rack, prefer zone",
@@ -213,6 +194,9 @@ CASES = {
         "no one nvlink-domain holds all",
     ),
 }
+
+
+CASES |= {name: Case(*row) for each in TESTED for name, row in each.plans.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -347,6 +331,7 @@ WORLDS = st.one_of(
     worlds("terms", "slices"),
     worlds("typical"),
     worlds("typical", "slices", "levels"),
+    *(worlds(*features) for each in TESTED for features in each.families.values()),
 )
 
 

@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, MaxPer, Spread, Subgroup
+from muster.domain.constraints import (
+    NODE,
+    Affinity,
+    AntiAffinity,
+    Constraint,
+    PerScope,
+    Spread,
+    Subgroup,
+)
 from muster.domain.levels import DEFAULT_LEVELS, NVLINK, Level, Naming
 from muster.domain.node import Node, Resources, Taint, TaintEffect, Usage
 from muster.domain.request import (
@@ -28,6 +36,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
 from muster.domain.typical import TypicalRequest
 from tests.placement import naive
+from tests.placement.constraints import TESTED
 from tests.placement.drawings import LABELS, RESOURCE, islands
 
 KINDS = ["NV1", "NV2", "PIX", "SYS", ""]
@@ -208,7 +217,8 @@ class World(NamedTuple):
         lines += [f"room of {role.name}: {dict(role.room)}" for role in request.roles if role.room]
         lines += [f"scores of {role.name}: {dict(role.scores)}" for role in request.roles if role.scores]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
-        lines.append(f"running {stay}, max {[(rule.scope, rule.members) for rule in request.per_scope]}")
+        numbers = [(rule.annotation, rule.scope, rule.members) for rule in request.per_scope]
+        lines.append(f"running {stay}, {numbers}")
         lines.append(
             f"scope {request.required_scope}, prefer {request.preferred_scopes}, min {request.min_member}"
         )
@@ -247,10 +257,7 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     narrow = st.sampled_from(["gpu", "nvlink-domain", "node"])
     required = draw(narrow if "one node" in features else st.just(request.required_scope))
     request = replace(request, roles=roles, min_member=least, required_scope=required)
-    if "max per" in features:
-        rules = st.builds(MaxPer, st.sampled_from(scopes), st.integers(1, 3))
-        chosen = draw(st.lists(rules, min_size=1, max_size=2, unique_by=lambda rule: rule.scope))
-        request = replace(request, per_scope=tuple(chosen))
+    request = replace(request, per_scope=draw(_per_scope(features, scopes)))
     world = World(snapshot, request)
     if "terms" in features:
         world = draw(_with_terms(world))
@@ -264,6 +271,18 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
         if feature in features:
             world = draw(_with_running(world, known=feature == "running"))
     return world
+
+
+@st.composite
+def _per_scope(draw: st.DrawFn, features: tuple[str, ...], scopes: list[str]) -> tuple[PerScope, ...]:
+    """One or two numbers by scope for each such constraint that is among the features."""
+    found: list[PerScope] = []
+    for each in TESTED:
+        if each.feature in features:
+            allowed = [scope for scope in scopes if scope not in each.kind.not_by]
+            rules = st.builds(each.kind, st.sampled_from(allowed), each.numbers)
+            found += draw(st.lists(rules, min_size=1, max_size=2, unique_by=lambda rule: rule.scope))
+    return tuple(found)
 
 
 @st.composite

@@ -57,7 +57,7 @@ _SHOWN = 80
 _WORDS = ", ".join(scope.value for scope in Scope)
 _SCOPES = f"scopes, each once, at most {MAX_LISTED}: {_WORDS}, or label keys of nodes"
 # Members of a segment have GPUs of their own: several never lie on one.
-_PARTS = ", ".join(scope.value for scope in Scope if scope is not Scope.GPU)
+_NOT_BY = frozenset({Scope.GPU.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class _Reader:
         if SEGMENT_SIZE not in self._said and SEGMENT_SCOPE not in self._said:
             return ()
         sizes = self._sizes()
-        expected = f"a scope for each of {SEGMENT_SIZE}, each once: {_PARTS}, or label keys of nodes"
+        expected = f"a scope for each of {SEGMENT_SIZE}, each once: {_parts(_NOT_BY)}"
         if SEGMENT_SCOPE not in self._said:
             self.bad(SEGMENT_SCOPE, "", expected)
         scopes = self._scopes(SEGMENT_SCOPE, expected)
@@ -185,10 +185,10 @@ class _Reader:
         for pair in pairs:
             scope, _, count = (part.strip() for part in pair.partition("="))
             members = positive(count)
-            if members is not None and LABEL_KEY.fullmatch(scope) and scope != Scope.GPU:
+            if members is not None and LABEL_KEY.fullmatch(scope) and scope not in kind.not_by:
                 found[scope] = members
         if not len(found) == len(pairs) <= MAX_LISTED:
-            self.bad(key, text, f"as in rack=2,node=1, each scope once: {_PARTS}, or label keys of nodes")
+            self.bad(key, text, f"as in rack=2,node=1, each scope once: {_parts(kind.not_by)}")
             return ()
         # In a fixed order: the pods of a gang may list them differently.
         return tuple(kind(scope, found[scope]) for scope in sorted(found))
@@ -204,6 +204,11 @@ class _Reader:
 
     def bad(self, field: str, value: str, expected: str) -> None:
         self.causes.append(BadValue(self._where, field, value[:_SHOWN], expected))
+
+
+def _parts(not_by: frozenset[str]) -> str:
+    """Return the scopes that a value may name."""
+    return f"{', '.join(scope.value for scope in Scope if scope.value not in not_by)}, or label keys of nodes"
 
 
 def _split(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from muster.domain.constraints import TooFewParts
+from muster.domain.constraints import PerScopeCause
 from muster.domain.reasons import (
     GPU_MEMORY,
     BadValue,
@@ -86,7 +86,7 @@ def _both(cause: Cause, then: Cause) -> str | None:
             runs = f"{counted('member', running)} of one segment {run} {_in(scope, part)}"
             it = "it" if running == 1 else "them"
             return f"{cause_sentence(cause)}; {runs}, and the rest must join {it}"
-        case TooFewParts(scope), NoSuchDomain(other) if scope == other:
+        case PerScopeCause(scope), NoSuchDomain(other) if scope == other:
             return f"{cause_sentence(cause)}; no node lies in any {scope}, so each counts as one"
     return None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from muster.domain.reasons import ConstraintCause
 from muster.domain.relaxations import ConstraintRelaxation
@@ -194,6 +194,36 @@ class PerScope(CountsOn):
     """What users write: <annotation>: rack=2,node=1."""
     nowhere: ClassVar[str]
     """What becomes of it if no node lies in any part of the scope."""
+    not_by: ClassVar[frozenset[str]] = frozenset({"gpu"})
+    """Scopes that users may not name. Members with whole GPUs share none, so a number by GPU is useless."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerScopeCause(ConstraintCause):
+    """A number of members in one part of the scope, `members_per_part`, forbids it. So `members_fit` fit."""
+
+    scope: str
+    members_per_part: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+    running: int = 0
+    """Members that run already and count."""
+
+    @property
+    def those_that_run(self) -> str:
+        """Return a clause about the members that run, "" if there are none."""
+        runs = plural_verb("run", self.running)
+        return f", {self.running} that {runs} already counted" if self.running else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PerScopeRelaxation(ConstraintRelaxation):
+    """Another number of members of the gang in one part of the scope, `before` it was another."""
+
+    scope: str
+    members_per_part: int
+    before: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,36 +235,25 @@ class MaxPer(PerScope):
 
 
 @dataclass(frozen=True, slots=True)
-class TooFewParts(ConstraintCause):
+class TooFewParts(PerScopeCause):
     """At most `members_per_part` of the gang may lie in one part of the scope. So `members_fit` fit."""
 
-    scope: str
-    members_per_part: int
-    members_fit: int | None
-    members_needed: int
-    even_empty: bool = False
-    running: int = 0
-    """Members that run already and count."""
-
     def __str__(self) -> str:
-        runs = plural_verb("run", self.running)
-        also = f", {self.running} that {runs} already counted" if self.running else ""
         most = counted("member", self.members_per_part)
-        return f"at most {most} may lie in one {self.scope}{also}{_so(self)}"
+        return f"at most {most} may lie in one {self.scope}{self.those_that_run}{_so(self)}"
 
 
 @dataclass(frozen=True, slots=True)
-class MorePerPart(ConstraintRelaxation):
+class MorePerPart(PerScopeRelaxation):
     """More members of the gang may lie in one part of the scope."""
 
-    scope: str
-    members_per_part: int
-    before: int
-
     def __str__(self) -> str:
-        return (
-            f"up to {counted('member', self.members_per_part)} in one {self.scope} instead of {self.before}"
-        )
+        most = counted("member", self.members_per_part)
+        return f"up to {most} in one {self.scope} instead of {self.before}"
+
+
+PER_SCOPE: tuple[type[PerScope], ...] = (MaxPer,)
+"""Each is an annotation of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,18 +283,13 @@ class SubgroupScope(ConstraintCause):
         return f"by {self.constraint}, its members must lie in one {self.scope}{_so(self)}"
 
 
-PER_SCOPE: tuple[type[PerScope], ...] = (MaxPer,)
-"""Each is an annotation of its own."""
-
-
 _SoManyFit = (
     AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge | RoomTooSmall | TooFewParts | SubgroupScope
 )
 
+CAUSES: tuple[type[ConstraintCause], ...] = get_args(_SoManyFit)
+"""The causes of constraints, which `reasons.Cause` names by their base."""
+
 
 def _so(cause: _SoManyFit) -> str:
     return so_many_fit(cause.members_fit, cause.members_needed, cause.even_empty)
-
-
-CAUSES = (AntiAffinityLimits, AffinityUnsatisfied, SkewTooLarge, RoomTooSmall, TooFewParts, SubgroupScope)
-"""The causes of constraints, which `reasons.Cause` names by their base."""

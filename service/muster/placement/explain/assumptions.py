@@ -105,13 +105,20 @@ def _without_role(request: Request, dropped: Assumption) -> Request:
     return replace(request, constraints=tuple(rules), per_scope=tuple(limits))
 
 
+def _without_running(request: Request) -> Request:
+    """Return the request without its existing members, and without the limits that they help to keep."""
+    roles = {running.role for running in request.running}
+    limits = (limit for limit in request.per_scope if not any(map(limit.counts_on, roles)))
+    return replace(request, running=(), per_scope=tuple(limits))
+
+
 def _without(request: Request, dropped: Assumption) -> Request:
     """Return the request without one of its own assumptions. Other assumptions are about the cluster."""
     match dropped.kind:
         case Kind.ROLE:
             return _without_role(request, dropped)
         case Kind.RUNNING:
-            return replace(request, running=())
+            return _without_running(request)
         case Kind.SCOPE:
             return replace(request, required_scope=None)
         case Constraint() as constraint:

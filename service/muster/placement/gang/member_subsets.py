@@ -47,7 +47,7 @@ def begun(request: Request) -> bool:
 
 def fewer_fit(request: Request) -> bool:
     """Return whether one member can always be left out of those that keep the request's constraints."""
-    return all(constraint.fewer_fit for constraint in request.constraints)
+    return all(constraint.fewer_fit for constraint in (*request.constraints, *request.per_scope))
 
 
 def by_role(instance: Instance, counts: Counts) -> Counts:

@@ -1,22 +1,26 @@
-"""List the constraints on the places of members, besides the gang's own scope. Each is a module.
+"""List the constraints on the places of members, besides the gang's own scope.
 
-The verifier has its own code for each, in placement/verify.
+Each is a module of this folder, and enters itself: the list is all objects of type `Constraint` in these
+modules. So one file adds a constraint to the planner. The verifier has its own code, in placement/verify.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 
 from muster.domain.request import Request
-from muster.placement.gang.constraints.between_pods import BETWEEN_PODS
 from muster.placement.gang.constraints.constraint import Constraint
-from muster.placement.gang.constraints.max_per import MAX_PER
-from muster.placement.gang.constraints.role_scope import ROLE_SCOPE
-from muster.placement.gang.constraints.room import ROOM
-from muster.placement.gang.constraints.segments import SEGMENTS
-from muster.placement.gang.constraints.subgroup import SUBGROUP
 
-CONSTRAINTS: tuple[Constraint, ...] = (ROLE_SCOPE, SEGMENTS, SUBGROUP, MAX_PER, BETWEEN_PODS, ROOM)
+
+def _in_this_folder() -> Iterator[Constraint]:
+    for module in iter_modules(__path__):
+        defined = vars(import_module(f"{__name__}.{module.name}")).values()
+        yield from (each for each in defined if isinstance(each, Constraint))
+
+
+CONSTRAINTS = tuple(sorted(set(_in_this_folder()), key=lambda each: each.order))
 """Causes and relaxations name constraints in this order. Explanations try to drop the last one first."""
 
 

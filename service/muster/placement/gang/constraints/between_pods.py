@@ -21,7 +21,7 @@ KINDS: Mapping[type, ModuleType] = {AntiAffinity: anti_affinity, Affinity: affin
 
 
 class _BetweenPods(ByName):
-    field = "constraints"
+    field, order = "constraints", 50
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for i, rule in enumerate(request.constraints):

@@ -1,7 +1,7 @@
 """Define the interface of a constraint: its rules in the model, how it is dropped, its cause, and what would
 help.
 
-Each constraint is a module of this folder that has all of this. CONSTRAINTS in __init__.py lists them, and
+Each constraint is a module of this folder that has all of this. CONSTRAINTS in __init__.py finds them, and
 the planner walks through that list. The verifier checks each constraint again without this code.
 """
 
@@ -62,6 +62,8 @@ class Constraint(ABC):
     `role` and `what` say which constraint of a request is meant, as `asked` yields them.
     """
 
+    order: ClassVar[int]
+    """The place among CONSTRAINTS: what users ask for before what pods and nodes limit. No two are equal."""
     binds: ClassVar[bool] = True
     """Whether the place of one member limits the places of others. Then members are not moved one by one."""
 

@@ -44,7 +44,7 @@ class MaxPerPart(Rule):
 
 
 class _MaxPer(ByScope):
-    kind = MaxPer
+    kind, order = MaxPer, 40
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for rule in self.of(request).values():

@@ -44,7 +44,7 @@ class RoleScope(Rule):
 
 
 class _RoleScope(OfRoles):
-    field, nothing = "required_scope", None
+    field, nothing, order = "required_scope", None, 10
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         for role in request.roles:

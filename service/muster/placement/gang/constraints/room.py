@@ -18,7 +18,7 @@ from muster.placement.gang.rules import Rules
 
 
 class _Room(OfRoles):
-    field, nothing, binds = "room", MappingProxyType[str, int]({}), False
+    field, nothing, order, binds = "room", MappingProxyType[str, int]({}), 60, False
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         """Limit all blocks of a role together, because they share its room."""

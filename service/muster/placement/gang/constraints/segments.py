@@ -37,7 +37,7 @@ class WholeSegments(Rule):
 
 
 class _Segments(OfRoles):
-    field, nothing = "segments", ()
+    field, nothing, order = "segments", (), 20
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         for role in request.roles:

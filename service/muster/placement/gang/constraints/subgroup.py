@@ -16,7 +16,7 @@ from muster.placement.gang.rules import Rules
 
 
 class _Subgroup(ByName):
-    field = "subgroups"
+    field, order = "subgroups", 30
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         for group in request.subgroups:
