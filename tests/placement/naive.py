@@ -23,6 +23,7 @@ from muster.domain.topology import GpuTopology, bits
 from tests.placement import fits, prices
 from tests.placement.constraints import OF_KIND
 from tests.placement.naive_parts import label
+from tests.placement.parted import PARTED
 
 INF = float("inf")
 Fill = tuple[tuple[int, ...], ...]
@@ -524,7 +525,7 @@ def preferences(rules: Rules, placed: Mapping[str, Spot], nvlink: int) -> dict[s
             found["nvlink_domains"] = nvlink
             continue
         old = {name: [s for s in rules.running.values() if s.state.node.name == name] for name in placed}
-        packed = {"numa": "numa_nodes", "nvswitch": "nvswitch"}
+        packed = {"nvswitch": "nvswitch"} | {word: each.packed for word, each in PARTED.items()}
         found[f"{topology}_spread" if spread else packed[topology]] = sum(
             cost(rules.snapshot, topology, spread, spot, old[name]) for name, spot in placed.items()
         )
@@ -549,20 +550,10 @@ def cost(snapshot: Snapshot, topology: str, spread: bool, spot: Spot, old: list[
         touched = [touching(snapshot, one, "nvlink-domain") for one in (spot, *old)]
         return -len(touched[0].difference(*touched[1:]))
     gpus = range(node.topology.gpu_count)
-    sockets: list[set[int]] = []
-    for gpu in gpus:
-        for socket in sockets:
-            kinds = [link.kind for other in socket if (link := node.topology.links[gpu][other])]
-            if "SYS" not in kinds:
-                socket.add(gpu)
-                break
-        else:
-            sockets.append({gpu})
-    if spot.state.unindexed_gpus:
-        sockets = [set(gpus)]
+    parts = [set(gpus)] if spot.state.unindexed_gpus else PARTED[topology].parts(spot.state)
     there = [gpu for one in old for gpu in gpus if one.mask >> gpu & 1]
     mine = [gpu for gpu in gpus if spot.mask >> gpu & 1]
-    count = sum(bool(socket & set(mine)) and not socket & set(there) for socket in sockets)
+    count = sum(bool(part & set(mine)) and not part & set(there) for part in parts)
     return -count if spread else count
 
 

@@ -10,9 +10,9 @@ from muster.placement.gpus.costs import SHARING_COSTS, Cost, costs_of
 from muster.placement.gpus.numa import numa_nodes
 from tests.placement.cases import Fits
 from tests.placement.drawings import islands, matrix
+from tests.placement.parted import PARTED
 
 SWITCHED = "nvidia.com/nvswitch.present=true"
-SOCKETS = ": a[4 = 2+2, free 1111]"
 
 FITS = {
     "nvlink pack is what is done anyway": Fits(
@@ -33,8 +33,6 @@ FITS = {
         "4 x 1 GPU, terms nvswitch:prefer",
         "w-0@a/0 w-1@a/1 w-2@a/2 w-3@a/3",
     ),
-    "numa spread: one GPU of each socket": Fits(SOCKETS, "2 x 1 GPU, terms numa:spread", "w-0@a/0 w-1@a/2"),
-    "numa pack: one socket": Fits(": a[4 = 2+2, free 0111]", "2 x 1 GPU, terms numa:pack", "w-0@a/2 w-1@a/3"),
     "the first policy is decided first": Fits(
         f": a[4 = 2+2, {SWITCHED}] b[4]",
         "3 x 1 GPU, terms nvswitch:pack nvlink:pack",
@@ -52,6 +50,7 @@ FITS = {
         ": a[0, cpu 2]", "1 x 0 GPU 1 cpu, terms numa:pack nvswitch:prefer", "w-0@a"
     ),
 }
+FITS |= {name: Fits(*row) for each in PARTED.values() for name, row in each.fits.items()}
 
 
 @pytest.mark.parametrize("name", FITS)

@@ -38,6 +38,7 @@ from muster.domain.typical import TypicalRequest
 from tests.placement import naive
 from tests.placement.constraints import TESTED
 from tests.placement.drawings import LABELS, RESOURCE, islands
+from tests.placement.parted import PARTED
 
 KINDS = ["NV1", "NV2", "PIX", "SYS", ""]
 """Of links; "" for one that is not known."""
@@ -439,7 +440,7 @@ def _sharing(draw: st.DrawFn, world: World) -> World:
 @st.composite
 def _with_terms(draw: st.DrawFn, world: World) -> World:
     """Policies, and nodes with and without an NVSwitch."""
-    topologies, strategies = st.sampled_from(["nvlink", "numa", "nvswitch"]), ["pack", "prefer", "spread"]
+    topologies, strategies = st.sampled_from(["nvlink", *PARTED, "nvswitch"]), ["pack", "prefer", "spread"]
     terms = st.builds(Term, topologies, st.sampled_from(strategies))
     chosen = draw(st.lists(terms, min_size=1, max_size=2, unique_by=lambda term: term.topology))
     states = {}

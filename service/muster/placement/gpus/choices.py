@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.costs import Cost, On, Taken, cost_of
+from muster.placement.gpus.costs import On, Taken, cost_of, parts_of
 from muster.placement.gpus.filling import NEVER, STEP, filled
 from muster.placement.gpus.fragmentation import fragmentation, unusable
 from muster.placement.gpus.gpu_tables import kinds_in, least_of
 from muster.placement.gpus.gpusets import SET_VALUES, GpuSet
 from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
-from muster.placement.gpus.numa import numa_nodes, socket_distances
+from muster.placement.gpus.numa import socket_distances
 from muster.placement.gpus.rings import NO_LINK, rings
 from muster.placement.gpus.slices import Asks, Counts, Gpu, NodeGpus, Values, first_fit
 
@@ -195,14 +195,14 @@ def _alike(node: NodeGpus, on: On) -> list[list[int]]:
     """Return the usable GPUs in groups. GPUs of one group can be swapped without any effect."""
     groups: dict[tuple[int, ...], list[int]] = {}
     touched, there = (on.rule.touched, on.rule.there) if on.rule else (0, 0)
-    sockets = numa_nodes(node.shape.topology) if {Cost.NUMA_NODES, Cost.NUMA_SPREAD} & {*on.costs} else ()
+    counted = [parts_of(cost, node.shape.topology) for cost in on.costs]
     for number, kind in enumerate(kinds_in(node.shape, on.rule is not None and on.rule.binds_domains)):
         for gpu in kind:
             units, free = node.units(gpu), node.whole(gpu)
             every = node.shape.memory[gpu] if gpu < len(node.shape.memory) else 0
             if units or free:
-                socket = next((i for i, mask in enumerate(sockets) if mask >> gpu & 1), 0)
-                key = (number, units, every, free, touched >> gpu & 1, there >> gpu & 1, socket)
+                homes = (next((mask for mask in parts if mask >> gpu & 1), 0) for parts in counted)
+                key = (number, units, every, free, touched >> gpu & 1, there >> gpu & 1, *homes)
                 groups.setdefault(key, []).append(gpu)
     return [sorted(group) for group in groups.values()]
 

@@ -4,6 +4,7 @@ just NVLink domains.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -12,6 +13,7 @@ import numpy as np
 
 from muster.domain.policies import Strategy, Topology
 from muster.domain.request import Term
+from muster.domain.topology import GpuTopology
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.numa import numa_nodes
@@ -44,6 +46,13 @@ SPREAD = {
     Topology.NVSWITCH: Cost.NVSWITCH_SPREAD,
 }
 """What the strategy spread makes small."""
+
+PARTS: Mapping[Topology, Callable[[GpuTopology], tuple[int, ...]]] = {Topology.NUMA: numa_nodes}
+"""The parts inside a node that policies count, as masks of GPUs. NVLink domains are not among them: they may
+span nodes.
+"""
+
+_ABOUT = {cost: topology for of_strategy in (PACK, SPREAD) for topology, cost in of_strategy.items()}
 
 SHARING_COSTS = (Cost.SHARING, Cost.SHARED_GPUS)
 """The levels of gangs that share GPUs."""
@@ -95,6 +104,12 @@ class Taken:
         return self.shared | self.whole
 
 
+def parts_of(cost: Cost, topology: GpuTopology) -> tuple[int, ...]:
+    """Return the parts inside a node that the level counts, as masks of GPUs; () if it counts none."""
+    parts = PARTS.get(_ABOUT[cost]) if cost in _ABOUT else None
+    return parts(topology) if parts else ()
+
+
 def cost_of(cost: Cost, node: NodeGpus, taken: Taken, on: On) -> Values:
     """Return [way] int64: the cost of each way."""
     masks, shape = taken.all, node.shape
@@ -105,9 +120,9 @@ def cost_of(cost: Cost, node: NodeGpus, taken: Taken, on: On) -> Values:
     if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
         counts = not on.here and on.nvswitch is (cost is Cost.NVSWITCH_SPREAD)
         return np.asarray((masks != 0) & counts, np.int64)
-    sign = -1 if cost in (Cost.NVLINK_SPREAD, Cost.NUMA_SPREAD) else 1
-    if cost in (Cost.NUMA_NODES, Cost.NUMA_SPREAD):
-        return sign * _parts(masks, numa_nodes(shape.topology), on.there)
+    sign = -1 if cost in SPREAD.values() else 1
+    if parts := parts_of(cost, shape.topology):
+        return sign * _parts(masks, parts, on.there)
     counted_elsewhere = on.wide and cost is Cost.NVLINK_DOMAINS
     return sign * _parts(masks, () if counted_elsewhere else shape.domains, on.rule.touched if on.rule else 0)
 

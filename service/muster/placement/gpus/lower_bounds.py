@@ -12,9 +12,8 @@ import numpy as np
 
 from muster.domain.topology import GpuTopology
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.costs import Cost
+from muster.placement.gpus.costs import SPREAD, Cost, parts_of
 from muster.placement.gpus.fragmentation import unusable, unusable_slices
-from muster.placement.gpus.numa import numa_nodes
 from muster.placement.gpus.rings import NO_LINK, popcounts, rings
 from muster.placement.gpus.slices import Ask, Asks, Counts, Values, whole_gpus
 
@@ -55,7 +54,7 @@ class Least:
         shared = np.minimum(shared, len(places))
         sign = -1 if self._shape.spread else 1
         whole = whole_gpus(self._asks, packing)
-        none = np.zeros_like(opened)
+        none: Values = np.zeros_like(opened)
 
         def covering(parts: tuple[int, ...]) -> Values:
             """Return [node] the fewest of these parts of the node that can hold the slices."""
@@ -64,19 +63,20 @@ class Least:
             most = self._once((kind, parts), lambda: _cumulated(_within(parts, places)))
             return np.asarray(np.minimum((most < needed).sum(axis=0), len(parts)), np.int64)
 
-        values = {
-            Cost.NVLINK_DOMAINS: none if wide else covering(self._shape.domains),
-            Cost.NUMA_NODES: covering(numa_nodes(self._shape.topology)),
-            Cost.NVLINK_SPREAD: none - min(len(self._shape.domains), slots + whole),
-            Cost.NUMA_SPREAD: none - min(len(numa_nodes(self._shape.topology)), slots + whole),
-            Cost.NVSWITCH: none,
-            Cost.NVSWITCH_SPREAD: none,
-            Cost.SHARING: sign * opened,
-            Cost.SHARED_GPUS: sign * shared,
-        }
+        def least(cost: Cost) -> Values:
+            """Return [node] the bound of one level before the links."""
+            if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
+                return none
+            if cost in (Cost.SHARING, Cost.SHARED_GPUS):
+                return np.asarray(sign * (opened if cost is Cost.SHARING else shared), np.int64)
+            parts = parts_of(cost, self._shape.topology) or self._shape.domains
+            if cost in SPREAD.values():
+                return np.asarray(none - min(len(parts), slots + whole), np.int64)
+            return none if wide and cost is Cost.NVLINK_DOMAINS else covering(parts)
+
         fastest, largest = _links(self._shape.topology)
         size = np.minimum(shared + whole, len(fastest) - 1)
-        lines = [values[cost] for cost in costs]
+        lines = [least(cost) for cost in costs]
         damage = self._damaged(packing, opened, whole)
         return np.stack([*lines, -fastest[size], -largest[size], none, damage])
 
