@@ -18,7 +18,7 @@ class _NeverMade:
     """Stand for a class of pandas, for `isinstance` and in annotations. No object has this class."""
 
     def __init__(self) -> None:
-        raise NotImplementedError("Muster imports OR-Tools without pandas: see muster.placement.model.cp_sat")
+        raise ModuleNotFoundError("Muster imports OR-Tools without pandas: no method that needs it is called")
 
 
 @contextlib.contextmanager
