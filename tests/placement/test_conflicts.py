@@ -101,9 +101,6 @@ FEATURES = {
     "constraints beside members that run": ("affinity", "skew", "max per", "running"),
     "members spread, in segments of which members run": ("segments", "ranks", "running", "skew"),
 }
-for each in TESTED:
-    FEATURES |= each.families
-
 BY_SCOPE = {each.kind: each for each in CONSTRAINTS if isinstance(each, ByScope)}
 """The planner's constraints that give numbers by scope."""
 KIND_OF = {name: each.kind for each in TESTED for name in (each.cause, each.relaxation)}
@@ -115,6 +112,9 @@ SLICES = {
     "slices of GPUs, and what binds their members": ("slices", "max per", "segments"),
 }
 """Where nothing is taken, there are too many ways to place these for trying everything."""
+for each in TESTED:
+    for name, features in each.families.items():
+        (SLICES if "slices" in features else FEATURES)[name] = features
 
 
 def examples(count: int) -> settings:
