@@ -216,7 +216,7 @@ BAD: dict[str, tuple[str, str]] = {
     "a weight in words": (policy(weight="high"), 'policies[0].weight: "high"'),
     "too much weight": (policy(weight=1001), 'policies[0].weight: "1001"'),
     "an unknown topology": (
-        policy(topology="pcie"), 'policies[0].topology: "pcie", expected one of nvlink, numa, nvswitch',
+        policy(topology="fans"), f'policies[0].topology: "fans", expected one of {", ".join(Topology)}',
     ),
     "no topology": (policy(topology=None), "policies[0].topology: missing"),
     "a topology that is a mapping": (policy(topology={}), "policies[0].topology: "),
