@@ -12,6 +12,7 @@ import numpy as np
 
 from muster.domain.topology import GpuTopology
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
+from muster.placement.gpus.choices import CHOICE_VALUES
 from muster.placement.gpus.costs import SPREAD, Cost, parts_of
 from muster.placement.gpus.fragmentation import unusable, unusable_slices
 from muster.placement.gpus.rings import NO_LINK, popcounts, rings
@@ -35,8 +36,9 @@ class Least:
         """Results that many packings have in common."""
 
     def of(self, packing: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
-        """Return [level, node] int64: the costs in their order, minus the weakest link, minus the ring, the
-        sockets, the damage.
+        """Return [level, node] int64: the costs in their order, then CHOICE_VALUES, each to be small.
+
+        A value without a bound of its own is never below 0.
         """
         places, needed, kind = self._places(packing)
         slots = sum(count * ask.gpus for count, ask in zip(packing, self._asks, strict=True) if ask.units)
@@ -78,7 +80,8 @@ class Least:
         size = np.minimum(shared + whole, len(fastest) - 1)
         lines = [least(cost) for cost in costs]
         damage = self._damaged(packing, opened, whole)
-        return np.stack([*lines, -fastest[size], -largest[size], none, damage])
+        known = {"weakest": -fastest[size], "ring": -largest[size], "damage": damage}
+        return np.stack([*lines, *(known.get(name, none) for name in CHOICE_VALUES)])
 
     def _once(self, key: Hashable, make: Callable[[], Values]) -> Values:
         if key not in self._known:

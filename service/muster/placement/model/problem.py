@@ -29,30 +29,24 @@ class Patterns:
     """What one node of each kind may take, and what that costs at each level: int64 arrays [kind, pattern].
 
     Lines are padded; `valid` is which patterns exist. `counts` [kind, pattern, role] is the number of
-    members. `nodes` is 1, or 0 on a node that the gang is on already. `domains` counts NVLink domains inside
-    the node. `weakest` and `ring` are in MB/s, `sockets` is the socket distance, `damage` is in GPU-
-    thousandths, and `left_over` is the best fit: see gpusets, numa and on_node. `packing` is the index of the
-    packing in the kind's own list. `choice` is the index of the GPU set among those of the packing.
+    members. `nodes` is 1, or 0 on a node that the gang is on already. `weakest` is the weakest link in MB/s.
+    `costs` has the other values by name: those of `gpusets.SET_VALUES`, `left_over`, which is the best fit,
+    and the levels of gpus.costs. `packing` is the index of the packing in the kind's own list. `choice` is
+    the index of the GPU set among those of the packing.
     """
 
     counts: Ints
     valid: Bools
     nodes: Ints
-    domains: Ints
     weakest: Ints
-    ring: Ints
-    sockets: Ints
-    damage: Ints
-    left_over: Ints
     gpus: Ints
     packing: Ints
     choice: Ints
-    more: Mapping[str, Ints] = field(default_factory=dict)
-    """Costs at further levels (gpus.costs), by name."""
+    costs: Mapping[str, Ints] = field(default_factory=dict)
 
     def values(self, name: str) -> Ints:
         """Return one of the costs by its name; 0 if no pattern has it."""
-        found: Ints | None = getattr(self, name) if name in self.__slots__ else self.more.get(name)
+        found: Ints | None = getattr(self, name) if name in self.__slots__ else self.costs.get(name)
         return np.zeros_like(self.nodes) if found is None else found
 
     @classmethod
@@ -73,12 +67,7 @@ class Patterns:
             counts,
             valid,
             nodes=zero + 1,
-            domains=zero,
             weakest=zero + NO_LINK,
-            ring=zero,
-            sockets=zero,
-            damage=zero,
-            left_over=zero,
             gpus=zero,
             packing=at,
             choice=zero,

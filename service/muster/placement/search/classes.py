@@ -16,7 +16,7 @@ from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.gpus.node_rules import InNode, sets_under
-from muster.placement.model.objective import WIDE
+from muster.placement.model.objective import BEST_FIT, WIDE
 from muster.placement.model.problem import FREE, Patterns, Problem
 
 REGION = "region"
@@ -254,9 +254,10 @@ def _patterns(found: list[Table], roles: int, further: tuple[str, ...]) -> Patte
         every[kind, :count] = table.patterns
         left[kind, :count] = table.left_over[table.patterns[:, roles + FIELDS.index("packing")]]
         valid[kind, :count] = True
-    fields = {name: every[:, :, roles + i] for i, name in enumerate(FIELDS)}
-    more = {name: every[:, :, roles + len(FIELDS) + i] for i, name in enumerate(further)}
-    return Patterns(every[:, :, :roles], valid, valid.astype(np.int64), left_over=left, more=more, **fields)
+    costs = {name: every[:, :, roles + i] for i, name in enumerate((*FIELDS, *further))}
+    fields = {name: costs.pop(name) for name in ("weakest", "gpus", "packing", "choice")}
+    costs[BEST_FIT.field] = left
+    return Patterns(every[:, :, :roles], valid, valid.astype(np.int64), costs=costs, **fields)
 
 
 def _problem(

@@ -305,7 +305,7 @@ def _of_plans(
     patterns = Patterns(
         counts, valid, nodes=spread([racks.patterns.nodes[racks.kind]] * depth),
         weakest=spread(weakest), gpus=counts[:, :, role] * gpus,
-        packing=np.ascontiguousarray(packing), choice=np.ascontiguousarray(choice), more={}, **sums,
+        packing=np.ascontiguousarray(packing), choice=np.ascontiguousarray(choice), costs=sums,
     )  # fmt: skip
     each = np.arange(classes)
     return replace(
