@@ -7,7 +7,9 @@ from dataclasses import replace
 from muster.domain.constraints import NODE, PER_SCOPE, Affinity, AntiAffinity, MaxPer, Spread
 from muster.placement.explain.assumptions import bound
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
+from muster.placement.gang.constraints.constraint import ByScope
 from muster.placement.gang.constraints.max_per import MAX_PER
+from tests.placement.constraints import TESTED
 from tests.placement.drawings import gang
 
 W = frozenset("w")
@@ -25,6 +27,11 @@ EVERYTHING = replace(EVERYTHING, roles=tuple(replace(role, room={"a": 1}) for ro
 
 def test_each_has_a_place_of_its_own() -> None:
     assert len({each.order for each in CONSTRAINTS}) == len(CONSTRAINTS)
+
+
+def test_planner_and_tests_know_each_number_by_scope() -> None:
+    planned = [each.kind for each in CONSTRAINTS if isinstance(each, ByScope)]
+    assert sorted(planned, key=PER_SCOPE.index) == [each.kind for each in TESTED] == [*PER_SCOPE]
 
 
 def test_each_is_dropped_by_itself() -> None:
