@@ -219,7 +219,7 @@ class PerScopeCause(ConstraintCause):
 
 @dataclass(frozen=True, slots=True)
 class PerScopeRelaxation(ConstraintRelaxation):
-    """Another number of members of the gang in one part of the scope, `before` it was another."""
+    """Another number of members of the gang in one part of the scope, in place of `before`."""
 
     scope: str
     members_per_part: int
