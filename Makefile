@@ -244,6 +244,14 @@ openb: $(READY) ## Replay the openb trace beside FGD and best fit: GPUs left ove
 streams: $(READY) ## Gangs come and go on 64 nodes: how many find no place (about ten minutes)
 	$(PY) -m benchmarks.streams
 
+.PHONY: page-bench
+page-bench: $(READY) ## The page at 5,000 nodes in Chromium: first paint, updates, turns of the service's loop (a minute)
+	$(PY) -m benchmarks.page
+
+.PHONY: screenshots
+screenshots: $(READY) ## Pictures of the page into docs/images/page (needs /usr/bin/chromium)
+	$(PY) -m benchmarks.page.screenshots
+
 # --- trying it out --------------------------------------------------------------------------------
 
 # A ring on a busy node, a gang that no rack holds, and two whole nodes, on nodes from a file. The last

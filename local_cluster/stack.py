@@ -133,6 +133,15 @@ class Stack:
         return f"http://{HOST}:{self._ports['service']}"
 
     @property
+    def page_url(self) -> str:
+        """Return the address of the page for browsers.
+
+        Raises:
+            OSError: the service does not run.
+        """
+        return self.socket.with_name(self.socket.name + ".page").read_text().strip()
+
+    @property
     def metrics_url(self) -> str:
         """Return the address of the service's metrics."""
         return f"{self.service_url}/metrics"

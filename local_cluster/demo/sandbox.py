@@ -114,6 +114,7 @@ class Sandbox:
             create()
         with self._step("muster", "starting Muster", "Muster's service in sync, its scheduler leading"):
             self.stack.start()
+        self._show.say(f"The map of GPUs and gangs, for a browser while this runs: {self.stack.page_url}")
 
     def start_real_nodes(self) -> None:
         """Start the real nodes, if there are to be any."""

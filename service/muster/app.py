@@ -34,6 +34,10 @@ from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
 from muster.adapters.owner import Gangs, Owner
+from muster.adapters.page.access import Access
+from muster.adapters.page.board import Board
+from muster.adapters.page.history import History
+from muster.adapters.page.server import Limits, PageServer
 from muster.adapters.planner import Place, Planner
 from muster.adapters.status import VERSION as STATUS_VERSION
 from muster.adapters.status import Nodes, Status, nodes_of
@@ -82,6 +86,7 @@ class App:
         self._left_out = LeftOut(self.metrics, self._events.emit)
         self._intake = Intake(dialect_settings(config), self._put, self._events.emit, self._left_out)
         self._statuses = StatusWriter(self._client, self.metrics)
+        history = History()
         self.owner = Owner(
             gangs,
             self.metrics,
@@ -93,11 +98,15 @@ class App:
             in_flight=self._intake.in_flight,
             inbox=config.inbox,
             attempts=attempts,
+            moved=history.moved,
         )
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(self.owner, self.endpoint, self.metrics, queue=config.session_queue)
         self.web = Web(self.metrics, self._shown, self._nodes, self._unready, config.socket)
+        self._board = Board(self.owner, history, dialect_settings(config).gpu_product, config.gangs.extras_s)
+        access = Access(self._client) if config.page.tokens else None
+        self.page = PageServer(self._board, access, Limits(clients=config.page.clients), config.socket)
         self._room = Room(dialect_settings(config).gpu_product)
         scrape.show(self.metrics, self.owner, self._room)
         scrape.show_cluster(self.metrics, self._watchers, self._intake, self._left_out)
@@ -171,9 +180,11 @@ class App:
             await self._server.start()
             if self._config.http.port is not None:
                 await self.web.start(self._config.http.host, self._config.http.port)
+            if (page := self._config.page).port is not None:
+                await self.page.start(page.host, page.port)
             await self._client.connect()
             log.info("serving", api=self._client.host)
-            works: list[_Part] = [*self._watchers.values(), self.owner, *self._planners.values()]
+            works: list[_Part] = [*self._watchers.values(), self.owner, *self._planners.values(), self._board]
             for work in [*works, self._events, self._evictor, self._statuses, Pulse(self._client)]:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
             # while the first lists are read
@@ -208,6 +219,7 @@ class App:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # failures were raised from run already
         await _within(share, "http", self.web.stop())
+        await _within(share, "page", self.page.stop())
         await _within(share, "api client", self._client.close())
         await _within(share, "traces", asyncio.to_thread(self._tracing.close))
         log.info("ended")

@@ -115,6 +115,9 @@ def serve(
     http_port: Annotated[
         int | None, typer.Option(help="Port of /metrics, /healthz, /readyz and /gangs; 0 takes a free one.")
     ] = None,
+    page_port: Annotated[
+        int | None, typer.Option(help="Port of the page for browsers, on loopback; 0 takes a free one.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="auto, json or console.")] = None,
 ) -> None:
@@ -139,6 +142,7 @@ def serve(
             "context": context,
             "socket": socket,
             "http.port": http_port,
+            "page.port": page_port,
             "log.level": log_level,
             "log.format": log_format,
         },

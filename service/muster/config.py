@@ -59,6 +59,24 @@ class Http(_Section):
     )
 
 
+class Page(_Section):
+    """The page with the map of GPUs and the gangs that wait."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address that the page listens on. Elsewhere than on loopback, set `tokens` too.",
+    )
+    port: int | None = Field(
+        default=0, ge=0, le=65535, description="Its port; 0 takes a free one (it is logged), null is off."
+    )
+    tokens: bool = Field(
+        default=False,
+        description="Whether a bearer token is needed. The API server checks it, and that its user may get "
+        "/muster/page.",
+    )
+    clients: Positive = Field(default=32, description="Browsers that may be connected; more get 503.")
+
+
 class Log(_Section):
     """What is logged, and how it is written."""
 
@@ -293,6 +311,7 @@ class Config(_Section):
     )
     shutdown_s: Seconds = Field(default=10.0, description="Time for a clean end after SIGTERM.")
     http: Http = Http()
+    page: Page = Page()
     log: Log = Log()
     watch: Watch = Watch()
     pod_groups: PodGroups = PodGroups()

@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import grpc.aio
 import pytest
 
 from muster.adapters.grpc.generated.muster import v1
+from muster.adapters.page.server import page_address_file
 from muster.app import App, planning
 from muster.config import Config
 from muster.config_sources import load
@@ -97,6 +99,23 @@ async def test_a_pod_is_planned_and_permitted_with_its_gpus(api: FakeApi, short_
         assert 'muster_decision_seconds_count{outcome="placed"} 1.0' in metrics
         assert 'muster_gangs{phase="permitted"} 1.0' in metrics
     assert not app.endpoint.path.exists()
+
+
+async def test_the_page_has_an_address_of_its_own(api: FakeApi, short_folder: Path) -> None:
+    api.nodes = [gpu_node("a", 4)]
+    async with serving(api, short_folder) as (app, config):
+        file = page_address_file(config.socket)
+        assert file.read_text() == app.page.url + "\n"
+        assert app.page.url != app.web.url + "/"
+        async with aiohttp.ClientSession() as session, session.get(app.page.url + "api/state") as answer:
+            state = await answer.json()
+        assert state["totals"]["leads"] is False
+    assert not file.exists()
+
+
+async def test_the_page_can_be_off(api: FakeApi, short_folder: Path) -> None:
+    async with serving(api, short_folder, page={"port": None}) as (app, _):
+        assert app.page.url == ""
 
 
 async def test_a_gang_that_does_not_fit_says_why(api: FakeApi, short_folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -33,6 +33,7 @@ from muster.gangs.messages.instructions import (
     WriteStatus,
 )
 from muster.gangs.reporting.differences import Differences
+from muster.gangs.reporting.places import GangDetails, Taken
 from muster.gangs.reporting.tally import Tally
 
 DEADLINE_S = 10.0
@@ -109,6 +110,12 @@ class Recorded:
     def summary(self, keys: Iterable[str]) -> tuple[object, ...]:
         self.shown.append(len(list(keys)))
         return tuple(keys)
+
+    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
+        return [() for _ in nodes]
+
+    def details(self, key: str) -> GangDetails | None:
+        return None
 
     def evicts(self, uid: str) -> bool:
         return True

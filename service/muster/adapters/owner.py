@@ -39,6 +39,7 @@ from muster.gangs.messages.instructions import (
     WriteStatus,
 )
 from muster.gangs.reporting.differences import Differences
+from muster.gangs.reporting.places import GangDetails, Taken
 from muster.gangs.reporting.tally import Tally
 
 SHOWN_AT_ONCE = 200
@@ -112,6 +113,12 @@ class Gangs(Protocol):
     def summary(self, keys: Iterable[str]) -> tuple[Any, ...]:
         """Return the state of these gangs, for `muster status`."""
 
+    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
+        """Return what pods take of the GPUs of each of these nodes."""
+
+    def details(self, key: str) -> GangDetails | None:
+        """Return what is known of the gang with this key; None if there is none."""
+
     def evicts(self, uid: str) -> bool:
         """Return whether the pod is still to be evicted."""
 
@@ -140,10 +147,12 @@ class Owner:
         in_flight: InFlight,
         inbox: int,
         attempts: Attempts,
+        moved: Callable[[Moved], None] = lambda _: None,
     ) -> None:
         self._gangs = gangs
         self._metrics = metrics
         self._attempts = attempts
+        self._moved = moved
         self.phases = Phases(metrics)
         self._solve = solve
         self._end_solve = end_solve
@@ -210,6 +219,19 @@ class Owner:
         """Return the cluster as the next gang would be planned on it."""
         return self._gangs.snapshot()
 
+    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
+        """Return what pods take of the GPUs of each of these nodes."""
+        return self._gangs.taken(nodes)
+
+    def details(self, key: str) -> GangDetails | None:
+        """Return what is known of the gang with this key; None if there is none."""
+        return self._gangs.details(key)
+
+    @property
+    def leads(self) -> bool:
+        """Return whether a shim is connected, as only the leader's is."""
+        return self._session is not None
+
     def shut_down(self) -> None:
         """End the session."""
         if self._session is not None:
@@ -256,6 +278,7 @@ class Owner:
                 case Moved():
                     self.phases.moved(instruction, self._attempts.exported(instruction.gang))
                     self._attempts.moved(instruction)
+                    self._moved(instruction)
 
     def _push(self, verdict: PushVerdict) -> None:
         traceparent = self._attempts.traceparent(verdict.gang)

@@ -7,7 +7,7 @@ Solve must be answered with `Decided` or `SolveFailed`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
@@ -20,8 +20,9 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import calls, events
 from muster.gangs.messages.instructions import Instruction, Lane
 from muster.gangs.messages.settings import Settings
-from muster.gangs.record.gang import GangView, view
+from muster.gangs.record.gang import Gang, GangView, view
 from muster.gangs.record.phases import GivenUp
+from muster.gangs.reporting import places
 from muster.gangs.reporting.differences import Differences
 from muster.gangs.reporting.podgroup_status import PodGroupStatuses
 from muster.gangs.reporting.tally import Tally, tally
@@ -148,9 +149,23 @@ class Coordinator:
             gang = self.state.gangs.get(key)
             if gang is None:
                 continue
-            group = self.state.counted(gang) or gang.group
-            views.append(view(gang, requests.priority(group), requests.created(group)))
+            views.append(self._view(gang))
         return tuple(views)
+
+    def _view(self, gang: Gang) -> GangView:
+        group = self.state.counted(gang) or gang.group
+        return view(gang, requests.priority(group), requests.created(group))
+
+    def taken(self, nodes: Sequence[str]) -> list[tuple[places.Taken, ...]]:
+        """Return what pods take of the GPUs of each of these nodes."""
+        ledger = self.state.ledger
+        gang_of = {uid: self._pods.gang_of(uid) for node in nodes for uid in ledger.on_node(node)}
+        return [places.taken_on(ledger, node, gang_of) for node in nodes]
+
+    def details(self, key: str) -> places.GangDetails | None:
+        """Return what is known of the gang with this key; None if there is none."""
+        gang = self.state.gangs.get(key)
+        return places.details(self.state.ledger, gang, self._view(gang)) if gang is not None else None
 
     @property
     def orphans(self) -> frozenset[str]:

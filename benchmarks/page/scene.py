@@ -1,0 +1,181 @@
+"""A cluster without an API server: the real coordinator and planner, and pods that are bound as planned.
+
+It stands for `adapters.owner.Owner`, as far as the page uses it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from muster.adapters.page.history import History
+from muster.domain.node import Node, Resources
+from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.snapshot import Snapshot
+from muster.gangs.coordinator import Coordinator
+from muster.gangs.messages import events
+from muster.gangs.messages.calls import PlanRef
+from muster.gangs.messages.instructions import Instruction, Moved, Outcome, PushVerdict, Solve
+from muster.gangs.messages.settings import Settings
+from muster.gangs.record.gang import GangView
+from muster.gangs.reporting.places import GangDetails, Taken
+from muster.placement.limits import Limits
+from muster.placement.place import place
+
+GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A gang of `pods` pods with `gpus` GPUs each. `age_s`: how long ago they were created."""
+
+    namespace: str
+    name: str
+    pods: int
+    gpus: int
+    scope: str | None = None
+    present: int | None = None
+    age_s: float = 60.0
+    priority: int = 0
+
+    def members(self, created: float) -> list[Pod]:
+        """Return the pods that are there."""
+        claim = GangClaim(
+            "annotations", self.name, self.pods, wishes=Wishes(required_scope=self.scope), size=self.pods
+        )
+        there = self.pods if self.present is None else self.present
+        return [
+            Pod(
+                uid=f"{self.namespace}/{self.name}-{at}",
+                namespace=self.namespace,
+                name=f"{self.name}-{at}",
+                scheduler_name="muster",
+                resources=Resources(4_000, 16 << 30, 1),
+                gpus=self.gpus,
+                gpu_resource=GPU,
+                container_gpus=(("main", self.gpus),),
+                claim=claim,
+                priority=self.priority,
+                created=created - self.age_s,
+            )
+            for at in range(there)
+        ]
+
+
+class Scene:
+    """Gangs on nodes. What the planner is asked is answered at once."""
+
+    def __init__(self) -> None:
+        self.coordinator = Coordinator(Settings(settle_s=0))
+        self.history = History()
+        self.pods: dict[str, Pod] = {}
+        self._verdicts: dict[str, PushVerdict] = {}
+        self.leads = True
+        self.is_synced = True
+
+    def start(self, nodes: Iterable[Node], bound: Iterable[Pod] = ()) -> None:
+        """Begin with these nodes and bound pods, and with a shim."""
+        now = time.monotonic()
+        for node in nodes:
+            self._send(events.NodeSeen(now, node))
+        for pod in bound:
+            self.pods[pod.uid] = pod
+            self._send(events.PodSeen(now, pod))
+        self._send(events.Synced(now))
+        self._send(events.SessionOpened(now, 1, (), False))
+
+    def change(self, node: Node) -> None:
+        """Take in a node that has changed."""
+        self._send(events.NodeSeen(time.monotonic(), node))
+
+    def submit(self, *asks: Ask) -> None:
+        """Create the pods of these gangs."""
+        for ask in asks:
+            self.see(*ask.members(time.time()))
+
+    def see(self, *pods: Pod) -> None:
+        """Take in pods."""
+        for pod in pods:
+            self.pods[pod.uid] = pod
+            self._send(events.PodSeen(time.monotonic(), pod))
+        self._tick()
+
+    def delete(self, *uids: str) -> None:
+        """Take in that pods are gone."""
+        for uid in uids:
+            del self.pods[uid]
+            self._send(events.PodGone(time.monotonic(), uid))
+        self._tick()
+
+    def planned(self) -> list[str]:
+        """Return the names of the gangs that have a plan and are not bound."""
+        found = self._verdicts.items()
+        return [name for name, verdict in found if verdict.outcome is Outcome.PLANNED]
+
+    def key(self, name: str) -> str:
+        """Return the key of the gang of this name."""
+        return next(key for key in self.coordinator.keys() if key.split("/")[2] == name)  # noqa: SIM118
+
+    def bind(self, *names: str) -> None:
+        """Bind the members of planned gangs, as the shim does."""
+        for name in names:
+            verdict = self._verdicts.pop(name)
+            ref = PlanRef(1, verdict.gang, verdict.generation)
+            nodes = [each[0] for each in self.coordinator.filter(ref).candidates]
+            for member, node in enumerate(nodes):
+                self._take(self.coordinator.reserve(time.monotonic(), ref, member, node)[1])
+            answer, then = self.coordinator.permit(time.monotonic(), ref, time.time_ns())
+            if not answer.allowed:
+                raise RuntimeError(f"{name}: {answer.reason}")
+            self._take(then)
+            places = {taken.pod: taken.gpus for taken in self._details(verdict.gang).places}
+            for (pod, uid), node in zip(verdict.members, nodes, strict=True):
+                bound = replace(self.pods[uid], node=node, running=True, allocation=places[pod])
+                self.see(bound)
+
+    # --- what the page reads --------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return the cluster as it is now."""
+        return self.coordinator.snapshot()
+
+    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
+        """Return what pods take of the GPUs of each node."""
+        return self.coordinator.taken(nodes)
+
+    def details(self, key: str) -> GangDetails | None:
+        """Return what is known of a gang."""
+        return self.coordinator.details(key)
+
+    async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
+        """Return all gangs."""
+        found: tuple[GangView, ...] = self.coordinator.summary()
+        return list(found)
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _details(self, key: str) -> GangDetails:
+        found = self.coordinator.details(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def _tick(self) -> None:
+        while (due := self.coordinator.next_deadline()) is not None and due <= time.monotonic():
+            self._send(events.Tick(time.monotonic()))
+
+    def _send(self, event: events.Event) -> None:
+        self._take(self.coordinator.handle(event))
+
+    def _take(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Solve(gang, generation, request, snapshot, excluded):
+                    decision = place(snapshot, request, Limits(excluded=excluded))
+                    self._send(events.Decided(time.monotonic(), gang, generation, decision, ""))
+                case PushVerdict():
+                    self._verdicts[instruction.gang.split("/")[2]] = instruction
+                case Moved():
+                    self.history.moved(instruction)

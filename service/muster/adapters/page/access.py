@@ -1,0 +1,153 @@
+"""Who may see the page, where tokens are needed: the API server says whose a token is and what they may.
+
+Everything fails closed. What the API server says counts for a short time, so that it is asked seldom. How
+often it is asked for unknown tokens is bounded: requests of the scheduler must not wait for those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from muster.adapters.kube.client import KubeError
+
+PATH = "/muster/page"
+"""A non-resource URL: a ClusterRole grants `get` of it."""
+
+MOST_KNOWN = 1024
+"""Tokens whose answer is kept: allowed ones, and as many others."""
+ALLOWED_S = 60.0
+REFUSED_S = 10.0
+AT_ONCE = 4
+WAIT_S = 5.0
+"""How long one check may take."""
+PER_S = 10.0
+BURST = 20.0
+
+
+class Answer(Enum):
+    """What is said of a token."""
+
+    ALLOWED = 200
+    UNKNOWN = 401
+    FORBIDDEN = 403
+    UNAVAILABLE = 503
+    """The API server can't be asked now."""
+
+
+class Client(Protocol):
+    """`kube.client.KubeClient`, as far as it is used here."""
+
+    async def post(self, what: str, path: str, body: object) -> bytes:
+        """Return the body of the answer to a POST."""
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] = []
+    extra: dict[str, list[str]] = {}
+
+
+class _TokenStatus(msgspec.Struct):
+    authenticated: bool = False
+    user: _User = msgspec.field(default_factory=_User)
+
+
+class _TokenReview(msgspec.Struct):
+    status: _TokenStatus
+
+
+class _AccessStatus(msgspec.Struct):
+    allowed: bool = False
+
+
+class _AccessReview(msgspec.Struct):
+    status: _AccessStatus
+
+
+class Access:
+    """Asks the API server about tokens. Tokens themselves are not kept: only keyed digests of them are."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        self._known: dict[Answer, OrderedDict[bytes, float]] = {
+            answer: OrderedDict() for answer in (Answer.ALLOWED, Answer.UNKNOWN, Answer.FORBIDDEN)
+        }
+        self._asking = asyncio.Semaphore(AT_ONCE)
+        self._budget, self._filled_at = BURST, clock()
+
+    async def check(self, authorization: str) -> Answer:
+        """Return what is said of the token in an Authorization header."""
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            return Answer.UNKNOWN
+        digest = hashlib.blake2b(token.encode("utf-8", "surrogateescape"), key=self._key).digest()
+        if (answer := self._remembered(digest)) is not None:
+            return answer
+        if not self._may_ask():
+            return Answer.UNAVAILABLE
+        try:
+            async with asyncio.timeout(WAIT_S), self._asking:
+                answer = await self._ask(token)
+        except (KubeError, TimeoutError, msgspec.DecodeError):
+            return Answer.UNAVAILABLE
+        self._remember(digest, answer)
+        return answer
+
+    def _remembered(self, digest: bytes) -> Answer | None:
+        for answer, known in self._known.items():
+            until = known.get(digest)
+            if until is not None and until > self._clock():
+                return answer
+        return None
+
+    def _remember(self, digest: bytes, answer: Answer) -> None:
+        for known in self._known.values():
+            known.pop(digest, None)
+        kept = self._known[answer]
+        kept[digest] = self._clock() + (ALLOWED_S if answer is Answer.ALLOWED else REFUSED_S)
+        while len(kept) > MOST_KNOWN:
+            kept.popitem(last=False)
+
+    def _may_ask(self) -> bool:
+        """Take one request out of the budget."""
+        now = self._clock()
+        self._budget = min(BURST, self._budget + (now - self._filled_at) * PER_S)
+        self._filled_at = now
+        if self._budget < 1:
+            return False
+        self._budget -= 1
+        return True
+
+    async def _ask(self, token: str) -> Answer:
+        said = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
+        status = msgspec.json.decode(said, type=_TokenReview).status
+        if not status.authenticated:
+            return Answer.UNKNOWN
+        user = status.user
+        asked = {
+            "user": user.username,
+            "uid": user.uid,
+            "groups": user.groups,
+            "extra": user.extra,
+            "nonResourceAttributes": {"path": PATH, "verb": "get"},
+        }
+        said = await self._review("authorization.k8s.io", "SubjectAccessReview", asked)
+        allowed = msgspec.json.decode(said, type=_AccessReview).status.allowed
+        return Answer.ALLOWED if allowed else Answer.FORBIDDEN
+
+    async def _review(self, group: str, kind: str, spec: dict[str, Any]) -> bytes:
+        body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
+        return await self._client.post(kind, f"/apis/{group}/v1/{kind.lower()}s", body)

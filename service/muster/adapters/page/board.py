@@ -1,0 +1,325 @@
+"""What all browsers see: looked at in small parts while one is connected, and told as changes.
+
+Nothing is looked at while no browser is connected. A look takes as many short turns of the loop as it needs.
+The pause after it is at least PAUSE_SHARE times as long as what it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from muster.adapters.page import detail
+from muster.adapters.page.cells import Cell, Closed, Numbers, cells_of, closed
+from muster.adapters.page.changes import Log
+from muster.adapters.page.history import History
+from muster.adapters.page.layout import Layout, arrange
+from muster.adapters.page.rows import Row, rows
+from muster.domain.node import Node
+from muster.domain.snapshot import Snapshot
+from muster.gangs.reporting.places import GangDetails, Taken
+
+NODES_AT_ONCE = 200
+"""Nodes that are looked at before the loop's other tasks get a turn: some milliseconds."""
+EVERY_S = 1.0
+PAUSE_SHARE = 20
+"""A look takes at most a twentieth of the loop's time."""
+AFTER_DEFECT_S = 30.0
+MOST_CHANGE_BYTES = 512 << 10
+"""A larger change is not told: browsers read the state anew."""
+
+
+log = structlog.get_logger(__name__)
+
+
+class Source(Protocol):
+    """`adapters.owner.Owner`, as far as it is used here."""
+
+    @property
+    def is_synced(self) -> bool:
+        """Return whether the cluster has been seen in full."""
+
+    @property
+    def leads(self) -> bool:
+        """Return whether a shim is connected."""
+
+    def snapshot(self) -> Snapshot:
+        """Return the cluster as it is now."""
+
+    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
+        """Return what pods take of the GPUs of each node."""
+
+    def details(self, key: str) -> GangDetails | None:
+        """Return what is known of a gang."""
+
+    async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
+        """Return all gangs, some at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the browsers know at one generation. `static` is the layout as JSON."""
+
+    layout: Layout = field(default_factory=Layout)
+    static: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"{}"))
+    cells: Sequence[int] = ()
+    closed: Mapping[int, int] = field(default_factory=dict)
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    owners: Mapping[str, int] = field(default_factory=dict)
+    totals: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Board:
+    """Looks at the cluster for all browsers together."""
+
+    def __init__(self, source: Source, history: History, model_label: str, extras_s: float) -> None:
+        self._source, self._history = source, history
+        self._model_label, self._extras_s = model_label, extras_s
+        self.log = Log()
+        self._numbers = Numbers()
+        self._seen = _Seen()
+        self._nodes: dict[str, Node] = {}
+        self._levels: object = None
+        self._looking = asyncio.Lock()
+        self._looked_at = -math.inf
+        self._told = asyncio.Event()
+        self._watching = 0
+        self._watched = asyncio.Event()
+        self._body = ("", b"")
+        self.longest_s = 0.0
+        """Longest turn of the loop that looking has taken."""
+
+    # --- for the server -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look again and again while a browser is connected, until cancelled.
+
+        A defect here is logged. It does not end the service: gangs are placed without the page too.
+        """
+        while True:
+            await self._watched.wait()
+            pause_s = AFTER_DEFECT_S
+            try:
+                pause_s = max(EVERY_S, PAUSE_SHARE * await self._look())
+            except Exception:
+                log.exception("the page could not look at the cluster")
+            await asyncio.sleep(pause_s)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Have the cluster looked at meanwhile."""
+        self._watching += 1
+        self._watched.set()
+        try:
+            yield
+        finally:
+            self._watching -= 1
+            if not self._watching:
+                self._watched.clear()
+
+    async def told(self, after: int, within_s: float) -> bool:
+        """Return whether there is a newer generation than `after`, at the latest after `within_s`."""
+        if self.log.generation > after:
+            return True
+        event = self._told
+        try:
+            await asyncio.wait_for(event.wait(), within_s)
+        except TimeoutError:
+            return self.log.generation > after
+        return True
+
+    async def state(self) -> bytes:
+        """Return all that a browser needs to begin, as JSON in gzip."""
+        await self._look(unless_since=time.monotonic() - EVERY_S)
+        if self._body[0] != self.log.id:
+            id_, state = self.log.id, self._state()
+            self._body = (id_, await asyncio.to_thread(_packed, state))
+        return self._body[1]
+
+    async def detail(self, key: str) -> bytes | None:
+        """Return what is known of one gang as JSON; None if there is none."""
+        found = self._source.details(key)
+        if found is None:
+            return None
+        snapshot = self._source.snapshot()
+        steps, since = self._history.of(key), self._history.since
+        said = await asyncio.to_thread(detail.shown, found, snapshot, steps, since)
+        return msgspec.json.encode(said)
+
+    # --- looking ------------------------------------------------------------------------------------
+
+    async def _look(self, unless_since: float = math.inf) -> float:
+        """Look at everything once, and tell what changed. Return the seconds that it took of the loop.
+
+        Nothing is done if the last look was later than `unless_since`, in seconds of the loop's clock.
+        """
+        async with self._looking:
+            if self._looked_at > unless_since:
+                return 0.0
+            turns, before = _Turns(), self._seen
+            layout, static = await self._arranged(turns)
+            cells, shut = await self._cells(layout, turns)
+            usable = _usable(cells, shut, layout)
+            views = await self._source.summary()
+            with turns.one():
+                found, phases = rows(views, self._extras_s)
+                totals = self._totals(cells, usable, phases, len(views) - len(found))
+            await asyncio.sleep(0)
+            with turns.one():
+                owners = self._owners(cells)
+                shown = {row.key: row for row in found}
+                self._seen = _Seen(layout, static, cells, shut, shown, owners, totals)
+                if layout is not before.layout:
+                    self._tell(None)
+                elif change := _change(before, self._seen):
+                    self._tell(msgspec.json.encode(change))
+            self._looked_at = time.monotonic()
+            self.longest_s = max(self.longest_s, turns.longest)
+            return turns.spent
+
+    async def _arranged(self, turns: _Turns) -> tuple[Layout, msgspec.Raw]:
+        """Return the layout, another object only if it is another layout."""
+        with turns.one():
+            snapshot = self._source.snapshot()
+            nodes = {name: state.node for name, state in snapshot.nodes.items()}
+            levels = (snapshot.levels, snapshot.naming)
+            same = levels == self._levels and nodes.keys() == self._nodes.keys()
+            same = same and all(nodes[name] is node for name, node in self._nodes.items())
+        seen = self._seen
+        if not same:
+            layout, static = await asyncio.to_thread(self._laid_out, snapshot)
+            self._nodes, self._levels = nodes, levels
+            if layout != seen.layout or not seen.totals:
+                return layout, static
+        return seen.layout, seen.static
+
+    def _laid_out(self, snapshot: Snapshot) -> tuple[Layout, msgspec.Raw]:
+        """Return the layout, and what the browser draws of it. It runs in a thread."""
+        layout = arrange(snapshot, self._model_label)
+        return layout, msgspec.Raw(msgspec.json.encode(layout.shown()))
+
+    async def _cells(self, layout: Layout, turns: _Turns) -> tuple[list[int], dict[int, int]]:
+        """Return the number of each GPU, and the nodes that take no pods."""
+        names, firsts = layout.names, layout.first_cell
+        cells: list[int] = []
+        shut: dict[int, int] = {}
+        for start in range(0, len(names), NODES_AT_ONCE):
+            with turns.one():
+                part = names[start : start + NODES_AT_ONCE]
+                nodes = self._source.snapshot().nodes
+                for number, (name, taken) in enumerate(
+                    zip(part, self._source.taken(part), strict=True), start
+                ):
+                    state, count = nodes.get(name), firsts[number + 1] - firsts[number]
+                    now = closed(state)
+                    if now is not Closed.OPEN:
+                        shut[number] = int(now)
+                    if state is None or state.node.topology.gpu_count != count:
+                        cells += [int(Cell.OTHERS)] * count  # the layout is old: the next look mends it
+                    else:
+                        cells += cells_of(state, taken, self._numbers)
+            await asyncio.sleep(0)
+        return cells, shut
+
+    def _owners(self, cells: list[int]) -> dict[str, int]:
+        """Forget the numbers of gangs that have no GPU any more. Return the others."""
+        used = set(cells)
+        self._numbers.keep(
+            [gang for gang, number in self._numbers.items() if number in used or number + 1 in used]
+        )
+        return dict(self._numbers.items())
+
+    def _totals(self, cells: list[int], usable: int, phases: Counter[str], left_out: int) -> dict[str, Any]:
+        return {
+            "ready": self._source.is_synced,
+            "leads": self._source.leads,
+            "gpus": len(cells),
+            "free": usable,
+            "unhealthy": cells.count(Cell.UNHEALTHY),
+            "phases": dict(sorted(phases.items())),
+            "gangs_left_out": left_out,
+        }
+
+    # --- telling ------------------------------------------------------------------------------------
+
+    def _tell(self, change: bytes | None) -> None:
+        """Begin a generation. None, and a change that is too large, have the browsers begin anew."""
+        if change is None or len(change) > MOST_CHANGE_BYTES:
+            self.log.clear()
+        else:
+            self.log.add(change)
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+
+    def _state(self) -> dict[str, Any]:
+        seen = self._seen
+        return {
+            "id": self.log.id,
+            "now": time.time(),
+            "layout": seen.static,
+            "cells": seen.cells,
+            "closed": {str(node): value for node, value in seen.closed.items()},
+            "owners": {str(number): gang for gang, number in seen.owners.items()},
+            "gangs": list(seen.rows.values()),
+            "totals": seen.totals,
+        }
+
+
+def _change(old: _Seen, new: _Seen) -> dict[str, Any]:
+    """Return what has changed, under the same layout."""
+    pairs = enumerate(zip(old.cells, new.cells, strict=True))
+    shut = sorted(old.closed.items() ^ new.closed.items())
+    owners = new.owners.items() - old.owners.items()
+    parts = {
+        "cells": [[at, now] for at, (before, now) in pairs if before != now],
+        "closed": {str(node): new.closed.get(node, 0) for node, _ in shut},
+        "owners": {str(number): gang for gang, number in owners},
+        "gone": sorted(old.owners[gang] for gang in old.owners.keys() - new.owners.keys()),
+        "gangs": [row for key, row in new.rows.items() if old.rows.get(key) != row],
+        "left": sorted(old.rows.keys() - new.rows.keys()),
+        "totals": new.totals if new.totals != old.totals else {},
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _usable(cells: list[int], shut: Mapping[int, int], layout: Layout) -> int:
+    """Return how many GPUs are free on nodes that take pods."""
+    firsts = layout.first_cell
+    closed_cells = chain.from_iterable(cells[firsts[node] : firsts[node + 1]] for node in shut)
+    return cells.count(Cell.FREE) - sum(cell == Cell.FREE for cell in closed_cells)
+
+
+def _packed(state: dict[str, Any]) -> bytes:
+    return gzip.compress(msgspec.json.encode(state), 4)
+
+
+class _Turns:
+    """Measures the turns of the loop that a look takes."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.longest = 0.0
+        self._began = 0.0
+
+    def one(self) -> _Turns:
+        """Return the context of one turn."""
+        return self
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        took = time.perf_counter() - self._began
+        self.spent += took
+        self.longest = max(self.longest, took)

@@ -1,0 +1,94 @@
+"""What each cell of the map shows: a number for the state of a GPU or for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+
+from muster.domain.snapshot import NodeState
+from muster.domain.topology import bits
+from muster.gangs.reporting.places import Taken
+
+
+class Cell(IntEnum):
+    """Numbers that stand for no gang. A gang has two numbers of its own, from FIRST_GANG on."""
+
+    FREE = 0
+    UNHEALTHY = 1
+    OTHERS = 2
+    """Pods of no gang have it, or a device claim."""
+    SHARED = 3
+    """Several gangs have slices of it."""
+    UNKNOWN = 4
+    """Taken, as far as the number tells: which GPUs of the node are taken is not known."""
+
+
+FIRST_GANG = 8
+
+
+class Closed(IntEnum):
+    """Whether a node takes pods."""
+
+    OPEN = 0
+    CORDONED = 1
+    NOT_READY = 2
+    GONE = 3
+
+
+class Numbers:
+    """The numbers of gangs: an even one for GPUs that its pods have, and the next one for reserved GPUs.
+
+    A number is never given to another gang, so that a browser cannot mix two gangs up.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+        self._next = FIRST_GANG
+
+    def of(self, gang: str) -> int:
+        """Return the number of a gang's GPUs."""
+        number = self._of.get(gang)
+        if number is None:
+            number = self._of[gang] = self._next
+            self._next += 2
+        return number
+
+    def keep(self, gangs: Iterable[str]) -> None:
+        """Forget all other gangs."""
+        self._of = {gang: self._of[gang] for gang in gangs if gang in self._of}
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """Yield each gang with its number."""
+        yield from self._of.items()
+
+
+def cells_of(state: NodeState, taken: Iterable[Taken], numbers: Numbers) -> list[int]:
+    """Return the number of each GPU of a node."""
+    count, unhealthy = state.node.topology.gpu_count, state.node.unhealthy
+    cells = [
+        Cell.UNHEALTHY if unhealthy >> gpu & 1 else Cell.FREE if state.free_gpus >> gpu & 1 else Cell.OTHERS
+        for gpu in range(count)
+    ]
+    found: list[int] = [int(cell) for cell in cells]
+    owned = 0
+    for each in taken:
+        number = (numbers.of(each.gang) + each.reserved) if each.gang else int(Cell.OTHERS)
+        for gpu in bits(each.gpus & ((1 << count) - 1)):
+            before = found[gpu] if owned >> gpu & 1 else number
+            found[gpu] = number if before == number else int(Cell.SHARED)
+            owned |= 1 << gpu
+    unknown = state.unindexed_gpus
+    for gpu in reversed(range(count)):
+        if unknown and found[gpu] == Cell.FREE:
+            found[gpu] = int(Cell.UNKNOWN)
+            unknown -= 1
+    return found
+
+
+def closed(state: NodeState | None) -> Closed:
+    """Return whether the node takes pods."""
+    if state is None:
+        return Closed.GONE
+    if not state.node.ready:
+        return Closed.NOT_READY
+    return Closed.CORDONED if state.node.unschedulable else Closed.OPEN

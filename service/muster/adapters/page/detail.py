@@ -1,0 +1,142 @@
+"""What the page says of one gang: its place with links and bandwidth, what was refused, its timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from muster.adapters.page.history import MOST_STEPS, Step
+from muster.adapters.page.layout import islands_of
+from muster.domain.decision import Placed
+from muster.domain.printable import printable
+from muster.domain.snapshot import Snapshot
+from muster.domain.topology import GpuTopology, bits
+from muster.gangs.reporting.places import GangDetails, Taken
+from muster.placement.cluster.fabric import MAX_RING_GPUS
+from muster.placement.gpus.rings import MB_PER_GB, rings
+
+MOST_NODES = 64
+MOST_PODS = 256
+MOST_REFUSED = 64
+
+
+def shown(
+    found: GangDetails, snapshot: Snapshot, steps: Sequence[Step], known_since: float
+) -> dict[str, Any]:
+    """Return what the browser shows of a gang.
+
+    It may take long, where the rings of a kind of node are computed for the first time.
+    """
+    by_node = _by_node(found.places)
+    nodes = [_node(name, places, snapshot) for name, places in list(by_node.items())[:MOST_NODES]]
+    plan = found.view.plan
+    view = msgspec.to_builtins(found.view)
+    del view["plan"]
+    return {
+        "gang": view | {"name": printable(found.view.name), "reason": printable(found.view.reason)},
+        "nodes": nodes,
+        "nodes_left_out": max(0, len(by_node) - MOST_NODES),
+        "pods": [_pod(place) for place in found.places[:MOST_PODS]],
+        "pods_left_out": max(0, len(found.places) - MOST_PODS),
+        "without_place": found.without_place,
+        "plan": _plan(plan) if plan is not None else None,
+        "refused": [
+            {"node": each.node, "plugin": printable(each.plugin), "message": printable(each.message)}
+            for each in found.refused[:MOST_REFUSED]
+        ],
+        "refused_left_out": max(0, len(found.refused) - MOST_REFUSED),
+        "timeline": msgspec.to_builtins(steps),
+        "timeline_cut": len(steps) == MOST_STEPS,
+        "known_since": known_since,
+    }
+
+
+def _by_node(places: Sequence[Taken]) -> Mapping[str, list[Taken]]:
+    found: dict[str, list[Taken]] = {}
+    for place in places:
+        found.setdefault(place.node, []).append(place)
+    return found
+
+
+def _node(name: str, places: Sequence[Taken], snapshot: Snapshot) -> dict[str, Any]:
+    """Return the gang's GPUs on a node, and how they are joined."""
+    state = snapshot.nodes.get(name)
+    mask = 0
+    for place in places:
+        mask |= place.gpus
+    shown_node: dict[str, Any] = {
+        "node": name,
+        "pods": len(places),
+        "gpus": list(bits(mask)),
+        "unindexed": sum(place.unindexed for place in places),
+        "reserved": any(place.reserved for place in places),
+    }
+    if state is None or mask >> state.node.topology.gpu_count:
+        return shown_node | {"links": None, "ring": None, "islands": ""}
+    topology = state.node.topology
+    return shown_node | {
+        "links": _links(topology, mask),
+        "ring": _ring(topology, mask),
+        "islands": islands_of(topology),
+    }
+
+
+def _links(topology: GpuTopology, mask: int) -> list[list[str]] | None:
+    """Return the kind of the link between each two of these GPUs; None if no link of the node is known."""
+    gpus = list(bits(mask))
+    if not topology.known or len(gpus) < 2:
+        return None
+    return [
+        ["X" if a == b else link.kind if (link := topology.link(a, b)) is not None else "?" for b in gpus]
+        for a in gpus
+    ]
+
+
+def _ring(topology: GpuTopology, mask: int) -> dict[str, float] | None:
+    """Return the best ring over these GPUs, in modelled GB/s; None if there is none or links are unknown."""
+    if mask.bit_count() < 2 or not topology.known or topology.gpu_count > MAX_RING_GPUS:
+        return None
+    table = rings(topology)
+    weakest = int(table.weakest[mask])
+    return {"weakest": weakest / MB_PER_GB, "total": int(table.total[mask]) / MB_PER_GB} if weakest else None
+
+
+def _pod(place: Taken) -> dict[str, Any]:
+    return {
+        "pod": place.pod,
+        "node": place.node,
+        "gpus": list(bits(place.gpus)),
+        "unindexed": place.unindexed,
+        "units": place.units,
+        "reserved": place.reserved,
+    }
+
+
+def _plan(placed: Placed) -> dict[str, Any]:
+    """Return how the planner decided."""
+    objective = placed.objective
+    return {
+        "domain": printable(placed.domain),
+        "scope_reached": placed.scope_reached,
+        "optimal": placed.optimal,
+        "gap": placed.gap,
+        "unproven": placed.unproven,
+        "truncated": placed.truncated,
+        "weakest_link_gb_per_s": objective.weakest_link_gb_per_s,
+        "ring_gb_per_s": objective.ring_gb_per_s,
+        "preferred_reached": objective.preferred_reached,
+        "crossings": [list(each) for each in objective.crossings],
+        "levels": [[name, printable(str(value))] for name, value in _levels(objective.by_name())],
+        "steps": [
+            {"level": step.level, "method": step.method, "declined": [list(each) for each in step.declined]}
+            for step in placed.steps
+        ],
+    }
+
+
+def _levels(by_name: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in by_name.items():
+        pairs = isinstance(value, tuple)
+        yield name, ", ".join(f"{each}: {number}" for each, number in value) if pairs else str(value)

@@ -1,0 +1,155 @@
+"""Where each GPU is on the map: groups of nodes by the levels of the fabric, and one cell for each GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from muster.domain.levels import NVLINK, domains_by_scope
+from muster.domain.node import Node
+from muster.domain.printable import printable
+from muster.domain.snapshot import Snapshot
+from muster.domain.topology import GpuTopology, bits
+
+MOST_CHARACTERS = 63
+"""Of a name that a label gives, as of any label value in Kubernetes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node on the map.
+
+    `domain` is its NVLink domain over nodes, "" for none. `islands` has a letter for each GPU: GPUs of one
+    letter are joined by NVLink or xGMI.
+    """
+
+    name: str
+    gpus: int
+    model: str
+    domain: str
+    islands: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The nodes of one domain of the narrowest level; `path` names it and the wider ones, widest first."""
+
+    path: tuple[str, ...]
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All nodes with GPUs, in the order of the map. `scopes` are the levels of the paths, widest first."""
+
+    scopes: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the nodes in the order of the map."""
+        return tuple(box.name for group in self.groups for box in group.boxes)
+
+    @cached_property
+    def first_cell(self) -> tuple[int, ...]:
+        """Return the index of the first cell of each node, and after them the number of cells."""
+        firsts = [0]
+        for group in self.groups:
+            for box in group.boxes:
+                firsts.append(firsts[-1] + box.gpus)
+        return tuple(firsts)
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the browser draws. Texts that many nodes share stand there once."""
+        models: dict[str, int] = {}
+        islands: dict[str, int] = {}
+        domains: dict[str, int] = {"": 0}
+
+        def number(known: dict[str, int], text: str) -> int:
+            return known.setdefault(text, len(known))
+
+        groups = [
+            [
+                group.path,
+                [
+                    [
+                        box.name,
+                        box.gpus,
+                        number(models, box.model),
+                        number(islands, box.islands),
+                        number(domains, box.domain),
+                    ]
+                    for box in group.boxes
+                ],
+            ]
+            for group in self.groups
+        ]
+        shared = {"models": list(models), "islands": list(islands), "domains": list(domains)}
+        return {"scopes": self.scopes, "groups": groups, **shared}
+
+
+def arrange(snapshot: Snapshot, model_label: str) -> Layout:
+    """Return the layout of the nodes with GPUs. Names from the cluster are made printable."""
+    nodes = [state.node for state in snapshot.nodes.values() if state.node.topology.gpu_count]
+    domains = domains_by_scope(nodes, snapshot.levels, snapshot.naming)
+    wide = domains.pop(NVLINK.scope, {})
+    used = [scope for scope in domains if any(domains[scope].values())]
+    groups: dict[tuple[str, ...], list[Box]] = {}
+    for node in nodes:
+        path = tuple(_text(domains[scope][node.name]) for scope in used)
+        groups.setdefault(path, []).append(_box(node, wide, model_label))
+    ordered = sorted(groups.items(), key=lambda item: [(not name, natural(name)) for name in item[0]])
+    return Layout(
+        tuple(used),
+        tuple(Group(path, tuple(sorted(boxes, key=_of_domain))) for path, boxes in ordered),
+    )
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Return a key that sorts node-2 before node-10."""
+    parts: list[tuple[int, str]] = []
+    digits, text = "", ""
+    for character in name:
+        if character.isascii() and character.isdigit():
+            if text:
+                parts.append((-1, text))
+                text = ""
+            digits += character
+        else:
+            if digits:
+                parts.append((int(digits), ""))
+                digits = ""
+            text += character
+    parts += [(int(digits), "")] if digits else []
+    parts += [(-1, text)] if text else []
+    return tuple(parts)
+
+
+def _box(node: Node, wide: Mapping[str, str], model_label: str) -> Box:
+    model = _text(node.labels.get(model_label) or node.machine)
+    topology = node.topology
+    return Box(node.name, topology.gpu_count, model, _text(wide.get(node.name, "")), islands_of(topology))
+
+
+def islands_of(topology: GpuTopology) -> str:
+    """Return a letter for each GPU: equal letters are one NVLink domain.
+
+    "" if no GPU is joined to another.
+    """
+    if not topology.has_fabric:
+        return ""
+    letters = ["?"] * topology.gpu_count
+    for number, island in enumerate(topology.islands):
+        for gpu in bits(island):
+            letters[gpu] = chr(ord("A") + number % 26)
+    return "".join(letters)
+
+
+def _of_domain(box: Box) -> tuple[bool, object, object]:
+    return not box.domain, natural(box.domain), natural(box.name)
+
+
+def _text(name: str) -> str:
+    return printable(name, MOST_CHARACTERS)

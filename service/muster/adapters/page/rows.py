@@ -1,0 +1,100 @@
+"""The list of gangs: those that wait first, in the order of the planner, then those that run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from muster.domain.printable import printable
+from muster.gangs.record.gang import GangView
+from muster.gangs.record.phases import Phase
+
+MOST_ROWS = 1_000
+"""Gangs that the list shows. Totals count all."""
+
+IN_LINE = frozenset({Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN, Phase.GIVEN_UP})
+"""Phases of gangs that wait for a place and have all members that they need."""
+
+UNDER_WAY = frozenset({Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED})
+"""Phases of gangs that have a place, and members that are not bound yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A gang in the list.
+
+    `order` sorts the list: its stage, then its place in the order of the planner. Stage 0 is that of gangs in
+    line: the browser counts their positions, so that a gang that leaves does not change the rows of others.
+    """
+
+    key: str
+    namespace: str
+    name: str
+    phase: str
+    present: int
+    bound: int
+    needed: int
+    priority: int
+    created: float
+    reason: str
+    queue: str
+    order: tuple[int, int, bool, float]
+
+
+def rows(views: Iterable[GangView], extras_s: float) -> tuple[list[Row], Counter[str]]:
+    """Return the first MOST_ROWS rows, and all gangs by phase.
+
+    `extras_s`: how much younger a gang counts that lacks only members which it can do without. The order is
+    that of `gangs/pending/active_queue.py`, without its fair turns.
+    """
+    phases: Counter[str] = Counter()
+    found = []
+    for view in views:
+        phases[view.phase.value] += 1
+        found.append(((_stage(view), *_turn(view, extras_s)), view.key, view))
+    found.sort(key=lambda item: item[:2])
+    return [_row(view, order) for order, _, view in found[:MOST_ROWS]], phases
+
+
+def _stage(view: GangView) -> int:
+    if view.phase in IN_LINE:
+        return 0
+    if view.phase in (Phase.COLLECTING, Phase.INVALID):
+        return 1
+    return 2 if view.phase in UNDER_WAY else 3
+
+
+def _turn(view: GangView, extras_s: float) -> tuple[int, bool, float]:
+    """Return the place in the order of the planner: priority, then partially bound gangs, then age."""
+    enough = view.bound >= view.needed
+    partial = view.bound > 0 and not enough
+    return -view.priority, not partial, view.created + (extras_s if enough else 0.0)
+
+
+def _why(view: GangView) -> str:
+    """Return why the gang waits, as it is now: a reason outlives its phase."""
+    match view.phase:
+        case Phase.PLANNING:
+            return ""
+        case Phase.COLLECTING:
+            return " ".join(cause.says for cause in view.causes)
+        case _:
+            return view.reason
+
+
+def _row(view: GangView, order: tuple[int, int, bool, float]) -> Row:
+    return Row(
+        view.key,
+        view.namespace,
+        printable(view.name),
+        view.phase.value,
+        view.present,
+        view.bound,
+        view.needed,
+        view.priority,
+        view.created,
+        printable(_why(view)),
+        view.queue,
+        order,
+    )

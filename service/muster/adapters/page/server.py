@@ -1,0 +1,278 @@
+"""The page over HTTP, read-only: its files, the state, changes as server-sent events, and one gang.
+
+Every browser is a possible enemy. Its number is bounded. What it does not read in time ends its connection.
+Where tokens are needed, the files alone come without one: they say nothing of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from ipaddress import ip_address
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from muster.adapters.page.access import ALLOWED_S, Access, Answer
+from muster.adapters.page.board import Board
+
+SHUTDOWN_S = 1.0
+HEARTBEAT_S = 15.0
+SEND_S = 10.0
+"""How long a browser may take to read what is sent."""
+AT_ONCE = 8
+"""Requests for the state or for a gang that are answered at once; others wait, at most WAIT_S."""
+WAIT_S = 5.0
+MOST_KEY = 2048
+"""Characters of a gang's key."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+REFUSALS = {
+    Answer.UNKNOWN: "A bearer token that the API server knows is needed.\n",
+    Answer.FORBIDDEN: "The user of this token may not get /muster/page.\n",
+    Answer.UNAVAILABLE: "The API server cannot be asked about the token now. Try again in a second.\n",
+}
+
+log = structlog.get_logger(__name__)
+
+
+def page_address_file(socket: Path) -> Path:
+    """Return where the address of the page of the service on this socket is written."""
+    return socket.with_name(socket.name + ".page")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much browsers may take of the service, and how long."""
+
+    clients: int = 32
+    send_s: float = SEND_S
+    heartbeat_s: float = HEARTBEAT_S
+
+
+class PageServer:
+    """Serves the page. `access` is None if no tokens are needed.
+
+    The address is written next to `socket`, if one is named.
+    """
+
+    def __init__(
+        self, board: Board, access: Access | None, limits: Limits, socket: Path | None = None
+    ) -> None:
+        self._board, self._access, self._limits = board, access, limits
+        self._files = dict(_static())
+        self._runner: web.AppRunner | None = None
+        self._answering = asyncio.Semaphore(AT_ONCE)
+        self._local_only = False
+        self._address_file = page_address_file(socket) if socket is not None else None
+        self.clients = 0
+        self.dropped = 0
+        """Browsers that did not read in time."""
+        self.url = ""
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        app = web.Application()
+        app.on_response_prepare.append(_add_headers)
+        app.add_routes([web.get("/api/state", self._on_state), web.get("/api/events", self._on_events)])
+        app.add_routes([web.get("/api/gang", self._on_gang), web.get("/{name:.*}", self._on_file)])
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=True
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        bound = self._runner.addresses[0]
+        self._local_only = self._access is None and ip_address(bound[0]).is_loopback
+        shown = f"[{bound[0]}]" if ":" in str(bound[0]) else bound[0]
+        self.url = f"http://{shown}:{bound[1]}/"
+        if self._address_file is not None:
+            self._address_file.write_text(self.url + "\n")
+        log.info("page", url=self.url, tokens=self._access is not None)
+        if self._access is None and not self._local_only:
+            log.warning("the page is open to all who reach it: set page.tokens", url=self.url)
+
+    async def stop(self) -> None:
+        """Stop the server; browsers are cut off."""
+        if self._runner is not None:
+            if self._address_file is not None:
+                self._address_file.unlink(missing_ok=True)
+            await self._runner.cleanup()
+            self._runner = None
+
+    # --- what is asked ------------------------------------------------------------------------------
+
+    async def _on_file(self, request: web.Request) -> web.Response:
+        """Answer with a file of the page. These are the same for all, and need no token."""
+        self._check_host(request)
+        name = request.match_info["name"] or "index.html"
+        if name not in self._files:
+            raise web.HTTPNotFound(text="There is no such file.\n")
+        body, kind, tag = self._files[name]
+        headers = {"Content-Type": f"{kind}; charset=utf-8", "Cache-Control": "no-cache", "ETag": tag}
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, headers=headers)
+
+    async def _on_state(self, request: web.Request) -> web.Response:
+        await self._check(request)
+        async with self._turn():
+            body = await self._board.state()
+        headers = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    async def _on_gang(self, request: web.Request) -> web.Response:
+        await self._check(request)
+        async with self._turn():
+            body = await self._board.detail(request.query.get("key", "")[:MOST_KEY])
+        if body is None:
+            raise web.HTTPNotFound(text="There is no such gang now.\n")
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def _on_events(self, request: web.Request) -> web.StreamResponse:
+        """Send changes, from the one that the browser saw last. `reset`: it must read the state anew."""
+        await self._check(request)
+        if self.clients >= self._limits.clients:
+            raise _busy(f"{self.clients} browsers are connected already, the most that may be.\n")
+        self.clients += 1
+        try:
+            async with self._board.watching():
+                return await self._stream(request)
+        finally:
+            self.clients -= 1
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        await response.prepare(request)
+        at = self._board.log.position(request.headers.get("Last-Event-ID", ""))
+        checked = time.monotonic()
+        try:
+            await self._send(response, b": connected\n\n")
+            while at is not None and (changes := self._board.log.since(at)) is not None:
+                for at, change in changes:
+                    await self._send(response, _event(self._board.log.id_of(at), change))
+                if not await self._board.told(at, self._limits.heartbeat_s):
+                    await self._send(response, b": alive\n\n")
+                if time.monotonic() - checked > ALLOWED_S:
+                    await self._check(request)
+                    checked = time.monotonic()
+            await self._send(response, b"event: reset\ndata: {}\n\n")
+        except TimeoutError:
+            self.dropped += 1
+            log.info("a browser was dropped: it did not read in time", waited_s=self._limits.send_s)
+            _cut(request)
+        except (web.HTTPException, ConnectionError):
+            _cut(request)  # its token is no longer good, or it has gone
+        return response
+
+    async def _send(self, response: web.StreamResponse, data: bytes) -> None:
+        """Write; what the browser does not take in time ends its connection.
+
+        Raises:
+            TimeoutError: It did not read.
+        """
+        async with asyncio.timeout(self._limits.send_s):
+            await response.write(data)
+
+    # --- who may ask --------------------------------------------------------------------------------
+
+    async def _check(self, request: web.Request) -> None:
+        """Check the host and the token.
+
+        Raises:
+            HTTPException: The answer to a request that is refused.
+        """
+        self._check_host(request)
+        if self._access is None:
+            return
+        answer = await self._access.check(request.headers.get("Authorization", ""))
+        if answer is Answer.UNKNOWN:
+            raise web.HTTPUnauthorized(text=REFUSALS[answer], headers={"WWW-Authenticate": "Bearer"})
+        if answer is Answer.FORBIDDEN:
+            raise web.HTTPForbidden(text=REFUSALS[answer])
+        if answer is Answer.UNAVAILABLE:
+            raise _busy(REFUSALS[answer])
+
+    def _check_host(self, request: web.Request) -> None:
+        """Refuse names that are not of this machine, where the page is for this machine alone.
+
+        A hostile site can give its own name our address, and would then read the page in its visitor's
+        browser.
+        """
+        if self._local_only and not _is_local(request.host):
+            raise web.HTTPMisdirectedRequest(text="Open the page as localhost or by a loopback address.\n")
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for one of AT_ONCE turns."""
+        try:
+            await asyncio.wait_for(self._answering.acquire(), WAIT_S)
+        except TimeoutError:
+            raise _busy("Too many requests wait.\n") from None
+        try:
+            yield
+        finally:
+            self._answering.release()
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+
+
+def _event(id_: str, change: bytes) -> bytes:
+    return b"id: " + id_.encode() + b"\ndata: " + change + b"\n\n"
+
+
+def _busy(text: str) -> web.HTTPServiceUnavailable:
+    return web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
+
+
+def _cut(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def _is_local(host: str) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    name = name.strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _static() -> Iterator[tuple[str, tuple[bytes, str, str]]]:
+    """Yield the name of each file of the page with its bytes, type and tag."""
+    for file in files("muster.adapters.page").joinpath("static").iterdir():
+        if kind := TYPES.get(Path(file.name).suffix):
+            body = file.read_bytes()
+            yield file.name, (body, kind, f'"{hashlib.sha256(body).hexdigest()[:16]}"')

@@ -1,0 +1,78 @@
+"""Who has which GPUs, and what is known of one gang: read for people, and changed by nothing here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from muster.domain.node import Usage
+from muster.gangs.capacity.ledger import Ledger, holds_gpus
+from muster.gangs.record.gang import Gang, GangView
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one pod takes of the GPUs of a node.
+
+    `gang` is the key of its gang, "" if it is no member of one. `gpus` is the bit mask of its GPUs.
+    `unindexed` counts GPUs with unknown indices. With `units`, it has that much memory of each GPU.
+    `reserved`: a plan or a Binding in flight holds them, and the pod is not seen bound yet.
+    """
+
+    gang: str
+    pod: str
+    node: str
+    gpus: int
+    unindexed: int
+    units: int
+    reserved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A node that an in-tree plugin refused to a member after it was planned there."""
+
+    node: str
+    plugin: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangDetails:
+    """What is known of one gang: `places` of the members that have one, and nodes that were refused."""
+
+    view: GangView
+    places: tuple[Taken, ...]
+    without_place: int
+    refused: tuple[Refused, ...]
+
+
+def taken_on(ledger: Ledger, node: str, gang_of: dict[str, str]) -> tuple[Taken, ...]:
+    """Return what pods take of the GPUs of a node. `gang_of`: UID → gang, for the pods there."""
+    return tuple(
+        _taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound)
+        for uid, usage in ledger.on_node(node).items()
+        if holds_gpus(usage)
+    )
+
+
+def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
+    """Return what is known of a gang."""
+    places = tuple(_places(ledger, gang))
+    excluded = sorted(gang.exclusions.items(), key=_node)
+    refused = tuple(Refused(node, out.plugin, out.message) for (_, node), out in excluded)
+    return GangDetails(view, places, gang.group.present - len(places), refused)
+
+
+def _places(ledger: Ledger, gang: Gang) -> Iterator[Taken]:
+    for pod in sorted(gang.group.members, key=lambda pod: (pod.name, pod.uid)):
+        if (usage := ledger.usage(pod.uid)) is not None:
+            yield _taken(usage, gang.key, pod.name, pod.uid not in ledger.bound)
+
+
+def _taken(usage: Usage, gang: str, pod: str, reserved: bool) -> Taken:
+    return Taken(gang, pod, usage.node, usage.gpus, usage.unindexed_gpus, usage.units, reserved)
+
+
+def _node(item: tuple[tuple[object, str], object]) -> str:
+    return item[0][1]

@@ -1,0 +1,300 @@
+"""The page in a real Chromium, found by roles as a screen reader finds it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, expect
+
+from benchmarks.page.browser import CHROMIUM, INSTALL, chromium, serving
+from benchmarks.page.scene import Ask, Scene
+from benchmarks.page.scenes import six
+from muster.adapters.page import board as boards
+from muster.adapters.page.access import Access
+from muster.adapters.page.server import Limits, PageServer
+from tests.gangs.world import node
+from tests.page.test_access import Api
+
+pytestmark = [
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"{CHROMIUM} is not there: {INSTALL}"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "EVERY_S", 0.02)
+    monkeypatch.setattr(boards, "PAUSE_SHARE", 0)
+
+
+@asynccontextmanager
+async def opened(browser: Browser, url: str, **options: Any) -> AsyncIterator[Page]:
+    """A tab. It fails if the page's own code fails, or breaks the Content-Security-Policy."""
+    tab = await browser.new_page(**options)
+    problems: list[str] = []
+    tab.on("pageerror", lambda problem: problems.append(str(problem)))
+    tab.on("console", lambda said: problems.append(said.text) if "Security Policy" in said.text else None)
+    await tab.goto(url)
+    try:
+        yield tab
+    finally:
+        await tab.close()
+    assert problems == []
+
+
+async def live(tab: Page) -> None:
+    await expect(tab.get_by_role("status")).to_have_text("Live")
+
+
+async def test_a_gang_that_waits_says_why_and_what_would_help(browser: Browser) -> None:
+    async with serving(six()) as (page, _), opened(browser, page.url) as tab:
+        waiting = tab.get_by_role("region", name="Waiting for a place").get_by_role("button")
+        await expect(waiting.first).to_have_accessible_name("llm/rlhf, unplaceable, position 1, 3 of 3 here")
+        await waiting.first.click()
+        gang = tab.get_by_role("article", name="Gang")
+        await expect(gang.get_by_role("heading", name="llm/rlhf")).to_be_focused()
+        await expect(gang).to_contain_text("The gang needs 24 nvidia.com/gpu for 3 members")
+        await expect(gang).to_contain_text("It would help (tried, it fits then)")
+        await expect(gang.get_by_role("heading", name="Timeline")).to_be_visible()
+        await tab.keyboard.press("Escape")
+        await expect(waiting.first).to_be_focused()
+        await tab.get_by_role("searchbox", name="Filter gangs").fill("sweep")
+        await expect(tab.get_by_role("complementary", name="Gangs").get_by_role("button")).to_have_count(1)
+
+
+async def test_a_gang_that_runs_has_its_links(browser: Browser) -> None:
+    scene = six()
+    async with (
+        serving(scene) as (page, _),
+        opened(browser, f"{page.url}#gang={scene.key('ring-of-four')}") as tab,
+    ):
+        links = tab.get_by_role("table", name="Links between the gang's GPUs")
+        await expect(links.get_by_role("row")).to_have_count(5)
+        await expect(tab.get_by_role("article", name="Gang")).to_contain_text("proven optimal")
+
+
+async def test_the_map_is_a_grid_for_the_keyboard(browser: Browser) -> None:
+    async with serving(six()) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        grid = tab.get_by_role("grid", name="GPUs by node")
+        await expect(grid).to_have_attribute("aria-rowcount", "6")
+        focus = tab.locator(":focus")
+        await grid.get_by_role("gridcell").first.focus()
+        await expect(focus).to_have_accessible_name("hgx-1, GPU 0: llm/pretrain, NVLink domain A of the node")
+        for keys, expected in (
+            (["ArrowRight", "ArrowDown"], "hgx-2, GPU 1: llm/pretrain"),
+            (["PageDown", "Home"], "mesh-1, GPU 0: reserved for search/embed"),
+            (["ArrowDown", "End"], "pair-1, GPU 7: speech/ring-of-four, NVLink domain B of the node"),
+            (["PageUp", "ArrowDown", "ArrowDown"], "hgx-3, GPU 7: free"),
+            (["ArrowLeft", "ArrowLeft"], "hgx-3, GPU 5: unhealthy"),
+            (["Control+End"], "pair-2, GPU 7: may be taken"),
+            (["ArrowDown", "ArrowRight"], "pair-2, GPU 7: may be taken"),
+            (["Control+Home", "ArrowUp", "ArrowLeft"], "hgx-1, GPU 0: llm/pretrain"),
+        ):
+            for key in keys:
+                await tab.keyboard.press(key)
+            await expect(focus).to_have_accessible_name(re.compile(f"^{re.escape(expected)}"))
+        assert await tab.locator('[role="gridcell"][tabindex="0"]').count() == 1
+        await tab.keyboard.press("Enter")
+        await expect(tab.get_by_role("heading", name="llm/pretrain")).to_be_focused()
+
+
+async def test_changes_appear_by_themselves(browser: Browser) -> None:
+    scene = six()
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        scene.submit(Ask("new", "first", 1, 2, "node"))
+        starting = tab.get_by_role("region", name="Starting").get_by_role("button", name="new/first")
+        await expect(starting).to_be_visible()
+        await expect(tab.get_by_role("gridcell", name="reserved for new/first")).to_have_count(2)
+        scene.bind("first")
+        await expect(tab.get_by_role("region", name="Running").get_by_text("first")).to_be_visible()
+        await expect(tab.get_by_role("gridcell", name=re.compile(r"GPU \d: new.first"))).to_have_count(2)
+        scene.delete("new/first-0")
+        await expect(tab.get_by_role("gridcell", name="new/first")).to_have_count(0)
+
+
+HOSTILE = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script>\u202e"
+
+
+async def test_names_from_the_cluster_are_text(browser: Browser) -> None:
+    labels = {"topology.kubernetes.io/rack": HOSTILE, "nvidia.com/gpu.product": HOSTILE}
+    scene = Scene()
+    scene.start([node("a", 4, labels)])
+    scene.submit(Ask("ns", HOSTILE, 2, 1, "node"), Ask("ns", HOSTILE + "2", 2, 4, HOSTILE))
+    scene.bind(*scene.planned())
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        shown = HOSTILE.replace("\u202e", "\\u202e")
+        for name in (shown, shown + "2"):
+            await tab.get_by_role("button", name=f"ns/{name},").click()
+            await expect(tab.get_by_role("heading", name=f"ns/{name}", exact=True)).to_be_visible()
+            await expect(tab.get_by_role("heading", name="Timeline")).to_be_visible()
+            await tab.keyboard.press("Escape")
+        await tab.get_by_role("gridcell").first.focus()
+        assert await tab.locator("script").count() == 1
+        assert await tab.locator("img:not([src='icon.svg'])").count() == 0
+        assert await tab.evaluate("window.pwned") is None
+
+
+async def test_the_browser_runs_no_inline_code(browser: Browser) -> None:
+    async with serving(six()) as (page, _):
+        tab = await browser.new_page()
+        await tab.goto(page.url)
+        violations = await tab.evaluate(
+            """async () => {
+                const seen = [];
+                addEventListener('securitypolicyviolation', event => seen.push(event.effectiveDirective));
+                const add = (name, text) => {
+                    const made = document.createElement(name);
+                    if (name === 'script') made.text = text; else made.textContent = text;
+                    document.body.append(made);
+                };
+                const tries = [
+                    () => { document.body.innerHTML += '<i onclick="window.pwned = 1">x</i>'; },
+                    () => add('script', 'window.pwned = 1'),
+                    () => add('style', 'body { color: red }'),
+                    () => document.body.setAttribute('onload', 'window.pwned = 1'),
+                    () => { fetch('https://example.invalid/').catch(() => {}); },
+                ];
+                for (const attempt of tries) { try { attempt(); } catch {} }
+                await new Promise(done => setTimeout(done, 50));
+                return [...new Set(seen)].sort();
+            }"""
+        )
+        assert "connect-src" in violations
+        assert "style-src-elem" in violations
+        assert "require-trusted-types-for" in violations
+        assert await tab.evaluate("window.pwned") is None
+        await tab.close()
+
+
+async def test_a_lost_connection_goes_on_where_it_was(browser: Browser) -> None:
+    scene = six()
+    async with serving(scene) as (page, board), opened(browser, page.url) as tab:
+        await live(tab)
+        states: list[str] = []
+        tab.on("request", lambda asked: states.append(asked.url) if asked.url.endswith("/state") else None)
+        await page.stop()
+        await expect(tab.get_by_role("status")).to_have_text("Disconnected")
+        await expect(tab.get_by_role("alert").first).to_contain_text(
+            "The service does not answer. Last news at"
+        )
+        async with board.watching():
+            scene.submit(Ask("new", "meanwhile", 1, 1))
+            again = PageServer(board, None, Limits())
+            await again.start("127.0.0.1", int(page.url.rstrip("/").rpartition(":")[2]))
+            await live(tab)
+        await expect(tab.get_by_role("button", name="new/meanwhile")).to_be_visible()
+        assert states == []
+        await expect(tab.get_by_role("alert").first).to_be_hidden()
+        await again.stop()
+        await expect(tab.get_by_role("alert").first).to_contain_text("The service does not answer.")
+        await again.start("127.0.0.1", int(page.url.rstrip("/").rpartition(":")[2]))
+        await live(tab)
+        await expect(tab.get_by_role("alert").first).to_be_hidden()
+        await again.stop()
+
+
+async def test_another_process_of_the_service_is_read_anew(browser: Browser) -> None:
+    async with serving(six()) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        await page.stop()
+        await expect(tab.get_by_role("status")).to_have_text("Disconnected")
+        scene = Scene()
+        scene.start([node("alone", 4)])
+        async with serving(scene, port=int(page.url.rstrip("/").rpartition(":")[2])):
+            await expect(tab.get_by_role("gridcell", name="alone, GPU 0")).to_be_visible()
+            await live(tab)
+            await expect(tab.get_by_role("row")).to_have_count(1)
+
+
+async def test_a_token_is_asked_for_and_a_bad_one_learns_nothing(browser: Browser) -> None:
+    scene = six()
+    async with (
+        serving(scene, access=Access(Api())) as (page, _),
+        opened(browser, f"{page.url}#gang={scene.key('rlhf')}") as tab,
+    ):
+        dialog = tab.get_by_role("dialog", name="This page needs a token")
+        await expect(dialog).to_be_visible()
+        for token, said in (("bad", "A bearer token that the API server knows"), ("stranger", "may not get")):
+            await dialog.get_by_label("Bearer token").fill(token)
+            await dialog.get_by_role("button", name="Open").click()
+            await expect(dialog.get_by_role("alert")).to_contain_text(said)
+            assert "hgx" not in await tab.content()
+        await dialog.get_by_label("Bearer token").fill("good")
+        await tab.keyboard.press("Enter")
+        await live(tab)
+        await expect(dialog).to_be_hidden()
+        await expect(tab.get_by_role("heading", name="Why it waits")).to_be_visible()
+        await tab.keyboard.press("Escape")
+        await expect(tab.get_by_role("button", name="llm/rlhf")).to_be_visible()
+        await tab.reload()
+        await live(tab)
+
+
+async def test_an_empty_cluster_says_what_is_missing(browser: Browser) -> None:
+    scene = Scene()
+    scene.start([])
+    scene.leads = False
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        await expect(tab.get_by_text("No node with GPUs.")).to_be_visible()
+        await expect(tab.get_by_text("No gang waits for a place.")).to_be_visible()
+        await expect(tab.get_by_role("alert").first).to_contain_text("This replica does not lead")
+        scene.leads = True
+        scene.change(node("first", 4))
+        await expect(tab.get_by_role("gridcell", name="first, GPU 0")).to_be_visible()
+        await expect(tab.get_by_role("alert").first).to_be_hidden()
+
+
+async def test_the_theme_follows_the_system_unless_one_is_chosen(browser: Browser) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    corner = "[...document.getElementById('canvas').getContext('2d').getImageData(2, 2, 1, 1).data]"
+    async with serving(six()) as (page, _), opened(browser, page.url, color_scheme="light") as tab:
+        await live(tab)
+        light, light_canvas = await tab.evaluate(ground), await tab.evaluate(corner)
+        await tab.get_by_label("Theme").select_option("Dark")
+        await expect(tab.locator("html")).to_have_attribute("data-theme", "dark")
+        await tab.evaluate(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )  # two frames
+        assert (await tab.evaluate(corner))[0] < 64
+        assert await tab.evaluate(ground) != light
+        assert light_canvas[0] > 192
+        await tab.reload()
+        await live(tab)
+        assert await tab.evaluate(ground) != light
+
+
+async def test_a_cordoned_node_is_told_in_words(browser: Browser) -> None:
+    scene = six()
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        cells = tab.get_by_role("gridcell", name="node is cordoned")
+        await expect(cells).to_have_count(8)
+        scene.change(replace(scene.snapshot().nodes["hgx-1"].node, unschedulable=True))
+        await expect(cells).to_have_count(16)
+
+
+async def test_many_tabs_are_refused_politely(browser: Browser) -> None:
+    async with (
+        serving(six(), limits=Limits(clients=1)) as (page, _),
+        opened(browser, page.url) as first,
+    ):
+        await live(first)
+        async with opened(browser, page.url) as second:
+            await expect(second.get_by_role("alert").first).to_contain_text(
+                "1 browsers are connected already"
+            )
