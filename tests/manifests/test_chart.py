@@ -147,6 +147,28 @@ def test_the_node_agent_is_the_component_of_scheduler_config(tmp_path: Path) -> 
         assert chart[name] == expected[name], name
 
 
+def test_tokens_of_the_page_are_the_component_of_scheduler_config(tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    base = os.path.relpath(SCHEDULER_CONFIG, overlay)
+    files = {"resources": [base], "components": [f"{base}/page-tokens"]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(files))
+    expected, chart = comparable(render(overlay)), comparable(template({"page.tokens": True}))
+    names = {name for name in expected if "page" in name}
+    assert len(names) == 3
+    for name in names:
+        assert chart[name] == expected[name], name
+    pods = [
+        one(objects, "Deployment", "muster")["spec"]["template"]["spec"]
+        for objects in (render(overlay), template({"page.tokens": True}))
+    ]
+    services = [next(each for each in pod["containers"] if each["name"] == "service") for pod in pods]
+    env = [{item["name"]: item["value"] for item in service["env"]} for service in services]
+    assert env[0] == env[1]
+    assert (env[0]["MUSTER__PAGE__HOST"], env[0]["MUSTER__PAGE__TOKENS"]) == ("0.0.0.0", "true")
+    assert {8080, 8081} == {port["containerPort"] for service in services for port in service["ports"]}
+
+
 def test_the_node_agent_takes_its_values() -> None:
     values = {"enabled": True, "runtimeClassName": "nvidia", "isolationLibrary": "/opt/vgpu.so", "cdi": False}
     objects = template({"nodeAgent": values, "images.nodeAgent": {"repository": "r/agent", "tag": "1"}})

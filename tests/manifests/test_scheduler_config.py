@@ -165,7 +165,8 @@ def test_the_service_takes_its_settings(rendered: list[Manifest]) -> None:
     settings = load(environment={item["name"]: item["value"] for item in service["env"]})
     assert settings.http.host == "0.0.0.0"  # a probe comes from the node, not from inside the pod
     port = service["ports"][0]["containerPort"]
-    assert service["args"] == ["serve", f"--http-port={port}"]
+    assert service["args"] == ["serve", f"--http-port={port}", "--page-port=8081"]
+    assert settings.page.host == "127.0.0.1"  # kubectl port-forward ends inside the pod
     assert {"name": "MUSTER__SOCKET", "value": "/run/muster/muster.sock"} in service["env"]
 
 
