@@ -36,9 +36,9 @@ def main() -> int:
 async def _measure() -> dict[str, Any]:
     scene = five_thousand()
     async with serving(scene) as (page, board), chromium() as browser:
-        looks = []
-        for _ in range(ROUNDS):
-            looks.append(1000 * await board._look())
+        beating = asyncio.create_task(_beat(holds := [0.0]))
+        looks = [1000 * await board._look() for _ in range(ROUNDS)]
+        beating.cancel()
         began = time.perf_counter()
         board._body = ("", b"")
         state = await board.state()
@@ -52,12 +52,20 @@ async def _measure() -> dict[str, Any]:
         "cells": cells,
         "gangs": gangs,
         "look_ms_of_the_loop": _summary(looks),
-        "longest_turn_ms": round(1000 * board.longest_s, 1),
+        "longest_hold_of_the_loop_ms": round(1000 * max(holds), 1),
         "state_ms": round(state_ms, 1),
         "state_bytes_gzip": len(state),
         "first_useful_paint_ms": _summary(paints),
         **updates,
     }
+
+
+async def _beat(holds: list[float]) -> None:
+    """Note for how long the loop gives this task no turn."""
+    while True:
+        before = time.perf_counter()
+        await asyncio.sleep(0)
+        holds.append(time.perf_counter() - before)
 
 
 async def _first_paint(browser: Browser, url: str) -> float:

@@ -5,11 +5,13 @@ It stands for `adapters.owner.Owner`, as far as the page uses it.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from muster.adapters.owner import SHOWN_AT_ONCE
 from muster.adapters.page.history import History
 from muster.domain.node import Node, Resources
 from muster.domain.pod import GangClaim, Pod, Wishes
@@ -151,8 +153,12 @@ class Scene:
 
     async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
         """Return all gangs."""
-        found: tuple[GangView, ...] = self.coordinator.summary()
-        return list(found)
+        found: list[GangView] = []
+        keys = self.coordinator.keys()
+        for start in range(0, len(keys), SHOWN_AT_ONCE):
+            found += self.coordinator.summary(keys[start : start + SHOWN_AT_ONCE])
+            await asyncio.sleep(0)
+        return found
 
     # --- inside ---------------------------------------------------------------------------------------
 

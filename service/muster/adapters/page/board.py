@@ -97,8 +97,6 @@ class Board:
         self._watching = 0
         self._watched = asyncio.Event()
         self._body = ("", b"")
-        self.longest_s = 0.0
-        """Longest turn of the loop that looking has taken."""
 
     # --- for the server -----------------------------------------------------------------------------
 
@@ -171,7 +169,9 @@ class Board:
             layout, static = await self._arranged(turns)
             cells, shut = await self._cells(layout, turns)
             usable = _usable(cells, shut, layout)
+            began = time.perf_counter()
             views = await self._source.summary()
+            turns.spent += time.perf_counter() - began  # at most: other tasks ran meanwhile
             with turns.one():
                 found, phases = rows(views, self._extras_s)
                 totals = self._totals(cells, usable, phases, len(views) - len(found))
@@ -185,7 +185,6 @@ class Board:
                 elif change := _change(before, self._seen):
                     self._tell(msgspec.json.encode(change))
             self._looked_at = time.monotonic()
-            self.longest_s = max(self.longest_s, turns.longest)
             return turns.spent
 
     async def _arranged(self, turns: _Turns) -> tuple[Layout, msgspec.Raw]:
@@ -309,7 +308,6 @@ class _Turns:
 
     def __init__(self) -> None:
         self.spent = 0.0
-        self.longest = 0.0
         self._began = 0.0
 
     def one(self) -> _Turns:
@@ -320,6 +318,4 @@ class _Turns:
         self._began = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        took = time.perf_counter() - self._began
-        self.spent += took
-        self.longest = max(self.longest, took)
+        self.spent += time.perf_counter() - self._began
