@@ -1,0 +1,40 @@
+"""Who has which GPUs, as the page reads it: bound and reserved members, other pods, refused nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.gangs.messages.calls import BindingFate
+from muster.gangs.reporting.places import Refused
+from tests.gangs.world import World, foreign, node, pod
+
+
+def test_each_pod_on_a_node_has_its_gang() -> None:
+    world = World().start(node("a"))
+    world.see(foreign("other", "a"), pod("g-0", gpus=1), pod("g-1", gpus=1))
+    ((*taken,),) = world.coordinator.taken(["a"])
+    key = world.verdict().gang
+    assert sorted((each.gang, each.gpus.bit_count(), each.unindexed, each.reserved) for each in taken) == [
+        ("", 0, 1, False),
+        (key, 1, 0, True),
+        (key, 1, 0, True),
+    ]
+    world.see(replace(world.pods["g-0"], node="a", running=True, allocation=1))
+    ((*taken,),) = world.coordinator.taken(["a"])
+    assert sorted(each.reserved for each in taken if each.gang) == [False, True]
+
+
+def test_a_gang_has_its_places_and_the_nodes_that_were_refused() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(pod("g-0"), pod("g-1"), pod("g-2", of=3, gang="h"))
+    first = world.home(0)
+    world.reserve(0)
+    world.unreserve(0, BindingFate.NEVER_SENT, "VolumeZone", "no volume here")
+    found = world.coordinator.details(world.verdict().gang)
+    assert found is not None
+    assert found.refused == (Refused(first, "VolumeZone", "no volume here"),)
+    assert [(place.pod, place.node != first) for place in found.places] == [("g-0", True), ("g-1", True)]
+    waits = world.coordinator.details(next(key for key in world.coordinator.keys() if "/h" in key))  # noqa: SIM118
+    assert waits is not None
+    assert (waits.places, waits.without_place) == ((), 1)
+    assert world.coordinator.details("no/such/gang") is None
