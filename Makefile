@@ -31,7 +31,7 @@ endif
 # of Kubernetes once more for `go vet`.
 WITH_GO = go_bin=$$($(PY) -c 'from local_cluster.toolchain import find_go; print(find_go().parent)'); \
   export PATH="$(CURDIR)/.venv/bin:$$go_bin:$$PATH" GOFLAGS='-mod=readonly -buildvcs=false -trimpath' GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0;
-GO_MODULES := shim kind-cluster/check local_cluster/go/fake-gpus
+GO_MODULES := shim kind-cluster/check local_cluster/go/fake-gpus local_cluster/go/fake-dra-driver
 GO_SOURCES := shim kind-cluster local_cluster/go
 PYTEST := $(PY) -m pytest
 
@@ -170,7 +170,7 @@ e2e: build ## End to end: the real shim and service against the local cluster
 .PHONY: e2e-nodes
 e2e-nodes: build ## Of it: containers on real kubelets get exactly the planned GPUs (MEMBERS=500: the long form)
 	$(call say,real nodes)
-	$(if $(MEMBERS),MUSTER_E2E_MEMBERS=$(MEMBERS)) $(PYTEST) e2e/test_devices.py
+	$(if $(MEMBERS),MUSTER_E2E_MEMBERS=$(MEMBERS)) $(PYTEST) e2e/test_devices.py e2e/test_dra_nodes.py
 
 # All of it, even when a part fails, so that one run tells everything. pytest comes last and in one
 # run, unit to end-to-end: its closing line counts them all. Two processes share them (conftest.py).

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.devices.fleet import COUNT, OFFERS, WHOLE_NODES, Fleet
+from e2e.devices.agent_fleet import OFFERS, WHOLE_NODES, AgentFleet
 from e2e.devices.members import MEMORY, WHOLE, Member, Part, gpus_seen
 from local_cluster.real import agents
 from local_cluster.real.support import why_not
@@ -26,15 +26,15 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 600)
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentFleet]:
     if reason := why_not():
         pytest.skip(f"no real nodes on this machine: {reason}")
-    with Fleet(tmp_path_factory.mktemp("devices")) as found:
+    with AgentFleet(tmp_path_factory.mktemp("devices")) as found:
         yield found
 
 
 @pytest.fixture(autouse=True)
-def swept(fleet: Fleet) -> Iterator[None]:
+def swept(fleet: AgentFleet) -> Iterator[None]:
     """Each test begins with free and healthy GPUs, and all agents."""
     yield
     fleet.delete(fleet.pods(), force=True)
@@ -49,10 +49,10 @@ def gang(name: str, gpus: int, size: int = 4) -> list[Member]:
     return [Member(f"{name}-{i}", (Part("main", gpus),), name, size) for i in range(size)]
 
 
-def test_gangs_of_four_in_random_order(fleet: Fleet) -> None:
+def test_gangs_of_four_in_random_order(fleet: AgentFleet) -> None:
     """Freed GPUs are used again at once. With a seed, so that a failure can be repeated."""
     chance, rounds = random.Random(1), 0
-    while rounds < 3 or COUNT.checked < MEMBERS:
+    while rounds < 3 or fleet.checked < MEMBERS:
         rounds += 1
         shapes = chance.choice([[1, 1, 1, 1], [2, 2], [1, 1, 2], [4], [3]])
         gangs = [gang(f"r{rounds}-{chr(97 + at)}", gpus) for at, gpus in enumerate(shapes)]
@@ -63,7 +63,7 @@ def test_gangs_of_four_in_random_order(fleet: Fleet) -> None:
         fleet.delete((member.name for member in members), force=chance.random() < 0.3)
 
 
-def test_equal_pods_that_race(fleet: Fleet) -> None:
+def test_equal_pods_that_race(fleet: AgentFleet) -> None:
     """Sixteen equal pods on two nodes: only their names tell them apart."""
     members = [Member(f"equal-{number}") for number in range(16)]
     fleet.create(*members)
@@ -88,20 +88,20 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-def test_several_containers(fleet: Fleet, kind: str) -> None:
+def test_several_containers(fleet: AgentFleet, kind: str) -> None:
     members = [Member(f"{kind}-{i}", SEVERAL[kind], kind, 4) for i in range(4)]
     fleet.create(*members)
     fleet.check(members)
 
 
-def test_a_restart_of_the_kubelet_withdraws_nothing(fleet: Fleet) -> None:
+def test_a_restart_of_the_kubelet_withdraws_nothing(fleet: AgentFleet) -> None:
     """Its node offers no GPUs for some seconds and is Ready. No pod is evicted."""
     before = gang("before", 1)
     fleet.create(*before)
     fleet.check(before)
     uids = {name: pod["metadata"]["uid"] for name, pod in fleet.pods().items()}
     node = fleet.pods()["before-0"]["spec"]["nodeName"]
-    fleet.cluster.real_nodes.restart_kubelet(node)
+    fleet.cluster.real_nodes.restart(node)
     after = gang("after", 2)
     fleet.create(*after)
     fleet.until(lambda: fleet.offers(node, WHOLE, 8), "the node offers its GPUs again")
@@ -111,7 +111,7 @@ def test_a_restart_of_the_kubelet_withdraws_nothing(fleet: Fleet) -> None:
     assert not fleet.events("TopologyEvicted")
 
 
-def test_an_agent_that_starts_anew_goes_on(fleet: Fleet) -> None:
+def test_an_agent_that_starts_anew_goes_on(fleet: AgentFleet) -> None:
     before = gang("old", 1)
     fleet.create(*before)
     fleet.check(before)
@@ -123,7 +123,7 @@ def test_an_agent_that_starts_anew_goes_on(fleet: Fleet) -> None:
     fleet.check([*before, *after])
 
 
-def test_a_dead_agent_gives_out_nothing(fleet: Fleet) -> None:
+def test_a_dead_agent_gives_out_nothing(fleet: AgentFleet) -> None:
     """The kubelet takes its GPUs out of what the node offers; containers that run keep theirs."""
     before = [Member("stays", (Part("main", 3),))]
     fleet.create(*before)
@@ -148,7 +148,7 @@ def test_a_dead_agent_gives_out_nothing(fleet: Fleet) -> None:
     fleet.check(before)
 
 
-def test_an_unhealthy_gpu_is_not_given_out(fleet: Fleet) -> None:
+def test_an_unhealthy_gpu_is_not_given_out(fleet: AgentFleet) -> None:
     for node in WHOLE_NODES:
         fleet.describe(node, unhealthy="0,5")
         fleet.until(lambda: fleet.offers(node, WHOLE, 6), "two GPUs are gone")  # noqa: B023
@@ -162,7 +162,7 @@ def test_an_unhealthy_gpu_is_not_given_out(fleet: Fleet) -> None:
     assert not {"GPU-0", "GPU-5"} & {gpu for each in members for gpu in _sees(fleet, each.name)}
 
 
-def test_freed_by_force_and_used_again(fleet: Fleet) -> None:
+def test_freed_by_force_and_used_again(fleet: AgentFleet) -> None:
     for turn in range(3):
         members = gang(f"force-{turn}", 4)
         fleet.create(*members)
@@ -170,7 +170,7 @@ def test_freed_by_force_and_used_again(fleet: Fleet) -> None:
         fleet.delete((member.name for member in members), force=True)
 
 
-def test_a_pod_without_a_plan_gets_nothing_and_says_why(fleet: Fleet) -> None:
+def test_a_pod_without_a_plan_gets_nothing_and_says_why(fleet: AgentFleet) -> None:
     """Somebody binds it by hand: it fails with a sentence, and no other pod of the node does."""
     pod = Member("planless").body()
     pod["spec"] |= {"nodeName": WHOLE_NODES[0], "schedulerName": "by-hand"}
@@ -184,7 +184,7 @@ def test_a_pod_without_a_plan_gets_nothing_and_says_why(fleet: Fleet) -> None:
     fleet.check(members)
 
 
-def test_pods_are_marked_as_assigned(fleet: Fleet) -> None:
+def test_pods_are_marked_as_assigned(fleet: AgentFleet) -> None:
     """As the documents show it: kubectl get pod has ALIYUN_COM_GPU_ASSIGNED "true"."""
     fleet.create(Member("marked"))
     fleet.until(lambda: _marked(fleet, "marked", ASSIGNED), "the pod is marked")
@@ -193,7 +193,7 @@ def test_pods_are_marked_as_assigned(fleet: Fleet) -> None:
 EXAMPLES = Path(__file__).parents[1] / "examples" / "cgpu"
 
 
-def apply_document(fleet: Fleet, name: str) -> str:
+def apply_document(fleet: AgentFleet, name: str) -> str:
     """Create the StatefulSet of document 4, with an image that real nodes have; return its pod's name."""
     (body,) = yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text())
     template = body["spec"]["template"]
@@ -212,7 +212,7 @@ def apply_document(fleet: Fleet, name: str) -> str:
 
 
 @pytest.fixture
-def documents(fleet: Fleet) -> Iterator[None]:
+def documents(fleet: AgentFleet) -> Iterator[None]:
     yield
     for name in ("cgpu-test", "cgpu-test-no-isolation"):
         path = f"/apis/apps/v1/namespaces/default/statefulsets/{name}"
@@ -220,7 +220,7 @@ def documents(fleet: Fleet) -> Iterator[None]:
 
 
 @pytest.fixture
-def library(fleet: Fleet) -> Iterator[None]:
+def library(fleet: AgentFleet) -> Iterator[None]:
     """The agents are told of an isolation library."""
     with fleet.other_agents(OFFERS):
         fleet.deploy(f"--isolation-library={fleet.library}")
@@ -230,7 +230,7 @@ def library(fleet: Fleet) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("documents")
-def test_document_4_without_an_isolation_library(fleet: Fleet) -> None:
+def test_document_4_without_an_isolation_library(fleet: AgentFleet) -> None:
     """Both pods see all memory of their card, and an event says that this was not meant for one of them."""
     shared = fleet.variables(apply_document(fleet, "cgpu-test-no-isolation"), "cgpu-test-no-isolation")
     assert len(gpus_seen(shared)) == 1
@@ -246,7 +246,7 @@ def test_document_4_without_an_isolation_library(fleet: Fleet) -> None:
 
 
 @pytest.mark.usefixtures("library", "documents")
-def test_document_4_with_an_isolation_library(fleet: Fleet) -> None:
+def test_document_4_with_an_isolation_library(fleet: AgentFleet) -> None:
     """On the cgpu node the container sees a limit of 3 GiB, on the share node the card."""
     isolated = fleet.variables(apply_document(fleet, "cgpu-test"), "cgpu-test")
     assert isolated["CUDA_DEVICE_MEMORY_LIMIT"] == "3g"
@@ -259,7 +259,7 @@ def test_document_4_with_an_isolation_library(fleet: Fleet) -> None:
     fleet.until(lambda: _marked(fleet, "cgpu-test-0", MEM_ASSIGNED), "the pod is marked")
 
 
-def test_pods_share_gpus_as_planned(fleet: Fleet) -> None:
+def test_pods_share_gpus_as_planned(fleet: AgentFleet) -> None:
     """Gangs of shared memory fill a card, and containers of one pod share it."""
     parts = (Part("main", 5), Part("helper", 3))
     mode = {"ack.node.gpu.schedule": "share"}
@@ -268,9 +268,9 @@ def test_pods_share_gpus_as_planned(fleet: Fleet) -> None:
     fleet.check(members)
 
 
-def _sees(fleet: Fleet, pod: str) -> tuple[str, ...]:
+def _sees(fleet: AgentFleet, pod: str) -> tuple[str, ...]:
     return gpus_seen(fleet.variables(pod, "main"))
 
 
-def _marked(fleet: Fleet, pod: str, key: str) -> bool:
+def _marked(fleet: AgentFleet, pod: str, key: str) -> bool:
     return (fleet.pods()[pod]["metadata"].get("annotations") or {}).get(key) == "true"

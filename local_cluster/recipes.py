@@ -108,6 +108,7 @@ RECIPES = {
         _containerd("containerd-shim-runc-v2", "10 s after containerd", 10.0),
         _containerd("ctr", "10 s after containerd", 10.0),
         Recipe("fake-gpus", "v1", GO_MODULES / "fake-gpus", ".", "", "10 s after kubelet", 10.0),
+        Recipe("fake-dra-driver", "v1", GO_MODULES / "fake-dra-driver", ".", "", "10 s after kubelet", 10.0),
         Recipe("otel-collector", COLLECTOR, GO_MODULES / "otel-collector", ".", "", "90 s to 6 min", 90.0),
         Recipe(
             "promtool",
@@ -127,7 +128,7 @@ RECIPES = {
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
 CLUSTER = (*COMPONENTS, "shim")
 """What a cluster with fake nodes and Muster needs."""
-NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "fake-gpus")
+NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "fake-gpus", "fake-dra-driver")
 """What a real node needs besides."""
 TRACING = ("otel-collector",)
 """What traces need besides."""

@@ -84,12 +84,16 @@ def printed(log: str) -> dict[str, str] | None:
 
 
 def gpus_seen(variables: dict[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that a container sees, by its variable and by CDI.
+    """Return the GPUs that a container sees, by CDI and by its variable, which has their order.
+
+    Without the variable, as from a DRA driver, they are sorted.
 
     Raises:
         AssertionError: the two differ.
     """
-    visible = tuple(filter(None, variables.get("NVIDIA_VISIBLE_DEVICES", "").split(",")))
     by_cdi = {value for key, value in variables.items() if key.startswith("CDI_GPU_")}
+    if "NVIDIA_VISIBLE_DEVICES" not in variables:
+        return tuple(sorted(by_cdi))
+    visible = tuple(filter(None, variables["NVIDIA_VISIBLE_DEVICES"].split(",")))
     assert set(visible) == by_cdi, f"NVIDIA_VISIBLE_DEVICES has {visible}, CDI gave {sorted(by_cdi)}"
     return visible

@@ -91,6 +91,8 @@ def kubelet(address: Address, cgroup: str) -> Object:
         "protectKernelDefaults": True,
         "makeIPTablesUtilChains": False,
         "failSwapOn": False,
+        # a pod whose claim can't be prepared is tried again only with the next look at all pods: one minute
+        "syncFrequency": "5s",
         # the node has no resolver of its own
         "resolvConf": "",
         # a machine with a full disk is no reason to evict pods that write nothing

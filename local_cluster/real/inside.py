@@ -20,8 +20,6 @@ from typing import Any
 HOME = Path("/opt/node")
 READ_ONLY = ("usr", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 START_DEADLINE_S = 60.0
-KUBELET_TOLD = "kubelet ended (status 0)"
-"""It was told to end, as a test does: another one is started, as systemd would."""
 POLL_EVERY_S = 0.05
 
 
@@ -123,12 +121,12 @@ class Programs:
         )
         self._names[process.pid] = name
 
-    def wait(self) -> str:
-        """Reap all processes whose parents ended, until a program of the node has ended; say how."""
+    def wait(self) -> tuple[str, int]:
+        """Reap all processes whose parents ended, until a program of the node has ended; its exit status."""
         while True:
             pid, status = os.wait()
             if pid in self._names:
-                return f"{self._names[pid]} ended (status {os.waitstatus_to_exitcode(status)})"
+                return self._names[pid], os.waitstatus_to_exitcode(status)
 
 
 def import_images() -> None:
@@ -164,12 +162,13 @@ def main(descriptor: str, file: str) -> None:
     guard_sysctls(settings["sysctls"])
     programs.start("containerd", "--config", f"{HOME}/config/containerd.toml")
     import_images()
-    programs.start("kubelet", *settings["kubelet"])
-    if settings["gpus"]:
-        programs.start("fake-gpus", *settings["gpus"])
-    while (ended := programs.wait()) == KUBELET_TOLD:
-        programs.start("kubelet", *settings["kubelet"])
-    sys.exit(ended)
+    commands = {command[0]: command for command in settings["commands"]}
+    for command in commands.values():
+        programs.start(*command)
+    while (ended := programs.wait())[0] in commands and ended[1] == 0:
+        # it was told to end, as a test does: another one is started, as systemd would
+        programs.start(*commands[ended[0]])
+    sys.exit(f"{ended[0]} ended (status {ended[1]})")
 
 
 if __name__ == "__main__":

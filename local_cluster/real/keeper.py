@@ -41,8 +41,8 @@ FAKE_GPUS = 16
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a keeper is told, in a file. `cgroup` and `link` are names that no other node has; `folder` gets
-    the node's configuration. With gpus = 0 there is no device plugin. `shown` are folders and files of this
-    machine that the node has at the same place, read-only."""
+    the node's configuration. `server` is the program that serves the GPUs, with its arguments; [] for none.
+    `shown` are folders and files of this machine that the node has at the same place, read-only."""
 
     name: str
     cgroup: str
@@ -51,8 +51,7 @@ class Settings:
     pki: Path
     kubeconfig: Path
     api_port: int
-    resource: str
-    gpus: int
+    server: list[str]
     programs: dict[str, Path]
     cni: Path
     images: Path
@@ -102,8 +101,7 @@ def write_configuration(settings: Settings, address: Address) -> Path:
         "root": str(root),
         "logs": {name: str(path) for name, path in settings.logs.items()},
         "sysctls": configuration.SYSCTLS,
-        "kubelet": _kubelet_arguments(settings, address),
-        "gpus": [settings.resource, str(settings.gpus)] if settings.gpus else [],
+        "commands": [_kubelet(settings, address), *([settings.server] if settings.server else [])],
         "shown": [str(path) for path in settings.shown],
     }
     file = folder / "inside.json"
@@ -121,8 +119,9 @@ def _copies(settings: Settings, ca: KeyPair, serving: KeyPair) -> dict[str, Path
     }
 
 
-def _kubelet_arguments(settings: Settings, address: Address) -> list[str]:
+def _kubelet(settings: Settings, address: Address) -> list[str]:
     return [
+        "kubelet",
         f"--config={CONFIG}/kubelet.json",
         f"--kubeconfig={CONFIG}/kubeconfig",
         f"--hostname-override={settings.name}",

@@ -22,6 +22,7 @@ from local_cluster.nodes import READY_POLL_S, shape_nodes
 from local_cluster.places import Layout
 from local_cluster.processes import Identity, Process, command_of, processes_below
 from local_cluster.real import cgroups, images, network, packages
+from local_cluster.real.configuration import CONFIG
 from local_cluster.real.keeper import END_DEADLINE_S, Settings
 from local_cluster.recipes import NODE
 from local_cluster.shape import NodeGroup, Resource, Shape
@@ -38,11 +39,19 @@ GROUP = NodeGroup(
     publish="labels",
 )
 """What kubelets do not report about their nodes: zone, rack and fake NVLinks."""
+DRA = msgspec.structs.replace(
+    GROUP, name="dra-{index}", topology="v100-8x-hybrid-cube-mesh", publish="gpu-topology-annotation"
+)
+"""Nodes where a DRA driver serves the GPUs."""
+DRA_DRIVER = "gpu.muster.local"
+"""The name of this driver."""
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 MOST = 16
 """The most real nodes of one cluster. Each takes about 200 MB of memory."""
 STOP_GRACE_S = 2 * END_DEADLINE_S
-LOGS = ("containerd", "kubelet", "fake-gpus")
+PLUGIN, DRIVER = "fake-gpus", "fake-dra-driver"
+LOGS = ("containerd", "kubelet", PLUGIN, DRIVER)
 
 
 class RealNodesError(RuntimeError):
@@ -80,7 +89,8 @@ class RealNodes:
     ) -> None:
         """Start nodes and wait until each is Ready and offers its GPUs.
 
-        Only those of GROUP have a device plugin of their own. `shown` is what the nodes have of this machine.
+        Those of GROUP have a device plugin, those of DRA a DRA driver, others serve no GPUs by
+        themselves. `shown` is what the nodes have of this machine.
 
         Raises:
             RealNodesError: one did not come up.
@@ -88,7 +98,6 @@ class RealNodes:
         if not 1 <= count <= MOST:
             raise RealNodesError(f"{count} real nodes: give a number from 1 to {MOST}")
         described = shape_nodes(Shape(nodes=(msgspec.structs.replace(group, count=count),)), "real nodes")
-        gpus = GPUS if group is GROUP else 0
         first = len(self.names)
         programs = {name: binary(name) for name in NODE} | {"runc": packages.program("runc")}
         tar = self._layout.config / "images.tar"
@@ -108,8 +117,7 @@ class RealNodes:
                 pki=self._layout.pki,
                 kubeconfig=access.for_user(context, user, ["system:nodes"]),
                 api_port=context.ports["kube-apiserver"],
-                resource=RESOURCE,
-                gpus=gpus,
+                server=_server(group, name),
                 programs=programs,
                 cni=packages.unpacked() / packages.CNI,
                 images=tar,
@@ -117,12 +125,12 @@ class RealNodes:
                 shown=list(shown),
             )
             self._launch(settings, detached=detached)
-        self._wait(api, described, before, deadline_s, gpus)
+        self._wait(api, described, before, deadline_s, group)
 
-    def restart_kubelet(self, name: str) -> None:
-        """End the kubelet of a node, which starts another one; its containers run on."""
+    def restart(self, name: str, program: str = "kubelet") -> None:
+        """End a program of a node, which starts it again; containers run on."""
         keeper = self.running()[name]
-        (pid,) = [pid for pid in processes_below(keeper.pid) if command_of(pid) == "kubelet"]
+        (pid,) = [pid for pid in processes_below(keeper.pid) if command_of(pid) == program]
         os.kill(pid, signal.SIGTERM)
 
     def stop(self) -> None:
@@ -165,20 +173,25 @@ class RealNodes:
         keeper.start()
 
     def _wait(
-        self, api: Api, described: list[Object], before: Mapping[str, str], deadline_s: float, gpus: int
+        self,
+        api: Api,
+        described: list[Object],
+        before: Mapping[str, str],
+        deadline_s: float,
+        group: NodeGroup,
     ) -> None:
         """`before`: the last word of an earlier kubelet of each node, which does not count."""
         until = time.monotonic() + deadline_s
         for node in described:
             name = node["metadata"]["name"]
-            while not self._ready(api, node, before.get(name, ""), gpus):
+            while not self._ready(api, node, before.get(name, ""), group):
                 if not self._keeper(name).alive:
                     raise RealNodesError(f"{name} ended before it was Ready; {self._tails(name)}")
                 if time.monotonic() > until:
                     raise RealNodesError(f"{name} is not Ready within {deadline_s:g} s; {self._tails(name)}")
                 time.sleep(READY_POLL_S)
 
-    def _ready(self, api: Api, described: Object, before: str, gpus: int) -> bool:
+    def _ready(self, api: Api, described: Object, before: str, group: NodeGroup) -> bool:
         """Whether the node is Ready and offers its GPUs. Describes it as soon as it is there."""
         meta = described["metadata"]
         path = f"/api/v1/nodes/{meta['name']}"
@@ -188,7 +201,10 @@ class RealNodes:
         if not set(meta["labels"].items()) <= set(node["metadata"]["labels"].items()):
             api.patch(path, {"metadata": {"labels": meta["labels"], "annotations": meta["annotations"]}})
         ready = any(each["type"] == "Ready" and each["status"] == "True" for each in _conditions(node))
-        return ready and int(node["status"].get("allocatable", {}).get(RESOURCE, 0)) == gpus
+        if group is DRA:
+            return ready and published(api, meta["name"]) == GPUS
+        offered = int(node["status"].get("allocatable", {}).get(RESOURCE, 0))
+        return ready and offered == (GPUS if group is GROUP else 0)
 
     def _tails(self, name: str) -> str:
         return "\n".join(self._tail(log) for log in self._logs(name))
@@ -202,6 +218,18 @@ class RealNodes:
         with contextlib.suppress(OSError):
             return "\n".join([f"the end of {log}:", *log.read_text(errors="replace").splitlines()[-lines:]])
         return f"{log} can't be read"
+
+
+def published(api: Api, node: str) -> int:
+    """Return how many devices the node's ResourceSlices have."""
+    slices = api.get(f"{SLICES}?fieldSelector=spec.nodeName%3D{node}")["items"]
+    return sum(len(each["spec"].get("devices") or ()) for each in slices)
+
+
+def _server(group: NodeGroup, node: str) -> list[str]:
+    if group is DRA:
+        return [DRIVER, node, str(GPUS), f"{CONFIG}/kubeconfig"]
+    return [PLUGIN, RESOURCE, str(GPUS)] if group is GROUP else []
 
 
 def _conditions(node: Object) -> list[Object]:
