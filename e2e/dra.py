@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from e2e import objects
 from e2e.facts import ALLOCATION, DRA_GPUS
@@ -19,6 +20,7 @@ from local_cluster.api import Object
 
 GROUP = "/apis/resource.k8s.io/v1"
 DRIVER = "gpu.e2e.example.com"
+NIC_DRIVER = "nic.e2e.example.com"
 GPU = "nvidia.com/gpu"
 
 
@@ -33,9 +35,30 @@ def device_class(scene: Scene, expression: str = f"device.driver == '{DRIVER}'")
         scene.client.delete(f"{GROUP}/deviceclasses/{scene.name}")
 
 
-def node(scene: Scene, name: str, gpus: int = 8, uuids: Sequence[int] = (), topology: str = "") -> str:
+@contextmanager
+def nic_class(scene: Scene) -> Iterator[str]:
+    """A DeviceClass of another driver's network cards."""
+    spec = {"selectors": [{"cel": {"expression": f"device.driver == '{NIC_DRIVER}'"}}]}
+    name = f"nic-{scene.name}"
+    scene.client.post(f"{GROUP}/deviceclasses", {"metadata": {"name": name}, "spec": spec})
+    try:
+        yield name
+    finally:
+        scene.client.delete(f"{GROUP}/deviceclasses/{name}")
+
+
+def node(
+    scene: Scene,
+    name: str,
+    gpus: int = 8,
+    uuids: Sequence[int] = (),
+    topology: str = "",
+    big: Sequence[int] = (),
+    nics: int = 0,
+) -> str:
     """A node with `gpus` GPUs in a ResourceSlice, and none in its allocatable. `uuids`: the numbers of its
-    devices, in the order in which the node's annotation names them."""
+    devices, in the order in which the node's annotation names them. `big`: those of another model. `nics`:
+    how many cards another driver has there."""
     said = {"gpu.topology/gpu-uuids": ",".join(f"GPU-{number}" for number in uuids)} if uuids else {}
     body = objects.node(name, gpus=0, topology=topology, annotations=said | {DRA_GPUS: f"{GPU}={gpus}"})
     full = scene.node(body)
@@ -46,19 +69,23 @@ def node(scene: Scene, name: str, gpus: int = 8, uuids: Sequence[int] = (), topo
             "name": f"gpu-{number}",
             "attributes": {
                 "uuid": {"string": f"GPU-{number}"},
+                "model": {"string": "big" if number in big else "small"},
                 "resource.kubernetes.io/pciBusID": {"string": f"0000:{gpus - number:02x}:00.0"},
             },
         }
         for number in range(gpus)
     ]
-    spec = {
-        "driver": DRIVER,
-        "nodeName": full,
-        "pool": {"name": full, "generation": 1, "resourceSliceCount": 1},
-        "devices": devices,
-    }
-    meta = {"name": full, "ownerReferences": [owner]}
-    scene.client.post(f"{GROUP}/resourceslices", {"metadata": meta, "spec": spec})
+    cards: list[Object] = [{"name": f"nic-{number}"} for number in range(nics)]
+    for driver, found in ((DRIVER, devices), (NIC_DRIVER, cards)):
+        spec = {
+            "driver": driver,
+            "nodeName": full,
+            "pool": {"name": full, "generation": 1, "resourceSliceCount": 1},
+            "devices": found,
+        }
+        meta = {"name": f"{full}-{driver}", "ownerReferences": [owner]}
+        if found:
+            scene.client.post(f"{GROUP}/resourceslices", {"metadata": meta, "spec": spec})
     return full
 
 
@@ -72,19 +99,55 @@ def gang(name: str, size: int, gpus: int = 1) -> list[Object]:
     return pods
 
 
+def template(scene: Scene, name: str, *requests: Object) -> None:
+    """A template of claims with these requests."""
+    path = f"{GROUP}/namespaces/{scene.name}/resourceclaimtemplates"
+    spec = {"spec": {"devices": {"requests": list(requests)}}}
+    scene.client.post(path, {"metadata": {"name": name}, "spec": spec})
+
+
+def request(name: str, device_class: str, count: int = 1, expression: str = "", **more: Any) -> Object:
+    """A request for devices of a class, and which satisfy the expression."""
+    selectors = [{"cel": {"expression": expression}}] if expression else []
+    return {
+        "name": name,
+        "exactly": {"deviceClassName": device_class, "count": count, "selectors": selectors, **more},
+    }
+
+
+def claiming(name: str, size: int, *templates: str) -> list[Object]:
+    """Pods of one gang, each with a claim from each of these templates."""
+    pods = [objects.pod(f"{name}-{rank}", gang=objects.ack(name, size)) for rank in range(size)]
+    for pod in pods:
+        container = pod["spec"]["containers"][0]
+        container["resources"] = {
+            "requests": {"cpu": "100m"},
+            "claims": [{"name": each} for each in templates],
+        }
+        pod["spec"]["resourceClaims"] = [
+            {"name": each, "resourceClaimTemplateName": each} for each in templates
+        ]
+    return pods
+
+
 def claims(scene: Scene) -> str:
     """The path of the scene's claims."""
     return f"{GROUP}/namespaces/{scene.name}/resourceclaims"
 
 
 def allocated(live: Sequence[Object]) -> dict[str, list[str]]:
-    """The devices of each pod that has a claim, as driver/pool/device in the claim's order."""
+    """The GPUs of each pod that has a claim, as driver/pool/device in the order of its claims' names
+    and of each claim."""
     found: dict[str, list[str]] = {}
-    for claim in live:
+    for claim in sorted(live, key=lambda each: str(each["metadata"]["name"])):
         allocation = (claim.get("status") or {}).get("allocation") or {}
         for owner in claim["metadata"].get("ownerReferences") or ():
             results = (allocation.get("devices") or {}).get("results") or ()
-            devices = [f"{each['driver']}/{each['pool']}/{each['device']}" for each in results]
+            devices = [
+                f"{each['driver']}/{each['pool']}/{each['device']}"
+                for each in results
+                if each["driver"] != NIC_DRIVER
+            ]
             if devices:
                 found.setdefault(owner["name"], []).extend(devices)
     return found

@@ -139,6 +139,7 @@ class App:
         yield watch(decode.volume_claims(), volumes.on_claim)
         yield watch(devices.resource_slices(), intake.devices.on_slice)
         yield watch(devices.device_classes(), intake.devices.on_class)
+        yield watch(devices.device_taint_rules(), intake.devices.on_rule)
         yield watch(devices.resource_claims(), intake.devices.on_claim)
         if config.config_maps.enabled:
             yield watch(decode.config_maps(config.config_maps.namespace), intake.on_config_map)

@@ -7,13 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.adapters.kube.devices import DeviceIntake, device_classes, resource_claims, resource_slices
+from muster.adapters.kube.devices import (
+    EXTENDED,
+    DeviceIntake,
+    device_classes,
+    resource_claims,
+    resource_slices,
+)
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.dra_objects import ResourceClaim
+from muster.dialects.objects import PodStatus
 from muster.dialects.settings import DEFAULTS
-from muster.gangs.messages.events import DeviceClaimSeen, Event, NodeSeen
-from tests.dialects.objects import node_object
+from muster.gangs.messages.events import DeviceClaimSeen, Event, NodeSeen, PodSeen
+from tests.dialects.objects import node_object, pod_object
 from tests.dialects.test_dra import device_class, gpu, piece
 
 
@@ -23,12 +30,16 @@ class Heard:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.read: list[str] = []
+        self.claims: list[str | None] = []
 
     async def put(self, event: Event) -> None:
         self.events.append(event)
 
     async def read_again(self, node: str) -> None:
         self.read.append(node)
+
+    async def read_pods_again(self, claim: str | None) -> None:
+        self.claims.append(claim)
 
 
 @pytest.fixture
@@ -48,7 +59,7 @@ async def test_a_node_is_read_again_when_its_slices_or_the_class_change(heard: H
 
 
 async def test_slices_of_drivers_that_no_class_names_have_no_node_read(heard: Heard) -> None:
-    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again)
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
     await intake.on_slice(Seen(piece([gpu(0)])))
     assert heard.read == []  # no class names GPUs yet
     await intake.on_class(Seen(device_class()))
@@ -83,7 +94,7 @@ POD = {"resource": "pods", "name": "p", "uid": "uid-p"}
 
 
 async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Heard) -> None:
-    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again)
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
     owner = {"ownerReferences": [{"kind": "Pod", "uid": "uid-o", "controller": True}]}
     admin = RESULT | {"adminAccess": True}
     for change in (
@@ -109,6 +120,50 @@ async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Hear
         (1, ()),
         (0, ()),
     ]
+
+
+def asking(
+    name: str, uid: str, count: int = 2, annotations: dict[str, str] | None = None
+) -> Seen[ResourceClaim]:
+    """A claim for GPUs."""
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}
+    said = {
+        "metadata": {"namespace": "ns", "name": name, "uid": uid, "annotations": annotations or {}},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    return Seen(msgspec.convert(said, ResourceClaim))
+
+
+async def test_a_pod_is_read_again_when_its_claim_is_made_or_its_class_changes(heard: Heard) -> None:
+    intake = Intake(DEFAULTS, heard.put, lambda event: None)
+    spec = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
+    obj = pod_object(labels={"gpu-topology": "g", "gpu-topology-replica": "1"}, spec=spec)
+    made = msgspec.convert({"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "p-c"}]}, PodStatus)
+    await intake.on_pod(Seen(obj))
+    await intake.devices.on_claim(asking("p-c", "u"))
+    await intake.on_pod(Seen(msgspec.structs.replace(obj, status=made)))
+    await intake.devices.on_class(Seen(device_class()))
+    await intake.devices.on_claim(asking("another", "v", 5))
+    await intake.on_pod(Gone("u"))
+    await intake.devices.on_claim(Gone("u"))
+    seen = [event.pod for event in heard.events if isinstance(event, PodSeen)]
+    assert [(pod.gated, pod.gpus) for pod in seen] == [(True, 0), (False, 0), (False, 2)]
+
+
+async def test_which_claims_have_pods_read_again(heard: Heard) -> None:
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    for change in (
+        asking("a", "1"),
+        asking("a", "1"),
+        asking("b", "2", annotations={EXTENDED: "true"}),
+        Gone("2"),
+        asking("a", "3"),  # made again under its name, before the first one is seen to be gone
+        Gone("1"),
+        Gone("3"),
+        Gone("3"),
+    ):
+        await intake.on_claim(change)
+    assert heard.claims == ["ns/a", "ns/a"]
 
 
 def test_objects_are_read_as_the_api_has_them() -> None:

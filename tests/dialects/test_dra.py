@@ -9,7 +9,7 @@ import pytest
 
 from muster.dialects import nodes, selectors
 from muster.dialects.dra import Slices
-from muster.dialects.dra_objects import DeviceClassObject, ResourceSlice
+from muster.dialects.dra_objects import DeviceClassObject, DeviceTaintRule, ResourceSlice
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
 from tests.dialects.objects import node_object
@@ -122,6 +122,43 @@ def test_taints_make_gpus_unhealthy() -> None:
     mild = {"key": "hot", "effect": "None"}
     node = read(seen(piece([gpu(0, taints=[taint]), gpu(1, taints=[mild])])))
     assert node.unhealthy == 0b10  # gpu-0 is the last by PCI address
+
+
+def rule(effect: str = "NoSchedule", key: str = "broken", **selector: str) -> DeviceTaintRule:
+    spec = {"deviceSelector": selector, "taint": {"key": key, "effect": effect}}
+    return msgspec.convert({"metadata": {"name": "r"}, "spec": spec}, DeviceTaintRule)
+
+
+RULES = {
+    "a device": (rule(driver=NVIDIA, pool="n", device="gpu-0"), 0b10),
+    "a pool": (rule(pool="n"), 0b11),
+    "a driver": (rule(driver=NVIDIA), 0b11),
+    "all devices": (rule(), 0b11),
+    "another driver": (rule(driver="nic.example.com"), 0),
+    "another pool": (rule(driver=NVIDIA, pool="m"), 0),
+    "a device that is not there": (rule(device="gpu-7"), 0),
+    "for information": (rule("None", driver=NVIDIA), 0),
+    "to keep other schedulers away": (rule(driver=NVIDIA, key="muster.dev/owned"), 0),
+}
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_rules_make_gpus_unhealthy_while_they_exist(case: str) -> None:
+    made, unhealthy = RULES[case]
+    slices = seen(piece([gpu(0), gpu(1)]))
+    assert read(slices).unhealthy == 0
+    assert slices.see_rule("r", made) == ({"n"} if unhealthy or case.startswith("a device") else set())
+    assert read(slices).unhealthy == unhealthy
+    assert slices.see_rule("r", made) == set()
+    slices.see_rule("r", None)
+    assert read(slices).unhealthy == 0
+
+
+def test_a_rule_without_a_selector_taints_nothing() -> None:
+    spec = {"taint": {"key": "k", "effect": "NoSchedule"}}
+    slices = seen(piece([gpu(0)]))
+    assert slices.see_rule("r", msgspec.convert({"spec": spec}, DeviceTaintRule)) == set()
+    assert read(slices).unhealthy == 0
 
 
 POOLS = {

@@ -12,13 +12,23 @@ numbered by PCI address, as `nvidia-smi topo -m` does, else by name.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
 from muster.dialects import selectors
-from muster.dialects.dra_objects import Attribute, DeviceClassObject, ResourceSlice, SliceDevice, SliceSpec
+from muster.dialects.dra_objects import (
+    Attribute,
+    DeviceClassObject,
+    DeviceTaint,
+    DeviceTaintRule,
+    ResourceSlice,
+    SliceDevice,
+    SliceSpec,
+    TaintedDevices,
+)
 from muster.dialects.selectors import Term, UnreadableSelectorError, Value
 from muster.dialects.settings import Settings
 from muster.domain.allocation import MAX_BYTES, MAX_GPUS
@@ -27,6 +37,8 @@ from muster.domain.topology import mask_of
 
 _PCI = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr")
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
+OWNED = "muster.dev/owned"
+"""The key of a taint that keeps other schedulers away: planned devices are shown without it."""
 
 _encoder = msgspec.json.Encoder()
 _devices = msgspec.json.Decoder(list[SliceDevice])
@@ -87,6 +99,8 @@ class Slices:
         self._on: dict[str, dict[str, PoolKey]] = {}
         """Node → slice → its pool."""
         self._classes: dict[str, _Class] = {}
+        self._rules: dict[str, TaintedDevices] = {}
+        """What DeviceTaintRules keep pods away from."""
         self._offers: dict[str, Offer] = {}
         """By node, since the last change: a kubelet writes its node's status all the time."""
 
@@ -124,6 +138,29 @@ class Slices:
         self._offers.clear()
         return set(self._on)
 
+    def see_rule(self, name: str, obj: DeviceTaintRule | None) -> set[str]:
+        """Take in a DeviceTaintRule, or None if it is gone."""
+        before, after = self._rules.pop(name, None), _keeps_away_from(obj)
+        if after is not None:
+            self._rules[name] = after
+        if before == after:
+            return set()
+        rules = [rule for rule in (before, after) if rule is not None]
+        touched = {
+            each.node
+            for key, found in self._pools.items()
+            if any(_is_of(rule, key) for rule in rules) and self._serves_gpus(key[0])
+            for each in found.values()
+        }
+        for node in touched:
+            self._offers.pop(node, None)
+        return touched
+
+    def resource_of(self, name: str) -> str:
+        """Return the GPU resource of a DeviceClass, "" if it has none."""
+        found = self._classes.get(name)
+        return found.resource if found is not None else ""
+
     @property
     def drivers(self) -> frozenset[str]:
         """Return the drivers that publish devices of nodes."""
@@ -144,7 +181,7 @@ class Slices:
                 continue
             problem, found = self._pool(key, node)
             problems += [problem] if problem else []
-            devices += [(key, device) for device in found]
+            devices += [(key, device) for device in self._tainted(key, found)]
         offers = dict[str, tuple[Offered, ...]]()
         for resource in self._settings.gpu_resources:
             if (by := self._class_for(resource)) is None:
@@ -176,6 +213,14 @@ class Slices:
         if len(names) != len(devices):
             return f"pool {key[1]} of {key[0]} names a device twice: nothing of it is used", []
         return "", devices
+
+    def _tainted(self, key: PoolKey, devices: list[SliceDevice]) -> Iterator[SliceDevice]:
+        """Return the devices of a pool with the taints of DeviceTaintRules."""
+        named = {rule.device for rule in self._rules.values() if _is_of(rule, key)}
+        taints = [DeviceTaint(effect=_KEEPS_AWAY[0])]
+        for device in devices:
+            is_tainted = None in named or device.name in named
+            yield msgspec.structs.replace(device, taints=taints) if is_tainted else device
 
     def _class_for(self, resource: str) -> _Class | None:
         """Return the class of an extended resource: the newest, and of equally new ones the first by name."""
@@ -291,11 +336,22 @@ def _offered(driver: str, pool: str, device: SliceDevice) -> Offered:
     addresses = (_text(said.get(_qualified(driver, name))) for name in _PCI)
     return Offered(
         Device(driver, pool, device.name),
-        any(taint.effect in _KEEPS_AWAY for taint in device.taints or ()),
+        any(taint.effect in _KEEPS_AWAY and taint.key != OWNED for taint in device.taints or ()),
         index if type(index) is int else -1,
         _text(said.get((driver, "uuid"))),
         next((address.lower() for address in addresses if address), ""),
     )
+
+
+def _keeps_away_from(rule: DeviceTaintRule | None) -> TaintedDevices | None:
+    """Return which devices a rule keeps pods away from. Without a selector it taints none."""
+    if rule is None or rule.spec.taint.effect not in _KEEPS_AWAY or rule.spec.taint.key == OWNED:
+        return None
+    return rule.spec.device_selector
+
+
+def _is_of(rule: TaintedDevices, pool: PoolKey) -> bool:
+    return rule.driver in (None, pool[0]) and rule.pool in (None, pool[1])
 
 
 def _text(value: Value | None) -> str:

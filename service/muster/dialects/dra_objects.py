@@ -92,6 +92,28 @@ class DeviceClassObject(_Object, frozen=True):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
+class TaintedDevices(_Object, frozen=True):
+    """Which devices a rule taints: those that agree with all that is said."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(_Object, frozen=True):
+    """`spec` of a DeviceTaintRule."""
+
+    device_selector: TaintedDevices | None = None
+    taint: DeviceTaint = DeviceTaint()
+
+
+class DeviceTaintRule(_Object, frozen=True):
+    """A taint that an administrator gives devices."""
+
+    metadata: Metadata = Metadata()
+    spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
+
+
 class AllocatedDevice(_Object, frozen=True):
     """A device that is allocated to a claim."""
 
@@ -127,8 +149,54 @@ class ResourceClaimStatus(_Object, frozen=True):
     reserved_for: list[Consumer] | None = None
 
 
+class SubRequest(_Object, frozen=True):
+    """An alternative of a request."""
+
+    device_class_name: str = ""
+
+
+class ExactRequest(_Object, frozen=True):
+    """A request for devices of one class. Of `capacity` only its presence counts."""
+
+    device_class_name: str = ""
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+    admin_access: bool | None = None
+    capacity: Use | None = None
+
+
+class Request(_Object, frozen=True):
+    """An entry of a claim's requests: one of the two is set."""
+
+    name: str = ""
+    exactly: ExactRequest | None = None
+    first_available: list[SubRequest] | None = None
+
+
+class DeviceConstraint(_Object, frozen=True):
+    """What devices of these requests must have in common, or not; of all requests, if none is named."""
+
+    requests: list[str] | None = None
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class ClaimDevices(_Object, frozen=True):
+    """`devices` of a claim's spec."""
+
+    requests: list[Request] | None = None
+    constraints: list[DeviceConstraint] | None = None
+
+
+class ClaimSpec(_Object, frozen=True):
+    """`spec` of a ResourceClaim."""
+
+    devices: ClaimDevices = ClaimDevices()
+
+
 class ResourceClaim(_Object, frozen=True):
     """A claim to devices."""
 
     metadata: Metadata = Metadata()
+    spec: ClaimSpec = ClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()

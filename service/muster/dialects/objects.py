@@ -163,9 +163,17 @@ class PodToleration(_Object, frozen=True):
 
 
 class PodResourceClaim(_Object, frozen=True):
-    """An entry of `spec.resourceClaims`; the name alone says that there is one."""
+    """An entry of `spec.resourceClaims`. Without `resource_claim_name` a claim is made from a template."""
 
     name: str = ""
+    resource_claim_name: str | None = None
+
+
+class PodResourceClaimStatus(_Object, frozen=True):
+    """The claim that was made for an entry of `spec.resourceClaims`; None if the pod needs none."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
 
 
 class VolumeClaim(_Object, frozen=True):
@@ -238,6 +246,7 @@ class PodStatus(_Object, frozen=True):
     init_container_statuses: list[ContainerStatus] | None = None
     allocated_resources: dict[str, str | int | float] | None = None
     resources: ResourceRequirements | None = None
+    resource_claim_statuses: list[PodResourceClaimStatus] | None = None
 
 
 class PodObject(_Object, frozen=True):

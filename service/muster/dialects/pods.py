@@ -19,12 +19,13 @@ from muster.dialects import (
     ranks,
     requests,
 )
+from muster.dialects.claims import Claims, DevicesAsked
 from muster.dialects.gpushare import Shared
 from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import Metadata, NodeSelectorRequirement, PodObject, PodSpec
 from muster.dialects.reading import Reading, agreed
-from muster.dialects.requests import Asked
+from muster.dialects.requests import MAX_OF_A_POD, Asked
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
 from muster.domain.pod import Controller, GangClaim, Pod, Wishes
@@ -42,9 +43,14 @@ GANG_DIALECTS = (kai.claim, coscheduling.claim, ack.claim)
 PodGroup come first: it is asked for by the dialect of the first. `own` comes on top of each."""
 
 
-def read(obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = None) -> Pod:
+def read(
+    obj: PodObject,
+    settings: Settings = DEFAULTS,
+    member: Member | None = None,
+    claims: Claims | None = None,
+) -> Pod:
     """Return the facts of one pod. `member` is its place by its owner, if its owner's pods are a gang: it
-    counts for a pod that names no gang itself.
+    counts for a pod that names no gang itself. `claims` are those of the cluster, where they are known.
 
     Of those of other schedulers only the usage counts: no claim, no causes.
     """
@@ -56,11 +62,15 @@ def read(obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = 
     claim: GangClaim | None = None
     causes: tuple[Cause, ...] = ()
     said = own.Said()
+    by_claims = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
     if spec.scheduler_name in settings.scheduler_names:
         right, slips = (meta, ()) if spec.node_name else misspelt.corrected(where, meta, settings)
         said = own.read(where, right)
         claim, causes = _claim(where, obj, asked, shared, right, said, settings, member)
         causes = (*slips, *causes) if claim is not None else ()
+        if claim is not None:
+            asked, refused = _with_claims(where, obj, asked, shared, by_claims, claims is not None)
+            causes = (*causes, *(() if spec.node_name else refused))
         if claim is not None and not spec.node_name:
             causes = (*causes, *wrong)
     finished = obj.status.phase in ("Succeeded", "Failed")
@@ -87,12 +97,13 @@ def read(obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = 
         finished=finished,
         succeeded=obj.status.phase == "Succeeded",
         terminating=meta.deletion_timestamp is not None,
-        gated=bool(spec.scheduling_gates),
+        gated=bool(spec.scheduling_gates) or not (by_claims.complete or spec.node_name),
         causes=causes,
         labels=peers.labels_of(meta.labels),
         peers=peer_rules,
         traceparent=_traceparent(meta.annotations or {}) if claim is not None else "",
         preferences=claim is not None and _prefers(spec),
+        device_claims=claim is not None and bool(spec.resource_claims),
     )
     return _with_allocation(pod, meta.annotations or {}) if pod.node else pod
 
@@ -180,7 +191,7 @@ def _claim(
     claim = replace(claim or gputopology.lone(name), wishes=wishes)
     if obj.spec.node_name:
         return claim, ()
-    resources = (*asked.causes, *shared.causes, *_claims(where, obj.spec))
+    resources = (*asked.causes, *shared.causes)
     return claim, (*found.causes, *wrong, *resources, *grouped, *_forged(obj))
 
 
@@ -207,13 +218,21 @@ def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[C
     return replace(said.wishes, role=mine or other.role, policies=other.policies), tuple(causes)
 
 
-def _claims(where: str, spec: PodSpec) -> tuple[BadValue, ...]:
-    """Return the cause of a pod with resource claims, which the planner does not model."""
-    if not spec.resource_claims:
-        return ()
-    names = ", ".join(claim.name for claim in spec.resource_claims[:4])
-    expected = "whole GPUs or memory of shared ones: this is not planned yet"
-    return (BadValue(where, "resourceClaims", names, expected),)
+def _with_claims(
+    where: str, obj: PodObject, asked: Asked, shared: Shared, more: DevicesAsked, known: bool
+) -> tuple[Asked, tuple[BadValue, ...]]:
+    """Return what the pod asks for with the GPUs of its claims, and why these can't be planned."""
+    names = ", ".join(claim.name for claim in (obj.spec.resource_claims or ())[:4])
+    if names and not known:
+        expected = "resources alone: no ResourceClaims are read here"
+        return asked, (BadValue(where, "resourceClaims", names, expected),)
+    if not more.gpus:
+        return asked, more.causes
+    if asked.gpus or shared.slice:
+        expected = "GPUs by resources or by claims, not by both"
+        return asked, (*more.causes, BadValue(where, "resourceClaims", names, expected))
+    gpus = min(more.gpus, MAX_OF_A_POD)
+    return replace(asked, gpus=gpus, gpu_resource=more.gpu_resource, container_gpus=()), more.causes
 
 
 def _scheduling_group(where: str, spec: PodSpec) -> tuple[BadValue, ...]:

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -97,6 +98,9 @@ func (p *Plugin) Name() string { return Name }
 // PreFilter lets the in-tree plugin list the slices that its allocator will use in this cycle.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	hide, err := p.show(state, pod)
+	if errors.Is(err, errNotPlanned) { // the gang is planned again, and its claims are freed before
+		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
+	}
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
@@ -124,7 +128,11 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (hide func(), err error
 	if err != nil {
 		return nil, err
 	}
-	return p.view.show(pod, plan), nil
+	all, err := p.view.compare(pod, plan)
+	if err != nil {
+		return nil, err
+	}
+	return p.view.show(pod, plan, all), nil
 }
 
 // Unreserve keeps the claim of a member that may be bound. The in-tree plugin would delete the claim for an extended
@@ -154,20 +162,49 @@ type view struct {
 	mu  sync.Mutex
 	now *plan // nil: everything is shown
 	pod *v1.Pod
+	// alone: the allocator deals with planned devices and nothing else in this cycle
+	alone bool
 }
 
-func (v *view) show(pod *v1.Pod, p *plan) (hide func()) {
+func (v *view) show(pod *v1.Pod, p *plan, alone bool) (hide func()) {
 	v.mu.Lock()
-	v.pod, v.now = pod, p
+	v.pod, v.now, v.alone = pod, p, alone
 	return func() {
-		v.pod, v.now = nil, nil
+		v.pod, v.now, v.alone = nil, nil, false
 		v.mu.Unlock()
 	}
 }
 
-// alone returns whether the allocator deals with planned devices and nothing else in this cycle.
-func (v *view) alone() bool {
-	return v.now != nil && v.now.count > 0 && len(v.pod.Spec.ResourceClaims) == 0
+// compare returns whether the pod asks for planned devices and no others. It returns an error if a claim of the pod
+// still has others of their driver: the in-tree plugin would keep these.
+func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
+	if p.count == 0 || len(pod.Spec.ResourceClaims) == 0 {
+		return p.count > 0, nil
+	}
+	asked := int64(0)
+	for i := range pod.Spec.ResourceClaims {
+		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil || name == nil {
+			return false, nil // the in-tree plugin says what is wrong
+		}
+		claim, err := v.SharedDRAManager.ResourceClaims().Get(pod.Namespace, *name)
+		if err != nil {
+			return false, nil
+		}
+		if claim.Status.Allocation != nil {
+			if err := p.check(claim); err != nil {
+				return false, fmt.Errorf("claim %s/%s of an earlier attempt: %w", claim.Namespace, claim.Name, err)
+			}
+		}
+		for _, request := range claim.Spec.Devices.Requests {
+			if request.Exactly == nil || request.Exactly.AllocationMode != resourceapi.DeviceAllocationModeExactCount {
+				return false, nil
+			}
+			asked += request.Exactly.Count
+		}
+	}
+	// The service counts the requests for GPUs. If these are all, then there are no requests for other devices.
+	return asked == int64(p.count), nil
 }
 
 func (v *view) ResourceSlices() fwk.ResourceSliceLister { return slicesOf{v} }
@@ -196,7 +233,7 @@ var errNotPlanned = errors.New("device is not planned")
 // List returns the pod's own claims if nothing else matters in this cycle: the in-tree plugin looks for one that an
 // earlier cycle has left.
 func (c claimsOf) List() ([]*resourceapi.ResourceClaim, error) {
-	if !c.view.alone() {
+	if !c.view.alone {
 		return c.ResourceClaimTracker.List()
 	}
 	found, err := c.view.claims.ByIndex(byPod, keyOf(c.view.pod.Namespace, c.view.pod.UID))
@@ -209,7 +246,7 @@ func (c claimsOf) List() ([]*resourceapi.ResourceClaim, error) {
 
 // GatherAllocatedState returns that nothing is allocated of what the allocator sees, if that is certain.
 func (c claimsOf) GatherAllocatedState() (*structured.AllocatedState, error) {
-	if c.view.alone() && c.view.taken.free(c.view.now) {
+	if c.view.alone && c.view.taken.free(c.view.now) {
 		return &structured.AllocatedState{
 			AllocatedDevices:         sets.New[structured.DeviceID](),
 			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),

@@ -27,8 +27,8 @@ const (
 	// freeTimeout bounds the calls that free the claims of one pod, and the wait until the allocator has seen it.
 	freeTimeout = 5 * time.Second
 	seenPoll    = 5 * time.Millisecond
-	// maxLeft is how many such claims of one pod are freed. Kubernetes makes one for each attempt. Each costs four
-	// requests, and a user can create thousands for a pod.
+	// maxLeft is how many claims for extended resources of one pod are freed. Kubernetes makes one for each attempt.
+	// Each costs four requests, and a user can create thousands for a pod.
 	maxLeft = 8
 	// reasonFreed is the reason of the condition that a pod gets when its claim is freed.
 	reasonFreed = "SchedulerError"
@@ -37,9 +37,12 @@ const (
 // ErrBound means that the pod is bound, so its claim is in use.
 var ErrBound = errors.New("the pod is bound")
 
-// Stale frees the claims for extended resources that an earlier scheduling cycle has left, for example because the
-// process was killed between the claim and the Binding. The in-tree plugin refuses every node to such a pod until its
-// PostFilter has deleted the claim, and our PostFilter ends that chain.
+var errInUse = errors.New("it is reserved for others")
+
+// Stale frees the devices that an earlier scheduling cycle has left to a pod, for example because the process was killed
+// between the claim and the Binding. A claim for extended resources is deleted: the in-tree plugin refuses every node to
+// its pod until its PostFilter has deleted the claim, and our PostFilter ends that chain. A claim that was made from a
+// template is deallocated: otherwise the pod would get its devices whatever is planned.
 type Stale struct {
 	client kubernetes.Interface
 	claims cache.Indexer
@@ -69,44 +72,55 @@ func indexByPod(claims cache.SharedIndexInformer) error {
 }
 
 // podOf returns the pod that owns a claim for extended resources, as its key in the index; nothing for any other claim.
-//
-// A user who can create claims can write the annotation and the owner. So a claim counts for pods of its namespace
-// alone. It does not count while it is reserved for anything else than this pod, because that may be using the devices.
 func podOf(claim *resourceapi.ResourceClaim) []string {
 	owner := metav1.GetControllerOf(claim)
-	if claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] != "true" || owner == nil || owner.Kind != "Pod" {
+	if !extended(claim) || owner == nil || !onlyOf(claim, owner.UID) {
 		return nil
-	}
-	for _, user := range claim.Status.ReservedFor {
-		if user.UID != owner.UID {
-			return nil
-		}
 	}
 	return []string{keyOf(claim.Namespace, owner.UID)}
 }
 
+func extended(claim *resourceapi.ResourceClaim) bool {
+	return claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
+}
+
+// onlyOf returns whether a claim was made for a pod and nothing else uses it.
+//
+// A user who can create claims can write the annotation and the owner. So a claim counts for pods of its namespace
+// alone. It does not count while it is reserved for anything else than this pod, because that may be using the devices.
+func onlyOf(claim *resourceapi.ResourceClaim, pod types.UID) bool {
+	owner := metav1.GetControllerOf(claim)
+	return owner != nil && owner.Kind == "Pod" && owner.UID == pod &&
+		!slices.ContainsFunc(claim.Status.ReservedFor, func(user resourceapi.ResourceClaimConsumerReference) bool { return user.UID != pod })
+}
+
 func keyOf(namespace string, uid types.UID) string { return namespace + "/" + string(uid) }
 
-// Left returns the claims for extended resources that exist when this process begins, once the informer is synced. Of a
-// pod with more than maxLeft there are none.
+// Left returns the claims whose devices an earlier process may have left to unbound pods, once the informer is synced.
+// Of a pod with more than maxLeft claims for extended resources there are none of these.
 func (s *Stale) Left(ctx context.Context) (left []*resourceapi.ResourceClaim) {
 	if !cache.WaitForCacheSync(ctx.Done(), s.synced) {
 		return nil
 	}
 	for _, obj := range s.claims.List() {
 		claim := obj.(*resourceapi.ResourceClaim)
-		if key := podOf(claim); len(key) > 0 && len(s.of(key[0])) <= maxLeft {
+		owner := metav1.GetControllerOf(claim)
+		switch key := podOf(claim); {
+		case len(key) > 0 && len(s.of(key[0])) <= maxLeft:
+			left = append(left, claim)
+		case owner != nil && !extended(claim) && claim.Status.Allocation != nil && onlyOf(claim, owner.UID):
 			left = append(left, claim)
 		}
 	}
 	return left
 }
 
-// Has returns whether a pod has such a claim. It reads memory only.
-func (s *Stale) Has(namespace string, uid types.UID) bool {
-	return len(s.of(keyOf(namespace, uid))) > 0
+// Has returns whether an unbound pod has devices. It reads memory only.
+func (s *Stale) Has(pod *v1.Pod) bool {
+	return len(s.of(keyOf(pod.Namespace, pod.UID))) > 0 || len(s.allocated(pod)) > 0
 }
 
+// of returns the claims for extended resources of a pod.
 func (s *Stale) of(key string) []any {
 	found, err := s.claims.ByIndex(byPod, key)
 	if err != nil {
@@ -115,15 +129,34 @@ func (s *Stale) of(key string) []any {
 	return found
 }
 
-// Free deletes the claims of a pod that is not bound. It returns once the allocator knows, or ErrBound.
+// allocated returns the claims that were made for the pod from templates and are allocated. The tracker knows what this
+// process has written before the informer does.
+func (s *Stale) allocated(pod *v1.Pod) (found []*resourceapi.ResourceClaim) {
+	for _, made := range pod.Status.ResourceClaimStatuses {
+		if made.ResourceClaimName == nil {
+			continue
+		}
+		claim, err := s.tracker.Get(pod.Namespace, *made.ResourceClaimName)
+		if err == nil && claim.Status.Allocation != nil && onlyOf(claim, pod.UID) {
+			found = append(found, claim)
+		}
+	}
+	return found
+}
+
+// Free frees the devices of a pod that is not bound. It returns once the allocator knows, or ErrBound.
 func (s *Stale) Free(ctx context.Context, pod *v1.Pod) error {
 	left := s.of(keyOf(pod.Namespace, pod.UID))
 	if len(left) > maxLeft {
 		return fmt.Errorf("pod %s/%s owns %d ResourceClaims with the annotation %s, of which Kubernetes makes one: delete them",
 			pod.Namespace, pod.Name, len(left), resourceapi.ExtendedResourceClaimAnnotation)
 	}
+	claims := s.allocated(pod)
 	for _, obj := range left {
-		if err := s.FreeClaim(ctx, pod, obj.(*resourceapi.ResourceClaim)); err != nil {
+		claims = append(claims, obj.(*resourceapi.ResourceClaim))
+	}
+	for _, claim := range claims {
+		if err := s.FreeClaim(ctx, pod, claim); err != nil {
 			return err
 		}
 	}
@@ -141,8 +174,10 @@ func (s *Stale) FreeClaim(ctx context.Context, pod *v1.Pod, claim *resourceapi.R
 	if apierrors.IsNotFound(err) {
 		return nil // the claim goes with its pod
 	}
-	if err == nil {
+	if err == nil && extended(claim) {
 		err = s.delete(ctx, claim)
+	} else if err == nil {
+		err = s.deallocate(ctx, pod, claim)
 	}
 	if err != nil {
 		return fmt.Errorf("freeing ResourceClaim %s/%s of an earlier attempt: %w", claim.Namespace, claim.Name, err)
@@ -182,12 +217,26 @@ func freedMessage(claim string) string {
 	return fmt.Sprintf("an earlier attempt was cut off; its devices (ResourceClaim %s) are freed", claim)
 }
 
-// Freed returns whether the claim that a pod has by its status is being freed. Its Binding must not be sent again: a
-// process that was suspended may find that its successor has written this.
-func Freed(pod *v1.Pod) bool {
-	of := pod.Status.ExtendedResourceClaimStatus
-	return of != nil && slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.PodScheduled && c.Reason == reasonFreed && c.Message == freedMessage(of.ResourceClaimName)
+// Freed returns whether a claim that a pod has by its status was freed after the scheduling cycle had begun with the
+// pod as it was before. Its Binding must not be sent again: a process that was suspended may find that its successor has
+// written this. A claim from a template lives on after it was freed, so what the pod said before does not count.
+func Freed(before, pod *v1.Pod) bool {
+	var names []string
+	if of := pod.Status.ExtendedResourceClaimStatus; of != nil {
+		names = append(names, of.ResourceClaimName)
+	}
+	for _, made := range pod.Status.ResourceClaimStatuses {
+		if made.ResourceClaimName != nil {
+			names = append(names, *made.ResourceClaimName)
+		}
+	}
+	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+		isIts := func(name string) bool { return c.Message == freedMessage(name) }
+		isOld := func(old v1.PodCondition) bool {
+			return old.Message == c.Message && old.LastTransitionTime.Equal(&c.LastTransitionTime)
+		}
+		return c.Type == v1.PodScheduled && c.Reason == reasonFreed && slices.ContainsFunc(names, isIts) &&
+			!slices.ContainsFunc(before.Status.Conditions, isOld)
 	})
 }
 
@@ -209,8 +258,34 @@ func (s *Stale) delete(ctx context.Context, claim *resourceapi.ResourceClaim) er
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
+	return s.until(ctx, claim, func(*resourceapi.ResourceClaim) bool { return false })
+}
+
+// deallocate takes the devices from a claim that was made from a template. The claim goes with its pod.
+func (s *Stale) deallocate(ctx context.Context, pod *v1.Pod, claim *resourceapi.ResourceClaim) error {
+	api := s.client.ResourceV1().ResourceClaims(claim.Namespace)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		live, err := api.Get(ctx, claim.Name, metav1.GetOptions{})
+		if err != nil || live.UID != claim.UID || live.Status.Allocation == nil {
+			return err
+		}
+		if !onlyOf(live, pod.UID) {
+			return errInUse
+		}
+		live.Status = resourceapi.ResourceClaimStatus{}
+		_, err = api.UpdateStatus(ctx, live, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return s.until(ctx, claim, func(known *resourceapi.ResourceClaim) bool { return known.Status.Allocation == nil })
+}
+
+// until waits until the allocator sees the claim so, or does not see it any more.
+func (s *Stale) until(ctx context.Context, claim *resourceapi.ResourceClaim, is func(*resourceapi.ResourceClaim) bool) error {
 	return wait.PollUntilContextCancel(ctx, seenPoll, true, func(context.Context) (bool, error) {
 		known, err := s.tracker.Get(claim.Namespace, claim.Name)
-		return err != nil || known.UID != claim.UID, nil
+		return err != nil || known.UID != claim.UID || is(known), nil
 	})
 }

@@ -31,6 +31,11 @@ func without(claim *resourceapi.ResourceClaim, change func(*resourceapi.Resource
 	return claim
 }
 
+// owner returns the pod "p".
+func owner() *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "uid-p"}}
+}
+
 func TestWhichClaimsAreFreedForAPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		claim *resourceapi.ResourceClaim
@@ -47,7 +52,7 @@ func TestWhichClaimsAreFreedForAPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			stale := staleOf(t, c.claim)
-			if got := stale.Has("ns", "uid-p"); got != c.freed {
+			if got := stale.Has(owner()); got != c.freed {
 				t.Errorf("freed: %v", got)
 			}
 		})
@@ -60,8 +65,7 @@ func TestAPodWithThousandsOfClaimsIsRefused(t *testing.T) {
 		many = append(many, ownedBy("ns", fmt.Sprintf("c%d", i)))
 	}
 	stale := staleOf(t, many...)
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "uid-p"}}
-	if err := stale.Free(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "pod ns/p owns 9 ResourceClaims") {
+	if err := stale.Free(t.Context(), owner()); err == nil || !strings.Contains(err.Error(), "pod ns/p owns 9 ResourceClaims") {
 		t.Errorf("got %v", err) // without a client: any request would panic
 	}
 	if left := stale.Left(t.Context()); len(left) > 0 {
@@ -91,22 +95,29 @@ func TestWhichPodsSayThatTheirClaimIsFreed(t *testing.T) {
 	freed := v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: reasonFreed, Message: freedMessage("c")}
 	for name, c := range map[string]struct {
 		claim      string
+		template   string
+		before     []v1.PodCondition
 		conditions []v1.PodCondition
 		freed      bool
 	}{
-		"the claim that it has": {"c", []v1.PodCondition{freed}, true},
-		"an earlier claim":      {"d", []v1.PodCondition{freed}, false},
-		"it has none":           {"", []v1.PodCondition{freed}, false},
-		"nothing was freed":     {"c", nil, false},
-		"it is refused":         {"c", []v1.PodCondition{{Type: v1.PodScheduled, Reason: v1.PodReasonUnschedulable}}, false},
-		"another condition's":   {"c", []v1.PodCondition{{Type: v1.PodReady, Reason: reasonFreed, Message: freedMessage("c")}}, false},
+		"the claim that it has":   {"c", "", nil, []v1.PodCondition{freed}, true},
+		"an earlier claim":        {"d", "", nil, []v1.PodCondition{freed}, false},
+		"it has none":             {"", "", nil, []v1.PodCondition{freed}, false},
+		"nothing was freed":       {"c", "", nil, nil, false},
+		"it is refused":           {"c", "", nil, []v1.PodCondition{{Type: v1.PodScheduled, Reason: v1.PodReasonUnschedulable}}, false},
+		"another condition's":     {"c", "", nil, []v1.PodCondition{{Type: v1.PodReady, Reason: reasonFreed, Message: freedMessage("c")}}, false},
+		"a claim from a template": {"", "c", nil, []v1.PodCondition{freed}, true},
+		"before this cycle":       {"", "c", []v1.PodCondition{freed}, []v1.PodCondition{freed}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &v1.Pod{Status: v1.PodStatus{Conditions: c.conditions}}
 			if c.claim != "" {
 				pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{ResourceClaimName: c.claim}
 			}
-			if got := Freed(pod); got != c.freed {
+			if c.template != "" {
+				pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpus", ResourceClaimName: &c.template}}
+			}
+			if got := Freed(&v1.Pod{Status: v1.PodStatus{Conditions: c.before}}, pod); got != c.freed {
 				t.Errorf("freed: %v", got)
 			}
 		})

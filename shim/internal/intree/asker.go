@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"muster.dev/shim/internal/musterv1"
 )
@@ -52,9 +53,10 @@ type Report func(context.Context, *musterv1.ReportInTreeRequest) error
 // Asker stores the service's questions, answers them, and answers again when a cause may have changed. All of it runs
 // on one goroutine, except the nodes of one batch (see coresShare).
 type Asker struct {
-	handle fwk.Handle
-	report Report
-	wake   chan struct{}
+	handle   fwk.Handle
+	registry frameworkruntime.Registry
+	report   Report
+	wake     chan struct{}
 
 	mu        sync.Mutex
 	epoch     uint64
@@ -94,10 +96,10 @@ type question struct {
 	last            []byte // digest of the last report
 }
 
-// New returns an asker that answers nothing until Run is called.
-func New(handle fwk.Handle, report Report) *Asker {
+// New returns an asker that answers nothing until Run is called. gpus are the resources that count GPUs.
+func New(handle fwk.Handle, report Report, gpus []string) *Asker {
 	return &Asker{
-		handle: handle, report: report, wake: make(chan struct{}, 1), questions: map[string]*question{},
+		handle: handle, registry: registryOf(gpus), report: report, wake: make(chan struct{}, 1), questions: map[string]*question{},
 		works: map[*question]*work{}, turns: newTurns(), sliceFor: sliceFor,
 	}
 }
@@ -146,7 +148,7 @@ func (a *Asker) Prepare(ctx context.Context) error {
 		return errNoProfile
 	}
 	plugins := profile.ListPlugins()
-	return a.prepare(ctx, asked(plugins), scored(plugins))
+	return a.prepare(ctx, a.asked(plugins), scored(plugins))
 }
 
 func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) error {
@@ -158,7 +160,7 @@ func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) e
 	}
 	a.pods = core.Pods().Lister()
 	holding := &snapshot{takes: counts}
-	made, err := newFramework(ctx, a.handle, holding, asking(plugins))
+	made, err := a.newFramework(ctx, holding, asking(plugins))
 	if err != nil {
 		return err
 	}
@@ -189,7 +191,7 @@ func (a *Asker) prepareScores(ctx context.Context, scoring []config.Plugin) erro
 		return nil
 	}
 	all := &snapshot{takes: bound}
-	made, err := newFramework(ctx, a.handle, all, scoringBy(scoring))
+	made, err := a.newFramework(ctx, all, scoringBy(scoring))
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func askerOf(ctx context.Context, t testing.TB, plugins, scoring []config.Plugin
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := New(handle, nil)
+	a := New(handle, nil, []string{"nvidia.com/gpu"})
 	if err := a.prepare(ctx, plugins, scoring); err != nil {
 		t.Fatal(err)
 	}

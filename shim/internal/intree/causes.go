@@ -10,6 +10,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+
+	"muster.dev/shim/internal/devices"
 )
 
 // watch adds handlers for the objects that the asked plugins read. kube-scheduler already runs these informers for
@@ -24,7 +26,7 @@ func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Pl
 				storage.CSINodes().Informer(), storage.CSIDrivers().Informer(), storage.CSIStorageCapacities().Informer())
 		case names.NodeVolumeLimits:
 			needed = append(needed, storage.VolumeAttachments().Informer())
-		case names.DynamicResources:
+		case names.DynamicResources, devices.Name:
 			needed = append(needed, resource.ResourceClaims().Informer(), resource.ResourceSlices().Informer(),
 				resource.DeviceClasses().Informer())
 		}

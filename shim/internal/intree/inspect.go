@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -63,7 +64,7 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bo
 		}
 	}
 	i.extend(ctx, pods[0], open, found.refused)
-	if len(pods) > 1 && usesVolumes(pods[0]) {
+	if len(pods) > 1 && (usesVolumes(pods[0]) || len(pods[0].Spec.ResourceClaims) > 0) {
 		i.measure(ctx, pods[:min(len(pods), roomAtMost)], open, &found, pause)
 	}
 	return found
@@ -120,8 +121,8 @@ func (i *inspector) extend(ctx context.Context, pod *v1.Pod, open []fwk.NodeInfo
 }
 
 // measure determines how many of the pods a node can hold together, for nodes that cannot hold all. Plugins check one
-// pod at a time. So measure tries a pod with the volumes of several. It needs what they need together: as many
-// attachments, and different volumes.
+// pod at a time. So measure tries a pod with the volumes and the claims of several. It needs what they need together: as
+// many attachments, different volumes, and different devices.
 func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.NodeInfo, found *answer, pause func() bool) {
 	trials := map[int]*trial{}
 	fits := func(members int, node fwk.NodeInfo) bool {
@@ -154,13 +155,22 @@ func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.Node
 	}
 }
 
-// combined returns one pod with the volumes of all. It refers to ephemeral volumes by claim name, because these
+// combined returns one pod with the volumes and the claims of all. It refers to claims by their names, because these
 // claims belong to pods with other names. A claim that several pods share appears once.
 func combined(pods []*v1.Pod) *v1.Pod {
 	all := pods[0].DeepCopy()
 	all.Spec.Volumes, all.Spec.ResourceClaims = nil, nil
 	seen := map[string]bool{}
 	for _, pod := range pods {
+		for at := range pod.Spec.ResourceClaims {
+			each := pod.Spec.ResourceClaims[at]
+			name, _, err := resourceclaim.Name(pod, &each)
+			if err != nil || name == nil || seen["device/"+*name] {
+				continue
+			}
+			seen["device/"+*name] = true
+			all.Spec.ResourceClaims = append(all.Spec.ResourceClaims, v1.PodResourceClaim{Name: each.Name, ResourceClaimName: name})
+		}
 		for at := range pod.Spec.Volumes {
 			each := pod.Spec.Volumes[at]
 			if claim := claimName(pod, &each); claim != "" {

@@ -14,6 +14,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	"muster.dev/shim/internal/devices"
 )
 
 // modelled lists the plugins that the planner models. The planner checks their rules itself, for several pods
@@ -30,11 +32,19 @@ const profileName = "muster-in-tree-answers"
 // filters need the others.
 const coresShare = 4
 
-// asked returns the in-tree filter plugins of a profile that the planner does not model, in the profile's order.
-func asked(profile *config.Plugins) (found []config.Plugin) {
+// registryOf returns the plugins that can be asked: those of the tree, and the one for claims of devices. gpus are the
+// resources that count GPUs.
+func registryOf(gpus []string) frameworkruntime.Registry {
 	registry := plugins.NewInTreeRegistry()
+	registry[devices.Name] = devices.NewAsking(gpus)
+	return registry
+}
+
+// asked returns the filter plugins of a profile that can be asked and that the planner does not model, in the profile's
+// order.
+func (a *Asker) asked(profile *config.Plugins) (found []config.Plugin) {
 	for _, plugin := range profile.Filter.Enabled {
-		if _, inTree := registry[plugin.Name]; inTree && !modelled.Has(plugin.Name) {
+		if _, can := a.registry[plugin.Name]; can && !modelled.Has(plugin.Name) {
 			found = append(found, config.Plugin{Name: plugin.Name})
 		}
 	}
@@ -66,7 +76,8 @@ func scoringBy(scoring []config.Plugin) *config.Plugins {
 // newFramework returns a framework instance with only these plugins. It shares the informers, clients and managers of
 // the handle, and reads the given snapshot. A framework also needs a queue sort and a bind plugin
 // (framework/runtime/framework.go, NewFramework); these are never called.
-func newFramework(ctx context.Context, handle fwk.Handle, snapshot fwk.SharedLister, enabled *config.Plugins) (framework.Framework, error) {
+func (a *Asker) newFramework(ctx context.Context, snapshot fwk.SharedLister, enabled *config.Plugins) (framework.Framework, error) {
+	handle := a.handle
 	args, err := defaultArgs()
 	if err != nil {
 		return nil, err
@@ -74,7 +85,7 @@ func newFramework(ctx context.Context, handle fwk.Handle, snapshot fwk.SharedLis
 	enabled.QueueSort = config.PluginSet{Enabled: []config.Plugin{{Name: names.PrioritySort}}}
 	enabled.Bind = config.PluginSet{Enabled: []config.Plugin{{Name: names.DefaultBinder}}}
 	profile := &config.KubeSchedulerProfile{SchedulerName: profileName, PluginConfig: args, Plugins: enabled}
-	return frameworkruntime.NewFramework(ctx, plugins.NewInTreeRegistry(), profile,
+	return frameworkruntime.NewFramework(ctx, a.registry, profile,
 		frameworkruntime.WithClientSet(handle.ClientSet()),
 		frameworkruntime.WithKubeConfig(handle.KubeConfig()),
 		frameworkruntime.WithEventRecorder(handle.EventRecorder()),

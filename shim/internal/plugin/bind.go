@@ -69,7 +69,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 	}
 	if len(c.Devices) > 0 { // PreBind has written the claim's name to the pod's status since Permit
 		// If the claim seems freed, the Binding meets a conflict, and renewed asks the API server.
-		if live := p.live(pod); !devices.Freed(live) {
+		if live := p.live(pod); !devices.Freed(pod, live) {
 			c.Gang.Renew(c.Member, live.ResourceVersion)
 		}
 	}
@@ -82,7 +82,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		c.fate.message = err.Error()
 		return fwk.AsStatus(err)
 	}
-	is, err := p.post(ctx, c, &v1.Binding{
+	is, err := p.post(ctx, c, pod, &v1.Binding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version, Annotations: annotations,
 		},
@@ -136,7 +136,7 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 	}
 }
 
-func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (musterv1.BindingFate, error) {
+func (p *Plugin) post(ctx context.Context, c *cycle, pod *v1.Pod, binding *v1.Binding) (musterv1.BindingFate, error) {
 	turn, ok := p.turnToBind(ctx, c.Gang)
 	if !ok {
 		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, cmp.Or(ctx.Err(), errTooLate)
@@ -149,7 +149,7 @@ func (p *Plugin) post(ctx context.Context, c *cycle, binding *v1.Binding) (muste
 	klog.FromContext(ctx).V(3).Info("Binding", "pod", klog.KObj(binding), "node", binding.Target.Name)
 	start := time.Now()
 	err := p.send(ctx, p.handle, binding)
-	for certainlyUnsent(err) && sleep(ctx, minBackoff) || p.renewed(ctx, c, binding, err) {
+	for certainlyUnsent(err) && sleep(ctx, minBackoff) || p.renewed(ctx, c, pod, binding, err) {
 		err = p.send(ctx, p.handle, binding)
 	}
 	is := fateOf(err, p.handle.APICacher() != nil)
@@ -209,13 +209,13 @@ func certainlyUnsent(err error) bool {
 //
 // A retry is safe because a Binding with a conflict was certainly not written. All tries share one bindTimeout, so
 // that retries never make a Binding later than Args.BindTimeout allows.
-func (p *Plugin) renewed(ctx context.Context, c *cycle, binding *v1.Binding, err error) bool {
+func (p *Plugin) renewed(ctx context.Context, c *cycle, before *v1.Pod, binding *v1.Binding, err error) bool {
 	if !apierrors.IsConflict(err) || p.handle.APICacher() != nil {
 		return false
 	}
 	pod, err := p.handle.ClientSet().CoreV1().Pods(binding.Namespace).Get(ctx, binding.Name, metav1.GetOptions{})
 	if err != nil || pod.UID != binding.UID || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil ||
-		pod.ResourceVersion == binding.ResourceVersion || checkAnnotations(pod, binding.Annotations) != nil || devices.Freed(pod) {
+		pod.ResourceVersion == binding.ResourceVersion || checkAnnotations(pod, binding.Annotations) != nil || devices.Freed(before, pod) {
 		return false
 	}
 	binding.ResourceVersion = pod.ResourceVersion

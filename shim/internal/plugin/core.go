@@ -91,7 +91,7 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 		tracer:       tracer,
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
-	c.inTree = intree.New(handle, client.ReportInTree)
+	c.inTree = intree.New(handle, client.ReportInTree, args.Resources)
 	if c.stale, err = devices.NewStale(handle); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
@@ -21,10 +22,11 @@ const maxFreed = 8
 // It returns why the gang cannot start. A member whose Binding may still be sent keeps its devices: it would be sent for
 // the changed pod, which would run without its claim.
 func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
-	var left []int
-	for i, uid := range g.UIDs {
-		if c.stale.Has(g.Namespace, uid) {
-			left = append(left, i)
+	var left []*v1.Pod
+	for i := range g.UIDs {
+		// the claims of a pod that is gone go with it
+		if pod := c.pod(g, i); pod != nil && c.stale.Has(pod) {
+			left = append(left, pod)
 		}
 	}
 	if len(left) == 0 {
@@ -32,13 +34,9 @@ func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
 	}
 	failed := make([]error, len(left))
 	workqueue.ParallelizeUntil(ctx, maxFreed, len(left), func(at int) {
-		i := left[at]
-		pod := c.pod(g, i)
-		switch {
-		case pod == nil: // the claim goes with the pod
-		case c.store.MayBeSent(pod.UID):
+		if pod := left[at]; c.store.MayBeSent(pod.UID) {
 			failed[at] = fmt.Errorf("pod %s: its devices are kept, because a Binding may still be sent", pod.Name)
-		default:
+		} else {
 			failed[at] = c.stale.Free(ctx, pod)
 		}
 	})

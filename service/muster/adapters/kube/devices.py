@@ -12,13 +12,22 @@ from collections.abc import Awaitable, Callable
 
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects.claims import Claims
 from muster.dialects.dra import Slices
-from muster.dialects.dra_objects import DeviceClassObject, ResourceClaim, ResourceSlice
+from muster.dialects.dra_objects import (
+    ClaimSpec,
+    DeviceClassObject,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 from muster.dialects.objects import Metadata
 from muster.dialects.settings import Settings
 from muster.domain.node import Device
 from muster.gangs.messages.events import DeviceClaimSeen, Event
 
+EXTENDED = "resource.kubernetes.io/extended-resource-claim"
+"""An annotation of claims that Kubernetes makes for extended resources: no pod names them."""
 Held = tuple[tuple[Device, ...], tuple[str, ...]]
 """The devices of a claim, and the UIDs of its pods."""
 NOTHING: Held = ((), ())
@@ -26,17 +35,24 @@ NOTHING: Held = ((), ())
 
 class DeviceIntake:
     """`on_…` are the watches' sinks; `put` takes the events; `read_again` is told each node whose offer may
-    have changed."""
+    have changed, and `read_pods_again` each claim that asks for something else (None: any claim may)."""
 
     def __init__(
         self,
         settings: Settings,
         put: Callable[[Event], Awaitable[None]],
         read_again: Callable[[str], Awaitable[None]],
+        read_pods_again: Callable[[str | None], Awaitable[None]],
     ) -> None:
         self.slices = Slices(settings)
+        self.claims = Claims(self.slices.resource_of)
         self._put = put
         self._read_again = read_again
+        self._read_pods_again = read_pods_again
+        self._names: dict[str, str] = {}
+        """Namespace and name of claims, by UID."""
+        self._uids: dict[str, str] = {}
+        """The other way round."""
         self._held: dict[str, Held] = {}
         """By the claim's UID."""
 
@@ -55,18 +71,43 @@ class DeviceIntake:
         else:
             touched = self.slices.see_class(change.object.metadata.name, change.object)
         await self._read_all(touched)
+        await self._read_pods_again(None)
+
+    async def on_rule(self, change: Seen[DeviceTaintRule] | Gone) -> None:
+        """Take in a DeviceTaintRule's change; the devices that it names are healthy or not."""
+        if isinstance(change, Gone):
+            touched = self.slices.see_rule(change.key, None)
+        else:
+            touched = self.slices.see_rule(change.object.metadata.name, change.object)
+        await self._read_all(touched)
 
     async def _read_all(self, nodes: set[str]) -> None:
         for node in sorted(nodes):
             await self._read_again(node)
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
+    async def _asks(self, uid: str, name: str, spec: ClaimSpec | None) -> None:
+        """Take in what a claim asks for: pods that name it ask for that."""
+        if spec is not None:
+            self._names[uid] = name
+            self._uids[name] = uid
+        elif self._uids.get(name) != uid:
+            return  # it has been made again under its name, or no pod names it
+        else:
+            del self._uids[name]
+        if self.claims.see(name, spec):
+            await self._read_pods_again(name)
+
     async def on_claim(self, change: Seen[ResourceClaim] | Gone) -> None:
         """Take in a claim's change, and pass it on if it holds other devices, or for other pods."""
         if isinstance(change, Gone):
             uid, held = change.key, NOTHING
+            await self._asks(uid, self._names.pop(uid, ""), None)
         else:
-            uid, held = change.object.metadata.uid, _held(change.object)
+            meta = change.object.metadata
+            uid, held = meta.uid, _held(change.object)
+            if (meta.annotations or {}).get(EXTENDED) != "true":
+                await self._asks(uid, f"{meta.namespace}/{meta.name}", change.object.spec)
         if self._held.get(uid, NOTHING) == held:
             return
         if held == NOTHING:
@@ -102,6 +143,11 @@ def resource_slices() -> Resource[ResourceSlice]:
 def device_classes() -> Resource[DeviceClassObject]:
     """Watch all DeviceClasses."""
     return _of_dra("DeviceClass", "deviceclasses", DeviceClassObject, lambda meta: meta.name)
+
+
+def device_taint_rules() -> Resource[DeviceTaintRule]:
+    """Watch all DeviceTaintRules."""
+    return _of_dra("DeviceTaintRule", "devicetaintrules", DeviceTaintRule, lambda meta: meta.name)
 
 
 def resource_claims() -> Resource[ResourceClaim]:

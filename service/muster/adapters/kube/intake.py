@@ -18,6 +18,7 @@ from dataclasses import replace
 import msgspec
 import structlog
 
+from muster.adapters.kube.claiming import ClaimingPods
 from muster.adapters.kube.decode import config_map_key, named
 from muster.adapters.kube.devices import DeviceIntake
 from muster.adapters.kube.jobs import Jobs
@@ -79,10 +80,11 @@ class Intake:
         self._emit = emit
         self._left_out = left_out or LeftOut(Metrics())
         self.jobs = Jobs(settings, put, emit, self._take_pod)
-        self.devices = DeviceIntake(settings, put, self._read_known_node)
+        self.devices = DeviceIntake(settings, put, self._read_known_node, self._read_claiming_pods)
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
         """Of the objects that they were read from."""
+        self._claiming = ClaimingPods()
         self._namespaces: dict[str, Labels] = {}
         self._nodes: dict[str, Node] = {}
         self._node_objects: dict[str, NodeObject] = {}
@@ -109,6 +111,7 @@ class Intake:
         """Take in a pod's change, and pass it on if it changes what is read of the pod."""
         if isinstance(change, Gone):
             self._pod_digests.pop(change.key, None)
+            self._claiming.see(change.key, None)
             await self.jobs.pod_gone(change.key)
             if self._pods.pop(change.key, None) is not None:
                 await self._put(PodGone(time.monotonic(), change.key))
@@ -116,8 +119,16 @@ class Intake:
         uid, digest = change.object.metadata.uid, _digest(change.object)
         if self._pod_digests.get(uid) == digest:
             return
+        ours = change.object.spec.scheduler_name in self._settings.scheduler_names
+        self._claiming.see(uid, change.object if ours else None)
         await self._take_pod(change.object)
         self._pod_digests[uid] = digest
+
+    async def _read_claiming_pods(self, claim: str | None) -> None:
+        """Read the pods again that name this claim (namespace and name), or all that name one."""
+        for obj in self._claiming.naming(claim):
+            with self._left_out.guard("pods", obj.metadata.uid, named(obj.metadata)):
+                await self._take_pod(obj)
 
     async def _take_pod(self, obj: PodObject) -> None:
         found = self.jobs.member_of(obj)
@@ -134,7 +145,7 @@ class Intake:
         """
         try:
             in_gang = found is not None and self.jobs.is_gang(found, obj.metadata.namespace)
-            return pods.read(obj, self._settings, found if in_gang else None)
+            return pods.read(obj, self._settings, found if in_gang else None, self.devices.claims)
         except Exception:
             if not obj.spec.node_name:
                 raise

@@ -11,7 +11,8 @@ Right = tuple[str, str, str]
 SERVICE = """
 list,watch nodes pods namespaces persistentvolumeclaims persistentvolumes
 list,watch storageclasses.storage.k8s.io csidrivers.storage.k8s.io
-list,watch resourceslices.resource.k8s.io deviceclasses.resource.k8s.io resourceclaims.resource.k8s.io
+list,watch resourceslices.resource.k8s.io deviceclasses.resource.k8s.io
+list,watch devicetaintrules.resource.k8s.io resourceclaims.resource.k8s.io
 list,watch podgroups.scheduling.run.ai podgroups.scheduling.x-k8s.io topologies.kai.scheduler
 patch podgroups/status.scheduling.run.ai
 create pods/eviction events

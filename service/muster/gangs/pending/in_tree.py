@@ -287,7 +287,7 @@ class InTree:
 
 def _concerns(pod: Pod) -> bool:
     """Return whether plugins may know something about the pod that the planner does not."""
-    return pod.preferences or bool(pod.peers.volume_claims)
+    return pod.preferences or pod.device_claims or bool(pod.peers.volume_claims)
 
 
 def _reuse_equal(

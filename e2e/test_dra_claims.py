@@ -1,0 +1,148 @@
+"""Claims from templates: members get the planned GPUs, where all that they ask for can be met."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from e2e import dra, objects
+from e2e.record import Record
+from e2e.refusals import refused
+from e2e.scene import Scene
+from local_cluster.stack import Stack
+
+RESTART_S = 45.0
+BIG = f"device.attributes['{dra.DRIVER}'].model == 'big'"
+
+
+@pytest.fixture(autouse=True)
+def served(scene: Scene) -> Iterator[None]:
+    with dra.device_class(scene):
+        yield
+
+
+def nodes_of(scene: Scene, names: list[str]) -> Counter[str]:
+    """How many of these pods are on each node."""
+    path = f"/api/v1/namespaces/{scene.name}/pods"
+    return Counter(scene.client.get(f"{path}/{name}")["spec"]["nodeName"] for name in names)
+
+
+def test_gangs_in_random_order_get_exactly_the_planned_devices(scene: Scene) -> None:
+    """Claims from templates and plain resources, mixed. Claims freed with their pods are used again."""
+    shuffled = random.Random(7)
+    dra.node(scene, "a", topology=objects.DOCUMENT_MESH)
+    dra.node(scene, "b", topology=objects.DOCUMENT_MESH, uuids=(3, 1, 4, 0, 5, 2, 6, 7))
+    dra.template(scene, "two", dra.request("r", scene.name, 2))
+    for turn in range(4):
+        pods = [*dra.claiming(f"c{turn}", 4, "two"), *dra.gang(f"g{turn}", 4, 1)]
+        shuffled.shuffle(pods)
+        names = scene.create(*pods)
+        scene.runs(names)
+        assert dra.judge(scene) == 8
+        scene.delete(*names)
+    dra.judge(scene)
+
+
+def test_several_claims_and_requests_have_the_order_of_the_plan(scene: Scene) -> None:
+    dra.node(scene, "a", topology=objects.DOCUMENT_MESH, uuids=(7, 6, 5, 4, 3, 2, 1, 0))
+    dra.template(scene, "a", dra.request("r", scene.name, 2), dra.request("s", scene.name))
+    dra.template(scene, "b", dra.request("r", scene.name))
+    names = scene.create(*dra.claiming("g", 2, "a", "b"))
+    scene.runs(names)
+    assert dra.judge(scene) == 2
+
+
+def test_selectors_choose_nodes(scene: Scene) -> None:
+    """A node with some GPUs of the model is left out, and the refusal says so."""
+    dra.node(scene, "small")
+    big = dra.node(scene, "big", big=range(8))
+    dra.node(scene, "mixed", big=(0, 1))
+    dra.template(scene, "big", dra.request("r", scene.name, 2, BIG))
+    names = scene.create(*dra.claiming("g", 4, "big"))
+    scene.runs(names)
+    assert nodes_of(scene, names) == {big: 4}
+    (more,) = scene.create(*dra.claiming("more", 1, "big"))
+    scene.says(more, "2 of the node's 8 GPUs match the selectors")
+    dra.judge(scene)
+
+
+def test_a_costly_selector_is_refused_and_delays_nobody(scene: Scene) -> None:
+    """The API server admits it: its worst case is below the limit there."""
+    dra.node(scene, "a")
+    numbers = "[" + ",".join(map(str, range(60))) + "]"
+    dra.template(
+        scene, "dear", dra.request("r", scene.name, 1, f"{numbers}.all(x, {numbers}.all(y, x + y >= 0))")
+    )
+    (dear,) = scene.create(*dra.claiming("dear", 1, "dear"))
+    scene.runs(scene.create(*dra.gang("g", 4)))
+    scene.says(dear, "cost limit")
+
+
+def test_claims_of_other_drivers_beside_gpus(scene: Scene) -> None:
+    """Two cards on each node: two members fit on a node, though four have room for their GPUs."""
+    with dra.nic_class(scene) as nic:
+        dra.node(scene, "without")
+        dra.node(scene, "a", nics=2)
+        dra.node(scene, "b", nics=2)
+        dra.template(scene, "both", dra.request("gpus", scene.name, 2), dra.request("card", nic))
+        names = scene.create(*dra.claiming("g", 4, "both"))
+        scene.runs(names)
+        assert sorted(nodes_of(scene, names).values()) == [2, 2]
+        assert dra.judge(scene) == 4
+        pods = dra.gang("plain", 1, 1)
+        pods[0]["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": "card"}]
+        dra.template(scene, "card", dra.request("card", nic))
+        (plain,) = scene.create(*pods)
+        scene.says(plain, "cannot allocate all claims")
+        scene.delete(*names)
+        scene.runs([plain])
+
+
+def test_what_is_not_planned_names_claim_request_and_field(scene: Scene) -> None:
+    dra.node(scene, "a")
+    dra.template(scene, "all", dra.request("r", scene.name, allocationMode="All", count=0))
+    (name,) = scene.create(*dra.claiming("g", 1, "all"))
+    scene.says(name, "resourceClaims all, request r, allocationMode")
+
+
+def test_a_withdrawn_gang_holds_no_devices(scene: Scene) -> None:
+    dra.node(scene, "a")
+    dra.template(scene, "two", dra.request("r", scene.name, 2))
+    gate = {"schedulingGates": [{"name": "e2e.muster.dev/later"}]}
+    pods = dra.claiming("g", 2, "two")
+    for pod in pods:
+        pod["spec"] |= gate
+    names = scene.create(*pods)
+    with refused(scene, names[1]):
+        for name in names:
+            path = f"/api/v1/namespaces/{scene.name}/pods/{name}"
+            scene.client.patch(path, {"spec": {"schedulingGates": None}})
+        scene.event("FailedScheduling", names[1])
+    scene.runs(names)
+    assert dra.judge(scene) == 2
+
+
+@pytest.mark.grace(RESTART_S)
+@pytest.mark.timeout(300)
+def test_the_scheduler_is_killed_between_claims_and_bindings(scene: Scene, stack: Stack) -> None:
+    """The claims stay. The next leader takes their devices from them, and the gang is planned anew."""
+    dra.node(scene, "a")
+    dra.node(scene, "b")
+    dra.template(scene, "two", dra.request("r", scene.name, 2))
+    path = dra.claims(scene)
+    for seen in (1, 4):
+        with Record(scene.client, (path,)) as record:
+            names = scene.create(*dra.claiming(f"g{seen}", 4, "two"))
+
+            def written() -> int:
+                return len(dra.allocated(record.live(path)))
+
+            record.until(lambda: written() >= seen, "claims are written", RESTART_S)  # noqa: B023
+            stack.scheduler.kill()
+        stack.start_scheduler()
+        scene.runs(names, RESTART_S)
+        assert dra.judge(scene) == 4
+        scene.delete(*names)

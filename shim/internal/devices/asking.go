@@ -1,0 +1,263 @@
+package devices
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+)
+
+const (
+	// askingTimeout bounds the allocator on one node, and maxSlow the nodes on which it may take so long: users write
+	// what it has to solve. It usually takes less than a millisecond.
+	askingTimeout = 200 * time.Millisecond
+	maxSlow       = 16
+	// maxRequests bounds the different requests for GPUs of one pod.
+	maxRequests = 16
+)
+
+// Asking answers before a pod is planned on which nodes its claims can be met. It runs off the scheduling thread.
+//
+// Requests for GPUs are those for a DeviceClass that has a GPU resource. The planner counts their devices, so the
+// answer is only whether all GPUs of a node match the class and the selectors. All other requests are answered by
+// the in-tree plugin, which does not see those for GPUs.
+type Asking struct {
+	*dynamicresources.DynamicResources
+	manager fwk.SharedDRAManager
+	gpus    []string
+	matcher *matcher
+}
+
+var (
+	_ fwk.PreFilterPlugin = &Asking{}
+	_ fwk.FilterPlugin    = &Asking{}
+)
+
+// NewAsking returns the constructor of the plugin that answers in place of PlannedResources, and by its name. gpus are
+// the resources that count GPUs.
+func NewAsking(gpus []string) frameworkruntime.PluginFactory {
+	return func(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		manager := handle.SharedDRAManager()
+		args := &config.DynamicResourcesArgs{
+			FilterTimeout:  &metav1.Duration{Duration: askingTimeout},
+			BindingTimeout: &metav1.Duration{Duration: config.DynamicResourcesBindingTimeoutDefault},
+		}
+		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
+		a := &Asking{manager: manager, gpus: gpus, matcher: newMatcher(features)}
+		inTree, err := dynamicresources.New(ctx, args, &askingHandle{handle, &othersView{manager, a}}, features)
+		if err != nil {
+			return nil, err
+		}
+		a.DynamicResources = inTree.(*dynamicresources.DynamicResources)
+		return a, nil
+	}
+}
+
+// Name implements fwk.Plugin.
+func (a *Asking) Name() string { return Name }
+
+// gpuRequest is a pod's request for GPUs.
+type gpuRequest struct {
+	where   string   // names the pod's claim and the request
+	class   string   // of the request
+	counted []string // the selectors by which devices count as GPUs
+	wanted  []string // the selectors of the request and of its class
+}
+
+// askedGPUs is what PreFilter leaves for Filter.
+type askedGPUs struct {
+	requests []gpuRequest
+	slices   map[string][]*resourceapi.ResourceSlice // by node
+	slow     atomic.Int32                            // nodes on which the allocator took too long
+}
+
+// Clone implements fwk.StateData.
+func (s *askedGPUs) Clone() fwk.StateData { return s }
+
+const askedKey fwk.StateKey = "muster.dev/asked-gpus"
+
+// PreFilter implements fwk.PreFilterPlugin.
+func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	asked := &askedGPUs{requests: a.requests(pod)}
+	if len(asked.requests) > maxRequests {
+		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod has %d different requests for GPUs; at most %d are planned", len(asked.requests), maxRequests))
+	}
+	if len(asked.requests) > 0 {
+		all, err := a.manager.ResourceSlices().ListWithDeviceTaintRules()
+		if err != nil {
+			return nil, fwk.AsStatus(err)
+		}
+		asked.slices = byNode(all)
+	}
+	state.Write(askedKey, asked)
+	return a.DynamicResources.PreFilter(ctx, state, pod, nodes)
+}
+
+// Filter implements fwk.FilterPlugin.
+func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	data, err := state.Read(askedKey)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	asked := data.(*askedGPUs)
+	for _, request := range asked.requests {
+		if why := a.matcher.refuses(ctx, request, asked.slices[node.Node().Name]); why != "" {
+			return fwk.NewStatus(fwk.Unschedulable, why)
+		}
+	}
+	if asked.slow.Load() >= maxSlow {
+		return fwk.NewStatus(fwk.Unschedulable, reasonSlow)
+	}
+	began := time.Now()
+	defer func() {
+		if time.Since(began) >= askingTimeout {
+			asked.slow.Add(1)
+		}
+	}()
+	return a.DynamicResources.Filter(ctx, state, pod, node)
+}
+
+var reasonSlow = fmt.Sprintf("resourceClaims: the allocator took more than %v on %d nodes; ask for less, or with simpler selectors", askingTimeout, maxSlow)
+
+// byNode returns the newest slices of each pool by their node.
+func byNode(all []*resourceapi.ResourceSlice) map[string][]*resourceapi.ResourceSlice {
+	newest := map[device]int64{}
+	for _, slice := range all {
+		of := device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}
+		newest[of] = max(newest[of], slice.Spec.Pool.Generation)
+	}
+	found := map[string][]*resourceapi.ResourceSlice{}
+	for _, slice := range all {
+		of := device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}
+		if slice.Spec.NodeName != nil && slice.Spec.Pool.Generation == newest[of] {
+			found[*slice.Spec.NodeName] = append(found[*slice.Spec.NodeName], slice)
+		}
+	}
+	return found
+}
+
+// requests returns the pod's different requests for GPUs. Claims that do not exist are left out: the in-tree plugin says
+// so.
+func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
+	for i := range pod.Spec.ResourceClaims {
+		named := &pod.Spec.ResourceClaims[i]
+		name, _, err := resourceclaim.Name(pod, named)
+		if err != nil || name == nil {
+			continue
+		}
+		claim, err := a.manager.ResourceClaims().Get(pod.Namespace, *name)
+		if err != nil {
+			continue
+		}
+		for _, request := range claim.Spec.Devices.Requests {
+			if class := a.gpuClass(request); class != nil {
+				wanted := append(expressions(class.Spec.Selectors), expressions(request.Exactly.Selectors)...)
+				known := func(r gpuRequest) bool { return r.class == class.Name && slices.Equal(r.wanted, wanted) }
+				if slices.ContainsFunc(found, known) {
+					continue
+				}
+				counts := a.manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(*class.Spec.ExtendedResourceName))
+				if counts == nil {
+					counts = class
+				}
+				found = append(found, gpuRequest{
+					where:   fmt.Sprintf("resourceClaims %s, request %s", named.Name, request.Name),
+					class:   class.Name,
+					counted: expressions(counts.Spec.Selectors),
+					wanted:  wanted,
+				})
+			}
+		}
+	}
+	return found
+}
+
+// gpuClass returns the DeviceClass of a request for GPUs, or nil for another request. Who only watches a device
+// (adminAccess) takes no GPU.
+func (a *Asking) gpuClass(request resourceapi.DeviceRequest) *resourceapi.DeviceClass {
+	if request.Exactly == nil || request.Exactly.AdminAccess != nil && *request.Exactly.AdminAccess {
+		return nil
+	}
+	class, err := a.manager.DeviceClasses().Get(request.Exactly.DeviceClassName)
+	if err != nil || class.Spec.ExtendedResourceName == nil || !slices.Contains(a.gpus, *class.Spec.ExtendedResourceName) {
+		return nil
+	}
+	return class
+}
+
+func expressions(selectors []resourceapi.DeviceSelector) (found []string) {
+	for _, selector := range selectors {
+		if selector.CEL != nil {
+			found = append(found, selector.CEL.Expression)
+		}
+	}
+	return found
+}
+
+// askingHandle is a handle whose DRA manager is the view.
+type askingHandle struct {
+	fwk.Handle
+	view *othersView
+}
+
+func (h *askingHandle) SharedDRAManager() fwk.SharedDRAManager { return h.view }
+
+// othersView shows claims without their requests for GPUs, and serves no GPUs as extended resources.
+type othersView struct {
+	fwk.SharedDRAManager
+	asking *Asking
+}
+
+func (v *othersView) ResourceClaims() fwk.ResourceClaimTracker {
+	return othersClaims{v.SharedDRAManager.ResourceClaims(), v.asking}
+}
+
+func (v *othersView) DeviceClassResolver() fwk.DeviceClassResolver {
+	return othersClasses{v.SharedDRAManager.DeviceClassResolver(), v.asking.gpus}
+}
+
+type othersClaims struct {
+	fwk.ResourceClaimTracker
+	asking *Asking
+}
+
+// Get returns the claim as it will be when its gang is planned: what an earlier attempt has left is freed before.
+func (c othersClaims) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
+	claim, err := c.ResourceClaimTracker.Get(namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	shown := *claim // shallow: claims of the tracker never change
+	if metav1.GetControllerOf(claim) != nil {
+		shown.Status = resourceapi.ResourceClaimStatus{}
+	}
+	shown.Spec.Devices.Requests = slices.DeleteFunc(slices.Clone(claim.Spec.Devices.Requests), func(r resourceapi.DeviceRequest) bool {
+		return c.asking.gpuClass(r) != nil
+	})
+	return &shown, nil
+}
+
+type othersClasses struct {
+	fwk.DeviceClassResolver
+	gpus []string
+}
+
+func (c othersClasses) GetDeviceClass(resource v1.ResourceName) *resourceapi.DeviceClass {
+	if slices.Contains(c.gpus, string(resource)) {
+		return nil
+	}
+	return c.DeviceClassResolver.GetDeviceClass(resource)
+}

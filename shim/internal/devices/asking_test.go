@@ -1,0 +1,105 @@
+package devices
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// objects is a DRA manager with these claims, and with classes whose names tell the extended resource.
+type objects struct {
+	fwk.SharedDRAManager
+	fwk.ResourceClaimTracker
+	claims []*resourceapi.ResourceClaim
+}
+
+func (o *objects) ResourceClaims() fwk.ResourceClaimTracker     { return o }
+func (o *objects) DeviceClasses() fwk.DeviceClassLister         { return classes{} }
+func (o *objects) DeviceClassResolver() fwk.DeviceClassResolver { return classes{} }
+
+func (o *objects) Get(_, name string) (*resourceapi.ResourceClaim, error) {
+	if at := slices.IndexFunc(o.claims, func(c *resourceapi.ResourceClaim) bool { return c.Name == name }); at >= 0 {
+		return o.claims[at], nil
+	}
+	return nil, fmt.Errorf("no claim %s", name)
+}
+
+type classes struct{}
+
+func (classes) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
+
+func (classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if resource := "example.com/" + name; name != "nic" {
+		class.Spec.ExtendedResourceName = &resource
+	}
+	return class, nil
+}
+
+func (classes) GetDeviceClass(v1.ResourceName) *resourceapi.DeviceClass { return nil }
+
+func requestOf(name, class, expression string) resourceapi.DeviceRequest {
+	exact := &resourceapi.ExactDeviceRequest{DeviceClassName: class, Count: 1}
+	if expression != "" {
+		exact.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+	}
+	return resourceapi.DeviceRequest{Name: name, Exactly: exact}
+}
+
+func asking(requests ...resourceapi.DeviceRequest) (*Asking, *v1.Pod) {
+	yes, pod, manager := true, &v1.Pod{}, &objects{}
+	watching := requestOf("watching", "gpu", "")
+	watching.Exactly.AdminAccess = &yes
+	for _, name := range []string{"c", "d"} { // of two members, as one pod
+		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+			Name: name, OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Controller: &yes}},
+		}}
+		claim.Spec.Devices.Requests = append(slices.Clone(requests), watching, requestOf("card", "nic", ""), resourceapi.DeviceRequest{Name: "some"})
+		claim.Status.Allocation = &resourceapi.AllocationResult{}
+		manager.claims = append(manager.claims, claim)
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: "pods-" + name, ResourceClaimName: &name})
+	}
+	missing := "missing"
+	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: "m", ResourceClaimName: &missing})
+	return &Asking{manager: manager, gpus: []string{"example.com/gpu", "example.com/big"}}, pod
+}
+
+func TestEqualRequestsForGPUsAreEvaluatedOnce(t *testing.T) {
+	a, pod := asking(requestOf("a", "gpu", "x"), requestOf("b", "gpu", "x"), requestOf("c", "gpu", "y"), requestOf("d", "big", "x"), requestOf("e", "other", "x"))
+	var found []string
+	for _, request := range a.requests(pod) {
+		found = append(found, fmt.Sprintf("%s %s %v", request.where, request.class, request.wanted))
+	}
+	want := []string{
+		"resourceClaims pods-c, request a gpu [x]", "resourceClaims pods-c, request c gpu [y]", "resourceClaims pods-c, request d big [x]",
+	}
+	if !slices.Equal(found, want) {
+		t.Errorf("got %q", found)
+	}
+}
+
+func TestTheInTreePluginIsAskedForAllButGPUs(t *testing.T) {
+	a, _ := asking(requestOf("a", "gpu", ""), requestOf("e", "other", ""))
+	claim, err := othersClaims{a.manager.ResourceClaims(), a}.Get("ns", "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, request := range claim.Spec.Devices.Requests {
+		found = append(found, request.Name)
+	}
+	if !slices.Equal(found, []string{"e", "watching", "card", "some"}) {
+		t.Errorf("got %q", found)
+	}
+	if claim.Status.Allocation != nil {
+		t.Error("it is shown with what an earlier attempt has left")
+	}
+	if original, _ := a.manager.ResourceClaims().Get("ns", "c"); len(original.Spec.Devices.Requests) != 5 || original.Status.Allocation == nil {
+		t.Error("the claim itself was changed")
+	}
+}

@@ -1,0 +1,156 @@
+package devices
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/utils/lru"
+)
+
+const (
+	// maxCost is the most that a selector may cost for one device, in the units of CEL. Selectors that compare
+	// some attributes cost about ten. The API server allows a thousand times as much as this.
+	maxCost = 1000
+	// maxExpressions and maxSlices bound what is remembered.
+	maxExpressions, maxSlices = 64, 20_000
+)
+
+// matcher evaluates selectors on devices. It remembers results, because nodes and pods of a cluster are much alike in
+// them, and slices rarely change.
+type matcher struct {
+	features cel.Features
+	mu       sync.Mutex
+	known    *lru.Cache // expression → *matches
+}
+
+// matches are the results of one expression.
+type matches struct {
+	program cel.CompilationResult
+	mu      sync.Mutex
+	of      map[types.UID]sliceMatches // by slice
+}
+
+// sliceMatches has an entry for each device of a slice.
+type sliceMatches struct {
+	version string // of the slice
+	devices []bool
+	errs    []error
+}
+
+func newMatcher(features feature.Features) *matcher {
+	return &matcher{features: cel.Features{
+		EnableConsumableCapacity: features.EnableDRAConsumableCapacity,
+		EnableListTypeAttributes: features.EnableDRAListTypeAttributes,
+	}, known: lru.New(maxExpressions)}
+}
+
+// refuses returns why a node with these slices does not suit a request, or "".
+func (m *matcher) refuses(ctx context.Context, request gpuRequest, node []*resourceapi.ResourceSlice) string {
+	total, matching := 0, 0
+	for _, slice := range node {
+		gpus := m.matching(ctx, request.counted, slice, nil)
+		wanted := m.matching(ctx, request.wanted, slice, gpus.devices)
+		for i, is := range gpus.devices {
+			if !is {
+				continue
+			}
+			if wanted.errs[i] != nil {
+				return fmt.Sprintf("%s: a selector can't be evaluated: %v", request.where, wanted.errs[i])
+			}
+			total++
+			if wanted.devices[i] {
+				matching++
+			}
+		}
+	}
+	switch {
+	case total == 0:
+		return fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", request.where, request.class)
+	case matching == 0:
+		return fmt.Sprintf("%s: no GPU of the node matches the selectors", request.where)
+	case matching < total:
+		return fmt.Sprintf("%s: %d of the node's %d GPUs match the selectors; such nodes are not planned yet", request.where, matching, total)
+	}
+	return ""
+}
+
+// matching returns which of these devices of the slice satisfy all expressions; nil means all its devices. A device
+// that an expression has left out is not looked at further, so what a later expression says of it does not count.
+func (m *matcher) matching(ctx context.Context, expressions []string, slice *resourceapi.ResourceSlice, of []bool) (found sliceMatches) {
+	if found.devices = slices.Clone(of); of == nil {
+		found.devices = slices.Repeat([]bool{true}, len(slice.Spec.Devices))
+	}
+	found.errs = make([]error, len(found.devices))
+	for _, expression := range expressions {
+		if !slices.Contains(found.devices, true) {
+			break
+		}
+		by := m.matches(expression).on(ctx, slice)
+		for i, is := range found.devices {
+			if is {
+				found.devices[i], found.errs[i] = by.devices[i], by.errs[i]
+			}
+		}
+	}
+	return found
+}
+
+func (m *matcher) matches(expression string) *matches {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if found, ok := m.known.Get(expression); ok {
+		return found.(*matches)
+	}
+	limit := uint64(maxCost)
+	found := &matches{
+		program: cel.GetCompiler(m.features).CompileCELExpression(expression, cel.Options{CostLimit: &limit, DisableCostEstimation: true}),
+		of:      map[types.UID]sliceMatches{},
+	}
+	m.known.Add(expression, found)
+	return found
+}
+
+// on returns which devices of a slice match.
+func (m *matches) on(ctx context.Context, slice *resourceapi.ResourceSlice) sliceMatches {
+	m.mu.Lock()
+	found, known := m.of[slice.UID]
+	m.mu.Unlock()
+	if known && found.version == slice.ResourceVersion {
+		return found
+	}
+	count := len(slice.Spec.Devices)
+	found = sliceMatches{version: slice.ResourceVersion, devices: make([]bool, count), errs: make([]error, count)}
+	for i := range slice.Spec.Devices {
+		found.devices[i], found.errs[i] = m.match(ctx, slice.Spec.Driver, &slice.Spec.Devices[i])
+	}
+	if ctx.Err() != nil {
+		return found
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.of) >= maxSlices {
+		clear(m.of)
+	}
+	m.of[slice.UID] = found
+	return found
+}
+
+func (m *matches) match(ctx context.Context, driver string, device *resourceapi.Device) (bool, error) {
+	if m.program.Error != nil {
+		return false, m.program.Error
+	}
+	is, _, err := m.program.DeviceMatches(ctx, cel.Device{
+		Driver: driver, AllowMultipleAllocations: device.AllowMultipleAllocations,
+		Attributes: device.Attributes, Capacity: device.Capacity,
+	})
+	if err != nil {
+		err = fmt.Errorf("device %s: %w", device.Name, err)
+	}
+	return is, err
+}

@@ -1,0 +1,95 @@
+package devices
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+)
+
+// modelled returns a slice of the node, whose devices have these models.
+func modelled(driver string, models ...string) *resourceapi.ResourceSlice {
+	s := slice(driver, driver, "n", 1)
+	s.UID, s.ResourceVersion = types.UID(driver), "1"
+	for i := range models {
+		s.Spec.Devices = append(s.Spec.Devices, resourceapi.Device{
+			Name:       fmt.Sprintf("d%d", i),
+			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"model": {StringValue: &models[i]}},
+		})
+	}
+	return s
+}
+
+func testMatcher() *matcher {
+	return newMatcher(feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
+}
+
+func TestWhichNodesSuitARequest(t *testing.T) {
+	const isGPU = "device.driver == 'gpu'"
+	numbers := "[" + strings.Repeat("1, ", 50) + "1]"
+	for name, c := range map[string]struct {
+		selectors []string
+		node      []*resourceapi.ResourceSlice
+		why       string
+	}{
+		"without selectors": {nil, []*resourceapi.ResourceSlice{modelled("gpu", "a", "b")}, ""},
+		"all match":         {[]string{"device.attributes['gpu'].model == 'a'"}, []*resourceapi.ResourceSlice{modelled("gpu", "a", "a")}, ""},
+		"some match": {
+			[]string{"device.attributes['gpu'].model == 'a'"}, []*resourceapi.ResourceSlice{modelled("gpu", "a", "b", "a")},
+			"claim c: 2 of the node's 3 GPUs match the selectors; such nodes are not planned yet",
+		},
+		"none matches": {
+			[]string{"device.attributes['gpu'].model == 'c'"}, []*resourceapi.ResourceSlice{modelled("gpu", "a", "b")},
+			"claim c: no GPU of the node matches the selectors",
+		},
+		"all of several must be satisfied": {
+			[]string{"device.attributes['gpu'].model != 'c'", "device.attributes['gpu'].model != 'a'"}, []*resourceapi.ResourceSlice{modelled("gpu", "a", "a")},
+			"claim c: no GPU of the node matches the selectors",
+		},
+		"no slices":      {nil, nil, "claim c: the node has no GPUs of DeviceClass class"},
+		"another driver": {nil, []*resourceapi.ResourceSlice{modelled("nic", "a")}, "claim c: the node has no GPUs of DeviceClass class"},
+		"devices of another driver are not looked at": {
+			[]string{"device.attributes['gpu'].model == 'a'"}, []*resourceapi.ResourceSlice{modelled("nic", "a"), modelled("gpu", "a")}, "",
+		},
+		"an attribute that is not there": {[]string{"device.attributes['gpu'].speed == 1"}, []*resourceapi.ResourceSlice{modelled("gpu", "a")}, "claim c: a selector can't be evaluated: device d0: no such key: speed"},
+		"no CEL":                         {[]string{"device.model ="}, []*resourceapi.ResourceSlice{modelled("gpu", "a")}, "claim c: a selector can't be evaluated: compilation failed"},
+		"it costs too much": {
+			[]string{numbers + ".all(x, " + numbers + ".all(y, x == y))"}, []*resourceapi.ResourceSlice{modelled("gpu", "a")},
+			"claim c: a selector can't be evaluated: device d0: operation cancelled: actual cost limit exceeded",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := gpuRequest{where: "claim c", class: "class", counted: []string{isGPU}, wanted: append([]string{isGPU}, c.selectors...)}
+			if why := testMatcher().refuses(t.Context(), request, c.node); !strings.HasPrefix(why, c.why) || why != "" && c.why == "" {
+				t.Errorf("got %q", why)
+			}
+		})
+	}
+}
+
+func TestASliceIsEvaluatedAgainWhenItChanges(t *testing.T) {
+	m := testMatcher()
+	request := gpuRequest{where: "r", counted: []string{"device.driver == 'gpu'"}, wanted: []string{"device.attributes['gpu'].model == 'a'"}}
+	before, after := modelled("gpu", "b"), modelled("gpu", "a")
+	after.ResourceVersion = "2"
+	if m.refuses(t.Context(), request, []*resourceapi.ResourceSlice{before}) == "" {
+		t.Error("the first version suits")
+	}
+	if why := m.refuses(t.Context(), request, []*resourceapi.ResourceSlice{after}); why != "" {
+		t.Errorf("the second version: %s", why)
+	}
+}
+
+func TestOnlyTheNewestSlicesOfAPoolCount(t *testing.T) {
+	node := "n"
+	old, current, shared := slice("s", "gpu", "a", 1), slice("t", "gpu", "a", 2), slice("u", "gpu", "b", 1)
+	old.Spec.NodeName, current.Spec.NodeName = &node, &node
+	found := byNode([]*resourceapi.ResourceSlice{old, current, shared})
+	if len(found) != 1 || len(found["n"]) != 1 || found["n"][0].Name != "t" {
+		t.Errorf("got %v", found)
+	}
+}

@@ -1,0 +1,122 @@
+package plugin
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// claimingPods creates members, each with a claim for two GPUs as Kubernetes makes it from a template. `left` are the
+// devices that an earlier process has allocated to each.
+func (h *harness) claimingPods(left []int, names ...string) {
+	h.t.Helper()
+	// What the API server does and the fake does not: a later version with each update, which the allocator's cache needs.
+	var version atomic.Int64
+	version.Store(10)
+	h.fake.PrependReactor("update", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		claim := action.(clienttesting.UpdateAction).GetObject().(*resourceapi.ResourceClaim)
+		claim.ResourceVersion = fmt.Sprint(version.Add(1))
+		return false, nil, nil
+	})
+	yes := true
+	for _, name := range names {
+		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name + "-gpus", UID: types.UID("uid-of-" + name + "-gpus"), ResourceVersion: "5",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID("uid-" + name), Controller: &yes}},
+		}}
+		claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2,
+		}}}
+		if len(left) > 0 {
+			claim.Status.Allocation = &resourceapi.AllocationResult{}
+			claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID("uid-" + name)}}
+		}
+		for _, number := range left {
+			claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
+				resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: gpuDriver, Pool: "n", Device: fmt.Sprintf("gpu-%d", number)})
+		}
+		if err := h.fake.Tracker().Add(claim); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	h.podsWith(func(pod *v1.Pod) {
+		template, made := "two", pod.Name+"-gpus"
+		pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpus", ResourceClaimTemplateName: &template}}
+		pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpus", ResourceClaimName: &made}}
+	}, "gang", names...)
+}
+
+func TestMembersWithClaimsGetThePlannedDevices(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{7, 0}, []int{3, 5})
+	h.run("")
+	h.claimingPods(nil, "m0", "m1")
+	h.until("gated", func() bool { return h.gated("m0", "m1") })
+	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	for range 2 {
+		next(t, "binding", h.bound)
+	}
+	want := map[string]string{"m0": "gpu-7 gpu-0", "m1": "gpu-3 gpu-5"}
+	if got := h.allocated(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// The in-tree plugin would bind the pod on the devices that its claim has, whatever is planned.
+func TestDevicesThatAnEarlierProcessHasLeftInClaimsAreFreed(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{4, 6})
+	h.claimingPods([]int{1, 2}, "m0")
+	h.run("")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	next(t, "binding", h.bound)
+	if got := h.allocated(); got["m0"] != "gpu-4 gpu-6" {
+		t.Errorf("allocated: %v", got)
+	}
+	var fenced, freed int
+	for i, action := range h.fake.Actions() {
+		switch {
+		case action.Matches("patch", "pods/status") && fenced == 0:
+			fenced = i
+		case action.Matches("update", "resourceclaims/status") && freed == 0:
+			freed = i
+		}
+	}
+	if fenced == 0 || freed < fenced {
+		t.Errorf("the pod was changed by action %d, and the claim freed by %d", fenced, freed)
+	}
+	if h.fakeDid("delete", "resourceclaims") {
+		t.Error("the claim was deleted")
+	}
+}
+
+func TestAClaimThatOthersUseIsNotFreed(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{4, 6})
+	h.claimingPods([]int{1, 2}, "m0")
+	claim, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, "m0-gpus", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "q", UID: "uid-q"})
+	if _, err := h.client.ResourceV1().ResourceClaims("ns").UpdateStatus(h.ctx, claim, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h.run("")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	if report := next(t, "report", h.service.reports); report.Plugin != "PlannedResources" {
+		t.Errorf("reported: %v", report)
+	}
+	if got := h.allocated(); got["m0"] != "gpu-1 gpu-2" {
+		t.Errorf("allocated: %v", got)
+	}
+}

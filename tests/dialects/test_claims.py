@@ -1,0 +1,174 @@
+"""ResourceClaims → the GPUs that pods ask for by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from muster.dialects import pods
+from muster.dialects.claims import MAX_CLAIMS, Claims, claims_of
+from muster.dialects.dra_objects import ClaimSpec
+from muster.domain.cause_sentences import cause_sentence
+from muster.domain.pod import Pod
+from tests.dialects.objects import pod_object
+
+GANG = {"gpu-topology": "g", "gpu-topology-replica": "2"}
+CLASSES = {"gpu": "nvidia.com/gpu", "big-gpu": "nvidia.com/gpu", "other-gpu": "amd.com/gpu"}
+
+
+def request(name: str = "r", device_class: str = "gpu", **exactly: Any) -> dict[str, Any]:
+    return {"name": name, "exactly": {"deviceClassName": device_class, **exactly}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What claims ask for, and what is read of a pod with one claim for each list of requests."""
+
+    claims: tuple[list[dict[str, Any]], ...]
+    gpus: int = 0
+    causes: tuple[str, ...] = ()
+    constraints: list[dict[str, Any]] = field(default_factory=list)
+    shared: bool = False
+    limits: dict[str, Any] = field(default_factory=dict)
+    resource: str = "nvidia.com/gpu"
+
+
+CASES = {
+    "one GPU": Case(([request()],), 1),
+    "four GPUs": Case(([request(count=4)],), 4),
+    "two requests and two claims": Case(([request("a", count=2), request("b")], [request(count=3)]), 6),
+    "another class of the same resource": Case(([request(device_class="big-gpu", count=2)],), 2),
+    "selectors are not read": Case(
+        ([request(count=2, selectors=[{"cel": {"expression": "device.attributes['x'].model == 'big'"}}])],), 2
+    ),
+    "only watched": Case(([request(adminAccess=True)],), 0),
+    "of another driver": Case(([request(device_class="nic", count=2)],), 0),
+    "beside another driver's": Case(([request(count=2), request("n", "nic")],), 2),
+    "all of another driver's": Case(([request(), request("n", "nic", allocationMode="All")],), 1),
+    "all": Case(([request(allocationMode="All")],), 1, ("resourceClaims c0, request r, allocationMode",)),
+    "capacity": Case(
+        ([request(capacity={"requests": {"memory": "1Gi"}})],), 1, ("resourceClaims c0, request r, capacity",)
+    ),
+    "alternatives": Case(
+        ([{"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "gpu"}, {"name": "b"}]}],),
+        1,
+        ("resourceClaims c0, request r, firstAvailable",),
+    ),
+    "alternatives of another driver": Case(
+        ([{"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "nic"}]}],)
+    ),
+    "two GPUs of one switch": Case(
+        ([request(count=2)],),
+        2,
+        ("resourceClaims c0, request r, matchAttribute",),
+        [{"matchAttribute": "pcieRoot"}],
+    ),
+    "one GPU of one switch": Case(([request()],), 1, (), [{"matchAttribute": "pcieRoot"}]),
+    "a GPU and a card of one switch": Case(
+        ([request(), request("n", "nic")],),
+        1,
+        ("matchAttribute",),
+        [{"requests": ["r", "n"], "matchAttribute": "pcieRoot"}],
+    ),
+    "two cards of one switch": Case(
+        ([request(), request("n", "nic", count=2)],),
+        1,
+        (),
+        [{"requests": ["n"], "matchAttribute": "pcieRoot"}],
+    ),
+    "different models": Case(
+        ([request(count=2)],), 2, ("distinctAttribute",), [{"distinctAttribute": "model"}]
+    ),
+    "a claim that pods share": Case(([request()],), 1, ("resourceClaimTemplateName",), shared=True),
+    "another driver's claim that pods share": Case(([request(device_class="nic")],), shared=True),
+    "two resources": Case(
+        ([request(), request("o", "other-gpu")],),
+        1,
+        ("GPUs of one resource in a pod",),
+        resource="nvidia.com/gpu",
+    ),
+    "resources too": Case(([request()],), 2, ("by resources or by claims",), limits={"nvidia.com/gpu": 2}),
+    "resources, and another driver's claim": Case(
+        ([request(device_class="nic")],), 2, (), limits={"nvidia.com/gpu": 2}
+    ),
+    "none at all": Case(([],)),
+}
+
+
+def known(case: Case) -> Claims:
+    claims = Claims(lambda name: CLASSES.get(name, ""))
+    for number, requests in enumerate(case.claims):
+        spec = {"devices": {"requests": requests, "constraints": case.constraints}}
+        assert claims.see(f"ns/made-{number}", msgspec.convert(spec, ClaimSpec))
+    return claims
+
+
+def read(case: Case, claims: Claims | None, made: bool = True, **more: Any) -> Pod:
+    numbers = range(len(case.claims))
+    named = [
+        {"name": f"c{n}", **({"resourceClaimName": f"made-{n}"} if case.shared else {})} for n in numbers
+    ]
+    statuses = [{"name": f"c{n}", "resourceClaimName": f"made-{n}"} for n in numbers if made]
+    obj = pod_object(labels=GANG, limits=case.limits, spec={"resourceClaims": named}, **more)
+    status = msgspec.convert({"resourceClaimStatuses": statuses}, type(obj.status))
+    return pods.read(msgspec.structs.replace(obj, status=status), claims=claims)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_claims_ask_for(name: str) -> None:
+    case = CASES[name]
+    pod = read(case, known(case))
+    sentences = [cause_sentence(cause) for cause in pod.causes]
+    assert len(sentences) == len(case.causes), sentences
+    assert [part in text for part, text in zip(case.causes, sentences, strict=True)] == [True] * len(
+        sentences
+    )
+    assert (pod.gpus, pod.gpu_resource) == (case.gpus, case.resource if case.gpus else "")
+    assert pod.device_claims
+    assert not pod.gated
+
+
+def test_a_pod_whose_claim_is_not_made_yet_is_no_member_yet() -> None:
+    case = CASES["four GPUs"]
+    assert read(case, known(case), made=False).gated
+    empty = Claims(lambda name: "")
+    assert read(case, empty).gated
+    assert not read(case, empty, node="n").gated
+
+
+def test_a_claim_that_the_pod_does_not_need() -> None:
+    """The claims controller says so with a status without a name."""
+    obj = pod_object(labels=GANG, spec={"resourceClaims": [{"name": "c"}]})
+    status = msgspec.convert({"resourceClaimStatuses": [{"name": "c"}]}, type(obj.status))
+    obj = msgspec.structs.replace(obj, status=status)
+    assert [claim.key for claim in claims_of(obj)] == [None]
+    assert not pods.read(obj, claims=Claims(lambda name: "")).gated
+
+
+def test_a_pod_with_thousands_of_claims_is_refused() -> None:
+    case = Case(tuple([request()] for _ in range(MAX_CLAIMS + 1)))
+    (cause,) = read(case, known(case)).causes
+    assert "at most 32 claims" in cause_sentence(cause)
+
+
+def test_without_the_cluster_claims_are_refused() -> None:
+    (cause,) = read(CASES["one GPU"], None).causes
+    assert "no ResourceClaims are read here" in cause_sentence(cause)
+
+
+def test_a_pod_without_a_gang_is_left_to_kube_scheduler() -> None:
+    claims = known(CASES["one GPU"])
+    obj = pod_object(spec={"resourceClaims": [{"name": "c", "resourceClaimName": "made-0"}]})
+    pod = pods.read(obj, claims=claims)
+    assert (pod.claim, pod.gpus, pod.causes) == (None, 0, ())
+
+
+def test_a_claim_that_says_nothing_new() -> None:
+    case = CASES["four GPUs"]
+    claims = known(case)
+    spec = msgspec.convert({"devices": {"requests": case.claims[0]}}, ClaimSpec)
+    assert not claims.see("ns/made-0", spec)
+    assert claims.see("ns/made-0", None)
