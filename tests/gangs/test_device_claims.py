@@ -82,6 +82,17 @@ def test_a_claim_counts_when_its_node_comes_later() -> None:
     assert ledger.snapshot().nodes["n"].free_gpus == 0b1110
 
 
+def test_pools_of_a_node_that_is_gone_are_forgotten() -> None:
+    ledger = Ledger()
+    ledger.set_node(served())
+    ledger.drop_node("n")
+    assert ledger.see_claim("c", devices(0), ()) == ()
+    ledger.set_node(served())
+    assert ledger.snapshot().nodes["n"].free_gpus == 0b1110
+    ledger.set_node(node("n", 0))
+    assert ledger.see_claim("c", (), ()) == ()
+
+
 def test_a_freed_device_is_a_gain() -> None:
     ledger = Ledger()
     ledger.set_node(served())

@@ -29,18 +29,31 @@ func newTaken() *taken { return &taken{holders: map[string][]device{}, count: ma
 func (t *taken) follow(claims cache.SharedInformer) error {
 	_, err := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { t.see(obj.(*resourceapi.ResourceClaim)) },
-		UpdateFunc: func(_, obj any) { t.see(obj.(*resourceapi.ResourceClaim)) },
+		UpdateFunc: func(before, obj any) { t.update(before.(*resourceapi.ResourceClaim), obj.(*resourceapi.ResourceClaim)) },
 		DeleteFunc: func(obj any) {
 			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = gone.Obj
 			}
 			if claim, ok := obj.(*resourceapi.ResourceClaim); ok {
-				t.hold("claim/"+string(claim.UID), nil)
-				t.hold("written/"+string(claim.UID), nil)
+				t.forget(claim)
 			}
 		},
 	})
 	return err
+}
+
+// update takes in a change. A claim that was made again under its name while the watch was interrupted is an update.
+func (t *taken) update(before, claim *resourceapi.ResourceClaim) {
+	if before.UID != claim.UID {
+		t.forget(before)
+	}
+	t.see(claim)
+}
+
+// forget releases what a claim that is gone had.
+func (t *taken) forget(claim *resourceapi.ResourceClaim) {
+	t.hold("claim/"+string(claim.UID), nil)
+	t.hold("written/"+string(claim.UID), nil)
 }
 
 // see takes in a claim as the API server has it. What was written to it is shown by it from now on.

@@ -54,6 +54,16 @@ func TestADeviceIsTakenFromReserveToTheEndOfItsClaim(t *testing.T) {
 	}
 }
 
+func TestAClaimMadeAgainUnderItsNameIsAnotherOne(t *testing.T) {
+	k := newTaken()
+	p, _ := newPlan([]string{"gpu/a/d0"})
+	k.see(claimOf("one", "d0"))
+	k.update(claimOf("one", "d0"), claimOf("two", "d1"))
+	if !k.free(p) {
+		t.Error("not free after its claim is gone")
+	}
+}
+
 func TestADeviceIsFreeWhenAllThatHoldItEnd(t *testing.T) {
 	k := newTaken()
 	p, _ := newPlan([]string{"gpu/a/d0"})

@@ -53,6 +53,7 @@ class Ledger:
         if self.nodes.get(node.name) == node:
             return False
         self._unsorted |= node.name not in self.nodes
+        self._forget_pools(node.name)
         self.nodes[node.name] = node
         self._node_of.update({it.pool_key: node.name for it in node.devices if it is not None})
         self._touch(node.name)
@@ -64,11 +65,18 @@ class Ledger:
 
         Usages on it stay, in case it comes back.
         """
+        self._forget_pools(name)
         if self.nodes.pop(name, None) is None:
             return False
         self._set_state(name, None)
         self._touch(name)
         return True
+
+    def _forget_pools(self, name: str) -> None:
+        """Forget the pools of a node that is gone or changed, unless they are another node's by now."""
+        for device in self.nodes[name].devices if name in self.nodes else ():
+            if device is not None and self._node_of.get(device.pool_key) == name:
+                del self._node_of[device.pool_key]
 
     def see(self, pod: Pod) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
