@@ -70,9 +70,7 @@ def read(
         causes = (*slips, *causes) if claim is not None else ()
         if claim is not None:
             asked, refused = _with_claims(where, obj, asked, shared, by_claims, claims is not None)
-            causes = (*causes, *(() if spec.node_name else refused))
-        if claim is not None and not spec.node_name:
-            causes = (*causes, *wrong)
+            causes = causes if spec.node_name else (*causes, *refused, *wrong)
     finished = obj.status.phase in ("Succeeded", "Failed")
     pod = Pod(
         uid=meta.uid,

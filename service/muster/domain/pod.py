@@ -112,7 +112,7 @@ class Pod:
     """It is finished, and well: its gang needs no place for it again."""
     terminating: bool = False
     gated: bool = False
-    """It has schedulingGates of its own: not a present member yet."""
+    """It has schedulingGates of its own, or a ResourceClaim that is not made: not a present member yet."""
     allocation: int | None = None
     planned: int | None = None
     batch: Batch | None = None
