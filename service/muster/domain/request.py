@@ -23,7 +23,7 @@ class Scope(StrEnum):
 @dataclass(frozen=True, slots=True)
 class GangId:
     """Identity of a gang. A name used again by other owners is a new gang, hence `owners`: their UIDs, or of
-    many their number and a digest (`gangs.roster`)."""
+    many their number and a digest (`muster.gangs.membership.roster`)."""
 
     namespace: str
     dialect: str

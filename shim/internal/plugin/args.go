@@ -39,7 +39,6 @@ type Args struct {
 	BindTimeout metav1.Duration `json:"bindTimeout,omitempty"`
 }
 
-// apiVersion of the args. kube-scheduler hands unknown types to us as they are.
 const (
 	// argsAPIVersion and argsKind identify the arguments. kube-scheduler passes unknown types to the plugin unparsed.
 	argsAPIVersion = "muster.dev/v1"

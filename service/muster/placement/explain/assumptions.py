@@ -12,7 +12,7 @@ import numpy as np
 from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.explain.counterfactual import amount_of, emptied, partly, resources_of
-from muster.placement.explain.refusals import refused_by, resource_missing
+from muster.placement.explain.refused_roles import refused_by, resource_missing
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
 from muster.placement.gang.constraints.constraint import Constraint
 from muster.placement.gang.instance import Instance, instance_with, room_of

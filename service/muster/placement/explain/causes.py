@@ -20,7 +20,7 @@ from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.explain.domains import domain_cause
 from muster.placement.explain.feasibility import Oracle
 from muster.placement.explain.refusal import refusal_of
-from muster.placement.explain.refusals import resource_missing
+from muster.placement.explain.refused_roles import resource_missing
 from muster.placement.explain.relaxations import relaxations
 from muster.placement.explain.running import joining
 from muster.placement.explain.shortage import RULES, shortage

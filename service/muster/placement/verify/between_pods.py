@@ -15,7 +15,7 @@ from muster.placement.verify.admission import selected, tolerates
 Members = Sequence[MemberPlacement]
 
 
-def constraints(snapshot: Snapshot, request: Request, placed: Placed) -> Iterator[str]:
+def between_pods(snapshot: Snapshot, request: Request, placed: Placed) -> Iterator[str]:
     """Yield what the plan breaks of the request's constraints and of the room of its roles."""
     yield from _room(request, placed.members)
     for rule in request.constraints:

@@ -17,7 +17,7 @@ from muster.placement.verify.members import in_rank_order
 from muster.placement.verify.spots import Spot, Spots
 
 
-def binding(
+def by_scope(
     fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, old: Spots
 ) -> Iterator[str]:
     """Yield a sentence for each such constraint that the plan breaks. Existing members (`old`) count."""
