@@ -21,7 +21,7 @@ import pytest
 from e2e import objects
 from e2e.client import Client
 from e2e.conftest import SHORT
-from e2e.scene import Scene
+from e2e.scene import COMPLETE, Scene
 from local_cluster.api import Api, Object
 from local_cluster.certificates import Authority, KeyPair
 from local_cluster.cluster import LocalCluster
@@ -32,6 +32,7 @@ NAME = "localhost"
 REFUSED_WITHIN_S = 30.0
 """The API server keeps a token that was good for 10 s."""
 TAKES_OVER_S = 45.0
+RUNS_FOR = "2s"
 TOKEN_READ_S = 60.0
 """client-go reads a token's file every 50 s."""
 AUTHORITY_READ_S = 310.0
@@ -147,8 +148,12 @@ class Rotation:
         """Have a gang run, and end."""
         name = f"g{next(self._count)}"
         pods = [objects.pod(f"{name}-{rank}", gang=objects.ack(name, 2)) for rank in range(2)]
+        for pod in pods:
+            pod["metadata"]["annotations"][COMPLETE] = RUNS_FOR
         names = self.scene.create(*pods)
-        self.scene.runs(names, TAKES_OVER_S)
+        self.scene.until(
+            lambda: all(self.scene.pods()[name].finished for name in names), f"{name} has run", TAKES_OVER_S
+        )
         self.scene.delete(*names)
 
     def gangs(self, for_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from kubernetes.aio.config import incluster_config
 from local_cluster.certificates import Authority
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import ApiError, KubeClient, Unreachable
-from tests.adapters.fake_api import FakeApi
+from tests.adapters.fake_api import DEADLINE_S, FakeApi
 
 PODS, LIMIT = "/api/v1/pods", {"limit": "1"}
 HOST = "127.0.0.1"
@@ -94,6 +95,24 @@ async def test_a_token_that_was_replaced_is_read_after_the_first_refusal(
             await client.get("pods", PODS, LIMIT)
         await client.get("pods", PODS, LIMIT)
     assert [said.lower() for said in api.credentials] == ["bearer first"] * 2 + ["bearer second"]
+
+
+async def test_a_watch_is_broken_off_when_the_files_are_read_again(
+    api: FakeApi, files: Files, connect: Connect
+) -> None:
+    """It would stand on a connection that is closed, and say nothing more."""
+    async with api.running(tls=files.served_by("a")) as port, connect(port) as client:
+
+        async def read() -> None:
+            async with client.watch("pods", PODS, {"watch": "true"}, DEADLINE_S * 2) as batches:
+                api.failing = [401]
+                with pytest.raises(ApiError, match="401"):
+                    await client.get("pods", PODS, LIMIT)
+                async for _ in batches:
+                    pass
+
+        with pytest.raises(Unreachable, match="WATCH pods"):
+            await asyncio.wait_for(read(), DEADLINE_S)
 
 
 async def test_a_server_of_a_new_authority_is_trusted_once_the_file_names_it(

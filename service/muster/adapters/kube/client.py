@@ -287,6 +287,7 @@ class KubeClient:
         old, self._rest, self._configuration = self._rest, connection, configuration
         self._loaded = time.monotonic()
         if old is not None:
+            self.end_watches()  # a closed session leaves their readers waiting
             await old.close()
 
     @contextlib.contextmanager
