@@ -87,6 +87,8 @@ class KubeClient:
         self._configuration: Any = None
         self._loaded = 0.0
         self._reloading = asyncio.Lock()
+        self._answers: set[aiohttp.ClientResponse] = set()
+        """Those that are being read. `_watches` are some of them."""
         self._watches: set[aiohttp.ClientResponse] = set()
         self._heard_at = time.monotonic()
 
@@ -216,7 +218,11 @@ class KubeClient:
             async with response:
                 if response.status >= 400:
                     raise await self._refusal(name, response)
-                yield response
+                self._answers.add(response)
+                try:
+                    yield response
+                finally:
+                    self._answers.discard(response)
         except ConfigError as problem:  # good ones may come: they are read again
             raise Unreachable(f"{name}: {problem}") from problem
         except (aiohttp.ClientError, OSError) as problem:
@@ -287,7 +293,8 @@ class KubeClient:
         old, self._rest, self._configuration = self._rest, connection, configuration
         self._loaded = time.monotonic()
         if old is not None:
-            self.end_watches()  # a closed session leaves their readers waiting
+            for answer in list(self._answers):
+                answer.close()  # its reader gets Unreachable; a closed session would leave it waiting
             await old.close()
 
     @contextlib.contextmanager
