@@ -151,9 +151,11 @@ class Rotation:
         for pod in pods:
             pod["metadata"]["annotations"][COMPLETE] = RUNS_FOR
         names = self.scene.create(*pods)
-        self.scene.until(
-            lambda: all(self.scene.pods()[name].finished for name in names), f"{name} has run", TAKES_OVER_S
-        )
+
+        def all_ran() -> bool:
+            return {*names} <= {each for each, pod in self.scene.pods().items() if pod.finished}
+
+        self.scene.until(all_ran, f"{name} has run", TAKES_OVER_S)
         self.scene.delete(*names)
 
     def gangs(self, for_s: float) -> None:
@@ -201,14 +203,17 @@ def test_what_is_replaced_and_no_longer_good_at_once(
         rotation.scene.audit()
 
 
+@pytest.fixture
+def patient(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--gangs") == str(SHORT):
+        pytest.skip("takes eight minutes: make upgrade")
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
-def test_what_is_replaced_in_time(
-    request: pytest.FixtureRequest, mounted: Mounted, cluster: LocalCluster, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("patient")
+def test_what_is_replaced_in_time(mounted: Mounted, cluster: LocalCluster, tmp_path: Path) -> None:
     """As kubelets and administrators do it: the old one is good until the new one was read."""
-    if request.config.getoption("--gangs") == str(SHORT):
-        pytest.skip("takes seven minutes: make upgrade")
     with Rotation(mounted, cluster, tmp_path, quick_lease=False) as rotation:
         rotation.gang()
         processes = (rotation.stack.service.pid, rotation.stack.scheduler.pid)
