@@ -27,3 +27,29 @@ def test_gangs_are_counted_through_their_life() -> None:
     found = world.coordinator.tally()
     assert (dict(found.phases), found.partially_bound, +found.reserved) == ({"running": 1}, 0, {})
     assert not found.oldest
+
+
+def test_each_namespace_has_its_gangs_gpus_and_what_blocks_them() -> None:
+    world = World(Settings(settle_s=0)).start(node("a"))
+    world.see(pod("p0", of=2, gpus=2, created=5.0))
+    world.see(pod("q0", gang="q", of=1, gpus=1, namespace="team-b", created=6.0))
+    found = world.coordinator.tally().namespaces
+    default, other = found["ns"], found["team-b"]
+    assert (dict(default.phases), dict(default.causes)) == ({"collecting": 1}, {"MembersMissing": 1})
+    assert (dict(default.gpus), default.oldest) == ({"bound": 0, "waiting": 2}, 5.0)
+    assert (other.phases.total(), dict(other.causes), other.gpus["waiting"]) == (1, {}, 1)
+
+
+def test_many_namespaces_are_cut_to_the_largest_and_a_sum() -> None:
+    world = World(Settings(settle_s=0)).start(node("a"))
+    for number in range(5):
+        world.see(pod(f"p{number}", gang=f"g{number}", of=2, gpus=1, namespace=f"n{number % 4}", created=9.0))
+    tally = world.coordinator.tally()
+    cut = tally.largest_namespaces(2, "others")
+    assert {name: (of.phases.total(), of.gpus["waiting"]) for name, of in cut.items()} == {
+        "n0": (2, 2),
+        "n1": (1, 1),
+        "others": (2, 2),
+    }
+    assert cut["others"].oldest == 9.0
+    assert tally.largest_namespaces(4, "others") == tally.namespaces

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from muster.adapters.kube.intake import Intake
@@ -18,9 +18,10 @@ from muster.adapters.owner import Owner
 from muster.adapters.telemetry.metrics import Metrics, ReadAtScrape
 from muster.adapters.telemetry.phases import LASTING
 from muster.adapters.telemetry.room import OTHERS, Room
-from muster.gangs.reporting.tally import Tally
+from muster.gangs.reporting.tally import NamespaceTally, Tally
 
 MOST_QUEUES = 100
+MOST_NAMESPACES = 100
 
 
 def show(metrics: Metrics, owner: Owner, room: Room) -> None:
@@ -48,6 +49,31 @@ def show(metrics: Metrics, owner: Owner, room: Room) -> None:
             "Gangs by the queue of their PodGroup.",
             ("queue",),
             lambda it: most(it.queues, MOST_QUEUES),
+        ),
+        # The label is not `namespace`: Prometheus has that for the namespace of the pod that it scrapes.
+        ReadAtScrape(
+            "muster_namespace_gangs",
+            "Gangs of a namespace by phase.",
+            ("gang_namespace", "phase"),
+            lambda it: _by_namespace(it, lambda of: of.phases),
+        ),
+        ReadAtScrape(
+            "muster_namespace_causes",
+            "Gangs of a namespace that wait now, by the kind of cause that blocks them.",
+            ("gang_namespace", "cause"),
+            lambda it: _by_namespace(it, lambda of: of.causes),
+        ),
+        ReadAtScrape(
+            "muster_namespace_gpus",
+            "GPUs that members of gangs in a namespace have (bound) or ask for (waiting).",
+            ("gang_namespace", "state"),
+            lambda it: _by_namespace(it, lambda of: of.gpus),
+        ),
+        ReadAtScrape(
+            "muster_namespace_oldest_gang_seconds",
+            "Age of the oldest gang of a namespace that waits, 0 if none does.",
+            ("gang_namespace",),
+            _oldest_of_namespaces,
         ),
     )
     metrics.read_at_scrape(
@@ -151,6 +177,19 @@ def _oldest(found: Tally) -> Iterable[tuple[str, float]]:
     now = time.time()
     since = found.oldest.items()
     return [(phase, max(0.0, now - created)) for phase, created in since if phase not in LASTING]
+
+
+def _by_namespace(
+    found: Tally, counts: Callable[[NamespaceTally], Mapping[str, int]]
+) -> Iterable[tuple[tuple[str, str], float]]:
+    namespaces = found.largest_namespaces(MOST_NAMESPACES, OTHERS)
+    return [((name, value), count) for name, of in namespaces.items() for value, count in counts(of).items()]
+
+
+def _oldest_of_namespaces(found: Tally) -> Iterable[tuple[str, float]]:
+    now = time.time()
+    namespaces = found.largest_namespaces(MOST_NAMESPACES, OTHERS)
+    return [(name, now - min(now, of.oldest)) for name, of in namespaces.items()]
 
 
 def most(counts: Counter[str], kept: int) -> list[tuple[str, float]]:

@@ -291,12 +291,12 @@ def view(gang: Gang, priority: int, created: float) -> GangView:
         reason=gang.reason,
         plan=gang.plan.placed if gang.plan is not None else None,
         queue=group.pod_group.queue if group.pod_group is not None else "",
-        causes=explained(_blocks(gang)),
+        causes=explained(blocks(gang)),
         helps=tuple(map(relaxation_sentence, gang.helps)) if gang.phase is Phase.UNPLACEABLE else (),
     )
 
 
-def _blocks(gang: Gang) -> tuple[Cause, ...]:
+def blocks(gang: Gang) -> tuple[Cause, ...]:
     """Return what blocks the gang in its phase."""
     match gang.phase:
         case Phase.UNPLACEABLE:

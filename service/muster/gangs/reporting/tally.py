@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from muster.gangs.record.gang import Gang
+from muster.gangs.record.gang import Gang, blocks
 from muster.gangs.record.partial import is_partially_bound
+
+
+@dataclass(slots=True)
+class NamespaceTally:
+    """What there is of the gangs of one namespace.
+
+    `causes`: gangs by the kind of cause that blocks them now. A gang with two kinds counts for both.
+    `gpus`: whole GPUs of members, by whether these are bound. `oldest`: creation of the oldest gang that has
+    members to bind.
+    """
+
+    phases: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    gpus: Counter[str] = field(default_factory=lambda: Counter(bound=0, waiting=0))
+    oldest: float = math.inf
+
+    def count(self, gang: Gang) -> None:
+        """Count a gang."""
+        self.phases[gang.phase.value] += 1
+        self.causes.update({type(cause).__name__ for cause in blocks(gang)})
+        self.gpus["bound"] += sum(pod.gpus for pod in gang.group.bound)
+        self.gpus["waiting"] += sum(pod.gpus for pod in gang.group.unbound)
+        if gang.group.unbound:
+            self.oldest = min(self.oldest, gang.group.since)
+
+    def add(self, other: NamespaceTally) -> None:
+        """Add what was counted of another namespace."""
+        self.phases += other.phases
+        self.causes += other.causes
+        self.gpus.update(other.gpus)
+        self.oldest = min(self.oldest, other.oldest)
 
 
 @dataclass(slots=True)
@@ -23,6 +55,17 @@ class Tally:
     oldest: dict[str, float] = field(default_factory=dict)
     partially_bound: int = 0
     reserved: Counter[str] = field(default_factory=Counter)
+    namespaces: dict[str, NamespaceTally] = field(default_factory=dict)
+
+    def largest_namespaces(self, most: int, others: str) -> dict[str, NamespaceTally]:
+        """Return those with the most gangs, and the sum of the others under the name `others`."""
+        if len(self.namespaces) <= most:
+            return self.namespaces
+        ordered = sorted(self.namespaces.items(), key=lambda each: (-each[1].phases.total(), each[0]))
+        rest = NamespaceTally()
+        for _, found in ordered[most:]:
+            rest.add(found)
+        return {**dict(ordered[:most]), others: rest}
 
 
 def tally(gangs: Iterable[Gang], orphans: int) -> Tally:
@@ -32,6 +75,7 @@ def tally(gangs: Iterable[Gang], orphans: int) -> Tally:
     for gang in gangs:
         group, phase = gang.group, gang.phase.value
         found.phases[phase] += 1
+        found.namespaces.setdefault(group.gang.namespace, NamespaceTally()).count(gang)
         if group.pod_group is not None and group.pod_group.queue:
             found.queues[group.pod_group.queue] += 1
         if group.unbound:
