@@ -66,6 +66,12 @@ def _containerd(program: str, cold_build: str, cold_s: float) -> Recipe:
     return Recipe(program, CONTAINERD, GO_MODULES / "containerd", package, stamp, cold_build, cold_s)
 
 
+def _prometheus(program: str, cold_build: str, cold_s: float) -> Recipe:
+    package = f"github.com/prometheus/prometheus/cmd/{program}"
+    tags = "remove_all_sd,netgo"
+    return Recipe(program, PROMETHEUS, GO_MODULES / "prometheus", package, "", cold_build, cold_s, tags=tags)
+
+
 def _controller(name: str, package: str, cold_build: str, cold_s: float) -> Recipe:
     module = MODULES[name]
     return Recipe(name, module.version, GO_MODULES / name, f"{module.path}{package}", "", cold_build, cold_s)
@@ -110,16 +116,8 @@ RECIPES = {
         Recipe("fake-gpus", "v1", GO_MODULES / "fake-gpus", ".", "", "10 s after kubelet", 10.0),
         Recipe("fake-dra-driver", "v1", GO_MODULES / "fake-dra-driver", ".", "", "10 s after kubelet", 10.0),
         Recipe("otel-collector", COLLECTOR, GO_MODULES / "otel-collector", ".", "", "90 s to 6 min", 90.0),
-        Recipe(
-            "promtool",
-            PROMETHEUS,
-            GO_MODULES / "promtool",
-            "github.com/prometheus/prometheus/cmd/promtool",
-            "",
-            "2 to 8 min",
-            120.0,
-            tags="remove_all_sd,netgo",
-        ),
+        _prometheus("promtool", "2 to 8 min", 120.0),
+        _prometheus("prometheus", "90 s after promtool", 90.0),
         Recipe("helm", "v4.3.1", GO_MODULES / "helm", "helm.sh/helm/v4/cmd/helm", "", "2 min", 120.0),
         _controller("jobset", "", "8 min on a busy machine", 490.0),
         _controller("lws", "/cmd", "4 min on a busy machine", 210.0),

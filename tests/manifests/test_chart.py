@@ -208,6 +208,28 @@ def test_options_that_are_off_add_objects_when_they_are_on() -> None:
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
+def test_monitor_and_dashboards_are_the_components_of_scheduler_config(tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    base = os.path.relpath(SCHEDULER_CONFIG, overlay)
+    files = {"resources": [base], "components": [f"{base}/monitor", f"{base}/dashboards"]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(files))
+    values = {"metrics.serviceMonitor.enabled": True, "metrics.dashboards.enabled": True}
+    expected, chart = render(overlay), template(values)
+    monitors = [one(each, "ServiceMonitor", "muster") for each in (expected, chart)]
+    assert monitors[0]["spec"] == monitors[1]["spec"]
+    ports = {port["name"] for port in one(expected, "Service", "muster-metrics")["spec"]["ports"]}
+    assert {endpoint["port"] for endpoint in monitors[0]["spec"]["endpoints"]} == ports
+    maps = [one(each, "ConfigMap", "muster-dashboards") for each in (expected, chart)]
+    for each in maps:
+        metadata = each["metadata"]
+        assert metadata["labels"]["grafana_dashboard"] == "1"
+        assert metadata["annotations"] == {"grafana_folder": "Muster"}
+    contents = [{name: json.loads(text) for name, text in each["data"].items()} for each in maps]
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == len(list((SCHEDULER_CONFIG / "dashboards").glob("*.json")))
+
+
 @pytest.mark.parametrize(
     ("value", "wrong"),
     [

@@ -1,0 +1,89 @@
+"""Every query of every dashboard returns data from a real Prometheus that scrapes service and scheduler.
+
+Once it stores histograms as classic ones, and once as native ones: a query that knows one form alone is empty
+on half of all clusters.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from e2e import objects
+from e2e.scene import Scene
+from local_cluster.prometheus import Prometheus
+from local_cluster.stack import Stack
+from tests.dashboards.panels import Target, queries_of_variables, targets
+
+SCRAPED_WITHIN_S = 30.0
+POLL_EVERY_S = 0.25
+
+pytestmark = pytest.mark.timeout(1800)  # Prometheus is built if it is not in the cache
+
+
+def test_no_query_is_empty_and_none_fails(stack: Stack, scene: Scene, tmp_path: Path) -> None:
+    scene.node(objects.node("a"))
+    _gangs_come_and_go(scene, "first")  # so that each series is there before its rate is asked for
+    with (
+        Prometheus(tmp_path / "classic", stack) as classic,
+        Prometheus(tmp_path / "native", stack, native=True) as native,
+    ):
+        for prometheus in (classic, native):
+            _until(lambda p=prometheus: len(p.query("up == 1")) == 2, "both processes are scraped")  # type: ignore[misc]
+        _gangs_come_and_go(scene, "second")
+        _stays(scene)
+        for prometheus in (classic, native):
+            empty = _empty(prometheus)
+            until = time.monotonic() + SCRAPED_WITHIN_S
+            while empty and time.monotonic() < until:
+                time.sleep(POLL_EVERY_S)
+                empty = _empty(prometheus)
+            assert empty == []
+        shim = "muster_shim_unary_seconds"
+        for prometheus, stored in ((classic, [True, False]), (native, [False, True])):
+            assert [bool(prometheus.query(f"count({name})")) for name in (f"{shim}_bucket", shim)] == stored
+        (waiting,) = classic.query(
+            f'sum(muster_namespace_gangs{{gang_namespace="{scene.name}",phase="unplaceable"}})'
+        )
+        assert waiting[1] == 1
+
+
+def _gangs_come_and_go(scene: Scene, name: str) -> None:
+    """One gang is placed, and one waits and goes."""
+    placed = scene.create(*(objects.pod(f"{name}-{rank}", gang=objects.ack(name, 2)) for rank in range(2)))
+    scene.runs(placed)
+    large = scene.create(objects.pod(f"{name}-large", gpus=9, gang=objects.ack(f"{name}-large", 1)))
+    scene.event("TopologyUnplaceable", large[0])
+    scene.delete(*large)
+
+
+def _stays(scene: Scene) -> None:
+    """A gang that waits for as long as the queries are made."""
+    (name,) = scene.create(objects.pod("stays", gpus=9, gang=objects.ack("stays", 1)))
+    scene.event("TopologyUnplaceable", name)
+
+
+def _empty(prometheus: Prometheus) -> list[str]:
+    """Return the queries without a value. NaN is none: a quantile of nothing."""
+    found = [target.name for target in targets() if target.is_promql and not _has_value(prometheus, target)]
+    for name, query in queries_of_variables().items():
+        metric, label = re.findall(r"\w+", query)[1:]
+        if not prometheus.get(f"label/{label}/values", **{"match[]": metric}):
+            found.append(name)
+    return found
+
+
+def _has_value(prometheus: Prometheus, target: Target) -> bool:
+    return any(not math.isnan(value) for _, value in prometheus.query(target.expr))
+
+
+def _until(question: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + SCRAPED_WITHIN_S
+    while not question():
+        assert time.monotonic() < until, what
+        time.sleep(POLL_EVERY_S)

@@ -1,0 +1,1 @@
+"""Dashboards for Grafana, as typed Python. `python -m dashboards` writes them as JSON next to this file."""

@@ -1,0 +1,238 @@
+"""The few kinds of panels that all dashboards are made of, and the PromQL that several of them need."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    common,
+    dashboard,
+    prometheus,
+    stat,
+    table,
+    tempo,
+    timeseries,
+)
+from grafana_foundation_sdk.builders import text as markdown
+from grafana_foundation_sdk.models.common import (
+    BarGaugeDisplayMode,
+    BigValueColorMode,
+    BigValueGraphMode,
+    LegendDisplayMode,
+    LegendPlacement,
+    SortOrder,
+    StackingMode,
+    TooltipDisplayMode,
+    VisibilityMode,
+    VizOrientation,
+)
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DashboardLinkType,
+    DataSourceRef,
+    FieldColorModeId,
+    Threshold,
+    ThresholdsMode,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+from grafana_foundation_sdk.models.tempo import SearchTableType
+
+PROMETHEUS = DataSourceRef("prometheus", "${datasource}")
+TRACES = DataSourceRef("tempo", "${traces}")
+INTERVAL = "$__rate_interval"
+TAG = "muster"
+ROW_WIDTH = 24
+OK, WARNING, CRITICAL = "green", "orange", "red"
+
+Panel = stat.Panel | timeseries.Panel | bargauge.Panel | table.Panel | markdown.Panel
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One expression of a panel, and the name of what it gives. Labels in {{ }} are filled in."""
+
+    expr: str
+    legend: str
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a panel says of itself. `description` is for people who see it for the first time."""
+
+    title: str
+    description: str
+    unit: str = "short"
+    width: int = 8
+    height: int = 8
+
+
+# --- PromQL -----------------------------------------------------------------------------------------
+
+
+def _by(*labels: str) -> str:
+    return f"sum by ({', '.join(labels)}) " if any(labels) else "sum "
+
+
+def quantile(share: float, histogram: str, *by: str) -> str:
+    """Return a quantile, of native and of classic histograms: a Prometheus stores one of the two."""
+    native = f"{_by(*by)}(rate({histogram}[{INTERVAL}]))"
+    classic = f"{_by(*by, 'le')}(rate({histogram}_bucket[{INTERVAL}]))"
+    return f"histogram_quantile({share:g}, {native}) or histogram_quantile({share:g}, {classic})"
+
+
+def total(histogram: str, *by: str) -> str:
+    """Return the sum of what a histogram has observed in a second, native or classic."""
+    return (
+        f"{_by(*by)}(histogram_sum(rate({histogram}[{INTERVAL}]))) "
+        f"or {_by(*by)}(rate({histogram}_sum[{INTERVAL}]))"
+    )
+
+
+def observations(histogram: str, *by: str) -> str:
+    """Return how often a histogram has observed something in a second, native or classic."""
+    return (
+        f"{_by(*by)}(histogram_count(rate({histogram}[{INTERVAL}]))) "
+        f"or {_by(*by)}(rate({histogram}_count[{INTERVAL}]))"
+    )
+
+
+def rate(counter: str, *by: str) -> str:
+    """Return the increase of a counter in a second, of all replicas."""
+    return f"{_by(*by)}(rate({counter}[{INTERVAL}]))"
+
+
+def most(gauge: str, *by: str) -> str:
+    """Return a gauge of the replica that has most: only the leader works."""
+    return f"max by ({', '.join(by)}) ({gauge})" if by else f"max({gauge})"
+
+
+def or_zero(expr: str, label: str = "", value: str = "none") -> str:
+    """Return 0 in place of nothing, so that a healthy cluster has no empty panel."""
+    zero = f'label_replace(vector(0), "{label}", "{value}", "", "")' if label else "vector(0)"
+    return f"{expr} or on() {zero}"
+
+
+# --- panels -----------------------------------------------------------------------------------------
+
+
+def _targets(queries: Sequence[Query], *, instant: bool, exemplars: bool) -> Iterable[prometheus.Dataquery]:
+    for ref, query in zip(string.ascii_uppercase, queries, strict=False):
+        target = prometheus.Dataquery().datasource(PROMETHEUS).ref_id(ref)
+        target = target.expr(query.expr).legend_format(query.legend).exemplar(exemplars)
+        yield target.instant() if instant else target.range()
+
+
+def _steps(steps: Sequence[tuple[float | None, str]]) -> dashboard.ThresholdsConfig:
+    return (
+        dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps([Threshold(*each) for each in steps])
+    )
+
+
+def _colour(mode: str, fixed: str = "") -> dashboard.FieldColor:
+    made = dashboard.FieldColor().mode(FieldColorModeId(mode))
+    return made.fixed_color(fixed) if fixed else made
+
+
+def number(
+    about: About, query: Query, *, warn: float | None = None, alarm: float | None = None
+) -> stat.Panel:
+    """Return a panel with one figure, coloured from `warn` and from `alarm` upwards."""
+    steps: list[tuple[float | None, str]] = [(None, OK)]
+    steps += [(at, colour) for at, colour in ((warn, WARNING), (alarm, CRITICAL)) if at is not None]
+    return coloured_number(about, query, steps)
+
+
+def coloured_number(about: About, query: Query, steps: Sequence[tuple[float | None, str]]) -> stat.Panel:
+    """Return a panel with one figure. `steps`: from which value on it has which colour."""
+    made = stat.Panel().title(about.title).description(about.description).unit(about.unit)
+    made = made.datasource(PROMETHEUS).span(about.width).height(about.height)
+    made = (
+        made.thresholds(_steps(steps)).color_mode(BigValueColorMode.VALUE).graph_mode(BigValueGraphMode.NONE)
+    )
+    made = made.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    for target in _targets([query], instant=True, exemplars=False):
+        made = made.with_target(target)
+    return made
+
+
+def graph(about: About, *queries: Query, stacked: bool = False, exemplars: bool = False) -> timeseries.Panel:
+    """Return a panel with lines over time."""
+    made = timeseries.Panel().title(about.title).description(about.description).unit(about.unit)
+    made = made.datasource(PROMETHEUS).span(about.width).height(about.height).min(0)
+    made = made.line_width(1).fill_opacity(25 if stacked else 5).show_points(VisibilityMode.NEVER)
+    made = made.stacking(common.StackingConfig().mode(StackingMode.NORMAL if stacked else StackingMode.NONE))
+    made = made.tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
+    legend = common.VizLegendOptions().show_legend(True)
+    made = made.legend(legend.display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM))
+    for target in _targets(queries, instant=False, exemplars=exemplars):
+        made = made.with_target(target)
+    return made
+
+
+def bars(about: About, query: Query) -> bargauge.Panel:
+    """Return a panel with a bar for each label, as it is now."""
+    made = bargauge.Panel().title(about.title).description(about.description).unit(about.unit).min(0)
+    made = made.datasource(PROMETHEUS).span(about.width).height(about.height)
+    made = made.orientation(VizOrientation.HORIZONTAL).display_mode(BarGaugeDisplayMode.BASIC)
+    made = made.color_scheme(_colour("fixed", "blue"))
+    made = made.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    for target in _targets([query], instant=True, exemplars=False):
+        made = made.with_target(target)
+    return made
+
+
+def traces(about: About, traceql: str) -> table.Panel:
+    """Return a table of traces that a TraceQL expression finds."""
+    made = table.Panel().title(about.title).description(about.description).unit(about.unit)
+    made = made.datasource(TRACES).span(about.width).height(about.height)
+    query = tempo.TempoQuery().datasource(TRACES).ref_id("A").query_type("traceql").query(traceql)
+    return made.with_target(query.limit(20).table_type(SearchTableType.TRACES))
+
+
+def words(about: About, content: str) -> markdown.Panel:
+    """Return a panel with text."""
+    made = markdown.Panel().title(about.title).description(about.description)
+    return made.span(about.width).height(about.height).content(content)
+
+
+# --- dashboards -------------------------------------------------------------------------------------
+
+
+def choice(name: str, label: str, query: str, *, only: str = "") -> dashboard.QueryVariable:
+    """Return a variable with values from Prometheus: several or all, or one with the default `only`."""
+    made = dashboard.QueryVariable(name).label(label).datasource(PROMETHEUS).query(query)
+    made = made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+    if only:
+        return made.current(VariableOption(text=only, value=only))
+    made = made.multi(True).include_all(True).all_value(".*")
+    return made.current(VariableOption(text="All", value="$__all"))
+
+
+def made_of(
+    uid: str,
+    title: str,
+    description: str,
+    variables: Sequence[dashboard.QueryVariable | dashboard.DatasourceVariable],
+    rows: dict[str, Sequence[Panel]],
+) -> dashboard.Dashboard:
+    """Return a dashboard. Its panels are in rows: each row has a question as its title."""
+    source = dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
+    link = dashboard.DashboardLink("Muster").type(DashboardLinkType.DASHBOARDS).tags([TAG])
+    made = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).readonly()
+    made = (
+        made.time("now-6h", "now").refresh("30s").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
+    )
+    made = made.link(link.include_vars(True).keep_time(True)).with_variable(source)
+    for variable in variables:
+        made = made.with_variable(variable)
+    number_of = iter(range(1, 1000))
+    for question, panels in rows.items():
+        made = made.with_row(dashboard.Row(question).id(next(number_of)))
+        for panel in panels:
+            made = made.with_panel(panel.id(next(number_of)))
+    return made
