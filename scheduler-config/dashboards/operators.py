@@ -252,6 +252,7 @@ def _free() -> list[Panel]:
                 "Largest gang that fits now",
                 "Most free GPUs of a model in one domain of each scope. As many members with one GPU fit, "
                 "if cpu and memory suffice.",
+                width=12,
             ),
             Query(
                 f"sort_desc({most(f'muster_largest_fit_gpus{{{MODELS}}}', 'scope', 'model')})",
@@ -259,11 +260,11 @@ def _free() -> list[Panel]:
             ),
         ),
         graph(
-            About("Largest gang that fits", "The same over time, for the scope chosen above."),
+            About("Largest gang that fits", "The same over time, for the scope chosen above.", width=12),
             Query(most(f'muster_largest_fit_gpus{{scope="$scope",{MODELS}}}', "model"), "{{model}}"),
         ),
         graph(
-            About("Free GPUs", "Of nodes that take pods, by model."),
+            About("Free GPUs", "Of nodes that take pods, by model.", width=6),
             Query(most(f'muster_largest_fit_gpus{{scope="cluster",{MODELS}}}', "model"), "{{model}}"),
             stacked=True,
         ),
@@ -271,6 +272,7 @@ def _free() -> list[Panel]:
             About(
                 "Free GPUs by how many lie together",
                 "8: in domains of the chosen scope with 8 to 15 free GPUs. Small sizes mean scattered GPUs.",
+                width=6,
             ),
             Query(or_zero(most('muster_free_gpus{scope="$scope"}', "size"), "size"), "{{size}}"),
             stacked=True,
@@ -280,6 +282,7 @@ def _free() -> list[Panel]:
                 "Fragmentation",
                 "Share of the free GPUs that requests for 1, 2, 4 and 8 GPUs of one node can't use.",
                 "percentunit",
+                width=6,
             ),
             Query(or_zero(most(f"muster_fragmentation_ratio{{{MODELS}}}", "model"), "model"), "{{model}}"),
         ),
@@ -287,6 +290,7 @@ def _free() -> list[Panel]:
             About(
                 "Members that hold a place",
                 "Not bound yet. `retained`: kept for a gang that is partially bound.",
+                width=6,
             ),
             Query(or_zero(most("muster_reserved_members", "kind"), "kind"), "{{kind}}"),
             stacked=True,
@@ -299,8 +303,8 @@ def _cost() -> list[Panel]:
         graph(
             About(
                 "Planners at work, by phase",
-                "Seconds in each second. 1 is one planner that is always busy.",
-                "none",
+                "Share of the time of one planner. There are two.",
+                "percentunit",
             ),
             Query(or_zero(total("muster_decision_phase_seconds", "phase"), "phase"), "{{phase}}"),
             stacked=True,

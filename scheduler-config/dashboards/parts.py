@@ -47,6 +47,8 @@ TRACES = DataSourceRef("tempo", "${traces}")
 INTERVAL = "$__rate_interval"
 TAG = "muster"
 ROW_WIDTH = 24
+LEAST_AXIS = {"s": 0.01, "cps": 1, "percentunit": 0.01, "short": 8}
+"""Unit → how far an axis goes at least. Without it Grafana draws 0 on an axis up to 100."""
 OK, WARNING, CRITICAL = "green", "orange", "red"
 
 Panel = stat.Panel | timeseries.Panel | bargauge.Panel | table.Panel | markdown.Panel
@@ -165,6 +167,7 @@ def graph(about: About, *queries: Query, stacked: bool = False, exemplars: bool 
     made = timeseries.Panel().title(about.title).description(about.description).unit(about.unit)
     made = made.datasource(PROMETHEUS).span(about.width).height(about.height).min(0)
     made = made.line_width(1).fill_opacity(25 if stacked else 5).show_points(VisibilityMode.NEVER)
+    made = made.axis_soft_max(LEAST_AXIS[about.unit])
     made = made.stacking(common.StackingConfig().mode(StackingMode.NORMAL if stacked else StackingMode.NONE))
     made = made.tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
     legend = common.VizLegendOptions().show_legend(True)

@@ -71,7 +71,7 @@ def _gangs() -> list[Panel]:
         ),
         bars(
             About("Why my gangs wait", "Gangs by the kind of cause that blocks them now."),
-            Query(_sum("muster_namespace_causes", "cause", by="cause"), "{{cause}}"),
+            Query(f"sort_desc({_sum('muster_namespace_causes', 'cause', by='cause')})", "{{cause}}"),
         ),
         words(About("Ask about one gang", "Commands that show numbers and what would help."), COMMANDS),
     ]

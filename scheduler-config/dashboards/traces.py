@@ -38,15 +38,20 @@ def traces() -> dashboard.Dashboard:
             ],
             "Where does the time go in all?": [
                 graph(
-                    About("Planner, by phase", "Seconds in each second.", "none", 12),
+                    About(
+                        "Planners, by phase",
+                        "Share of the time of one planner. There are two.",
+                        "percentunit",
+                        12,
+                    ),
                     Query(or_zero(total("muster_decision_phase_seconds", "phase"), "phase"), "{{phase}}"),
                     stacked=True,
                 ),
                 graph(
                     About(
                         "Calls of the scheduler, by method",
-                        "Seconds in each second that it waits.",
-                        "none",
+                        "Share of the time that some call is open.",
+                        "percentunit",
                         12,
                     ),
                     Query(or_zero(total("muster_shim_unary_seconds", "method"), "method"), "{{method}}"),
