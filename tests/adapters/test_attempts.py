@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
+import grpc
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -251,9 +256,45 @@ def test_a_collector_that_hangs_holds_up_nothing(monkeypatch: pytest.MonkeyPatch
     hangs.goes_on.set()
 
 
-def test_a_collector_that_is_away_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENDPOINTS[0], "http://127.0.0.1:1")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+@contextlib.contextmanager
+def away() -> Iterator[int]:
+    """A port where nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    yield port
+
+
+@contextlib.contextmanager
+def slow() -> Iterator[int]:
+    """Connections wait in the backlog and get no answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[int]:
+    """A collector that answers each batch with an error."""
+
+    def refuse(_: object, context: grpc.ServicerContext) -> None:
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, "no token")
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    handler = grpc.unary_unary_rpc_method_handler(refuse)
+    name = "opentelemetry.proto.collector.trace.v1.TraceService"
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, {"Export": handler})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize("collector", [away, slow, refusing])
+def test_a_collector_that_takes_nothing_is_reported_once(
+    collector: Callable[[], AbstractContextManager[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # s
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     lost = threading.Event()
 
@@ -270,9 +311,10 @@ def test_a_collector_that_is_away_is_reported_once(monkeypatch: pytest.MonkeyPat
             return result
 
     monkeypatch.setattr("muster.adapters.telemetry.tracing.ReportedOnce", Noted)
-    tracing = Tracing()
-    attempts = Attempts(tracing)
-    with capture_logs() as lines:
+    with collector() as port, capture_logs() as lines:
+        monkeypatch.setenv(ENDPOINTS[0], f"http://127.0.0.1:{port}")
+        tracing = Tracing()
+        attempts = Attempts(tracing)
         number = 0
         while not lost.wait(0.01):
             number += 1
@@ -280,7 +322,7 @@ def test_a_collector_that_is_away_is_reported_once(monkeypatch: pytest.MonkeyPat
             attempts.moved(Moved(1.0, f"g{number}", "g", "default", "running", ""))
         tracing.close()
     assert [line["event"] for line in lines] == ["spans are lost"]
-    assert lines[0]["endpoint"] == "http://127.0.0.1:1"
+    assert lines[0]["endpoint"] == f"http://127.0.0.1:{port}"
 
 
 class Refuses(InMemorySpanExporter):
