@@ -219,6 +219,14 @@ churn: $(READY) ## Pods that come and go in simulation: is memory what it was? J
 fuzz: $(READY) ## Hostile objects on a local cluster while gangs are placed: JSON (SEED=1 MINUTES=5)
 	@$(PY) -m e2e.fuzz $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
+# npm and its packages are needed here alone: they go into out/, and nothing else of the project uses them.
+.PHONY: dashboards
+dashboards: build ## Draw the dashboards with Grafana's own panels into docs/images (needs node, npm and Chromium)
+	@mkdir -p out/dashboards
+	cp $(addprefix tests/dashboards/drawing/,index.html main.jsx package.json vite.config.js) out/dashboards
+	cd out/dashboards && npm install --ignore-scripts --no-audit --no-fund --no-save --loglevel=error && npx vite build
+	$(PY) -m tests.dashboards.drawing out/dashboards/dist docs/images
+
 # --- measuring ------------------------------------------------------------------------------------
 
 .PHONY: bench

@@ -1,0 +1,1 @@
+"""Draw the dashboards with Grafana's own panels: `make dashboards`."""
