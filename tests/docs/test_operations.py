@@ -47,7 +47,7 @@ def test_ten_questions_have_a_command_and_a_panel_that_exist() -> None:
 
 
 def test_panels_of_sizing_exist() -> None:
-    for panel, *_ in rows("Sizing"):
+    for panel, *_ in rows("Enough room for Muster itself"):
         assert panel.strip("*") in titles("operators")
 
 
