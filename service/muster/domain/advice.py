@@ -8,40 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from muster.domain import reasons
 from muster.domain.cause_sentences import cause_sentence
 from muster.domain.printable import printable
-from muster.domain.reasons import (
-    BadValue,
-    Cause,
-    ClaimsMissing,
-    ClusterTooSmall,
-    ConstraintCause,
-    DialectsDisagree,
-    DomainTooSmall,
-    ForgedAllocation,
-    FreeApart,
-    FreeInPieces,
-    IndicesUnknown,
-    JobMissing,
-    MembersDisagree,
-    MembersMissing,
-    MemberTooLarge,
-    NodesExcluded,
-    NoSuchDomain,
-    NotDecided,
-    NotEnoughFree,
-    NotSupported,
-    PlannerDefect,
-    PodGroupMissing,
-    RefusedEverywhere,
-    RoleScope,
-    RunningElsewhere,
-    SegmentsTooLarge,
-    TookTooLong,
-    TookTooMuchMemory,
-    TooManyMembers,
-    TooManyRoles,
-)
 from muster.domain.words import amount, counted, plural
 
 
@@ -54,7 +23,7 @@ class CauseView:
     helps: str
 
 
-def explained(causes: Iterable[Cause]) -> tuple[CauseView, ...]:
+def explained(causes: Iterable[reasons.Cause]) -> tuple[CauseView, ...]:
     """Return causes as they are shown."""
     return tuple(
         CauseView(type(cause).__name__, _sentence(cause_sentence(cause)), printable(advice(cause)))
@@ -66,68 +35,70 @@ def _sentence(clause: str) -> str:
     return printable(f"{clause[:1].upper()}{clause[1:]}.")
 
 
-def advice(cause: Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause, one advice
+def advice(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause, one advice
     """Return what helps against a cause, as a sentence."""
     match cause:
-        case BadValue(_, field, _, expected):
+        case reasons.BadValue(_, field, _, expected):
             return f"Set {field} to {expected}, and create the pods again."
-        case MembersDisagree(field):
+        case reasons.MembersDisagree(field):
             return f"Give all pods of the gang the same {field}, and create those again that differ."
-        case TooManyMembers(live, replicas):
+        case reasons.TooManyMembers(live, replicas):
             return f"Delete {counted('pod', live - replicas)}, or give each new gang a name of its own."
-        case ForgedAllocation(_, key):
+        case reasons.ForgedAllocation(_, key):
             return f"Create the pods without the annotation {key}."
-        case DialectsDisagree():
+        case reasons.DialectsDisagree():
             return "Name the gang and its size in one way, or in the same words in each."
-        case MembersMissing(present, needed, role):
+        case reasons.MembersMissing(present, needed, role):
             lacks = f"{needed - present} more {plural('pod', needed - present)}"
             lacks += f" of role {role}" if role else ""
             return f"Create {lacks}, or ask for fewer members. A quota or a suspended job may hold pods back."
-        case PodGroupMissing(name):
+        case reasons.PodGroupMissing(name):
             return f"Create PodGroup {name}, or remove its name from the pods."
-        case JobMissing(job):
+        case reasons.JobMissing(job):
             return f"Create {job} again, or delete its pods."
-        case ClaimsMissing(claims, more):
+        case reasons.ClaimsMissing(claims, more):
             return f"Create the {plural('PersistentVolumeClaim', len(claims) + more)}."
-        case RefusedEverywhere():
+        case reasons.RefusedEverywhere():
             return "Change what the plugin refuses in the pod, or in the objects that the pod names."
-        case MemberTooLarge(_, resource, needed, _, largest):
+        case reasons.MemberTooLarge(_, resource, needed, _, largest):
             larger = amount(resource, needed)
             return f"Ask for at most {amount(resource, largest)} in one pod, or add a node with {larger}."
-        case ClusterTooSmall():
+        case reasons.ClusterTooSmall():
             return "Ask for fewer members, or add nodes: it does not fit even on an empty cluster."
-        case NotEnoughFree(_, resource, free, needed):
+        case reasons.NotEnoughFree(_, resource, free, needed):
             lacks = amount(resource, needed - free)
             return f"Wait until {lacks} more are free, ask for less, or add nodes."
-        case FreeInPieces(_, resource, largest=largest):
+        case reasons.FreeInPieces(_, resource, largest=largest):
             piece = amount(resource, largest)
             return f"Ask for at most {piece} in one pod, or wait until more is free on one node."
-        case FreeApart():
+        case reasons.FreeApart():
             return "Wait until the resources are free on the same nodes, or ask for less of one of them."
-        case DomainTooSmall(scope, even_empty=even_empty) | RoleScope(_, scope, even_empty=even_empty):
+        case reasons.DomainTooSmall(scope, even_empty=even_empty) | reasons.RoleScope(
+            _, scope, even_empty=even_empty
+        ):
             wait = "" if even_empty else f", or wait until more is free in one {scope}"
             return f"Require a wider scope than {scope}, or only prefer {scope}{wait}."
-        case NoSuchDomain(scope, _, labels):
+        case reasons.NoSuchDomain(scope, _, labels):
             label = f" with {' or '.join(labels)}" if labels else ""
             return f"Label the nodes{label}, or require another scope than {scope}."
-        case IndicesUnknown(scope):
+        case reasons.IndicesUnknown(scope):
             return f"Wait until those pods end, or only prefer {scope}."
-        case SegmentsTooLarge():
+        case reasons.SegmentsTooLarge():
             return "Make the segments smaller, or their scope wider."
-        case ConstraintCause():
+        case reasons.ConstraintCause():
             return "Relax the constraint, or wait until other pods make room for it."
-        case RunningElsewhere(scope):
+        case reasons.RunningElsewhere(scope):
             return f"Wait until more is free in that {scope}, or start the whole gang again."
-        case NodesExcluded(_, by, nodes):
+        case reasons.NodesExcluded(_, by, nodes):
             return f"Let the {plural('node', nodes)} admit the pods, or the pods accept this: {by}."
-        case NotSupported(rule):
+        case reasons.NotSupported(rule):
             return f"Remove {rule}, or ask for whole GPUs."
-        case NotDecided() | TookTooLong():
+        case reasons.NotDecided() | reasons.TookTooLong():
             return "It is tried again. If that does not help, make the pods more alike."
-        case PlannerDefect():
+        case reasons.PlannerDefect():
             return "Report it with the output of `muster capture`."
-        case TookTooMuchMemory():
+        case reasons.TookTooMuchMemory():
             return "Make the pods more alike, or raise planner.memory_mib."
-        case TooManyRoles(_, most):
+        case reasons.TooManyRoles(_, most):
             return f"Give pods that do the same work equal requests: a gang may have {most} roles."
     raise AssertionError(cause)
