@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -181,7 +182,7 @@ func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 	if p.count == 0 || len(pod.Spec.ResourceClaims) == 0 {
 		return p.count > 0, nil
 	}
-	asked := int64(0)
+	asked := v.extended(pod)
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
 		if err != nil || name == nil {
@@ -207,6 +208,20 @@ func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 	return asked == int64(p.count), nil
 }
 
+// extended returns how many devices a pod asks for by extended resources, over all of its containers.
+func (v *view) extended(pod *v1.Pod) (count int64) {
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for name, amount := range containers[i].Resources.Requests {
+				if v.DeviceClassResolver().GetDeviceClass(name) != nil {
+					count += amount.Value()
+				}
+			}
+		}
+	}
+	return count
+}
+
 func (v *view) ResourceSlices() fwk.ResourceSliceLister { return slicesOf{v} }
 
 func (v *view) ResourceClaims() fwk.ResourceClaimTracker {
@@ -220,7 +235,11 @@ func (s slicesOf) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, erro
 	if err != nil || s.now == nil {
 		return all, err
 	}
-	return s.now.restrict(all)
+	shown, err := s.now.restrict(all)
+	if s.alone { // nothing counts as allocated then, so nothing else may be chosen
+		shown = slices.DeleteFunc(shown, func(of *resourceapi.ResourceSlice) bool { return !s.now.drives(of.Spec.Driver) })
+	}
+	return shown, err
 }
 
 type claimsOf struct {

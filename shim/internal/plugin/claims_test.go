@@ -120,3 +120,69 @@ func TestAClaimThatOthersUseIsNotFreed(t *testing.T) {
 		t.Errorf("allocated: %v", got)
 	}
 }
+
+// addNICs publishes four devices of another driver on the node, of which another claim has the first two.
+func (h *harness) addNICs() {
+	h.t.Helper()
+	const driver = "nic.example.com"
+	on := "n"
+	pool := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "nics"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: driver, NodeName: &on, Pool: resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 1},
+	}}
+	held := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "held", UID: "uid-held", ResourceVersion: "5"}}
+	held.Status.Allocation = &resourceapi.AllocationResult{}
+	for i := range 4 {
+		name := fmt.Sprintf("nic-%d", i)
+		pool.Spec.Devices = append(pool.Spec.Devices, resourceapi.Device{Name: name})
+		if i < 2 {
+			held.Status.Allocation.Devices.Results = append(held.Status.Allocation.Devices.Results,
+				resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: driver, Pool: "n", Device: name})
+		}
+	}
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == '" + driver + "'"}}},
+	}}
+	for _, obj := range []runtime.Object{class, pool, held} {
+		if err := h.fake.Tracker().Add(obj); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// As many GPUs by resources as devices by claims must not make the claims' devices look like the planned ones.
+func TestDevicesOfOtherDriversAreNotGivenTwice(t *testing.T) {
+	h := dra(t)
+	h.addNICs()
+	h.planDevices([]int{4, 6})
+	yes, name, template := true, "m0-nics", "nics"
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name, UID: "uid-of-m0-nics", ResourceVersion: "5",
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "m0", UID: "uid-m0", Controller: &yes}},
+	}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: "nic", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2,
+	}}}
+	if err := h.fake.Tracker().Add(claim); err != nil {
+		t.Fatal(err)
+	}
+	h.run("")
+	h.podsWith(func(pod *v1.Pod) {
+		pod.Annotations = map[string]string{"gpu.topology/group": "g"}
+		pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "nics", ResourceClaimTemplateName: &template}}
+		pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "nics", ResourceClaimName: &name}}
+	}, "2", "m0")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	next(t, "binding", h.bound)
+	given, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devices []string
+	for _, result := range given.Status.Allocation.Devices.Results {
+		devices = append(devices, result.Device)
+	}
+	if fmt.Sprint(devices) != "[nic-2 nic-3]" {
+		t.Errorf("allocated: %v; nic-0 and nic-1 are another claim's", devices)
+	}
+}
