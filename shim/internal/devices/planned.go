@@ -54,6 +54,7 @@ type Plugin struct {
 
 var (
 	_ fwk.PreFilterPlugin = &Plugin{}
+	_ fwk.FilterPlugin    = &Plugin{}
 	_ fwk.ReservePlugin   = &Plugin{}
 )
 
@@ -107,6 +108,17 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	defer hide()
 	return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
+}
+
+// Filter bounds the allocator for members, whose claims have been asked about with the same bound. A claim that was made
+// again since then must not hold the scheduling thread.
+func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if p.memberOf(state) != nil {
+		bound, cancel := context.WithTimeout(ctx, askingTimeout)
+		defer cancel()
+		ctx = bound
+	}
+	return p.DynamicResources.Filter(ctx, state, pod, node)
 }
 
 // Reserve lets the in-tree plugin record what it will write, which is compared with the plan.
