@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 
 	"muster.dev/shim/internal/metrics"
@@ -163,7 +164,7 @@ func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, kept
 // claims that they name.
 func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
 	pods = make([]*v1.Pod, len(q.asked.Names))
-	claims := sets.New[string]()
+	claims, unnamed := sets.New[string](), false
 	for i, name := range q.asked.Names {
 		pod, err := a.pods.Pods(q.asked.Namespace).Get(name)
 		if err != nil || string(pod.UID) != q.asked.Uids[i] || pod.Spec.NodeName != "" {
@@ -175,10 +176,18 @@ func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
 				claims.Insert(claim)
 			}
 		}
+		for at := range pod.Spec.ResourceClaims {
+			claim, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[at])
+			if unnamed = unnamed || err != nil; claim != nil {
+				claims.Insert(deviceClaim(*claim))
+			}
+		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	q.claims = claims
+	if q.claims = claims; unnamed { // the pod's status will name the claim, which is no cause
+		q.due = time.Now().Add(renewAfter)
+	}
 	return pods, left
 }
 

@@ -1,10 +1,13 @@
 package intree
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
@@ -27,8 +30,10 @@ func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Pl
 		case names.NodeVolumeLimits:
 			needed = append(needed, storage.VolumeAttachments().Informer())
 		case names.DynamicResources, devices.Name:
-			needed = append(needed, resource.ResourceClaims().Informer(), resource.ResourceSlices().Informer(),
-				resource.DeviceClasses().Informer())
+			needed = append(needed, resource.ResourceSlices().Informer(), resource.DeviceClasses().Informer())
+			if err := a.listen(resource.ResourceClaims().Informer(), a.deviceClaims()); err != nil {
+				return err
+			}
 		}
 	}
 	for _, informer := range needed {
@@ -118,6 +123,39 @@ func (a *Asker) claims() cache.ResourceEventHandler {
 		},
 	}
 }
+
+// deviceClaims handles a claim that gets or frees devices as a cause: other pods may have wanted them. Any other change,
+// which users can make at will, is one for the questions whose pods name the claim.
+func (a *Asker) deviceClaims() cache.ResourceEventHandler {
+	touched := func(before, after any) {
+		was, _ := gone(before).(*resourceapi.ResourceClaim)
+		is, _ := gone(after).(*resourceapi.ResourceClaim)
+		if !equality.Semantic.DeepEqual(allocationOf(was), allocationOf(is)) {
+			a.touched()
+		} else if claim := cmp.Or(is, was); claim != nil {
+			a.claimTouched(claim.Namespace, deviceClaim(claim.Name))
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { touched(nil, obj) },
+		DeleteFunc: func(obj any) { touched(obj, nil) },
+		UpdateFunc: func(before, after any) {
+			if !sameVersion(before, after) {
+				touched(before, after)
+			}
+		},
+	}
+}
+
+func allocationOf(claim *resourceapi.ResourceClaim) *resourceapi.AllocationResult {
+	if claim == nil {
+		return nil
+	}
+	return claim.Status.Allocation
+}
+
+// deviceClaim returns the name of a ResourceClaim among those of volume claims, which have no slash.
+func deviceClaim(name string) string { return "device/" + name }
 
 // volumes handles a change of a volume that belongs to a claim as a change of this claim: other claims cannot get the
 // volume. A change of another volume is a cause for all questions.

@@ -165,10 +165,10 @@ func combined(pods []*v1.Pod) *v1.Pod {
 		for at := range pod.Spec.ResourceClaims {
 			each := pod.Spec.ResourceClaims[at]
 			name, _, err := resourceclaim.Name(pod, &each)
-			if err != nil || name == nil || seen["device/"+*name] {
+			if err != nil || name == nil || seen[deviceClaim(*name)] {
 				continue
 			}
-			seen["device/"+*name] = true
+			seen[deviceClaim(*name)] = true
 			all.Spec.ResourceClaims = append(all.Spec.ResourceClaims, v1.PodResourceClaim{Name: each.Name, ResourceClaimName: name})
 		}
 		for at := range pod.Spec.Volumes {

@@ -273,7 +273,7 @@ func (s *sorter) claim(claim *v1.PersistentVolumeClaim, single bool) any {
 	return []any{completed, claim.Status.Phase, claim.Spec.AccessModes, pv.Spec.NodeAffinity, zones, source}
 }
 
-// device returns the spec of a resource claim that has no allocation and was created for the pod. For other claims it
+// device returns the digest of the spec of a resource claim that has no allocation and was created for the pod. For other claims it
 // returns the name, or the reference if the name is unknown.
 func (s *sorter) device(pod *v1.Pod, named v1.PodResourceClaim) any {
 	name := named.ResourceClaimName
@@ -289,7 +289,7 @@ func (s *sorter) device(pod *v1.Pod, named v1.PodResourceClaim) any {
 	if err != nil || named.ResourceClaimName != nil || claim.Status.Allocation != nil {
 		return *name
 	}
-	return claim.Spec
+	return digestOf(claim.Spec)
 }
 
 // claimName returns the claim that a volume uses, or "" for other volumes.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -198,6 +199,54 @@ func TestAVolumeOfAClaimIsACauseForThisClaimAlone(t *testing.T) {
 		}
 		if q, _, _ := a.next(time.Now().Add(time.Hour)); (q != nil) != row.want {
 			t.Errorf("a volume that %s: answered again: %v", name, q != nil)
+		}
+	}
+}
+
+// Users can make claims at will. Only devices that are allocated or freed concern others.
+func TestADeviceClaimIsACauseForOthersOnlyByItsDevices(t *testing.T) {
+	pod, name := userOf(0, "c0", ""), "mine"
+	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "d", ResourceClaimName: &name}}
+	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(1), pod, claim(0, "by-hand", "pv0"), volumeOf(0, "n0"))...)
+	listen(a, fine)
+	a.Ask(questionOf("g", 0))
+	run(t, a, time.Now())
+	of := func(name, version string, devices ...string) *resourceapi.ResourceClaim {
+		found := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: version}}
+		if len(devices) > 0 {
+			found.Status.Allocation = &resourceapi.AllocationResult{}
+		}
+		for _, device := range devices {
+			found.Status.Allocation.Devices.Results = append(found.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{Device: device})
+		}
+		return found
+	}
+	for name, row := range map[string]struct {
+		before, after *resourceapi.ResourceClaim
+		want          bool
+	}{
+		"is made":               {nil, of("other", "1"), false},
+		"changes":               {of("other", "1"), of("other", "2"), false},
+		"goes":                  {of("other", "1"), nil, false},
+		"gets devices":          {of("other", "1"), of("other", "2", "d"), true},
+		"frees devices":         {of("other", "1", "d"), of("other", "2"), true},
+		"goes with its devices": {of("other", "1", "d"), nil, true},
+		"keeps its devices":     {of("other", "1", "d"), of("other", "2", "d"), false},
+		"is made, its own":      {nil, of("mine", "1"), true},
+		"changes, its own":      {of("mine", "1"), of("mine", "2"), true},
+		"goes, its own":         {of("mine", "1"), nil, true},
+	} {
+		a.questions["g"].named, a.questions["g"].causes = false, a.causes
+		switch handler := a.deviceClaims(); {
+		case row.before == nil:
+			handler.OnAdd(row.after, false)
+		case row.after == nil:
+			handler.OnDelete(row.before)
+		default:
+			handler.OnUpdate(row.before, row.after)
+		}
+		if q, _, _ := a.next(time.Now().Add(time.Hour)); (q != nil) != row.want {
+			t.Errorf("a claim that %s: answered again: %v", name, q != nil)
 		}
 	}
 }
