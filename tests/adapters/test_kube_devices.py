@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from muster.adapters.kube.devices import (
     resource_claims,
     resource_slices,
 )
-from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.intake import READ_AT_ONCE, Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.dra_objects import ResourceClaim
 from muster.dialects.objects import PodStatus
@@ -22,6 +23,8 @@ from muster.dialects.settings import DEFAULTS
 from muster.gangs.messages.events import DeviceClaimSeen, Event, NodeSeen, PodSeen
 from tests.dialects.objects import node_object, pod_object
 from tests.dialects.test_dra import device_class, gpu, piece
+
+GANG = {"gpu-topology": "g", "gpu-topology-replica": "1"}
 
 
 class Heard:
@@ -137,7 +140,7 @@ def asking(
 async def test_a_pod_is_read_again_when_its_claim_is_made_or_its_class_changes(heard: Heard) -> None:
     intake = Intake(DEFAULTS, heard.put, lambda event: None)
     spec = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
-    obj = pod_object(labels={"gpu-topology": "g", "gpu-topology-replica": "1"}, spec=spec)
+    obj = pod_object(labels=GANG, spec=spec)
     made = msgspec.convert({"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "p-c"}]}, PodStatus)
     await intake.on_pod(Seen(obj))
     await intake.devices.on_claim(asking("p-c", "u"))
@@ -148,6 +151,41 @@ async def test_a_pod_is_read_again_when_its_claim_is_made_or_its_class_changes(h
     await intake.devices.on_claim(Gone("u"))
     seen = [event.pod for event in heard.events if isinstance(event, PodSeen)]
     assert [(pod.gated, pod.gpus) for pod in seen] == [(True, 0), (False, 0), (False, 2)]
+
+
+async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
+    pods, all_read = 3 * READ_AT_ONCE, asyncio.Event()
+
+    async def put(event: Event) -> None:
+        await heard.put(event)
+        if len(heard.events) == pods:
+            all_read.set()
+
+    intake = Intake(DEFAULTS, put, lambda event: None)
+    spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
+    for number in range(pods):
+        await intake.on_pod(Seen(pod_object(labels=GANG, spec=spec, name=f"p{number}", uid=f"{number:03}")))
+    heard.events.clear()
+    all_read.clear()
+    await intake.devices.on_claim(asking("shared", "v"))
+    assert len(heard.events) == READ_AT_ONCE
+    await intake.on_pod(Gone(f"{pods - 1:03}"))  # it is not read again, as if it were there
+    await asyncio.wait_for(all_read.wait(), 10)
+    seen = [event.pod for event in heard.events if isinstance(event, PodSeen)]
+    assert [pod.uid for pod in seen] == [f"{number:03}" for number in range(pods - 1)]
+    assert not any(pod.gated for pod in seen)
+
+
+async def test_a_class_that_counts_the_same_has_no_pods_read_again(heard: Heard) -> None:
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    for change in (
+        Seen(device_class()),
+        Seen(device_class()),
+        Gone("gpu.nvidia.com"),
+        Gone("gpu.nvidia.com"),
+    ):
+        await intake.on_class(change)
+    assert heard.claims == [None, None]
 
 
 async def test_which_claims_have_pods_read_again(heard: Heard) -> None:

@@ -26,10 +26,13 @@ class ClaimingPods:
         if obj is not None and obj.spec.resource_claims:
             self._pods[uid] = obj
 
-    def naming(self, claim: str | None) -> list[PodObject]:
-        """Return the pods that name this claim (namespace and name), or all for None."""
-        uids = self._by_claim.get(claim, ()) if claim is not None else self._pods
-        return [self._pods[uid] for uid in sorted(uids)]
+    def naming(self, claim: str | None) -> list[str]:
+        """Return the UIDs of the pods that name this claim (namespace and name), or of all for None."""
+        return sorted(self._by_claim.get(claim, ()) if claim is not None else self._pods)
+
+    def get(self, uid: str) -> PodObject | None:
+        """Return the pod's object as it is now; None if the pod is gone."""
+        return self._pods.get(uid)
 
 
 def _keys(obj: PodObject | None) -> set[str]:

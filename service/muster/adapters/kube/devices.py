@@ -65,13 +65,14 @@ class DeviceIntake:
         await self._read_all(touched)
 
     async def on_class(self, change: Seen[DeviceClassObject] | Gone) -> None:
-        """Take in a DeviceClass's change; any node may offer its devices."""
-        if isinstance(change, Gone):
-            touched = self.slices.see_class(change.key, None)
-        else:
-            touched = self.slices.see_class(change.object.metadata.name, change.object)
-        await self._read_all(touched)
-        await self._read_pods_again(None)
+        """Take in a DeviceClass's change; any node may offer its devices, and any claim may name it."""
+        name, obj = (
+            (change.key, None) if isinstance(change, Gone) else (change.object.metadata.name, change.object)
+        )
+        before = self.slices.resource_of(name)
+        await self._read_all(self.slices.see_class(name, obj))
+        if self.slices.resource_of(name) != before:
+            await self._read_pods_again(None)
 
     async def on_rule(self, change: Seen[DeviceTaintRule] | Gone) -> None:
         """Take in a DeviceTaintRule's change; the devices that it names are healthy or not."""

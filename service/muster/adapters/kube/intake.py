@@ -10,6 +10,7 @@ Topologies and the policies' levels. When one of the two changes, the other is r
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -59,6 +60,11 @@ from muster.gangs.messages.events import (
 )
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
+READ_AT_ONCE = 16
+"""How many pods are read again at once when a claim that they name has changed."""
+REST_SHARE = 4
+"""The pause after each further pod, as a multiple of the time that reading it took."""
+
 _encoder = msgspec.json.Encoder()
 
 log = structlog.get_logger(__name__)
@@ -85,6 +91,10 @@ class Intake:
         self._pod_digests: dict[str, bytes] = {}
         """Of the objects that they were read from."""
         self._claiming = ClaimingPods()
+        self._read_later: dict[str, None] = {}
+        """UIDs of pods whose claims have changed, in order."""
+        self._later: asyncio.Task[None] | None = None
+        """It reads these pods."""
         self._namespaces: dict[str, Labels] = {}
         self._nodes: dict[str, Node] = {}
         self._node_objects: dict[str, NodeObject] = {}
@@ -125,9 +135,28 @@ class Intake:
         self._pod_digests[uid] = digest
 
     async def _read_claiming_pods(self, claim: str | None) -> None:
-        """Read the pods again that name this claim (namespace and name), or all that name one."""
-        for obj in self._claiming.naming(claim):
-            with self._left_out.guard("pods", obj.metadata.uid, named(obj.metadata)):
+        """Read the pods again that name this claim (namespace and name), or all that name one.
+
+        Thousands may name one claim, and its user may write it all the time. So most of them are read later.
+        """
+        uids = self._claiming.naming(claim)
+        for uid in uids[:READ_AT_ONCE]:
+            await self._read_claiming_pod(uid)
+        self._read_later.update(dict.fromkeys(uids[READ_AT_ONCE:]))
+        if self._read_later and (self._later is None or self._later.done()):
+            self._later = asyncio.create_task(self._read_the_rest(), name="pods with claims")
+
+    async def _read_the_rest(self) -> None:
+        while self._read_later:
+            uid = next(iter(self._read_later))
+            del self._read_later[uid]
+            began = time.monotonic()
+            await self._read_claiming_pod(uid)
+            await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
+
+    async def _read_claiming_pod(self, uid: str) -> None:
+        if (obj := self._claiming.get(uid)) is not None:
+            with self._left_out.guard("pods", uid, named(obj.metadata)):
                 await self._take_pod(obj)
 
     async def _take_pod(self, obj: PodObject) -> None:
