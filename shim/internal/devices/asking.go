@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -21,12 +22,14 @@ import (
 )
 
 const (
-	// askingTimeout bounds the allocator on one node, and maxSlow the nodes on which it may take so long: users write
-	// what it has to solve. It usually takes less than a millisecond.
+	// askingTimeout bounds the allocator on one node: users write what it has to solve. It usually takes less than a
+	// millisecond. All nodes together may take spareTime more than usualTime each.
 	askingTimeout = 200 * time.Millisecond
-	maxSlow       = 16
-	// maxRequests bounds the different requests for GPUs of one pod.
-	maxRequests = 16
+	usualTime     = 10 * time.Millisecond
+	spareTime     = 3 * time.Second
+	// maxRequests bounds the different requests for GPUs of one pod, and maxSelectors the selectors of all of them,
+	// with those of their classes. The matcher remembers more selectors than this.
+	maxRequests, maxSelectors = 16, 32
 )
 
 // Asking answers before a pod is planned on which nodes its claims can be met. It runs off the scheduling thread.
@@ -81,7 +84,7 @@ type gpuRequest struct {
 type askedGPUs struct {
 	requests []gpuRequest
 	slices   map[string][]*resourceapi.ResourceSlice // by node
-	slow     atomic.Int32                            // nodes on which the allocator took too long
+	over     atomic.Int64                            // time beyond usualTime, of all nodes
 }
 
 // Clone implements fwk.StateData.
@@ -94,6 +97,9 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	asked := &askedGPUs{requests: a.requests(pod)}
 	if len(asked.requests) > maxRequests {
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod has %d different requests for GPUs; at most %d are planned", len(asked.requests), maxRequests))
+	}
+	if count := selectorsOf(asked.requests); count > maxSelectors {
+		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod's requests for GPUs have %d different selectors; at most %d are planned", count, maxSelectors))
 	}
 	if len(asked.requests) > 0 {
 		all, err := a.manager.ResourceSlices().ListWithDeviceTaintRules()
@@ -113,24 +119,29 @@ func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 		return fwk.AsStatus(err)
 	}
 	asked := data.(*askedGPUs)
+	if asked.over.Load() >= int64(spareTime) {
+		return fwk.NewStatus(fwk.Unschedulable, reasonSlow)
+	}
+	began := time.Now()
+	defer func() { asked.over.Add(max(0, int64(time.Since(began)-usualTime))) }()
 	for _, request := range asked.requests {
 		if why := a.matcher.refuses(ctx, request, asked.slices[node.Node().Name]); why != "" {
 			return fwk.NewStatus(fwk.Unschedulable, why)
 		}
 	}
-	if asked.slow.Load() >= maxSlow {
-		return fwk.NewStatus(fwk.Unschedulable, reasonSlow)
-	}
-	began := time.Now()
-	defer func() {
-		if time.Since(began) >= askingTimeout {
-			asked.slow.Add(1)
-		}
-	}()
 	return a.DynamicResources.Filter(ctx, state, pod, node)
 }
 
-var reasonSlow = fmt.Sprintf("resourceClaims: the allocator took more than %v on %d nodes; ask for less, or with simpler selectors", askingTimeout, maxSlow)
+var reasonSlow = fmt.Sprintf("resourceClaims: selectors and the allocator took %v more than %v for each node; ask for less, or with simpler selectors", spareTime, usualTime)
+
+// selectorsOf returns how many different selectors have to be evaluated for the requests.
+func selectorsOf(requests []gpuRequest) int {
+	found := sets.New[string]()
+	for _, request := range requests {
+		found.Insert(request.counted...).Insert(request.wanted...)
+	}
+	return len(found)
+}
 
 // byNode returns the newest slices of each pool by their node.
 func byNode(all []*resourceapi.ResourceSlice) map[string][]*resourceapi.ResourceSlice {

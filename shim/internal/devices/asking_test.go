@@ -3,12 +3,14 @@ package devices
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
 // objects is a DRA manager with these claims, and with classes whose names tell the extended resource.
@@ -101,5 +103,33 @@ func TestTheInTreePluginIsAskedForAllButGPUs(t *testing.T) {
 	}
 	if original, _ := a.manager.ResourceClaims().Get("ns", "c"); len(original.Spec.Devices.Requests) != 5 || original.Status.Allocation == nil {
 		t.Error("the claim itself was changed")
+	}
+}
+
+// More selectors than the matcher remembers would be compiled again for each node.
+func TestAPodWithTooManySelectorsIsRefused(t *testing.T) {
+	var requests []resourceapi.DeviceRequest
+	for i := range maxRequests {
+		request := requestOf(fmt.Sprint(i), "gpu", fmt.Sprint("common", i))
+		for j := range 2 {
+			request.Exactly.Selectors = append(request.Exactly.Selectors,
+				resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprint(i, j)}})
+		}
+		requests = append(requests, request)
+	}
+	a, pod := asking(requests...)
+	_, status := a.PreFilter(t.Context(), framework.NewCycleState(), pod, nil)
+	if want := "48 different selectors; at most 32"; status.Code() != fwk.Unschedulable || !strings.Contains(status.Message(), want) {
+		t.Errorf("got %v", status)
+	}
+}
+
+func TestFurtherNodesAreRefusedWhenTheTimeIsSpent(t *testing.T) {
+	a, pod := asking()
+	asked, state := &askedGPUs{}, framework.NewCycleState()
+	asked.over.Store(int64(spareTime))
+	state.Write(askedKey, asked)
+	if status := a.Filter(t.Context(), state, pod, framework.NewNodeInfo()); status.Message() != reasonSlow {
+		t.Errorf("got %v", status)
 	}
 }

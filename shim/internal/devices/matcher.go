@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,13 +35,15 @@ type matches struct {
 	program cel.CompilationResult
 	mu      sync.Mutex
 	of      map[types.UID]sliceMatches // by slice
+	// err is the first error. One is enough for a refusal. One for each of 40,000 devices would take 6 MiB more.
+	err error
 }
 
 // sliceMatches has an entry for each device of a slice.
 type sliceMatches struct {
 	version string // of the slice
 	devices []bool
-	errs    []error
+	errs    []error // all entries of one expression are its first error
 }
 
 func newMatcher(features feature.Features) *matcher {
@@ -134,6 +137,12 @@ func (m *matches) on(ctx context.Context, slice *resourceapi.ResourceSlice) slic
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for i, err := range found.errs {
+		if err != nil {
+			m.err = cmp.Or(m.err, err)
+			found.errs[i] = m.err
+		}
+	}
 	if len(m.of) >= maxSlices {
 		clear(m.of)
 	}
@@ -149,8 +158,5 @@ func (m *matches) match(ctx context.Context, driver string, device *resourceapi.
 		Driver: driver, AllowMultipleAllocations: device.AllowMultipleAllocations,
 		Attributes: device.Attributes, Capacity: device.Capacity,
 	})
-	if err != nil {
-		err = fmt.Errorf("device %s: %w", device.Name, err)
-	}
 	return is, err
 }

@@ -55,11 +55,11 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 		"devices of another driver are not looked at": {
 			[]string{"device.attributes['gpu'].model == 'a'"}, []*resourceapi.ResourceSlice{modelled("nic", "a"), modelled("gpu", "a")}, "",
 		},
-		"an attribute that is not there": {[]string{"device.attributes['gpu'].speed == 1"}, []*resourceapi.ResourceSlice{modelled("gpu", "a")}, "claim c: a selector can't be evaluated: device d0: no such key: speed"},
+		"an attribute that is not there": {[]string{"device.attributes['gpu'].speed == 1"}, []*resourceapi.ResourceSlice{modelled("gpu", "a")}, "claim c: a selector can't be evaluated: no such key: speed"},
 		"no CEL":                         {[]string{"device.model ="}, []*resourceapi.ResourceSlice{modelled("gpu", "a")}, "claim c: a selector can't be evaluated: compilation failed"},
 		"it costs too much": {
 			[]string{numbers + ".all(x, " + numbers + ".all(y, x == y))"}, []*resourceapi.ResourceSlice{modelled("gpu", "a")},
-			"claim c: a selector can't be evaluated: device d0: operation cancelled: actual cost limit exceeded",
+			"claim c: a selector can't be evaluated: operation cancelled: actual cost limit exceeded",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,6 +81,20 @@ func TestASliceIsEvaluatedAgainWhenItChanges(t *testing.T) {
 	}
 	if why := m.refuses(t.Context(), request, []*resourceapi.ResourceSlice{after}); why != "" {
 		t.Errorf("the second version: %s", why)
+	}
+}
+
+// A user may write a selector that fails on all devices of a large cluster.
+func TestOneErrorOfASelectorIsRemembered(t *testing.T) {
+	m := testMatcher()
+	fails := m.matches("device.attributes['gpu'].speed == 1")
+	first, second := modelled("gpu", "a", "b"), modelled("gpu", "c")
+	second.UID = "another"
+	want := fails.on(t.Context(), first).errs[0]
+	for _, got := range []error{fails.on(t.Context(), first).errs[1], fails.on(t.Context(), second).errs[0]} {
+		if want == nil || got != want {
+			t.Errorf("got %v, not the first error %v", got, want)
+		}
 	}
 }
 

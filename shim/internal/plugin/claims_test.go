@@ -121,7 +121,7 @@ func TestAClaimThatOthersUseIsNotFreed(t *testing.T) {
 	}
 }
 
-// addNICs publishes four devices of another driver on the node, of which another claim has the first two.
+// addNICs publishes four devices of another driver on the node. Another claim has the first two.
 func (h *harness) addNICs() {
 	h.t.Helper()
 	const driver = "nic.example.com"
