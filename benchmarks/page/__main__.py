@@ -40,7 +40,7 @@ async def _measure() -> dict[str, Any]:
         looks = [1000 * await board._look() for _ in range(ROUNDS)]
         beating.cancel()
         began = time.perf_counter()
-        board._body = ("", b"")
+        board._body = None
         state = await board.state()
         state_ms = 1000 * (time.perf_counter() - began)
         gangs = len(scene.coordinator.keys())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -32,11 +31,14 @@ from muster.gangs.reporting.places import GangDetails, Taken
 
 NODES_AT_ONCE = 200
 """Nodes that are looked at before the loop's other tasks get a turn: some milliseconds."""
+WAIT_S = 10.0
+"""How long a browser waits for a look."""
 EVERY_S = 1.0
 PAUSE_SHARE = 20
 """A look takes at most a twentieth of the loop's time."""
 AFTER_DEFECT_S = 30.0
 MOST_CHANGE_BYTES = 512 << 10
+MOST_CHANGED_CELLS = 16_384
 """A larger change is not told: browsers read the state anew."""
 
 
@@ -68,11 +70,35 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the browsers know at one generation. `static` is the layout as JSON."""
+class _Map:
+    """A layout, the same as JSON, and the nodes and levels that it was made of."""
 
     layout: Layout = field(default_factory=Layout)
-    static: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"{}"))
+    static: msgspec.Raw = field(default_factory=lambda: _shown(Layout()))
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    levels: object = None
+
+    def is_of(self, snapshot: Snapshot) -> bool:
+        """Return whether nothing that the layout is made of has changed."""
+        if self.levels != (snapshot.levels, snapshot.naming) or self.nodes.keys() != snapshot.nodes.keys():
+            return False
+        return all(snapshot.nodes[name].node is node for name, node in self.nodes.items())
+
+    def after(self, snapshot: Snapshot, model_label: str) -> _Map:
+        """Return the map of these nodes, with the same layout object if it is equal. It runs in a thread."""
+        nodes = {name: state.node for name, state in snapshot.nodes.items()}
+        levels = (snapshot.levels, snapshot.naming)
+        layout = arrange(snapshot, model_label)
+        if layout == self.layout:
+            return _Map(self.layout, self.static, nodes, levels)
+        return _Map(layout, _shown(layout), nodes, levels)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the browsers know at one generation."""
+
+    map: _Map = field(default_factory=_Map)
     cells: Sequence[int] = ()
     closed: Mapping[int, int] = field(default_factory=dict)
     rows: Mapping[str, Row] = field(default_factory=dict)
@@ -89,30 +115,32 @@ class Board:
         self.log = Log()
         self._numbers = Numbers()
         self._seen = _Seen()
-        self._nodes: dict[str, Node] = {}
-        self._levels: object = None
-        self._looking = asyncio.Lock()
-        self._looked_at = -math.inf
+        self._fresh = asyncio.Event()
+        """Set between a look and the next one: what is seen is not older than the pause."""
         self._told = asyncio.Event()
         self._watching = 0
         self._watched = asyncio.Event()
-        self._body = ("", b"")
+        self._body: tuple[str, asyncio.Future[bytes]] | None = None
+        """The state at a generation, packed once for all browsers."""
 
     # --- for the server -----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Look again and again while a browser is connected, until cancelled.
 
-        A defect here is logged. It does not end the service: gangs are placed without the page too.
+        Nothing else looks, so that no number of requests makes it look more often. A defect here is logged.
+        It does not end the service: gangs are placed without the page too.
         """
         while True:
             await self._watched.wait()
             pause_s = AFTER_DEFECT_S
             try:
                 pause_s = max(EVERY_S, PAUSE_SHARE * await self._look())
+                self._fresh.set()
             except Exception:
                 log.exception("the page could not look at the cluster")
             await asyncio.sleep(pause_s)
+            self._fresh.clear()
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -138,12 +166,17 @@ class Board:
         return True
 
     async def state(self) -> bytes:
-        """Return all that a browser needs to begin, as JSON in gzip."""
-        await self._look(unless_since=time.monotonic() - EVERY_S)
-        if self._body[0] != self.log.id:
-            id_, state = self.log.id, self._state()
-            self._body = (id_, await asyncio.to_thread(_packed, state))
-        return self._body[1]
+        """Return all that a browser needs to begin, as JSON in gzip.
+
+        Raises:
+            TimeoutError: The cluster was not looked at in time.
+        """
+        async with self.watching(), asyncio.timeout(WAIT_S):
+            await self._fresh.wait()
+        if self._body is None or self._body[0] != self.log.id:
+            packing = asyncio.ensure_future(asyncio.to_thread(_packed, self._state()))
+            self._body = (self.log.id, packing)
+        return await asyncio.shield(self._body[1])  # others wait for it too
 
     async def detail(self, key: str) -> bytes | None:
         """Return what is known of one gang as JSON; None if there is none."""
@@ -157,62 +190,39 @@ class Board:
 
     # --- looking ------------------------------------------------------------------------------------
 
-    async def _look(self, unless_since: float = math.inf) -> float:
-        """Look at everything once, and tell what changed. Return the seconds that it took of the loop.
-
-        Nothing is done if the last look was later than `unless_since`, in seconds of the loop's clock.
-        """
-        async with self._looking:
-            if self._looked_at > unless_since:
-                return 0.0
-            turns, before = _Turns(), self._seen
-            layout, static = await self._arranged(turns)
-            cells, shut = await self._cells(layout, turns)
-            usable = _usable(cells, shut, layout)
-            began = time.perf_counter()
-            views = await self._source.summary()
-            turns.spent += time.perf_counter() - began  # at most: other tasks ran meanwhile
-            with turns.one():
-                found, phases = rows(views, self._extras_s)
-                totals = self._totals(cells, usable, phases, len(views) - len(found))
-            await asyncio.sleep(0)
-            with turns.one():
-                owners = self._owners(cells)
-                shown = {row.key: row for row in found}
-                self._seen = _Seen(layout, static, cells, shut, shown, owners, totals)
-                if layout is not before.layout:
-                    self._tell(None)
-                elif change := _change(before, self._seen):
-                    self._tell(msgspec.json.encode(change))
-            self._looked_at = time.monotonic()
-            return turns.spent
-
-    async def _arranged(self, turns: _Turns) -> tuple[Layout, msgspec.Raw]:
-        """Return the layout, another object only if it is another layout."""
+    async def _look(self) -> float:
+        """Look at everything once, and tell what changed. Return the seconds that it took of the loop."""
+        turns, before = _Turns(), self._seen
         with turns.one():
             snapshot = self._source.snapshot()
-            nodes = {name: state.node for name, state in snapshot.nodes.items()}
-            levels = (snapshot.levels, snapshot.naming)
-            same = levels == self._levels and nodes.keys() == self._nodes.keys()
-            same = same and all(nodes[name] is node for name, node in self._nodes.items())
-        seen = self._seen
-        if not same:
-            layout, static = await asyncio.to_thread(self._laid_out, snapshot)
-            self._nodes, self._levels = nodes, levels
-            if layout != seen.layout or not seen.totals:
-                return layout, static
-        return seen.layout, seen.static
+            same = before.map.is_of(snapshot)
+        map_ = before.map if same else await asyncio.to_thread(before.map.after, snapshot, self._model_label)
+        cells, shut, changed = await self._cells(map_.layout, turns)
+        began = time.perf_counter()
+        views = await self._source.summary()
+        turns.spent += time.perf_counter() - began  # at most: other tasks ran meanwhile
+        found, phases = await asyncio.to_thread(rows, views, self._extras_s)
+        with turns.one():
+            totals = self._totals(cells, _usable(cells, shut, map_.layout), phases, len(views) - len(found))
+        await asyncio.sleep(0)
+        with turns.one():
+            owners = self._owners(cells)
+            self._seen = _Seen(map_, cells, shut, {row.key: row for row in found}, owners, totals)
+            if map_.layout is not before.map.layout or len(changed) > MOST_CHANGED_CELLS:
+                self._tell(None)
+            elif change := _change(before, self._seen, changed):
+                self._tell(msgspec.json.encode(change))
+        return turns.spent
 
-    def _laid_out(self, snapshot: Snapshot) -> tuple[Layout, msgspec.Raw]:
-        """Return the layout, and what the browser draws of it. It runs in a thread."""
-        layout = arrange(snapshot, self._model_label)
-        return layout, msgspec.Raw(msgspec.json.encode(layout.shown()))
-
-    async def _cells(self, layout: Layout, turns: _Turns) -> tuple[list[int], dict[int, int]]:
-        """Return the number of each GPU, and the nodes that take no pods."""
+    async def _cells(
+        self, layout: Layout, turns: _Turns
+    ) -> tuple[list[int], dict[int, int], list[tuple[int, int]]]:
+        """Return the number of each GPU, the nodes that take no pods, and each index whose number changed."""
         names, firsts = layout.names, layout.first_cell
+        before = self._seen.cells if layout is self._seen.map.layout else ()
         cells: list[int] = []
         shut: dict[int, int] = {}
+        changed: list[tuple[int, int]] = []
         for start in range(0, len(names), NODES_AT_ONCE):
             with turns.one():
                 part = names[start : start + NODES_AT_ONCE]
@@ -228,8 +238,11 @@ class Board:
                         cells += [int(Cell.OTHERS)] * count  # the layout is old: the next look mends it
                     else:
                         cells += cells_of(state, taken, self._numbers)
+                first = firsts[start]
+                pairs = enumerate(zip(before[first : len(cells)], cells[first:], strict=False), first)
+                changed += [(at, new) for at, (old, new) in pairs if old != new]
             await asyncio.sleep(0)
-        return cells, shut
+        return cells, shut, changed
 
     def _owners(self, cells: list[int]) -> dict[str, int]:
         """Forget the numbers of gangs that have no GPU any more. Return the others."""
@@ -265,8 +278,7 @@ class Board:
         seen = self._seen
         return {
             "id": self.log.id,
-            "now": time.time(),
-            "layout": seen.static,
+            "layout": seen.map.static,
             "cells": seen.cells,
             "closed": {str(node): value for node, value in seen.closed.items()},
             "owners": {str(number): gang for gang, number in seen.owners.items()},
@@ -275,13 +287,12 @@ class Board:
         }
 
 
-def _change(old: _Seen, new: _Seen) -> dict[str, Any]:
-    """Return what has changed, under the same layout."""
-    pairs = enumerate(zip(old.cells, new.cells, strict=True))
+def _change(old: _Seen, new: _Seen, cells: list[tuple[int, int]]) -> dict[str, Any]:
+    """Return what has changed, under the same layout: `cells`, and all else."""
     shut = sorted(old.closed.items() ^ new.closed.items())
     owners = new.owners.items() - old.owners.items()
     parts = {
-        "cells": [[at, now] for at, (before, now) in pairs if before != now],
+        "cells": cells,
         "closed": {str(node): new.closed.get(node, 0) for node, _ in shut},
         "owners": {str(number): gang for gang, number in owners},
         "gone": sorted(old.owners[gang] for gang in old.owners.keys() - new.owners.keys()),
@@ -297,6 +308,10 @@ def _usable(cells: list[int], shut: Mapping[int, int], layout: Layout) -> int:
     firsts = layout.first_cell
     closed_cells = chain.from_iterable(cells[firsts[node] : firsts[node + 1]] for node in shut)
     return cells.count(Cell.FREE) - sum(cell == Cell.FREE for cell in closed_cells)
+
+
+def _shown(layout: Layout) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(layout.shown()))
 
 
 def _packed(state: dict[str, Any]) -> bytes:

@@ -141,8 +141,11 @@ class PageServer:
 
     async def _on_state(self, request: web.Request) -> web.Response:
         await self._check(request)
-        async with self._turn():
-            body = await self._board.state()
+        try:
+            async with self._turn():
+                body = await self._board.state()
+        except TimeoutError:
+            raise _busy("The service could not look at the cluster in time.\n") from None
         headers = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}
         return web.Response(body=body, content_type="application/json", headers=headers)
 

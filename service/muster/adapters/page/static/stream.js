@@ -23,7 +23,12 @@ async function ask(path, {headers = {}, signal} = {}) {
   return answer;
 }
 
-export const state = async signal => (await ask('api/state', {signal})).json();
+// The state is packed once for each generation, so the time comes from the header of the answer.
+export async function state(signal) {
+  const answer = await ask('api/state', {signal});
+  return {...await answer.json(), now: (Date.parse(answer.headers.get('Date')) || Date.now()) / 1000};
+}
+
 export const gang = async (key, signal) => (await ask(`api/gang?key=${encodeURIComponent(key)}`, {signal})).json();
 
 // Split a stream of text into events. `push` returns the events that are complete.
