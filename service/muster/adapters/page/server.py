@@ -18,14 +18,17 @@ from pathlib import Path
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from muster.adapters.page.access import ALLOWED_S, Access, Answer
 from muster.adapters.page.board import Board
+from muster.adapters.page.connections import Connections
 
 SHUTDOWN_S = 1.0
 HEARTBEAT_S = 15.0
 SEND_S = 10.0
 """How long a browser may take to read what is sent."""
+KEEP_ALIVE_S = 75.0
 AT_ONCE = 8
 """Requests for the state or for a gang that are answered at once; others wait, at most WAIT_S."""
 WAIT_S = 5.0
@@ -65,9 +68,10 @@ def page_address_file(socket: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much browsers may take of the service, and how long."""
+    """How much browsers may take of the service, and how long. `clients` may read changes."""
 
     clients: int = 32
+    connections: int = 256
     send_s: float = SEND_S
     heartbeat_s: float = HEARTBEAT_S
 
@@ -84,6 +88,8 @@ class PageServer:
         self._board, self._access, self._limits = board, access, limits
         self._files = dict(_static())
         self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
+        self._connections: Connections | None = None
         self._answering = asyncio.Semaphore(AT_ONCE)
         self._local_only = False
         self._address_file = page_address_file(socket) if socket is not None else None
@@ -98,16 +104,22 @@ class PageServer:
         Raises:
             OSError: The port is taken.
         """
-        app = web.Application()
+        app = web.Application(middlewares=[self._answer])
         app.on_response_prepare.append(_add_headers)
         app.add_routes([web.get("/api/state", self._on_state), web.get("/api/events", self._on_events)])
         app.add_routes([web.get("/api/gang", self._on_gang), web.get("/{name:.*}", self._on_file)])
         self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=True
+            app,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_S,
+            handler_cancellation=True,
+            keepalive_timeout=KEEP_ALIVE_S,
         )
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        bound = self._runner.addresses[0]
+        assert self._runner.server is not None
+        self._connections = Connections(self._runner.server, self._limits.connections)
+        self._listening = await asyncio.get_running_loop().create_server(self._connections, host, port)
+        bound = self._listening.sockets[0].getsockname()
         self._local_only = self._access is None and ip_address(bound[0]).is_loopback
         shown = f"[{bound[0]}]" if ":" in str(bound[0]) else bound[0]
         self.url = f"http://{shown}:{bound[1]}/"
@@ -122,10 +134,33 @@ class PageServer:
         if self._runner is not None:
             if self._address_file is not None:
                 self._address_file.unlink(missing_ok=True)
+            if self._listening is not None:
+                self._listening.close()
             await self._runner.cleanup()
             self._runner = None
 
     # --- what is asked ------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer to the last byte here: what the browser does not take in time ends its connection."""
+        assert self._connections is not None
+        with self._connections.busy(request.protocol):
+            try:
+                response = await handler(request)
+            except web.HTTPException as refusal:
+                await self._send_all(request, refusal)
+                raise
+            await self._send_all(request, response)
+            return response
+
+    async def _send_all(self, request: web.Request, response: web.StreamResponse) -> None:
+        try:
+            async with asyncio.timeout(self._limits.send_s):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            self._drop(request)
 
     async def _on_file(self, request: web.Request) -> web.Response:
         """Answer with a file of the page. These are the same for all, and need no token."""
@@ -188,9 +223,7 @@ class PageServer:
                     checked = time.monotonic()
             await self._send(response, b"event: reset\ndata: {}\n\n")
         except TimeoutError:
-            self.dropped += 1
-            log.info("a browser was dropped: it did not read in time", waited_s=self._limits.send_s)
-            _cut(request)
+            self._drop(request)
         except (web.HTTPException, ConnectionError):
             _cut(request)  # its token is no longer good, or it has gone
         return response
@@ -203,6 +236,11 @@ class PageServer:
         """
         async with asyncio.timeout(self._limits.send_s):
             await response.write(data)
+
+    def _drop(self, request: web.Request) -> None:
+        self.dropped += 1
+        log.info("a browser was dropped: it did not read in time", waited_s=self._limits.send_s)
+        _cut(request)
 
     # --- who may ask --------------------------------------------------------------------------------
 
