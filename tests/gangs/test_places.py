@@ -24,6 +24,20 @@ def test_each_pod_on_a_node_has_its_gang() -> None:
     assert sorted(each.reserved for each in taken if each.gang) == [False, True]
 
 
+def test_gangs_of_one_name_keep_their_gpus_apart() -> None:
+    world = World().start(node("a"), node("b"))
+    runs = [pod(f"old-{at}", gpus=1, owner="job-1", created=1.0) for at in range(2)]
+    world.see(*(replace(each, node="a", running=True, allocation=1 << at) for at, each in enumerate(runs)))
+    world.see(*(pod(f"new-{at}", gpus=1, owner="job-2", created=1e9) for at in range(2)))
+    found = [each for part in world.coordinator.taken(["a", "b"]) for each in part]
+    assert sorted((each.gang, each.reserved) for each in found) == [
+        ("ns/ack/g/job-1", False),
+        ("ns/ack/g/job-1", False),
+        ("ns/ack/g/job-2", True),
+        ("ns/ack/g/job-2", True),
+    ]
+
+
 def test_a_gang_has_its_places_and_the_nodes_that_were_refused() -> None:
     world = World().start(node("a"), node("b"))
     world.see(pod("g-0"), pod("g-1"), pod("g-2", of=3, gang="h"))

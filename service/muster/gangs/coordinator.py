@@ -158,9 +158,7 @@ class Coordinator:
 
     def taken(self, nodes: Sequence[str]) -> list[tuple[places.Taken, ...]]:
         """Return what pods take of the GPUs of each of these nodes."""
-        ledger = self.state.ledger
-        gang_of = {uid: self._pods.gang_of(uid) for node in nodes for uid in ledger.on_node(node)}
-        return [places.taken_on(ledger, node, gang_of) for node in nodes]
+        return places.taken(self.state.ledger, nodes, self._pods.gangs_of)
 
     def details(self, key: str) -> places.GangDetails | None:
         """Return what is known of the gang with this key; None if there is none."""

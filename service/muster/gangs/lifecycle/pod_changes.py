@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from muster.domain.pod import Pod
 from muster.domain.policies import Policies
 from muster.gangs.lifecycle import bindings, inflight, members, planning
@@ -100,17 +102,39 @@ class Pods:
 
     def gang_of(self, uid: str) -> str:
         """Return the key of the gang of a pod's UID; "" if it has none."""
-        pod = self._state.roster.pods.get(uid)
-        if pod is None or pod.claim is None:
-            return ""
-        name = (pod.namespace, pod.claim.dialect, pod.claim.name, uid if pod.claim.lone else "")
-        keys = self._names.get(name, set())
+        keys = self._names.get(self._name_of(uid), set())
         if len(keys) == 1:
             return next(iter(keys))
         for key in keys:
             if any(member.uid == uid for member in self._state.gangs[key].group.unbound):
                 return key
         return ""
+
+    def gangs_of(self, uids: Iterable[str]) -> dict[str, str]:
+        """Return UID → key of its gang, for bound and waiting pods. Pods of no gang are left out.
+
+        Several gangs may have one name. Their members are gone through once, not for each UID.
+        """
+        found: dict[str, str] = {}
+        of_name: dict[NameKey, dict[str, str]] = {}
+        for uid in uids:
+            name = self._name_of(uid)
+            keys = self._names.get(name, set())
+            if len(keys) == 1:
+                found[uid] = next(iter(keys))
+            elif keys and name not in of_name:
+                gangs = self._gangs_of(name)
+                of_name[name] = {member: gang.key for gang in gangs for member in gang.group.uids}
+            if uid in (members_of := of_name.get(name, {})):
+                found[uid] = members_of[uid]
+        return found
+
+    def _name_of(self, uid: str) -> NameKey:
+        """Return the name of the gang that the pod belongs to; all parts are "" if it belongs to none."""
+        pod = self._state.roster.pods.get(uid)
+        if pod is None or pod.claim is None:
+            return ("", "", "", "")
+        return (pod.namespace, pod.claim.dialect, pod.claim.name, uid if pod.claim.lone else "")
 
     def gangs_named(self, name: NameKey) -> list[Gang]:
         """Return the gangs of a name, with fresh counts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from muster.domain.node import Usage
@@ -47,13 +47,18 @@ class GangDetails:
     refused: tuple[Refused, ...]
 
 
-def taken_on(ledger: Ledger, node: str, gang_of: dict[str, str]) -> tuple[Taken, ...]:
-    """Return what pods take of the GPUs of a node. `gang_of`: UID → gang, for the pods there."""
-    return tuple(
-        _taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound)
-        for uid, usage in ledger.on_node(node).items()
-        if holds_gpus(usage)
-    )
+def taken(
+    ledger: Ledger, nodes: Iterable[str], gangs_of: Callable[[Iterable[str]], Mapping[str, str]]
+) -> list[tuple[Taken, ...]]:
+    """Return what pods take of the GPUs of each of these nodes. `gangs_of` returns UID → gang."""
+    usages = [
+        [(uid, usage) for uid, usage in ledger.on_node(node).items() if holds_gpus(usage)] for node in nodes
+    ]
+    gang_of = gangs_of(uid for each in usages for uid, _ in each)
+    return [
+        tuple(_taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in each)
+        for each in usages
+    ]
 
 
 def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
