@@ -122,6 +122,22 @@ async def test_a_flood_of_unknown_tokens_is_not_passed_on(api: Api) -> None:
     assert await asking.check("Bearer good") is Answer.ALLOWED
 
 
+async def test_a_flood_of_unknown_tokens_cuts_no_user_off(api: Api) -> None:
+    now = 0.0
+    asking = Access(api, clock=lambda: now)
+    await asking.check("Bearer good")
+    now = access.ALLOWED_S + 1
+    api.gate.clear()
+    floods = [asyncio.create_task(asking.check(f"Bearer bad-{at}")) for at in range(100)]
+    await asyncio.sleep(0)
+    renewing = asyncio.create_task(asking.check("Bearer good"))
+    await asyncio.sleep(0)
+    assert api.asked[-1][1] == {"token": "good"}
+    api.gate.set()
+    assert await renewing is Answer.ALLOWED
+    assert (await asyncio.gather(*floods)).count(Answer.UNAVAILABLE) == 100 - access.BURST
+
+
 async def test_the_memory_of_tokens_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "MOST_KNOWN", 3)
     monkeypatch.setattr(access, "BURST", 1e9)

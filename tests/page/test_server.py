@@ -258,6 +258,16 @@ async def test_a_site_that_gives_itself_our_address_learns_nothing(
                 assert answer.status == status
 
 
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200)])
+async def test_another_site_takes_no_place_of_a_reader(
+    scene: Scene, http: aiohttp.ClientSession, site: str, status: int
+) -> None:
+    async with serving(scene) as (page, _):
+        for path in ("api/state", "api/events"):
+            async with http.get(page.url + path, headers={"Sec-Fetch-Site": site}) as answer:
+                assert answer.status == status
+
+
 TOKENS = {"good": 200, "stranger": 403, "bad": 401, None: 401}
 
 

@@ -1,7 +1,8 @@
 """Who may see the page, where tokens are needed: the API server says whose a token is and what they may.
 
 Everything fails closed. What the API server says counts for a short time, so that it is asked seldom. How
-often it is asked for unknown tokens is bounded: requests of the scheduler must not wait for those.
+often it is asked is bounded: requests of the scheduler must not wait for the page. Tokens that were allowed
+before have a bound of their own, so a flood of unknown tokens cuts no user off.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ MOST_KNOWN = 1024
 ALLOWED_S = 60.0
 REFUSED_S = 10.0
 AT_ONCE = 4
+"""Checks of new tokens that are under way, and as many of tokens that were allowed."""
 WAIT_S = 5.0
 """How long one check may take."""
 PER_S = 10.0
@@ -84,8 +86,7 @@ class Access:
         self._known: dict[Answer, OrderedDict[bytes, float]] = {
             answer: OrderedDict() for answer in (Answer.ALLOWED, Answer.UNKNOWN, Answer.FORBIDDEN)
         }
-        self._asking = asyncio.Semaphore(AT_ONCE)
-        self._budget, self._filled_at = BURST, clock()
+        self._new, self._renewed = _Bound(clock), _Bound(clock)
 
     async def check(self, authorization: str) -> Answer:
         """Return what is said of the token in an Authorization header."""
@@ -96,10 +97,11 @@ class Access:
         digest = hashlib.blake2b(token.encode("utf-8", "surrogateescape"), key=self._key).digest()
         if (answer := self._remembered(digest)) is not None:
             return answer
-        if not self._may_ask():
+        bound = self._renewed if digest in self._known[Answer.ALLOWED] else self._new
+        if not bound.take():
             return Answer.UNAVAILABLE
         try:
-            async with asyncio.timeout(WAIT_S), self._asking:
+            async with asyncio.timeout(WAIT_S), bound.asking:
                 answer = await self._ask(token)
         except (KubeError, TimeoutError, msgspec.DecodeError):
             return Answer.UNAVAILABLE
@@ -121,16 +123,6 @@ class Access:
         while len(kept) > MOST_KNOWN:
             kept.popitem(last=False)
 
-    def _may_ask(self) -> bool:
-        """Take one request out of the budget."""
-        now = self._clock()
-        self._budget = min(BURST, self._budget + (now - self._filled_at) * PER_S)
-        self._filled_at = now
-        if self._budget < 1:
-            return False
-        self._budget -= 1
-        return True
-
     async def _ask(self, token: str) -> Answer:
         said = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
         status = msgspec.json.decode(said, type=_TokenReview).status
@@ -151,3 +143,22 @@ class Access:
     async def _review(self, group: str, kind: str, spec: dict[str, Any]) -> bytes:
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
         return await self._client.post(kind, f"/apis/{group}/v1/{kind.lower()}s", body)
+
+
+class _Bound:
+    """How often, and how many times at once, the API server may be asked."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.asking = asyncio.Semaphore(AT_ONCE)
+        self._clock = clock
+        self._budget, self._filled_at = BURST, clock()
+
+    def take(self) -> bool:
+        """Take one request out of the budget. Return whether there was one."""
+        now = self._clock()
+        self._budget = min(BURST, self._budget + (now - self._filled_at) * PER_S)
+        self._filled_at = now
+        if self._budget < 1:
+            return False
+        self._budget -= 1
+        return True

@@ -32,6 +32,9 @@ KEEP_ALIVE_S = 75.0
 AT_ONCE = 8
 """Requests for the state or for a gang that are answered at once; others wait, at most WAIT_S."""
 WAIT_S = 5.0
+OWN_SITES = ("same-origin", "none")
+"""What browsers say of requests by the page itself, and by people. Other sites could take all places of
+readers, although they can't read an answer."""
 MOST_KEY = 2048
 """Characters of a gang's key."""
 
@@ -245,12 +248,14 @@ class PageServer:
     # --- who may ask --------------------------------------------------------------------------------
 
     async def _check(self, request: web.Request) -> None:
-        """Check the host and the token.
+        """Check the host, the site and the token.
 
         Raises:
             HTTPException: The answer to a request that is refused.
         """
         self._check_host(request)
+        if request.headers.get("Sec-Fetch-Site", "same-origin") not in OWN_SITES:
+            raise web.HTTPForbidden(text="Another site may not ask in its visitor's browser.\n")
         if self._access is None:
             return
         answer = await self._access.check(request.headers.get("Authorization", ""))
