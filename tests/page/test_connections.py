@@ -62,3 +62,15 @@ async def test_streams_keep_their_connections(served: Served) -> None:
             await stream.readuntil(b'data: {"left": []}')
     for _, each in [*streams, (reader, writer)]:
         each.close()
+
+
+@pytest.mark.parametrize("rest", ["\x01", "x" * 9000])
+async def test_no_token_of_a_malformed_request_is_logged(
+    served: Served, rest: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = request("/api/state", f"Authorization: Bearer a-secret{rest}\r\n")
+    async with asyncio.timeout(DEADLINE_S):
+        reader, writer = await connect(served[0], sent)
+        assert b" 400 " in await reader.readline()
+    writer.close()
+    assert "a-secret" not in caplog.text

@@ -194,7 +194,8 @@ def test_a_browser_gets_all_later_changes_or_begins_anew(changes: list[bytes | N
     if position is not None:
         assert position == at
         assert None not in missed
-        assert [change for _, change in log.since(position) or ()] == missed
+        assert [log.after(position + each) for each in range(len(missed))] == missed
+        assert log.after(log.generation) is None
     fits = len(missed) <= 5 and None not in missed and sum(map(len, filter(None, missed))) <= 30
     assert (position is not None) == fits
 

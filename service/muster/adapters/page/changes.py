@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Iterator
 
 MOST_CHANGES = 256
 MOST_BYTES = 4 << 20
@@ -21,7 +20,7 @@ class Log:
     def __init__(self, most_bytes: int = MOST_BYTES, most_changes: int = MOST_CHANGES) -> None:
         self._most_bytes, self._most_changes = most_bytes, most_changes
         self._name = secrets.token_hex(4)
-        self._changes: deque[tuple[int, bytes]] = deque()
+        self._changes: deque[bytes] = deque()
         self._bytes = 0
         self.generation = 0
 
@@ -37,10 +36,10 @@ class Log:
     def add(self, change: bytes) -> None:
         """Add a change. The oldest changes go while there are too many, or too many bytes."""
         self.generation += 1
-        self._changes.append((self.generation, change))
+        self._changes.append(change)
         self._bytes += len(change)
         while len(self._changes) > self._most_changes or self._bytes > self._most_bytes:
-            self._bytes -= len(self._changes.popleft()[1])
+            self._bytes -= len(self._changes.popleft())
 
     def clear(self) -> None:
         """Begin a generation to which no change leads: every browser starts anew."""
@@ -53,14 +52,12 @@ class Log:
         name, _, number = id_.rpartition("-")
         if name != self._name or not (number.isascii() and number.isdigit()) or len(number) > 18:
             return None
-        return int(number) if self._floor() <= int(number) <= self.generation else None
+        return int(number) if self.has_all_after(int(number)) else None
 
-    def since(self, generation: int) -> Iterator[tuple[int, bytes]] | None:
-        """Return the changes after a generation, oldest first; None if they are not all here."""
-        if not self._floor() <= generation <= self.generation:
-            return None
-        return iter([each for each in self._changes if each[0] > generation])
+    def has_all_after(self, generation: int) -> bool:
+        """Return whether changes lead from this generation to the newest one."""
+        return self.generation - len(self._changes) <= generation <= self.generation
 
-    def _floor(self) -> int:
-        """Return the oldest generation from which changes lead to the newest one."""
-        return self._changes[0][0] - 1 if self._changes else self.generation
+    def after(self, generation: int) -> bytes | None:
+        """Return the change that follows a generation; None if it is the newest one."""
+        return self._changes[generation - self.generation] if generation < self.generation else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from muster.adapters.page.access import ALLOWED_S, Access, Answer
@@ -117,6 +119,7 @@ class PageServer:
             shutdown_timeout=SHUTDOWN_S,
             handler_cancellation=True,
             keepalive_timeout=KEEP_ALIVE_S,
+            logger=_logger(),
         )
         await self._runner.setup()
         assert self._runner.server is not None
@@ -216,10 +219,11 @@ class PageServer:
         checked = time.monotonic()
         try:
             await self._send(response, b": connected\n\n")
-            while at is not None and (changes := self._board.log.since(at)) is not None:
-                for at, change in changes:
+            while at is not None and self._board.log.has_all_after(at):
+                if (change := self._board.log.after(at)) is not None:
+                    at += 1
                     await self._send(response, _event(self._board.log.id_of(at), change))
-                if not await self._board.told(at, self._limits.heartbeat_s):
+                elif not await self._board.told(at, self._limits.heartbeat_s):
                     await self._send(response, b": alive\n\n")
                 if time.monotonic() - checked > ALLOWED_S:
                     await self._check(request)
@@ -290,6 +294,17 @@ class PageServer:
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(HEADERS)
+
+
+def _logger() -> logging.Logger:
+    """Return a logger that says nothing of malformed requests: aiohttp quotes them, with the token."""
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+    logger = logging.getLogger("aiohttp.server.page")
+    logger.filters[:] = [is_ours]
+    return logger
 
 
 def _event(id_: str, change: bytes) -> bytes:
