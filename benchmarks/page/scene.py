@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from muster.adapters.owner import SHOWN_AT_ONCE
 from muster.adapters.page.history import History
 from muster.domain.node import Node, Resources
 from muster.domain.pod import GangClaim, Pod, Wishes
@@ -154,10 +153,10 @@ class Scene:
     async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
         """Return all gangs."""
         found: list[GangView] = []
-        keys = self.coordinator.keys()
-        for start in range(0, len(keys), SHOWN_AT_ONCE):
-            found += self.coordinator.summary(keys[start : start + SHOWN_AT_ONCE])
-            await asyncio.sleep(0)
+        for start, key in enumerate(self.coordinator.keys(), 1):
+            found += self.coordinator.summary((key,))
+            if start % 100 == 0:
+                await asyncio.sleep(0)
         return found
 
     # --- inside ---------------------------------------------------------------------------------------

@@ -42,11 +42,9 @@ from muster.gangs.reporting.differences import Differences
 from muster.gangs.reporting.places import GangDetails, Taken
 from muster.gangs.reporting.tally import Tally
 
-SHOWN_AT_ONCE = 200
-"""Gangs that are looked at, for a reader, before the loop's other tasks get a turn: some milliseconds."""
-
 SLICE_S = 0.005
-"""Events are handled for so long before the loop's other tasks get a turn."""
+"""Events are handled, and gangs are looked at for a reader, for so long before the loop's other tasks get a
+turn."""
 
 log = structlog.get_logger(__name__)
 
@@ -198,9 +196,12 @@ class Owner:
         have it, or a pod with it."""
         views: list[Any] = []
         keys = self._gangs.keys_of(namespace, name) if name else self._gangs.keys()
-        for start in range(0, len(keys), SHOWN_AT_ONCE):
-            views += self._gangs.summary(keys[start : start + SHOWN_AT_ONCE])
-            await asyncio.sleep(0)
+        until = time.monotonic() + SLICE_S
+        for key in keys:
+            views += self._gangs.summary((key,))  # counts its members again if they have changed
+            if time.monotonic() >= until:
+                await asyncio.sleep(0)
+                until = time.monotonic() + SLICE_S
         return views
 
     def tally(self) -> Tally:

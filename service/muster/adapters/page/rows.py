@@ -12,6 +12,8 @@ from muster.gangs.record.phases import Phase
 
 MOST_ROWS = 1_000
 """Gangs that the list shows. Totals count all."""
+MOST_REASON = 256
+"""Characters of a reason in the list, which shows two lines. All of it is with the gang."""
 
 IN_LINE = frozenset({Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN, Phase.GIVEN_UP})
 """Phases of gangs that wait for a place and have all members that they need."""
@@ -94,7 +96,7 @@ def _row(view: GangView, order: tuple[int, int, bool, float]) -> Row:
         view.needed,
         view.priority,
         view.created,
-        printable(_why(view)),
+        printable(_why(view), MOST_REASON),
         view.queue,
         order,
     )
