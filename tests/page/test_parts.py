@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.adapters.page.cells import FIRST_GANG, Cell, Closed, Numbers, cells_of, closed
+from muster.adapters.page.cells import FIRST_GANG, MOST_RESTING, Cell, Closed, Numbers, cells_of, closed
 from muster.adapters.page.changes import Log
 from muster.adapters.page.history import MOST_STEPS, History
 from muster.adapters.page.layout import Group, arrange, islands_of, natural
-from muster.adapters.page.rows import MOST_ROWS, rows
+from muster.adapters.page.rows import MOST_REASON, MOST_ROWS, rows
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
@@ -127,7 +127,17 @@ def test_a_cell_says_who_has_the_gpu(pods: list[Taken], unhealthy: int, expected
     assert cells_of(state, pods, Numbers()) == expected
 
 
-def test_a_number_is_never_given_to_another_gang() -> None:
+def test_numbers_stay_small_and_rest_before_they_are_given_again() -> None:
+    numbers, last = Numbers(), dict[int, int]()
+    for at in range(2_000):
+        number = numbers.of(f"g{at}")
+        assert number < G + 2 * (MOST_RESTING + 2)
+        assert at - last.get(number, -9_999) > MOST_RESTING
+        last[number] = at
+        numbers.keep([])
+
+
+def test_a_number_is_not_given_to_the_next_gang() -> None:
     numbers = Numbers()
     assert [numbers.of("g"), numbers.of("h"), numbers.of("g")] == [G, G + 2, G]
     numbers.keep(["h"])
@@ -169,6 +179,11 @@ def test_gangs_stand_in_the_order_of_the_planner() -> None:
     assert [row.name for row in found] == [*waiting, "misses-a-pod", "starts", "runs"]
     assert [row.order[0] for row in found] == [0] * 5 + [1, 2, 3]
     assert phases["planning"] == 3
+
+
+def test_a_long_reason_is_cut_in_the_list() -> None:
+    ((row,), _) = rows([seen("waits", Phase.UNPLACEABLE, reason="long " * 100)], 0.0)
+    assert len(row.reason) == MOST_REASON
 
 
 def test_the_list_is_bounded_and_keeps_those_that_wait() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
@@ -24,6 +25,8 @@ class Cell(IntEnum):
 
 
 FIRST_GANG = 8
+MOST_RESTING = 256
+"""Numbers that were given up and are not given to another gang yet."""
 
 
 class Closed(IntEnum):
@@ -38,24 +41,30 @@ class Closed(IntEnum):
 class Numbers:
     """The numbers of gangs: an even one for GPUs that its pods have, and the next one for reserved GPUs.
 
-    A number is never given to another gang, so that a browser cannot mix two gangs up.
+    Browsers make letters of them, so they stay small: a number is given again, but not soon. No cell has it
+    when it is forgotten, so a browser cannot mix two gangs up.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, int] = {}
         self._next = FIRST_GANG
+        self._resting: deque[int] = deque()
 
     def of(self, gang: str) -> int:
         """Return the number of a gang's GPUs."""
         number = self._of.get(gang)
-        if number is None:
+        if number is None and len(self._resting) > MOST_RESTING:
+            number = self._of[gang] = self._resting.popleft()
+        elif number is None:
             number = self._of[gang] = self._next
             self._next += 2
         return number
 
     def keep(self, gangs: Iterable[str]) -> None:
-        """Forget all other gangs."""
-        self._of = {gang: self._of[gang] for gang in gangs if gang in self._of}
+        """Forget all other gangs: their numbers rest, and the one that has rested longest is given next."""
+        kept = {gang: self._of[gang] for gang in gangs if gang in self._of}
+        self._resting += [number for gang, number in self._of.items() if gang not in kept]
+        self._of = kept
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Yield each gang with its number."""
