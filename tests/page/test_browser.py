@@ -126,6 +126,31 @@ async def test_changes_appear_by_themselves(browser: Browser) -> None:
         await expect(tab.get_by_role("gridcell", name="new/first")).to_have_count(0)
 
 
+async def test_changes_take_no_click_away_and_repeat_no_alert(browser: Browser) -> None:
+    scene = six()
+    scene.leads = False
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        await tab.evaluate(
+            """() => {
+                window.alerts = 0;
+                const options = {childList: true, characterData: true, subtree: true};
+                const banner = document.getElementById('banner');
+                new MutationObserver(() => window.alerts++).observe(banner, options);
+                window.drawn = new Promise(done => document.addEventListener('muster:drawn', done));
+            }"""
+        )
+        await tab.get_by_role("button", name="llm/rlhf").hover()
+        await tab.mouse.down()
+        scene.submit(Ask("new", "first", 1, 1))
+        await tab.evaluate("drawn.then(() => new Promise(done => setTimeout(done, 100)))")  # the list is due
+        await tab.mouse.up()
+        await expect(tab.get_by_role("heading", name="llm/rlhf")).to_be_focused()
+        await tab.keyboard.press("Escape")
+        await expect(tab.get_by_role("button", name="new/first")).to_be_visible()
+        assert await tab.evaluate("alerts") == 0
+
+
 HOSTILE = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script>\u202e"
 
 

@@ -13,6 +13,7 @@ import {CLOSED_MARK, FIRST_GANG, FREE, OTHERS, SHARED, UNHEALTHY, UNKNOWN, count
 const BACKOFF_MS = [500, 15000];
 const HIDDEN_MS = 60000;   // a hidden page lets its connection go after this
 const DETAIL_MS = 5000;
+const PRESS_MS = 5000;   // a press whose end is not told ends after this
 
 const store = new Store();
 const nameOf = number => {
@@ -24,9 +25,10 @@ const list = new List(byId('list'), store, {onOpen: open});
 const grid = new Grid(byId('grid'), store, painter, {nameOf, onFocus: inspect, onSelect: select});
 painter.onMove = later(() => grid.render(), 120);
 let opened = '', said = null, stop = new AbortController(), attempt = 0;
-const sleepers = new Set();
-const woken = () => new Promise(done => sleepers.add(done));
-const wake = () => { for (const done of sleepers) done(); sleepers.clear(); };
+let wake = () => {};
+const woken = ms => new Promise(done => { wake = done; if (ms) setTimeout(done, ms); });
+let pressed = 0;
+const afterPress = new Set();
 
 // --- what is shown ---------------------------------------------------------------------------------
 
@@ -35,9 +37,19 @@ function later(work, ms) {
   return () => { clearTimeout(timer); timer = setTimeout(work, ms); };
 }
 
+// A screen reader says a text again whenever it is set.
+function say(id, text) {
+  if (byId(id).textContent !== text) byId(id).textContent = text;
+}
+
 function setState(name, text) {
   document.body.dataset.state = name;
-  if (byId('status-text').textContent !== text) byId('status-text').textContent = text;
+  say('status-text', text);
+}
+
+function banner(text) {
+  say('banner', text);
+  byId('banner').hidden = !text;
 }
 
 function totals() {
@@ -54,8 +66,7 @@ function totals() {
   const notes = [];
   if (!store.totals.ready) notes.push('The service has not read the whole cluster yet.');
   else if (!store.totals.leads) notes.push('This replica does not lead: it plans no gang. What runs is shown; refusals and reservations are with the leader.');
-  byId('banner').textContent = notes.join(' ');
-  byId('banner').hidden = !notes.length;
+  banner(notes.join(' '));
 }
 
 function veil(text) {
@@ -78,7 +89,20 @@ function all() {
   drawDetail();
 }
 
-const renderList = later(() => list.render(), 50);
+const drawList = () => list.render();
+const renderList = later(() => redraw(drawList), 50);
+
+// Draw now, or once the pointer is released: a button that is replaced while it is pressed gets no click.
+function redraw(work) {
+  if (pressed) afterPress.add(work); else work();
+}
+
+function release() {
+  clearTimeout(pressed);
+  pressed = 0;
+  for (const work of afterPress) work();
+  afterPress.clear();
+}
 
 function changed(id, change) {
   const began = performance.now();
@@ -89,7 +113,7 @@ function changed(id, change) {
     document.dispatchEvent(new CustomEvent('muster:drawn', {detail: {cells: drawn.cells.length, script, frame: performance.now() - began}}));
   }));
   if (drawn.cells.length || drawn.nodes.length) grid.update([...drawn.cells, ...drawn.nodes.map(node => store.layout.nodes[node].cell)]);
-  if (change.totals) totals();
+  if (change.totals) { totals(); cover(); }
   if (change.gangs || change.left || change.owners) renderList();
   refreshSelection();
   if (opened && (change.gangs ?? []).some(row => row.key === opened) || (change.left ?? []).includes(opened)) refreshDetail();
@@ -165,7 +189,7 @@ async function refreshDetail() {
     const answer = await service.gang(key, AbortSignal.timeout(10000));
     if (key !== opened) return;
     said = answer;
-    drawDetail();
+    redraw(drawDetail);
   } catch (problem) {
     if (key !== opened) return;
     const gone = problem instanceof service.Refused && problem.status === 404;
@@ -237,9 +261,9 @@ async function pause(problem) {
   const since = store.heardAt ? ` Last news at ${new Date(store.heardAt).toLocaleTimeString([], {hourCycle: 'h23'})}.` : '';
   const why = problem instanceof service.Refused ? problem.message : 'The service does not answer.';
   setState(store.heardAt ? 'lost' : 'waiting', store.heardAt ? 'Disconnected' : 'Connecting');
-  if (store.heardAt) { byId('banner').textContent = `${why}${since} Trying again.`; byId('banner').hidden = false; }
+  if (store.heardAt) banner(`${why}${since} Trying again.`);
   else veil(`${why} Trying again.\nIs the port still forwarded?`);
-  return Promise.race([new Promise(done => setTimeout(done, wait)), woken()]);
+  return woken(wait);
 }
 
 async function connect() {
@@ -289,6 +313,8 @@ document.addEventListener('visibilitychange', () => {
   if (document.hidden) hiding = setTimeout(() => stop.abort(), HIDDEN_MS); else wake();
 });
 addEventListener('online', () => wake());
+addEventListener('pointerdown', () => { clearTimeout(pressed); pressed = setTimeout(release, PRESS_MS); }, true);
+addEventListener('pointerup', () => setTimeout(release), true);   // after the click
 setInterval(() => list.tick(), 1000);
 setInterval(() => { if (!document.hidden) refreshDetail(); }, DETAIL_MS);
 

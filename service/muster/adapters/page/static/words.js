@@ -31,7 +31,7 @@ export const count = (number, noun) => `${number.toLocaleString('en')} ${noun}${
 // What people call a gang. A key is namespace/dialect/name, and perhaps owners. Names in rows are printable already.
 export function gangName(row, key) {
   if (row) return `${row.namespace}/${row.name}`;
-  const [namespace, , name] = key.split('/');
+  const [namespace, , name = ''] = key.split('/');
   return `${namespace}/${name}`.replace(/[\p{C}\u2028\u2029]/gu, '\uFFFD');
 }
 
