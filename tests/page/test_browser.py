@@ -151,6 +151,22 @@ async def test_changes_take_no_click_away_and_repeat_no_alert(browser: Browser) 
         assert await tab.evaluate("alerts") == 0
 
 
+async def test_selected_text_of_a_gang_stays_selected(browser: Browser) -> None:
+    scene = six()
+    async with (
+        serving(scene) as (page, _),
+        opened(browser, f"{page.url}#gang={scene.key('rlhf')}") as tab,
+    ):
+        await live(tab)
+        await tab.get_by_role("heading", name="llm/rlhf").select_text()
+        async with tab.expect_response(re.compile("/api/gang")):
+            scene.delete("llm/rlhf-2")
+        await tab.evaluate("new Promise(requestAnimationFrame)")
+        assert "rlhf" in await tab.evaluate("getSelection().toString()")
+        await tab.evaluate("getSelection().empty()")
+        await expect(tab.get_by_role("article", name="Gang")).to_contain_text("2 of 3 here", timeout=20_000)
+
+
 HOSTILE = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script>\u202e"
 
 

@@ -189,7 +189,7 @@ async function refreshDetail() {
     const answer = await service.gang(key, AbortSignal.timeout(10000));
     if (key !== opened) return;
     said = answer;
-    redraw(drawDetail);
+    if (!isCopied()) redraw(drawDetail);
   } catch (problem) {
     if (key !== opened) return;
     const gone = problem instanceof service.Refused && problem.status === 404;
@@ -199,6 +199,12 @@ async function refreshDetail() {
       element('p', {class: 'say', text: gone ? 'This gang is gone: it has no pods any more.' : 'The service does not answer. It is asked again.'}),
     ]);
   }
+}
+
+// Whether text of the gang is selected: it would no longer be after it is drawn again.
+function isCopied() {
+  const selection = getSelection();
+  return !selection.isCollapsed && byId('detail').contains(selection.anchorNode);
 }
 
 function drawDetail() {
