@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from benchmarks.page.scene import Ask, Scene
 from benchmarks.page.scenes import six
@@ -93,8 +94,9 @@ async def test_a_defect_in_a_look_leaves_the_map_whole(
 
     monkeypatch.setattr(scene, "taken", fails)
     scene.change(node("another", 4))
-    async with board.watching(), asyncio.timeout(DEADLINE_S):
-        await failed.wait()
+    with capture_logs():
+        async with board.watching(), asyncio.timeout(DEADLINE_S):
+            await failed.wait()
         monkeypatch.setattr(scene, "taken", taken)
     while len((await state_of(board))["cells"]) != 52:
         pass
