@@ -6,16 +6,22 @@ By default it uses a free port of the loopback interface. The address is written
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
+from muster.adapters.connections import Connections
 from muster.adapters.telemetry.metrics import Metrics
 
 SHUTDOWN_S = 1.0
+MOST_CONNECTIONS = 256
+"""In a cluster every pod may connect: beyond these the oldest connection is cut off, idle ones first."""
+SEND_S = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +51,8 @@ class Web:
         self._unready = unready
         self._address_file = address_file(socket)
         self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
+        self._connections: Connections | None = None
         self.url = ""
 
     async def start(self, host: str, port: int) -> None:
@@ -53,7 +61,7 @@ class Web:
         Raises:
             OSError: the port is taken.
         """
-        app = web.Application()
+        app = web.Application(middlewares=[self._answer])
         app.add_routes(
             [
                 web.get("/metrics", self._on_metrics),
@@ -65,8 +73,10 @@ class Web:
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        bound = self._runner.addresses[0]
+        assert self._runner.server is not None
+        self._connections = Connections(self._runner.server, MOST_CONNECTIONS, SEND_S, makes_way=True)
+        self._listening = await asyncio.get_running_loop().create_server(self._connections, host, port)
+        bound = self._listening.sockets[0].getsockname()
         shown = f"[{bound[0]}]" if ":" in str(bound[0]) else bound[0]
         self.url = f"http://{shown}:{bound[1]}"
         self._address_file.write_text(self.url + "\n")
@@ -76,8 +86,15 @@ class Web:
         """Stop the server and remove the file with its address."""
         if self._runner is not None:
             self._address_file.unlink(missing_ok=True)
+            if self._listening is not None:
+                self._listening.close()
             await self._runner.cleanup()
             self._runner = None
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        assert self._connections is not None
+        return await self._connections.answer(request, handler)
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         body, content_type = self._metrics.text(request.headers.get("Accept", ""))

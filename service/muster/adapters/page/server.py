@@ -22,9 +22,9 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from muster.adapters.connections import Connections, cut_off
 from muster.adapters.page.access import ALLOWED_S, Access, Answer
 from muster.adapters.page.board import Board
-from muster.adapters.page.connections import Connections
 
 SHUTDOWN_S = 1.0
 HEARTBEAT_S = 15.0
@@ -99,9 +99,17 @@ class PageServer:
         self._local_only = False
         self._address_file = page_address_file(socket) if socket is not None else None
         self.clients = 0
-        self.dropped = 0
-        """Browsers that did not read in time."""
         self.url = ""
+
+    @property
+    def dropped(self) -> int:
+        """Return how many browsers did not read in time."""
+        return self._bounded.dropped
+
+    @property
+    def _bounded(self) -> Connections:
+        assert self._connections is not None, "not started"
+        return self._connections
 
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 takes a free one.
@@ -123,7 +131,7 @@ class PageServer:
         )
         await self._runner.setup()
         assert self._runner.server is not None
-        self._connections = Connections(self._runner.server, self._limits.connections)
+        self._connections = Connections(self._runner.server, self._limits.connections, self._limits.send_s)
         self._listening = await asyncio.get_running_loop().create_server(self._connections, host, port)
         bound = self._listening.sockets[0].getsockname()
         self._local_only = self._access is None and ip_address(bound[0]).is_loopback
@@ -149,24 +157,7 @@ class PageServer:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer to the last byte here: what the browser does not take in time ends its connection."""
-        assert self._connections is not None
-        with self._connections.busy(request.protocol):
-            try:
-                response = await handler(request)
-            except web.HTTPException as refusal:
-                await self._send_all(request, refusal)
-                raise
-            await self._send_all(request, response)
-            return response
-
-    async def _send_all(self, request: web.Request, response: web.StreamResponse) -> None:
-        try:
-            async with asyncio.timeout(self._limits.send_s):
-                await response.prepare(request)
-                await response.write_eof()
-        except TimeoutError:
-            self._drop(request)
+        return await self._bounded.answer(request, handler)
 
     async def _on_file(self, request: web.Request) -> web.Response:
         """Answer with a file of the page. These are the same for all, and need no token."""
@@ -230,9 +221,9 @@ class PageServer:
                     checked = time.monotonic()
             await self._send(response, b"event: reset\ndata: {}\n\n")
         except TimeoutError:
-            self._drop(request)
+            self._bounded.drop(request)
         except (web.HTTPException, ConnectionError):
-            _cut(request)  # its token is no longer good, or it has gone
+            cut_off(request)  # its token is no longer good, or it has gone
         return response
 
     async def _send(self, response: web.StreamResponse, data: bytes) -> None:
@@ -243,11 +234,6 @@ class PageServer:
         """
         async with asyncio.timeout(self._limits.send_s):
             await response.write(data)
-
-    def _drop(self, request: web.Request) -> None:
-        self.dropped += 1
-        log.info("a browser was dropped: it did not read in time", waited_s=self._limits.send_s)
-        _cut(request)
 
     # --- who may ask --------------------------------------------------------------------------------
 
@@ -313,11 +299,6 @@ def _event(id_: str, change: bytes) -> bytes:
 
 def _busy(text: str) -> web.HTTPServiceUnavailable:
     return web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
-
-
-def _cut(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
 
 
 def _is_local(host: str) -> bool:

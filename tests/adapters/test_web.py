@@ -1,0 +1,60 @@
+"""The HTTP server of probes and metrics, which every pod of a cluster can reach."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from muster.adapters import web
+from muster.adapters.telemetry.metrics import Metrics
+
+DEADLINE_S = 20.0
+PLACES = 3
+READY = b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+GANGS = b"GET /gangs HTTP/1.1\r\nHost: a\r\n\r\n"
+Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def never(*_: str) -> object:
+    await asyncio.Event().wait()
+    return {}
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[web.Web]:
+    monkeypatch.setattr(web, "MOST_CONNECTIONS", PLACES)
+    served = web.Web(Metrics(), never, dict, str, tmp_path / "socket")
+    await served.start("127.0.0.1", 0)
+    yield served
+    await served.stop()
+
+
+async def connect(server: web.Web, sent: bytes) -> Client:
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port)
+    writer.write(sent)
+    await writer.drain()
+    return reader, writer
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return not await reader.read(1)
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("sent", [b"GET /readyz HT", GANGS], ids=["half a request", "an answer that hangs"])
+async def test_others_keep_no_probe_out(server: web.Web, sent: bytes) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        others = [await connect(server, sent) for _ in range(4 * PLACES)]
+        reader, writer = await connect(server, READY)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        ends = asyncio.as_completed([asyncio.create_task(ended(reader)) for reader, _ in others])
+        for _ in range(3 * PLACES):
+            assert await next(ends)
+    for _, each in [*others, (reader, writer)]:
+        each.close()
