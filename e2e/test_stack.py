@@ -19,6 +19,9 @@ from pathlib import Path
 from local_cluster.cluster import LocalCluster
 from local_cluster.stack import Stack
 
+# A shell starts what runs in the background with SIGINT ignored, and Python keeps it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 class Started(Stack):
     def wait_ready(self):
         # it never will be: the suite's own scheduler leads
@@ -42,10 +45,9 @@ def test_no_process_is_left_behind(arena: Arena, tmp_path: Path, how: signal.Sig
             assert starter.stdout is not None
             started = [Identity.of(int(pid)) for pid in starter.stdout.readline().split()]
             starter.send_signal(how)
-        except BaseException:
+            starter.wait(ENDS_WITHIN_S)
+        finally:
             starter.kill()
-            raise
-        starter.wait(ENDS_WITHIN_S)
     assert len(started) == 2
     for process in started:
         assert process is not None
