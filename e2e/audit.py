@@ -100,7 +100,10 @@ def _judge_node(name: str, node: NodeFacts | None, pods: Sequence[PodFacts]) -> 
 
 
 def judge_gangs(pods: Iterable[PodFacts]) -> list[Violation]:
-    """Return gangs with some bound members, but too few. Finished members count as bound."""
+    """Return gangs with some bound members, but too few. Finished members count as bound.
+
+    A gang whose pods have all finished is over: kube-controller-manager deletes those of lost nodes later.
+    """
     members: dict[str, list[PodFacts]] = defaultdict(list)
     for pod in pods:
         if pod.gang is not None:
@@ -109,7 +112,8 @@ def judge_gangs(pods: Iterable[PodFacts]) -> list[Violation]:
     for key, gang in sorted(members.items()):
         needed = max(pod.gang.needed for pod in gang if pod.gang)
         bound = sorted(pod.name for pod in gang if pod.node)
-        if 0 < len(bound) < needed:
+        over = all(pod.finished for pod in gang)
+        if 0 < len(bound) < needed and not over:
             found.append(Violation("gang-partial", f"{key} needs {needed}, bound are {', '.join(bound)}"))
     return found
 

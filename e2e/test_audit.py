@@ -94,6 +94,14 @@ MOMENTS: dict[str, tuple[list[PodFacts], set[str]]] = {
         [pod("p", 1, "a", (0,), gang=("g", 2), phase="Succeeded"), pod("q", 1, "a", (0,), gang=("g", 2))],
         set(),
     ),
+    "a gang that is over, and of which a pod is gone": (
+        [pod("p", 1, "a", (0,), gang=("g", 2), phase="Succeeded")],
+        set(),
+    ),
+    "a finished member, and one that waits": (
+        [pod("p", 1, "a", (0,), gang=("g", 2), phase="Succeeded"), pod("q", 1, gang=("g", 2))],
+        {"gang-partial"},
+    ),
 }
 
 

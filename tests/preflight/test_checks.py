@@ -182,7 +182,7 @@ def test_the_installer_may_create_every_kind_of_the_manifests() -> None:
         f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}es" if kind.endswith("ss") else f"{kind}s"
         for kind in kinds
     }
-    options = {"daemonsets", "prometheusrules"}  # of components that not everyone wants
+    options = {"daemonsets", "prometheusrules", "servicemonitors"}  # of components that not everyone wants
     assert plural - can == {"kubeschedulerconfigurations"} | options  # a file for the shim, no object
 
 
