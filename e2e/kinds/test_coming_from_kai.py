@@ -172,7 +172,7 @@ def test_a_job_moves_as_the_page_says(
     assert {line.strip() for line in changed} == {
         f"schedulerName: {name}" for name in ("kai-scheduler", "muster")
     }
-    assert any(f"{case.gang}" in text and "placed" in text for text in said)
+    assert any(case.gang in text and "placed" in text for text in said), said
     jobs.run({case.gang: case.members})
     count = len(case.members)
     assert jobs.gangs() == {case.gang: (case.dialect, count, case.needed, count)}
