@@ -24,7 +24,8 @@ from local_cluster.stack import Stack
 READY_DEADLINE_S = 30.0
 PORT_ATTEMPTS = 5
 HTTP_TIMEOUT_S = 10.0
-SCRAPE_EVERY = "500ms"
+SCRAPE_EVERY = "2s"
+"""Also how long a scrape may take: a busy machine needs more than a second."""
 LABELS = {
     "namespace": "muster-system",
     "pod": "muster-0",
