@@ -110,7 +110,8 @@ class User:
     def __init__(self, at: Path, scene: Scene, jobs: Jobs, kubeconfig: Path) -> None:
         self._at, self._scene, self._jobs = at, scene, jobs
         program = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self._environment = os.environ | {"KUBECONFIG": str(kubeconfig), "PATH": program}
+        wide = {"COLUMNS": "120"}  # a narrow table breaks names, and pytest-xdist sets 80
+        self._environment = os.environ | wide | {"KUBECONFIG": str(kubeconfig), "PATH": program}
 
     def types(self, line: str) -> str:
         """Return what the command prints."""
