@@ -18,6 +18,7 @@ from local_cluster.stack import Stack
 from muster.dialects import ranks
 from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata
+from tests.local_cluster.cluster_waiting import eventually
 
 BOOT_S = 400
 """For a test: the first one also waits for the cluster, a minute on a busy machine."""
@@ -98,13 +99,20 @@ class Jobs:
         return [body for body in every if body["metadata"]["namespace"] == self._scene.name]
 
     def gangs(self) -> dict[str, tuple[str, int, int, int]]:
-        """Return gang → its kind, and how many members are there, must start and are bound."""
-        found = json.loads(self._stack.service_get("/gangs"))
-        return {
-            gang["name"]: (gang["dialect"], gang["present"], gang["needed"], gang["bound"])
-            for gang in found["gangs"]
-            if gang["namespace"] == self._scene.name
-        }
+        """Return gang → its kind, and how many members are there, must start and are bound.
+
+        The service sees each binding at another moment than the test: this waits until it knows all of them.
+        """
+
+        def known() -> dict[str, tuple[str, int, int, int]] | None:
+            gangs = {
+                gang["name"]: (gang["dialect"], gang["present"], gang["needed"], gang["bound"])
+                for gang in json.loads(self._stack.service_get("/gangs"))["gangs"]
+                if gang["namespace"] == self._scene.name
+            }
+            return gangs if sum(bound for *_, bound in gangs.values()) >= len(self._scene.bound()) else None
+
+        return eventually(known, "the service knows all bindings")
 
     def run(self, expected: Mapping[str, list[str]]) -> None:
         """Wait until these gangs are there, by the pods' labels, and all of their pods run."""
