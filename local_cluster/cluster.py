@@ -27,7 +27,7 @@ from local_cluster.certificates import ClusterKeys, write_private
 from local_cluster.components import PORTS, Context
 from local_cluster.nodes import NodesNotReady, apply_nodes, nodes_of
 from local_cluster.places import Layout
-from local_cluster.ports import free_port, is_free
+from local_cluster.ports import free_port, is_free, start_on_free_ports
 from local_cluster.processes import Identity, Process, ProcessError
 from local_cluster.real.nodes import GROUP, RealNodes, RealNodesError
 from local_cluster.real.packages import PackagesError
@@ -38,7 +38,6 @@ READY_DEADLINE_S = {"etcd": 30.0, "kube-apiserver": 90.0, "kube-controller-manag
 NODES_DEADLINE_S = 120.0
 REAL_NODES_DEADLINE_S = 180.0
 SERVICE_ACCOUNT_DEADLINE_S = 30.0
-PORT_ATTEMPTS = 5
 
 
 class ClusterError(RuntimeError):
@@ -279,17 +278,12 @@ class LocalCluster:
 
     def _start_on_free_ports(self, component: str) -> None:
         """Start a component; once more on other ports when one was taken in between."""
-        for _ in range(PORT_ATTEMPTS):
+
+        def start() -> None:
             self._choose_ports(component)
-            try:
-                self._start(component)
-            except ClusterError as problem:
-                self._process(component).kill()
-                if "address already in use" not in str(problem):
-                    raise
-            else:
-                return
-        raise ClusterError(f"{component}: its ports were taken by others {PORT_ATTEMPTS} times: try again")
+            self._start(component)
+
+        start_on_free_ports(start, lambda: self._process(component).kill())
 
     def _choose_ports(self, component: str) -> None:
         """Keep the ports that it had when they are free, so that kubeconfigs stay valid; else take others."""

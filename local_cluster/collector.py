@@ -17,12 +17,11 @@ from typing import Self
 from local_cluster.build import binary
 from local_cluster.certificates import write_private
 from local_cluster.components import HOST
-from local_cluster.ports import free_port
-from local_cluster.processes import Process, ProcessError
+from local_cluster.ports import free_port, start_on_free_ports
+from local_cluster.processes import Process
 from local_cluster.traces import Span, spans_of
 
 READY_DEADLINE_S = 30.0
-PORT_ATTEMPTS = 5
 FLUSH_MS = 200
 
 
@@ -67,30 +66,25 @@ class Collector:
             ProcessError, BuildError: it can't be started.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._port = free_port()
-            configuration = self._directory / "collector.json"
-            write_private(configuration, json.dumps(self._configuration()).encode())
-            self._process = Process(
-                "otel-collector",
-                [binary("otel-collector"), f"--config=file:{configuration}"],
-                log=self._directory / "otel-collector.log",
-            )
-            try:
-                self._process.start()
-                self._process.wait_ready(self._listens, READY_DEADLINE_S)
-            except ProcessError as problem:
-                self.stop()
-                if "address already in use" not in str(problem) or attempt == PORT_ATTEMPTS:
-                    raise
-            else:
-                return
+        start_on_free_ports(self._start, self.stop)
 
     def stop(self) -> None:
         """Stop it. Does nothing if it does not run."""
         if self._process is not None:
             self._process.stop()
             self._process = None
+
+    def _start(self) -> None:
+        self._port = free_port()
+        configuration = self._directory / "collector.json"
+        write_private(configuration, json.dumps(self._configuration()).encode())
+        self._process = Process(
+            "otel-collector",
+            [binary("otel-collector"), f"--config=file:{configuration}"],
+            log=self._directory / "otel-collector.log",
+        )
+        self._process.start()
+        self._process.wait_ready(self._listens, READY_DEADLINE_S)
 
     def _configuration(self) -> Mapping[str, object]:
         return {

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Callable
 
 LOWEST, HIGHEST = 15000, 32000
 """Linux's ephemeral ports begin at 32768."""
 
 ATTEMPTS = 200
+STARTS = 5
+IN_USE = "address already in use"
+"""What a program says when its port is taken, in any case."""
 
 
 class NoFreePort(RuntimeError):
@@ -37,3 +41,20 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def start_on_free_ports(start: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Call `start`, which chooses ports and starts a program; again if another process took a port first.
+
+    Raises:
+        RuntimeError: what `start` raised, for another reason or for the fifth time. `stop` was called.
+    """
+    for attempt in range(1, STARTS + 1):
+        try:
+            start()
+        except RuntimeError as problem:
+            stop()
+            if IN_USE not in str(problem).lower() or attempt == STARTS:
+                raise
+        else:
+            return

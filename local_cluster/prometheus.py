@@ -17,12 +17,11 @@ import urllib3
 from local_cluster.build import binary
 from local_cluster.certificates import ClusterKeys, write_private
 from local_cluster.components import HOST
-from local_cluster.ports import free_port
-from local_cluster.processes import Process, ProcessError
+from local_cluster.ports import free_port, start_on_free_ports
+from local_cluster.processes import Process
 from local_cluster.stack import Stack
 
 READY_DEADLINE_S = 30.0
-PORT_ATTEMPTS = 5
 HTTP_TIMEOUT_S = 10.0
 SCRAPE_EVERY = "2s"
 """Also how long a scrape may take: a busy machine needs more than a second."""
@@ -93,34 +92,29 @@ class Prometheus:
         self._directory.mkdir(parents=True, exist_ok=True)
         configuration = self._directory / "prometheus.json"
         write_private(configuration, json.dumps(self._configuration()).encode())
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._port = free_port()
-            self._process = Process(
-                "prometheus",
-                [
-                    binary("prometheus"),
-                    f"--config.file={configuration}",
-                    f"--storage.tsdb.path={self._directory / 'data'}",
-                    f"--web.listen-address={HOST}:{self._port}",
-                    "--enable-feature=exemplar-storage",
-                ],
-                log=self._directory / "prometheus.log",
-            )
-            try:
-                self._process.start()
-                self._process.wait_ready(self._ready, READY_DEADLINE_S)
-            except ProcessError as problem:
-                self.stop()
-                if "address already in use" not in str(problem) or attempt == PORT_ATTEMPTS:
-                    raise
-            else:
-                return
+        start_on_free_ports(lambda: self._start(configuration), self.stop)
 
     def stop(self) -> None:
         """Stop it. Does nothing if it does not run."""
         if self._process is not None:
             self._process.stop()
             self._process = None
+
+    def _start(self, configuration: Path) -> None:
+        self._port = free_port()
+        self._process = Process(
+            "prometheus",
+            [
+                binary("prometheus"),
+                f"--config.file={configuration}",
+                f"--storage.tsdb.path={self._directory / 'data'}",
+                f"--web.listen-address={HOST}:{self._port}",
+                "--enable-feature=exemplar-storage",
+            ],
+            log=self._directory / "prometheus.log",
+        )
+        self._process.start()
+        self._process.wait_ready(self._ready, READY_DEADLINE_S)
 
     def _configuration(self) -> Mapping[str, object]:
         keys = ClusterKeys.create(self._stack.cluster.layout.pki)

@@ -44,14 +44,13 @@ from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
 from local_cluster.collector import exporting_to
 from local_cluster.components import HOST
-from local_cluster.ports import free_port
+from local_cluster.ports import free_port, is_free, start_on_free_ports
 from local_cluster.processes import LOG_TAIL_LINES, Process, ProcessError
 
 SERVICE_DEADLINE_S = 60.0
 SCHEDULER_DEADLINE_S = 60.0
 """A killed leader's lease holds for some seconds before the next one may lead."""
 CRDS_DEADLINE_S = 30.0
-PORT_ATTEMPTS = 5
 HTTP_TIMEOUT_S = 5.0
 SESSION = "muster_shim_session_up"
 
@@ -258,26 +257,33 @@ class Stack:
             self._launch(name)
 
     def _launch(self, name: str) -> None:
-        """Start one process and wait until it answers; on another port when its own was taken."""
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._ports[name] = self._ports.get(name) or free_port(frozenset(self._ports.values()))
-            argv = self._service_argv() if name == "service" else self._scheduler_argv()
-            env = {"MUSTER__SCHEDULER_NAMES": json.dumps(self._scheduler_names)}
-            env |= {**exporting_to(self.cluster.collector), **self._programs.environment}
-            process = Process(name, argv, log=self.directory / f"{name}.log", env=env)
-            self._processes[name] = process
-            healthy = self._service_healthy if name == "service" else self._scheduler_healthy
-            deadline = SERVICE_DEADLINE_S if name == "service" else SCHEDULER_DEADLINE_S
-            try:
-                process.start()
-                process.wait_ready(healthy, deadline)
-            except ProcessError as problem:
-                process.kill()
-                if "address already in use" not in str(problem).lower() or attempt == PORT_ATTEMPTS:
-                    raise StackError(str(problem)) from problem
-                del self._ports[name]
-            else:
-                return
+        """Start one process and wait until it answers; on another port when its own was taken.
+
+        Raises:
+            StackError: it does not start.
+        """
+
+        def stop() -> None:
+            self._processes[name].kill()
+
+        try:
+            start_on_free_ports(lambda: self._start(name), stop)
+        except ProcessError as problem:
+            raise StackError(str(problem)) from problem
+
+    def _start(self, name: str) -> None:
+        """Start a process on the port that it had, if that is free, and wait until it answers."""
+        port = self._ports.get(name)
+        if port is None or not is_free(port):
+            self._ports[name] = free_port(frozenset(self._ports.values()))
+        argv = self._service_argv() if name == "service" else self._scheduler_argv()
+        env = {"MUSTER__SCHEDULER_NAMES": json.dumps(self._scheduler_names)}
+        env |= {**exporting_to(self.cluster.collector), **self._programs.environment}
+        process = Process(name, argv, log=self.directory / f"{name}.log", env=env)
+        self._processes[name] = process
+        healthy = self._service_healthy if name == "service" else self._scheduler_healthy
+        process.start()
+        process.wait_ready(healthy, SERVICE_DEADLINE_S if name == "service" else SCHEDULER_DEADLINE_S)
 
     @property
     def socket(self) -> Path:
