@@ -36,7 +36,7 @@ def steps(text: str, asked: str) -> tuple[Step, ...]:
 ONE_METHOD = {
     "4 x 1 GPU": "single-node",
     "5 x 1 GPU": "node-table",
-    "8 x 1 GPU": "rack-tables",
+    "8 x 1 GPU": "domain-tables",
 }
 
 
@@ -53,14 +53,14 @@ def test_parts_are_decided_by_sorted_capacities_before() -> None:
 
 def test_roles_of_multiples_are_decided_as_one_role() -> None:
     found = decided(RACKS, "4 x 1 GPU + 2 x 2 GPU")
-    assert found["rack"] == "role-aggregation, rack-tables"
+    assert found["rack"] == "role-aggregation, domain-tables"
 
 
 @pytest.mark.parametrize(
     ("asked", "parts", "links"),
     [
         ("4 x 1 GPU 1 cpu + 2 x 2 GPU 3 cpu", "region-count", "link-thresholds"),
-        ("8 x 1 GPU by 2 rack", "region-count", "rack-patterns"),
+        ("8 x 1 GPU by 2 rack", "region-count", "domain-patterns"),
         ("8 x 1 GPU by 2 node", "region-count", "link-thresholds"),
     ],
 )

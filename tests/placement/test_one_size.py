@@ -23,7 +23,7 @@ from muster.placement.search.role_aggregation import Aggregation, aggregated_rol
 from tests.placement import naive
 from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import RESOURCE, cluster, gang
-from tests.placement.test_many_racks import racks_drawn, without
+from tests.placement.test_multi_domain import racks_drawn, without
 from tests.placement.test_properties import examples
 from tests.placement.worlds import World, worlds
 

@@ -1,6 +1,6 @@
-"""Decide one role inside one rack if members share GPUs or have a policy, by branch and bound over racks.
+"""Decide one role inside one domain if members share GPUs or have a policy, by branch and bound over domains.
 
-Racks are examined closely one after another, the most promising first, until no other can be better.
+Domains are examined closely one after another, the most promising first, until no other can be better.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from muster.placement.search.single_domain import (
 from muster.placement.search.single_node import at_least
 
 SLOPES = np.array([-1, -0.5, -0.25, -0.1, 0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1, 2])
-"""Prices of a member at which racks are bounded in the first pass."""
+"""Prices of a member at which domains are bounded in the first pass."""
 
 AT_ONCE = 1 << 21
-"""Steps of the tables of racks that are bounded together."""
+"""Steps of the tables of domains that are bounded together."""
 
 
-class RackBranching:
-    """Decide one role inside one rack, rack after rack, if members share GPUs or have a policy."""
+class DomainBranching:
+    """Decide one role inside one domain, domain after domain, if members share GPUs or have a policy."""
 
-    name: ClassVar = "rack-branching"
+    name: ClassVar = "domain-branching"
     given: ClassVar = (Regions,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
@@ -56,17 +56,17 @@ class RackBranching:
             return Declined("no part of the narrowest level holds all members")
         (role,) = plan.active
         with budget.phase("sets"):
-            found = in_shared_rack(instance, known, role, plan.need[role], budget)
+            found = in_shared_domain(instance, known, role, plan.need[role], budget)
         if found is None:
             return Declined(TOO_LARGE)
         shares, proven = found
         return Solved((plan.complete(shares),), None if proven else Gap(instance.costs[0].value))
 
 
-def in_shared_rack(
+def in_shared_domain(
     instance: Instance, found: Regions, role: int, need: int, budget: Budget
 ) -> tuple[tuple[Share, ...], bool] | None:
-    """Return the best plan in one of these regions, and whether that is proven; None as for `in_one_rack`.
+    """Return the best plan in one of these regions, and whether that is proven; None as for `in_one_domain`.
 
     If time runs out, it is the best of those examined.
     """

@@ -1,4 +1,4 @@
-"""Choose racks, and how many members each takes, by an exact table over racks and members."""
+"""Choose domains, and how many members each takes, by an exact table over domains and members."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from muster.placement.search.node_tables import NEVER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RackChoice:
-    """The problem of placing `need` members in `limit` racks.
+class DomainChoice:
+    """The problem of placing `need` members in `limit` domains.
 
-    `cost` [rack, members] is NEVER if the rack cannot take this number. Racks with `always` [rack] are always
-    chosen.
+    `cost` [domain, members] is NEVER if the domain cannot take this number. Domains with `always` [domain]
+    are always chosen.
     """
 
     cost: Ints
@@ -26,17 +26,17 @@ class RackChoice:
 
     @property
     def slots(self) -> int:
-        """How many racks are still to be chosen."""
+        """How many domains are still to be chosen."""
         return self.limit - int(self.always.sum())
 
     @property
     def skips(self) -> int:
-        """How many racks are not chosen."""
+        """How many domains are not chosen."""
         return len(self.always) - self.limit
 
     @property
     def base(self) -> Ints:
-        """[rack] The least that the rack takes. For racks still to be chosen it is the
+        """[domain] The least that the domain takes. For domains still to be chosen it is the
         least of any of them.
         """
         width, can = self.cost.shape[1], self.cost < NEVER
@@ -45,7 +45,7 @@ class RackChoice:
 
     @property
     def extra(self) -> int:
-        """The members beyond what all racks of a plan take at least."""
+        """The members beyond what all domains of a plan take at least."""
         base, width = self.base, self.cost.shape[1]
         return self.need - int(base[self.always].sum() + self.slots * base[~self.always].min(initial=width))
 
@@ -56,11 +56,11 @@ class RackChoice:
         return int((self.cost < NEVER).sum()) * max(0, lines) * max(0, self.extra + 1)
 
     def best(self) -> Ints | None:
-        """Return [rack] the members of each rack in the cheapest plan, the first between equals; None if
+        """Return [domain] the members of each domain in the cheapest plan, the first between equals; None if
         there is none.
 
-        Rack after rack, a table has the least cost of the racks so far: [racks chosen, members beyond their
-        base]. If fewer racks are skipped than chosen, its first axis counts skipped racks.
+        Domain after domain, a table has the least cost of the domains so far: [domains chosen, members beyond
+        their base]. If fewer domains are skipped than chosen, its first axis counts skipped domains.
         """
         slots, skips, base, extra = self.slots, self.skips, self.base, self.extra
         if slots < 0 or skips < 0 or extra < 0:
@@ -70,33 +70,33 @@ class RackChoice:
         table[0, 0] = 0
         order = [*np.flatnonzero(self.always).tolist(), *np.flatnonzero(~self.always).tolist()]
         tables = [table]
-        for rack in order:
+        for domain in order:
             before, table = table, np.full_like(table, NEVER)
-            step = 0 if self.always[rack] else take
-            if not self.always[rack]:
+            step = 0 if self.always[domain] else take
+            if not self.always[domain]:
                 table[skip:] = before[: len(table) - skip]
-            for members, more in _offered(self.cost[rack], int(base[rack]), extra):
-                reached = before[: len(table) - step, : extra + 1 - more] + self.cost[rack, members]
+            for members, more in _offered(self.cost[domain], int(base[domain]), extra):
+                reached = before[: len(table) - step, : extra + 1 - more] + self.cost[domain, members]
                 np.minimum(table[step:, more:], reached, out=table[step:, more:])
             tables.append(table)
         line = slots if take else skips
         if table[line, extra] >= NEVER:
             return None
         chosen = np.zeros(len(self.cost), np.int64)
-        for rack, (before, after) in zip(order[::-1], [*pairwise(tables)][::-1], strict=True):
+        for domain, (before, after) in zip(order[::-1], [*pairwise(tables)][::-1], strict=True):
             value = after[line, extra]
-            if not self.always[rack] and line >= skip and before[line - skip, extra] == value:
+            if not self.always[domain] and line >= skip and before[line - skip, extra] == value:
                 line -= skip
                 continue
-            line -= 0 if self.always[rack] else take
-            for members, more in _offered(self.cost[rack], int(base[rack]), extra):
-                if before[line, extra - more] + self.cost[rack, members] == value:
-                    chosen[rack], extra = members, extra - more
+            line -= 0 if self.always[domain] else take
+            for members, more in _offered(self.cost[domain], int(base[domain]), extra):
+                if before[line, extra - more] + self.cost[domain, members] == value:
+                    chosen[domain], extra = members, extra - more
                     break
         return chosen
 
 
 def _offered(cost: Ints, base: int, extra: int) -> list[tuple[int, int]]:
-    """Return what a rack may take, and how many members beyond its base that is, at most `extra`."""
+    """Return what a domain may take, and how many members beyond its base that is, at most `extra`."""
     members = np.flatnonzero(cost < NEVER).tolist()
     return [(count, count - base) for count in members if count - base <= extra]

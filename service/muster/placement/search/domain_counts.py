@@ -1,8 +1,8 @@
-"""Count how few racks, and then nodes, hold the members of one role, and what racks take in such plans.
+"""Count how few domains, and then nodes, hold the members of one role, and what domains take in such plans.
 
-Only the roomiest nodes of a rack matter, so everything follows from sums of sorted capacities. A price is p
-members for a node. At this price a rack gains Σ max(0, capacity − p). N nodes in at most L racks then hold at
-most p · N plus the L largest gains. The best price is a fraction and bounds the nodes as the linear
+Only the roomiest nodes of a domain matter, so everything follows from sums of sorted capacities. A price is p
+members for a node. At this price a domain gains Σ max(0, capacity − p). N nodes in at most L domains then
+hold at most p · N plus the L largest gains. The best price is a fraction and bounds the nodes as the linear
 relaxation does. In whole numbers the bound is exact.
 """
 
@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.search.domain_choice import RackChoice
+from muster.placement.search.domain_choice import DomainChoice
 from muster.placement.search.node_tables import NEVER
 from muster.placement.search.runs import place_in_run
 
@@ -23,8 +23,8 @@ from muster.placement.search.runs import place_in_run
 class Price:
     """A price of `members` for each `nodes` nodes.
 
-    `gain` [rack] is Σ max(0, nodes · capacity − members). `best` are the racks that gain most, as many as may
-    be touched.
+    `gain` [domain] is Σ max(0, nodes · capacity − members). `best` are the domains that gain most, as many as
+    may be touched.
     """
 
     members: int
@@ -38,11 +38,11 @@ class Price:
 
 
 @dataclass(frozen=True, eq=False)
-class RackNodes:
-    """Nodes that take members. `need` members must lie in `limit` racks.
+class DomainNodes:
+    """Nodes that take members. `need` members must lie in `limit` domains.
 
-    `cap` [rack, node] is how many members the node takes, the roomiest node first, 0 for none. `rows` are
-    these nodes, rack after rack.
+    `cap` [domain, node] is how many members the node takes, the roomiest node first, 0 for none. `rows` are
+    these nodes, domain after domain.
     """
 
     need: int
@@ -51,39 +51,39 @@ class RackNodes:
     cap: Ints
 
     @classmethod
-    def of(cls, rows: Ints, cap: Ints, rack: Ints, need: int, limit: int | None = None) -> RackNodes:
-        """Return the racks of nodes in any order. Without a `limit`, it is the fewest racks that hold the
+    def of(cls, rows: Ints, cap: Ints, domain: Ints, need: int, limit: int | None = None) -> DomainNodes:
+        """Return the domains of nodes in any order. Without a `limit`, it is the fewest domains that hold the
         members.
         """
-        order = np.lexsort((rows, -cap, rack))
-        rows, cap, rack = rows[order], cap[order], np.unique(rack[order], return_inverse=True)[1]
-        place = place_in_run(rack)
-        caps = np.zeros((int(rack[-1]) + 1, int(place.max()) + 1), np.int64)
-        caps[rack, place] = cap
+        order = np.lexsort((rows, -cap, domain))
+        rows, cap, domain = rows[order], cap[order], np.unique(domain[order], return_inverse=True)[1]
+        place = place_in_run(domain)
+        caps = np.zeros((int(domain[-1]) + 1, int(place.max()) + 1), np.int64)
+        caps[domain, place] = cap
         return cls(need, limit or _fewest(caps.sum(axis=1), need), rows, caps)
 
     @cached_property
     def at(self) -> Ints:
-        """[rack, node] The index into `rows`. It is arbitrary if there is no node."""
+        """[domain, node] The index into `rows`. It is arbitrary if there is no node."""
         sizes = (self.cap > 0).sum(axis=1)
         begins = np.cumsum(sizes) - sizes
         return np.asarray(np.minimum(begins[:, None] + np.arange(self.cap.shape[1]), len(self.rows) - 1))
 
     @cached_property
     def held(self) -> Ints:
-        """[rack, n] What the n roomiest nodes hold."""
+        """[domain, n] What the n roomiest nodes hold."""
         return np.pad(np.cumsum(self.cap, axis=1), ((0, 0), (1, 0)))
 
     @cached_property
     def fullest(self) -> Ints:
-        """The racks that hold most, as many as may be touched."""
+        """The domains that hold most, as many as may be touched."""
         return np.asarray(np.argsort(-self.held[:, -1], kind="stable")[: self.limit])
 
     @cached_property
     def prices(self) -> tuple[Price, ...]:
         """The prices tried on the way to the best one, which is the last.
 
-        At each price, the nodes that gain, in the racks that gain most, hold fewer members than needed, or
+        At each price, the nodes that gain, in the domains that gain most, hold fewer members than needed, or
         more. The next price makes the nearest plan below the need and the nearest one above it equally good.
         """
         low, high = (0, 0), self._plan(self.cap > 0, self.fullest)
@@ -100,16 +100,16 @@ class RackNodes:
                 return tuple(tried)
             low, high = (plan, high) if plan[1] < self.need else (low, plan)
 
-    def _plan(self, used: Bools, racks: Ints) -> tuple[int, int]:
-        """Return how many nodes are used in these racks, and how many members they hold."""
-        return int(used[racks].sum()), int(self.cap[racks][used[racks]].sum())
+    def _plan(self, used: Bools, domains: Ints) -> tuple[int, int]:
+        """Return how many nodes are used in these domains, and how many members they hold."""
+        return int(used[domains].sum()), int(self.cap[domains][used[domains]].sum())
 
     def counted(self, max_steps: int) -> Choices | None:
-        """Return what racks may take with the fewest nodes; None if the tables for it take more steps."""
+        """Return what domains may take with the fewest nodes; None if the tables for it take more steps."""
         best = self.prices[-1]
         least = -(best.slack(0, self.need) // best.members)
-        racks = (self.fullest, *(price.best for price in self.prices))
-        enough = min(_fewest(self.cap[some].ravel(), self.need) for some in racks)
+        domains = (self.fullest, *(price.best for price in self.prices))
+        enough = min(_fewest(self.cap[some].ravel(), self.need) for some in domains)
         for nodes in range(least, enough):
             choices = self.within(nodes)
             choice = choices.choice(choices.fewest)
@@ -121,7 +121,7 @@ class RackNodes:
         return self.within(enough)
 
     def within(self, nodes: int) -> Choices:
-        """Return what racks may take in a plan with this number of nodes."""
+        """Return what domains may take in a plan with this number of nodes."""
         count = len(self.cap)
         rooms, always = list[Ints](), np.full(count, count <= self.limit)
         for price in self.prices:
@@ -130,34 +130,34 @@ class RackNodes:
             always |= price.gain - np.delete(price.gain, price.best).max(initial=0) > slack
         kept = (np.array(rooms) >= 0).all(axis=0)
         rows = self.rows[np.repeat(kept, (self.cap > 0).sum(axis=1))]
-        racks = RackNodes(self.need, self.limit, rows, self.cap[kept])
-        members = np.arange(min(self.need, int(racks.held.max(initial=0))) + 1)
-        fewest = (racks.held[:, None, :] < members[:, None]).sum(axis=2)
-        still_open = (members > 0) & (members <= racks.held[:, -1:])
+        domains = DomainNodes(self.need, self.limit, rows, self.cap[kept])
+        members = np.arange(min(self.need, int(domains.held.max(initial=0))) + 1)
+        fewest = (domains.held[:, None, :] < members[:, None]).sum(axis=2)
+        still_open = (members > 0) & (members <= domains.held[:, -1:])
         for price, room in zip(self.prices, rooms, strict=True):
             lost = price.members * fewest - price.nodes * members + price.gain[kept, None]
             still_open &= lost <= room[kept, None]
-        return Choices(racks, nodes, fewest, still_open, always[kept])
+        return Choices(domains, nodes, fewest, still_open, always[kept])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choices:
-    """What `racks` may take in a plan with this number of `nodes`.
+    """What `domains` may take in a plan with this number of `nodes`.
 
-    `fewest` [rack, members] is how many nodes hold these members. `open` [rack, members] is whether the rack
-    takes them in any such plan. `always` [rack] is whether the rack is in every such plan.
+    `fewest` [domain, members] is how many nodes hold these members. `open` [domain, members] is whether the
+    domain takes them in any such plan. `always` [domain] is whether the domain is in every such plan.
     """
 
-    racks: RackNodes
+    domains: DomainNodes
     nodes: int
     fewest: Ints
     open: Bools
     always: Bools
 
-    def choice(self, cost: Ints) -> RackChoice:
-        """Return the choice of racks by a cost [rack, members]."""
+    def choice(self, cost: Ints) -> DomainChoice:
+        """Return the choice of domains by a cost [domain, members]."""
         cost = np.where(self.open, cost, NEVER)
-        return RackChoice(cost, self.always, self.racks.limit, self.racks.need)
+        return DomainChoice(cost, self.always, self.domains.limit, self.domains.need)
 
 
 def _fewest(held: Ints, need: int) -> int:

@@ -1,8 +1,8 @@
-"""Count racks as wholes, for one role that rules bind rack by rack: segments in a rack, or limits for each
-rack.
+"""Count domains as wholes, for one role that rules bind domain by domain: segments in a domain, or limits for
+each domain.
 
-Then a rack is one choice: how many members it takes. Its sorted capacities give the fewest nodes for each
-number. The problem of racks has no rules left, and its bound is tight while that of the nodes is not.
+Then a domain is one choice: how many members it takes. Its sorted capacities give the fewest nodes for each
+number. The problem of domains has no rules left, and its bound is tight while that of the nodes is not.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from muster.placement.model.objective import NODES, WEAKEST_LINK, WIDE, quality_
 from muster.placement.model.problem import FREE, Patterns, Problem, Use
 from muster.placement.search import node_tables
 from muster.placement.search.classes import fine
-from muster.placement.search.domain_choice import RackChoice
+from muster.placement.search.domain_choice import DomainChoice
 from muster.placement.search.node_tables import NEVER
 from muster.placement.search.plan import Share, Value
 from muster.placement.search.runs import place_in_run
 from muster.placement.search.single_node import share_of
 
 MAX_CHOICES = 1 << 20
-"""The most choices over all racks for which tables are made."""
+"""The most choices over all domains for which tables are made."""
 
 FULLEST = 4
-"""How many racks a first solution may use, as a multiple of those that the gang takes."""
+"""How many domains a first solution may use, as a multiple of those that the gang takes."""
 
 
-def rack_problem(problem: Problem, levels: Sequence[str], role: int, unit: int) -> Problem | None:
+def domain_problem(problem: Problem, levels: Sequence[str], role: int, unit: int) -> Problem | None:
     """Return the coarse problem with one class for each part of the narrowest level; None if that does not
     apply.
 
@@ -104,26 +104,27 @@ def _with_tables(
     )  # fmt: skip
 
 
-def first_of_racks(racks: Problem, scope: str) -> Use | None:
-    """Return a solution of the problem of racks with few nodes: the best one in the fullest racks.
+def first_of_domains(domains: Problem, scope: str) -> Use | None:
+    """Return a solution of the problem of domains with few nodes: the best one in the fullest domains.
 
     The result is None if other parts are counted too, or if there is no such solution.
     """
-    limit = racks.at_most.get(scope)
-    if limit is None or len(racks.at_most) > 1:
+    limit = domains.at_most.get(scope)
+    if limit is None or len(domains.at_most) > 1:
         return None
-    role = next(role for role, need in enumerate(racks.need) if need)
-    counts = np.where(racks.open, racks.patterns.counts[racks.kind, :, role], 0)
-    step = int(np.gcd.reduce(counts, axis=None, initial=racks.need[role]))
+    role = next(role for role, need in enumerate(domains.need) if need)
+    counts = np.where(domains.open, domains.patterns.counts[domains.kind, :, role], 0)
+    step = int(np.gcd.reduce(counts, axis=None, initial=domains.need[role]))
     few = np.argsort(-counts.max(axis=1), kind="stable")[: FULLEST * limit]
-    rack, pattern = np.nonzero(racks.open[few])
+    domain, pattern = np.nonzero(domains.open[few])
     cost = np.full((len(few), int(counts.max()) // step + 1), NEVER)
-    cost[rack, counts[few[rack], pattern] // step] = racks.patterns.nodes[racks.kind[few[rack]], pattern]
-    chosen = RackChoice(cost, np.zeros(len(few), bool), limit, racks.need[role] // step).best()
+    kind = domains.kind[few[domain]]
+    cost[domain, counts[few[domain], pattern] // step] = domains.patterns.nodes[kind, pattern]
+    chosen = DomainChoice(cost, np.zeros(len(few), bool), limit, domains.need[role] // step).best()
     if chosen is None:
         return None
-    taken = counts[few[rack], pattern] == step * chosen[rack]
-    return {(int(few[r]), int(p)): 1 for r, p in zip(rack[taken], pattern[taken], strict=True)}
+    taken = counts[few[domain], pattern] == step * chosen[domain]
+    return {(int(few[r]), int(p)): 1 for r, p in zip(domain[taken], pattern[taken], strict=True)}
 
 
 def _same(part: Ints, other: Ints) -> bool:
@@ -137,7 +138,7 @@ SUMMED = tuple(level for level in quality_levels(()) if level is not WEAKEST_LIN
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RackPlans:
+class DomainPlans:
     """What the parts of the narrowest level may take, each choice a pattern of `problem`, and how to fill the
     nodes.
 
@@ -153,19 +154,19 @@ class RackPlans:
     rows: Ints
     use: Use | None = None
 
-    def with_use(self, problem: Problem, use: Use | None) -> RackPlans:
+    def with_use(self, problem: Problem, use: Use | None) -> DomainPlans:
         """Return the same with another level decided."""
         return replace(self, problem=problem, use=use)
 
     def first(self, use: Use) -> Use | None:
-        """Return the solution of the coarse problem of racks, with any links."""
+        """Return the solution of the coarse problem of domains, with any links."""
         depth = len(self.tables)
         found: Use = {}
-        for (c, p), racks in use.items():
+        for (c, p), domains in use.items():
             offered = [p * depth + t for t in range(depth) if self.problem.open[c, p * depth + t]]
             if not offered:
                 return None
-            found[c, offered[-1]] = racks
+            found[c, offered[-1]] = domains
         return found
 
     def best(self, instance: Instance) -> tuple[Value, tuple[Share, ...]] | None:
@@ -194,15 +195,15 @@ class RackPlans:
         if combined is None or not offered.any():
             return None
         step = int(np.gcd.reduce(counts[offered], initial=need))
-        rack, pattern = np.nonzero(offered)
+        domain, pattern = np.nonzero(offered)
         cost = np.full((problem.classes, int(counts.max()) // step + 1), NEVER)
-        cost[rack, counts[rack, pattern] // step] = combined.cost[rack, pattern]
-        choice = RackChoice(cost, np.zeros(problem.classes, bool), limit, need // step)
+        cost[domain, counts[domain, pattern] // step] = combined.cost[domain, pattern]
+        choice = DomainChoice(cost, np.zeros(problem.classes, bool), limit, need // step)
         chosen = choice.best() if choice.steps <= MAX_CHOICES else None
         if chosen is None:
             return None
-        taken = counts[rack, pattern] == step * chosen[rack]
-        at = (rack[taken], pattern[taken])
+        taken = counts[domain, pattern] == step * chosen[domain]
+        at = (domain[taken], pattern[taken])
         nodes, *reached = (int(level[at].sum()) for level in levels)
         if nodes > problem.at_most[NODES.name]:
             return None  # links this fast need more nodes
@@ -225,23 +226,24 @@ class RackPlans:
         return tuple(found)
 
 
-def rack_plans(instance: Instance, problem: Problem, racks: Problem, scope: str) -> RackPlans | None:
-    """Return the problem of racks with all patterns; None if it would be too large.
+def domain_plans(instance: Instance, problem: Problem, domains: Problem, scope: str) -> DomainPlans | None:
+    """Return the problem of domains with all patterns; None if it would be too large.
 
-    `racks` is what is left of the coarse problem, and `problem` has its nodes. A plan with this number of
-    nodes takes the fewest nodes in each rack, so each choice is an entry of a table.
+    `domains` is what is left of the coarse problem, and `problem` has its nodes. A plan with this number of
+    nodes takes the fewest nodes in each domain, so each choice is an entry of a table.
     """
     role = next(role for role, need in enumerate(problem.need) if need)
     fine_problem, _ = fine(instance, problem)
     rows, kind = fine_problem.rows, np.repeat(fine_problem.kind, fine_problem.size)
-    rack_of = np.repeat(fine_problem.part(scope), fine_problem.size)
-    left = racks.rows[racks.start]
-    part = np.searchsorted(np.unique(problem.part(scope)), rack_of)
+    domain_of = np.repeat(fine_problem.part(scope), fine_problem.size)
+    left = domains.rows[domains.start]
+    part = np.searchsorted(np.unique(problem.part(scope)), domain_of)
     order = np.lexsort((rows, part))
     rows, kind, part = rows[order], kind[order], part[order]
     at = place_in_run(part)
-    counts = racks.patterns.counts[racks.kind, :, role]
-    need, nodes = int(counts[racks.open].max()), int(racks.patterns.nodes[racks.kind][racks.open].max())
+    counts = domains.patterns.counts[domains.kind, :, role]
+    need = int(counts[domains.open].max())
+    nodes = int(domains.patterns.nodes[domains.kind][domains.open].max())
     patterns = fine_problem.patterns
     members, valid = patterns.counts[kind, :, role], patterns.valid[kind]
     most = int(members.max()) + 1
@@ -264,13 +266,13 @@ def rack_plans(instance: Instance, problem: Problem, racks: Problem, scope: str)
         by_node = np.full((*grid.shape, most), node_tables.NEVER, np.int64)
         by_node[part, at] = cost.cost
         table = node_tables.table_of(by_node, need, nodes)
-        fewest = racks.patterns.nodes[racks.kind]
+        fewest = domains.patterns.nodes[domains.kind]
         total = table.cost[np.arange(len(left))[:, None], np.minimum(fewest, nodes), np.minimum(counts, need)]
-        ok = racks.open & (total < node_tables.NEVER)
+        ok = domains.open & (total < node_tables.NEVER)
         choice = np.take_along_axis(patterns.choice[kind], picked, 1)
         found.append((threshold, table, choice, cost.parted(np.where(ok, total, 0), fewest), ok))
-    return RackPlans(
-        _of_plans(racks, role, instance.roles[role].gpus, found),
+    return DomainPlans(
+        _of_plans(domains, role, instance.roles[role].gpus, found),
         tuple(f[1] for f in found),
         tuple(f[2] for f in found),
         grid,
@@ -279,21 +281,21 @@ def rack_plans(instance: Instance, problem: Problem, racks: Problem, scope: str)
 
 
 def _of_plans(
-    racks: Problem, role: int, gpus: int, found: list[tuple[int, node_tables.Table, Ints, list[Ints], Bools]]
+    coarse: Problem, role: int, gpus: int, found: list[tuple[int, node_tables.Table, Ints, list[Ints], Bools]]
 ) -> Problem:
-    """Return one class for each rack. Its patterns are by number of members, then by threshold, the fastest
+    """Return one class for each domain. Its patterns are by number of members, then by threshold, the fastest
     first.
     """
-    classes, width = racks.open.shape
+    classes, width = coarse.open.shape
     depth = len(found)
     shape = (classes, width * depth)
 
     def spread(of_threshold: list[Ints]) -> Ints:
         return np.stack(of_threshold, axis=2).reshape(shape)
 
-    every = [np.asarray(racks.patterns.counts[racks.kind, :, role])] * depth
+    every = [np.asarray(coarse.patterns.counts[coarse.kind, :, role])] * depth
     valid = np.stack([ok for *_, ok in found], axis=2).reshape(shape)
-    counts = np.zeros((*shape, len(racks.need)), np.int64)
+    counts = np.zeros((*shape, len(coarse.need)), np.int64)
     counts[:, :, role] = spread(every)
     packing = np.broadcast_to(np.arange(width)[None, :, None], (classes, width, depth)).reshape(shape)
     choice = np.broadcast_to(np.arange(depth)[None, None, :], (classes, width, depth)).reshape(shape)
@@ -303,13 +305,13 @@ def _of_plans(
         for i, level in enumerate(SUMMED)
     }
     patterns = Patterns(
-        counts, valid, nodes=spread([racks.patterns.nodes[racks.kind]] * depth),
+        counts, valid, nodes=spread([coarse.patterns.nodes[coarse.kind]] * depth),
         weakest=spread(weakest), gpus=counts[:, :, role] * gpus,
         packing=np.ascontiguousarray(packing), choice=np.ascontiguousarray(choice), costs=sums,
     )  # fmt: skip
     each = np.arange(classes)
     return replace(
-        racks,
+        coarse,
         patterns=patterns,
         kind=each,
         open=valid,

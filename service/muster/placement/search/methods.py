@@ -44,8 +44,8 @@ class Counted:
     """A region with its parts and nodes counted: the problem that is left, and a solution of it.
 
     `value` is the number of touched parts of each level, widest first, then the number of nodes. `duals` are
-    the points where the bound of the nodes was found. If racks were counted as wholes, `racks` has what is
-    left of the problem of racks, and their scope.
+    the points where the bound of the nodes was found. If domains were counted as wholes, `domains` has what
+    is left of the problem of domains, and their scope.
     """
 
     value: tuple[int, ...]
@@ -53,7 +53,7 @@ class Counted:
     use: Use
     gap: Gap | None
     duals: tuple[Floats, ...] = ()
-    racks: tuple[Problem, str] | None = None
+    domains: tuple[Problem, str] | None = None
 
 
 class Fine(Protocol):

@@ -1,8 +1,8 @@
-"""Decide one role over several racks with tables: the fewest racks, then the fewest nodes.
+"""Decide one role over several domains with tables: the fewest domains, then the fewest nodes.
 
-In a plan with the fewest nodes each rack uses the fewest nodes that hold its members, else fewer nodes would
-do. So a rack is one choice: how many members it takes, and the number of its nodes follows. One table has the
-cheapest way to fill each rack for each choice. Another one has the cheapest choices of all racks.
+In a plan with the fewest nodes each domain uses the fewest nodes that hold its members, else fewer nodes
+would do. So a domain is one choice: how many members it takes, and the number of its nodes follows. One table
+has the cheapest way to fill each domain for each choice. Another one has the cheapest choices of all domains.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from muster.placement.model.objective import NODES, WIDE, Level
 from muster.placement.model.problem import FREE
 from muster.placement.search import node_tables
 from muster.placement.search.classes import parts_by_row
-from muster.placement.search.domain_counts import Choices, RackNodes
+from muster.placement.search.domain_counts import Choices, DomainNodes
 from muster.placement.search.methods import Answer, Counted, Declined, Partial, Regions, Solved
 from muster.placement.search.node_tables import NEVER
 from muster.placement.search.plan import Share, Value
 from muster.placement.search.single_domain import Hopeful, TooLargeError, best_plan, fields_of
 
 MAX_STEPS = 6_000_000
-"""The most elements that tables of all racks visit. If there are more, the solver decides.
+"""The most elements that tables of all domains visit. If there are more, the solver decides.
 
-The tables inside the racks have the limit of a single rack (`node_tables`).
+The tables inside the domains have the limit of a single domain (`node_tables`).
 """
 
 
-class RackTables:
-    """Decide racks, nodes and all levels below by tables, for one role over several racks."""
+class DomainTables:
+    """Decide domains, nodes and all levels below by tables, for one role over several domains."""
 
-    name: ClassVar = "rack-tables"
+    name: ClassVar = "domain-tables"
     given: ClassVar = (Regions,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide the racks and all below."""
+        """Decide the domains and all below."""
         instance, known = plan.instance, plan.known
         assert isinstance(known, Regions)
         if not instance.plain:
@@ -54,14 +54,14 @@ class RackTables:
         if takes_gpus(instance.roles[role]) and instance.columns.topology.in_wide[known.rows].any():
             return Declined("NVLink domains over several nodes are to be counted")
         with budget.phase("sets"):
-            shares = over_racks(instance, known, role, plan.need[role])
+            shares = over_domains(instance, known, role, plan.need[role])
         return Declined("the tables are too large") if shares is None else Solved((plan.complete(shares),))
 
 
-class CountedRacks:
-    """Decide the levels below the nodes by tables, for one role over several racks that are counted."""
+class CountedDomainTables:
+    """Decide the levels below the nodes by tables, for one role over several domains that are counted."""
 
-    name: ClassVar = "counted-rack-tables"
+    name: ClassVar = "counted-domain-tables"
     given: ClassVar = (Counted,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
@@ -69,21 +69,21 @@ class CountedRacks:
         assert isinstance(plan.known, Counted)
         with budget.phase("sets"):
             reason = _not_for_tables(plan.instance, plan.known)
-            found = None if reason else in_many_racks(plan.instance, plan.known)
+            found = None if reason else in_many_domains(plan.instance, plan.known)
         if found is None:
             return Declined(reason or "the tables are too large")
         value, shares = found
         return Solved((plan.complete(shares, value),))
 
 
-def over_racks(instance: Instance, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
+def over_domains(instance: Instance, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
     """Return the best plan in one of these regions; None if the tables would be too large."""
     rows = found.rows
-    rack = parts_by_row(instance, instance.levels[-1], rows)
+    domain = parts_by_row(instance, instance.levels[-1], rows)
     each_region = [found.region == region for region in range(int(found.region.max()) + 1)]
-    regions = [RackNodes.of(rows[here], found.cap[here], rack[here], need) for here in each_region]
-    limit = min(racks.limit for racks in regions)
-    counted = [racks.counted(MAX_STEPS) for racks in regions if racks.limit == limit]
+    regions = [DomainNodes.of(rows[here], found.cap[here], domain[here], need) for here in each_region]
+    limit = min(domains.limit for domains in regions)
+    counted = [domains.counted(MAX_STEPS) for domains in regions if domains.limit == limit]
     choices = [each for each in counted if each is not None]
     nodes = min((each.nodes for each in choices), default=0)
     plans = [_planned(instance, role, each) for each in choices if each.nodes == nodes]
@@ -97,16 +97,16 @@ def _not_for_tables(instance: Instance, counted: Counted) -> str:
     limited = {*problem.at_most} - {NODES.name, *instance.levels[-1:]}
     reasons = {
         "several roles": sum(map(bool, problem.need)) > 1,
-        "rules bind members": not instance.plain or counted.racks,
+        "rules bind members": not instance.plain or counted.domains,
         "slices or policies": instance.costs,
         "NVLink domains over several nodes are to be counted": (problem.part(WIDE) != FREE).any(),
-        "other parts than racks are limited": not instance.levels or limited,
+        "other parts than domains are limited": not instance.levels or limited,
         "the counts are not proven": counted.gap,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def in_many_racks(instance: Instance, counted: Counted) -> tuple[Value, tuple[Share, ...]] | None:
+def in_many_domains(instance: Instance, counted: Counted) -> tuple[Value, tuple[Share, ...]] | None:
     """Return the best plan of a region whose parts and nodes are counted, and its value; None if tables are
     too large.
     """
@@ -114,10 +114,10 @@ def in_many_racks(instance: Instance, counted: Counted) -> tuple[Value, tuple[Sh
     role = next(role for role, need in enumerate(problem.need) if need)
     most = np.where(problem.open, problem.patterns.counts[problem.kind, :, role], 0).max(axis=1)
     rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
-    cap, rack = (np.repeat(each, problem.size) for each in (most, problem.part(instance.levels[-1])))
-    limit = problem.at_most.get(instance.levels[-1], len(np.unique(rack)))  # not limited if all are needed
-    racks = RackNodes.of(rows, cap, rack, problem.need[role], limit)
-    return _planned(instance, role, racks.within(counted.value[-1]))
+    cap, domain = (np.repeat(each, problem.size) for each in (most, problem.part(instance.levels[-1])))
+    limit = problem.at_most.get(instance.levels[-1], len(np.unique(domain)))  # not limited if all are needed
+    domains = DomainNodes.of(rows, cap, domain, problem.need[role], limit)
+    return _planned(instance, role, domains.within(counted.value[-1]))
 
 
 def _planned(instance: Instance, role: int, choices: Choices) -> tuple[Value, tuple[Share, ...]] | None:
@@ -127,37 +127,37 @@ def _planned(instance: Instance, role: int, choices: Choices) -> tuple[Value, tu
         return None
     hopeful = filling.hopeful
     plan = best_plan(
-        instance, role, hopeful, fields_of(instance, role, hopeful), choices.racks.need, filling.cheapest
+        instance, role, hopeful, fields_of(instance, role, hopeful), choices.domains.need, filling.cheapest
     )
     return None if plan is None else (plan.value, plan.shares(instance, role, hopeful))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filling:
-    """The ways to fill racks with what they may take."""
+    """The ways to fill domains with what they may take."""
 
     choices: Choices
 
     @property
     def hopeful(self) -> Hopeful:
         """The nodes that can be in a plan, as one region."""
-        racks = self.choices.racks
-        cap = racks.cap[racks.cap > 0]
+        domains = self.choices.domains
+        cap = domains.cap[domains.cap > 0]
         each = np.arange(len(cap))
         least = np.maximum(1, cap - self.most_lost)
-        return Hopeful(self.choices.nodes, racks.rows, 0 * each, each, cap, least)
+        return Hopeful(self.choices.nodes, domains.rows, 0 * each, each, cap, least)
 
     @property
     def lost(self) -> Ints:
-        """[rack, members] How many more members the roomiest nodes could hold."""
-        held, members = self.choices.racks.held, np.arange(self.choices.open.shape[1])
+        """[domain, members] How many more members the roomiest nodes could hold."""
+        held, members = self.choices.domains.held, np.arange(self.choices.open.shape[1])
         return np.asarray(held[self._at_fewest] - members)
 
     @property
     def _at_fewest(self) -> tuple[Ints, Ints]:
-        """Indices [rack, members] into tables by [rack, nodes]: the fewest nodes that hold these members."""
-        racks, width = self.choices.racks.cap.shape
-        return np.arange(racks)[:, None], np.minimum(self.choices.fewest, width)
+        """[domain, members] Indices into tables by [domain, nodes]: the fewest nodes for these members."""
+        domains, width = self.choices.domains.cap.shape
+        return np.arange(domains)[:, None], np.minimum(self.choices.fewest, width)
 
     @property
     def most_lost(self) -> int:
@@ -167,8 +167,8 @@ class Filling:
     @property
     def steps(self) -> int:
         """The work of the table, in elements."""
-        (racks, width), lost = self.choices.racks.cap.shape, self.most_lost + 1
-        return int(racks * width * (width + 1) // 2 * lost * lost)
+        (domains, width), lost = self.choices.domains.cap.shape, self.most_lost + 1
+        return int(domains * width * (width + 1) // 2 * lost * lost)
 
     def cheapest(self, cost: Ints) -> Ints | None:
         """Return [node] the members of each node in the cheapest plan, the first between equals; None if
@@ -179,46 +179,46 @@ class Filling:
         Raises:
             TooLargeError: The costs do not fit in one number.
         """
-        racks, choices = self.choices.racks, self.choices
+        domains, choices = self.choices.domains, self.choices
         # One node outweighs everything else.
         node = node_tables.largest_sum(np.where(cost < NEVER, cost, 0), choices.nodes) + 1
         if node * (choices.nodes + 1) >= NEVER:
             raise TooLargeError
         table, history = self._filled(cost)
-        rack_of, nodes = self._at_fewest
-        total = table[rack_of, nodes, np.clip(self.lost, 0, table.shape[2] - 1)]
+        domain_of, nodes = self._at_fewest
+        total = table[domain_of, nodes, np.clip(self.lost, 0, table.shape[2] - 1)]
         chosen = choices.choice(np.where(total < NEVER, total + node * nodes, NEVER)).best()
         if chosen is None or choices.fewest[np.arange(len(chosen)), chosen].sum() > choices.nodes:
             return None  # links this fast need more nodes
-        taken = np.zeros(len(racks.rows), np.int64)
-        for rack in np.flatnonzero(chosen).tolist():
-            used = int(choices.fewest[rack, chosen[rack]])
-            lost = int(racks.held[rack, used] - chosen[rack])
-            for i in range(racks.cap.shape[1] - 1, -1, -1):
-                members = int(history[i, rack, used, lost])
+        taken = np.zeros(len(domains.rows), np.int64)
+        for domain in np.flatnonzero(chosen).tolist():
+            used = int(choices.fewest[domain, chosen[domain]])
+            lost = int(domains.held[domain, used] - chosen[domain])
+            for i in range(domains.cap.shape[1] - 1, -1, -1):
+                members = int(history[i, domain, used, lost])
                 if members:
                     used -= 1
-                    lost -= int(racks.cap[rack, used]) - members
-                    taken[racks.at[rack, i]] = members
+                    lost -= int(domains.cap[domain, used]) - members
+                    taken[domains.at[domain, i]] = members
         return taken
 
     def _filled(self, cost: Ints) -> tuple[Ints, Ints]:
-        """Return the least cost of each rack, and the members that each node takes there.
+        """Return the least cost of each domain, and the members that each node takes there.
 
-        The cost is [rack, nodes, lost]: the nodes take `lost` members less than the roomiest ones could hold.
-        The members are [node, rack, nodes, lost].
+        The cost is [domain, nodes, lost]: the nodes take `lost` members less than the roomiest ones could
+        hold. The members are [node, domain, nodes, lost].
         """
-        caps, at_node = self.choices.racks.cap, self.choices.racks.at
-        racks, width = caps.shape
+        caps, at_node = self.choices.domains.cap, self.choices.domains.at
+        domains, width = caps.shape
         lost = np.arange(self.most_lost + 1)
-        table = np.full((racks, width + 1, len(lost)), NEVER)
+        table = np.full((domains, width + 1, len(lost)), NEVER)
         table[:, 0, 0] = 0
-        history = np.zeros((width, racks, width + 1, len(lost)), np.int16)
-        every = np.arange(racks)
+        history = np.zeros((width, domains, width + 1, len(lost)), np.int16)
+        every = np.arange(domains)
         for i in range(width):
-            members = np.maximum(0, caps[:, i, None] - lost)  # [rack, fewer]
+            members = np.maximum(0, caps[:, i, None] - lost)  # [domain, fewer]
             price = np.where(members > 0, cost[at_node[:, i, None], members], NEVER)
-            # What the roomiest node in this place could hold and this one does not: [rack, nodes, lost,
+            # What the roomiest node in this place could hold and this one does not: [domain, nodes, lost,
             # fewer].
             before = lost[:, None] - (caps[:, : i + 1, None, None] - members[:, None, None, :])
             at = (every[:, None, None, None], np.arange(i + 1)[:, None, None], np.maximum(before, 0))

@@ -1,7 +1,7 @@
-"""Place one role inside one rack by a table over nodes and members, without a solver.
+"""Place one role inside one domain by a table over nodes and members, without a solver.
 
-f[n, m] is the least cost of m members on n of the rack's nodes, computed node after node, for all racks at
-once. The levels below the nodes are combined into one number: each level weighs more than all below it can
+f[n, m] is the least cost of m members on n of the domain's nodes, computed node after node, for all domains
+at once. The levels below the nodes are combined into one number: each level weighs more than all below it can
 sum up to. The numbers are integers, so this is exact.
 """
 

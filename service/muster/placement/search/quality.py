@@ -15,7 +15,7 @@ from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK
 from muster.placement.model.problem import Problem, Use, carried, carried_back
 from muster.placement.model.solve import Solution, Status, counted_scope, decide, feasible, nodes_bound
 from muster.placement.search.classes import fine, without_equals
-from muster.placement.search.domain_patterns import RackPlans, rack_plans
+from muster.placement.search.domain_patterns import DomainPlans, domain_plans
 from muster.placement.search.methods import Answer, Counted, Declined, Fine, Partial, Solved, Unknown
 from muster.placement.search.pattern_pricing import chosen
 from muster.placement.search.plan import Gap, Share, Value
@@ -52,13 +52,13 @@ class LinkThresholds:
     """Decide the weakest link by thresholds: from the fastest down, the first one with a plan is the best."""
 
     name: ClassVar = "link-thresholds"
-    given: ClassVar = (NodePlans, RackPlans)
+    given: ClassVar = (NodePlans, DomainPlans)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the weakest link."""
         if level is not WEAKEST_LINK:
             return Declined("it decides the weakest link alone")
-        assert isinstance(plan.known, NodePlans | RackPlans)
+        assert isinstance(plan.known, NodePlans | DomainPlans)
         return _weakest(plan, plan.known, budget)
 
 
@@ -68,7 +68,7 @@ class LevelCore:
     """
 
     name: ClassVar = "level-core"
-    given: ClassVar = (Counted, NodePlans, RackPlans)
+    given: ClassVar = (Counted, NodePlans, DomainPlans)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide one level. The first level begins with all patterns of the nodes that counting has left."""
@@ -80,7 +80,7 @@ class LevelCore:
                 problem, use, complete = _prepared(plan.instance, known, budget)
             known = NodePlans(problem, use)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
-        assert isinstance(known, NodePlans | RackPlans)
+        assert isinstance(known, NodePlans | DomainPlans)
         with budget.share(LEVEL_SHARE):
             found = decide(known.problem, level, budget, known.use)
         if found.status is not Status.SOLVED:
@@ -90,25 +90,26 @@ class LevelCore:
         return Solved((plan.decided(known.with_use(found.problem, found.use), found.value),), gap)
 
 
-class RackPatterns:
-    """Decide the levels below the nodes if racks were counted as wholes: a rack is one choice, and a table
-    fills it.
+class DomainPatterns:
+    """Decide the levels below the nodes if domains were counted as wholes: a domain is one choice, and a
+    table fills it.
     """
 
-    name: ClassVar = "rack-patterns"
+    name: ClassVar = "domain-patterns"
     given: ClassVar = (Counted,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels below the nodes by tables.
 
-        If the tables of all racks are too large, only the next level is decided, on the patterns of racks.
+        If the tables of all domains are too large, only the next level is decided, on the patterns of
+        domains.
         """
         instance, counted = plan.instance, plan.known
         assert isinstance(counted, Counted)
-        if counted.racks is None:
-            return Declined("racks were not counted as wholes")
+        if counted.domains is None:
+            return Declined("domains were not counted as wholes")
         with budget.phase("sets"):
-            plans = rack_plans(instance, counted.problem, *counted.racks)
+            plans = domain_plans(instance, counted.problem, *counted.domains)
             best = None if plans is None else plans.best(instance)
         if plans is None:
             return Declined("the tables are too large")
@@ -124,8 +125,8 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
 
     Patterns are left out that no plan with this number of nodes can have. The solution is the coarse one.
     """
-    # If racks were counted as wholes, the solution does not name nodes.
-    placed = _trimmed(counted.problem, counted.use) if counted.racks is None else {}
+    # If domains were counted as wholes, the solution does not name nodes.
+    placed = _trimmed(counted.problem, counted.use) if counted.domains is None else {}
     if instance.costs:
         problem, complete = chosen(instance, counted, placed, budget)
     else:
@@ -134,7 +135,7 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
     if instance.plain:
         use = _as_use(problem, placed)
     else:
-        used = {row for row, _, _ in counted.problem.taken(counted.use)} if counted.racks is None else set()
+        used = {row for row, _, _ in counted.problem.taken(counted.use)} if counted.domains is None else set()
         use = _on_nodes(problem, sorted(used), budget)
     still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value[-1])
     problem, use = _keeping(problem, still_open, use)

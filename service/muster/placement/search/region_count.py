@@ -1,4 +1,4 @@
-"""Count zones, racks and nodes of regions on the coarse problem, widest scope first.
+"""Count parts and nodes of regions on the coarse problem, widest scope first.
 
 A part that may hold the gang alone is a region of its own, so that it has a bound of its own. Parts of the
 narrowest level are left to the bound, which is made for them.
@@ -23,7 +23,7 @@ from muster.placement.model.problem import FREE, Problem, Use
 from muster.placement.model.shares import shares
 from muster.placement.model.solve import Decided, Status, counted_scope, decide, least, nodes_bound
 from muster.placement.search.classes import REGION, coarse, without_equals
-from muster.placement.search.domain_patterns import first_of_racks, rack_problem
+from muster.placement.search.domain_patterns import domain_problem, first_of_domains
 from muster.placement.search.greedy import greedy
 from muster.placement.search.methods import (
     Answer,
@@ -101,7 +101,7 @@ class Counting:
         self.found: list[Counted] = []
         self.proven = True
         self.complete = True
-        self._site, self._need, self._budget = instance, need, budget
+        self._instance, self._need, self._budget = instance, need, budget
         self._prices = prices(instance, need)
         self._whole: Problem | None = None
         self._once: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class Counting:
             return
         self._once = frozenset(once)
         with self._budget.phase("scan"):
-            problem, complete = coarse(self._site, rows, self._need, self._site.scopes, region)
+            problem, complete = coarse(self._instance, rows, self._need, self._instance.scopes, region)
             part = problem.part(REGION)
             holding = (
                 parts_that_hold(problem, part, self._prices, self._need).tolist() if problem.classes else []
@@ -124,15 +124,15 @@ class Counting:
         for one in holding:
             inside, _ = problem.narrowed(problem.open & (part == one)[:, None])
             with self._budget.phase("scan"):
-                racks = self._as_racks(inside, levels)
-            self._whole = inside if racks is not None else None
-            self._parts(inside if racks is None else racks, levels, ())
+                domains = self._as_domains(inside, levels)
+            self._whole = inside if domains is not None else None
+            self._parts(inside if domains is None else domains, levels, ())
 
-    def _as_racks(self, problem: Problem, levels: Sequence[str]) -> Problem | None:
+    def _as_domains(self, problem: Problem, levels: Sequence[str]) -> Problem | None:
         active = [role for role, count in enumerate(self._need) if count]
-        if len(active) != 1 or not levels or self._site.costs:
+        if len(active) != 1 or not levels or self._instance.costs:
             return None
-        return rack_problem(problem, levels, active[0], self._site.unit(active[0]))
+        return domain_problem(problem, levels, active[0], self._instance.unit(active[0]))
 
     def _parts(self, problem: Problem, levels: Sequence[str], prefix: Value) -> Status:
         if not levels:
@@ -238,7 +238,7 @@ class Counting:
             first = self._few_parts(problem)
         else:
             with self._budget.phase("bound"):
-                first = first_of_racks(problem, self._site.levels[-1])
+                first = first_of_domains(problem, self._instance.levels[-1])
         uneven = any(share.low.any() for share in shares(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
             decided = decide(problem, NODES, self._budget, first)
@@ -251,9 +251,9 @@ class Counting:
                 decided = _for_all(whole, decided)
             gap = doubt or (None if decided.gap is None else Gap(NODES.name, decided.gap))
             counted = Counted((*prefix, decided.value), decided.problem, decided.use, gap, decided.duals)
-            self._add(
-                counted if self._whole is None else _of_racks(self._whole, counted, self._site.levels[-1])
-            )
+            if self._whole is not None:
+                counted = _of_domains(self._whole, counted, self._instance.levels[-1])
+            self._add(counted)
         self.proven &= decided.status is not Status.UNKNOWN
         return decided.status
 
@@ -304,13 +304,13 @@ def _for_all(whole: Problem, decided: Decided) -> Decided:
     return replace(decided, problem=problem.keeping(nodes=decided.value), use=use)
 
 
-def _of_racks(problem: Problem, counted: Counted, scope: str) -> Counted:
-    """Return what was counted on the problem of racks, with the problem of their nodes."""
+def _of_domains(problem: Problem, counted: Counted, scope: str) -> Counted:
+    """Return what was counted on the problem of domains, with the problem of their nodes."""
     left = counted.problem
     parts = np.unique(problem.part(scope))[left.rows[left.start]]
     kept, _ = problem.narrowed(problem.open & np.isin(problem.part(scope), parts)[:, None])
     kept = replace(kept, at_most=left.at_most)
-    return Counted(counted.value, kept, counted.use, counted.gap, racks=(left, scope))
+    return Counted(counted.value, kept, counted.use, counted.gap, domains=(left, scope))
 
 
 def _limited(problem: Problem, scope: str, parts: int, count: int) -> Problem:

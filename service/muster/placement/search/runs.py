@@ -1,4 +1,4 @@
-"""Work with runs of equal codes in a sorted column: the nodes of one region, or of one rack."""
+"""Work with runs of equal codes in a sorted column: the nodes of one region, or of one domain."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from muster.domain.decision import Step
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, levels_of_plan
-from muster.placement.search.domain_branching import RackBranching
+from muster.placement.search.domain_branching import DomainBranching
 from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Solved, Unknown
-from muster.placement.search.multi_domain import CountedRacks, RackTables
+from muster.placement.search.multi_domain import CountedDomainTables, DomainTables
 from muster.placement.search.plan import Found, Gap, Value
-from muster.placement.search.quality import LevelCore, LinkThresholds, RackPatterns
+from muster.placement.search.quality import DomainPatterns, LevelCore, LinkThresholds
 from muster.placement.search.region_count import RegionCount
 from muster.placement.search.role_aggregation import RoleAggregation
 from muster.placement.search.single_domain import NodeTable, SortedCapacities
@@ -128,12 +128,12 @@ METHODS: tuple[Exact, ...] = (
     SingleNode(),
     RoleAggregation(decided),
     SortedCapacities(),
-    RackBranching(),
-    RackTables(),
+    DomainBranching(),
+    DomainTables(),
     NodeTable(),
     RegionCount(),
-    RackPatterns(),
-    CountedRacks(),
+    DomainPatterns(),
+    CountedDomainTables(),
     LinkThresholds(),
     LevelCore(),
 )

@@ -1,6 +1,6 @@
 """Decide one role without a solver.
 
-Parts and nodes are counted by sorted capacities, which proves itself. Inside one rack a table decides the
+Parts and nodes are counted by sorted capacities, which proves itself. Inside one domain a table decides the
 rest.
 """
 
@@ -39,7 +39,7 @@ from muster.placement.search.runs import place_in_run
 from muster.placement.search.single_node import share_of
 
 TOO_LARGE = "the tables are too large, or NVLink domains over several nodes are to be counted"
-"""Why tables of one rack do not apply."""
+"""Why tables of one domain do not apply."""
 
 FIELDS = (*SET_VALUES, "valid")
 """The values of a GPU set, and whether there is one."""
@@ -90,7 +90,7 @@ class NodeTable:
             return Declined("no part of the narrowest level holds all members")
         (role,) = plan.active
         with budget.phase("sets"):
-            shares = in_one_rack(plan.instance, plan.known, role, plan.need[role])
+            shares = in_one_domain(plan.instance, plan.known, role, plan.need[role])
         if shares is None:
             return Declined(TOO_LARGE)
         return Solved((plan.complete(shares),))
@@ -175,7 +175,7 @@ class Plan:
         return tuple(shares)
 
 
-def in_one_rack(instance: Instance, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
+def in_one_domain(instance: Instance, found: Regions, role: int, need: int) -> tuple[Share, ...] | None:
     """Return the best plan in one of these regions, where no parts are left to count; None if a table does
     not apply.
 

@@ -14,7 +14,7 @@ from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import Limits, place
 from muster.placement.search import multi_domain, node_tables, search
-from muster.placement.search.domain_choice import RackChoice
+from muster.placement.search.domain_choice import DomainChoice
 from muster.placement.search.node_tables import NEVER
 from tests.placement import naive
 from tests.placement.drawings import cluster, gang
@@ -57,18 +57,18 @@ def methods(decision: Decision) -> set[str]:
     return {step.method for step in decision.steps} if isinstance(decision, Placed) else set()
 
 
-@pytest.mark.parametrize("table", ["rack-tables", "counted-rack-tables"])
+@pytest.mark.parametrize("table", ["domain-tables", "counted-domain-tables"])
 def test_the_tables_are_as_good_as_the_solver(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Racks and nodes are counted by the tables too, or by the solver before."""
-    if table != "rack-tables":
-        without(monkeypatch, "rack-tables")
+    if table != "domain-tables":
+        without(monkeypatch, "domain-tables")
     rng, worlds = random.Random(4), []
     for _ in range(RUNS):
         snapshot, request = drawn(rng)
         decision = place(snapshot, request, Limits(deterministic_time=60))
         worlds.append((snapshot, request, decision))
     assert sum(table in methods(decision) for *_, decision in worlds) > RUNS // 2
-    without(monkeypatch, "rack-tables", "counted-rack-tables")
+    without(monkeypatch, "domain-tables", "counted-domain-tables")
     for snapshot, request, decision in worlds:
         solved = place(snapshot, request, Limits(deterministic_time=60))
         assert isinstance(decision, Placed) == isinstance(solved, Placed)
@@ -89,10 +89,10 @@ def test_what_is_too_large_is_left_to_the_solver(table: ModuleType, monkeypatch:
     solved = place(snapshot, request)
     assert isinstance(best, Placed)
     assert isinstance(solved, Placed)
-    assert "rack-tables" in methods(best)
+    assert "domain-tables" in methods(best)
     assert methods(solved) == {"all-members", "region-count", "level-core", "link-thresholds"}
     reasons = dict(reason for step in solved.steps for reason in step.declined)
-    assert reasons["rack-tables"] == reasons["counted-rack-tables"] == "the tables are too large"
+    assert reasons["domain-tables"] == reasons["counted-domain-tables"] == "the tables are too large"
     assert best.objective == solved.objective
 
 
@@ -102,7 +102,7 @@ def test_racks_are_chosen_as_by_trying_everything(seed: int) -> None:
     cost = rng.integers(0, 30, (5, 5))
     cost[rng.random(cost.shape) < 0.4] = NEVER
     cost[:, 0] = NEVER
-    choice = RackChoice(cost, rng.random(5) < 0.3, int(rng.integers(1, 5)), int(rng.integers(1, 14)))
+    choice = DomainChoice(cost, rng.random(5) < 0.3, int(rng.integers(1, 5)), int(rng.integers(1, 14)))
     worth = {
         members: int(sum(cost[rack, m] for rack, m in enumerate(members) if m))
         for members in product(range(5), repeat=5)
