@@ -19,6 +19,7 @@ PICTURES: Mapping[str, tuple[str, ...]] = {
     "muster": ("cli", "app"),
     "muster.gangs": ("coordinator",),
     "muster.placement": ("place", "moves", "firstfit"),
+    "muster.adapters": ("control_loop", "planner", "scrape"),
 }
 """Package → its modules that are drawn next to its folders: the ways in."""
 GRAPH = re.compile(r"(?s)<!-- imports of (\S+) -->\n.*?```\n(?=\n)")

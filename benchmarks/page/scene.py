@@ -1,6 +1,6 @@
 """A cluster without an API server: the real coordinator and planner, and pods that are bound as planned.
 
-It stands for `adapters.owner.Owner`, as far as the page uses it.
+It stands for `adapters.control_loop.ControlLoop`, as far as the page uses it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from muster.domain.node import Node, Resources
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.snapshot import Snapshot
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import PlanRef
 from muster.gangs.messages.instructions import Instruction, Moved, Outcome, PushVerdict, Solve
 from muster.gangs.messages.settings import Settings
@@ -80,16 +80,16 @@ class Scene:
         """Begin with these nodes and bound pods, and with a shim."""
         now = time.monotonic()
         for node in nodes:
-            self._send(events.NodeSeen(now, node))
+            self._send(inputs.NodeSeen(now, node))
         for pod in bound:
             self.pods[pod.uid] = pod
-            self._send(events.PodSeen(now, pod))
-        self._send(events.Synced(now))
-        self._send(events.SessionOpened(now, 1, (), False))
+            self._send(inputs.PodSeen(now, pod))
+        self._send(inputs.Synced(now))
+        self._send(inputs.SessionOpened(now, 1, (), False))
 
     def change(self, node: Node) -> None:
         """Take in a node that has changed."""
-        self._send(events.NodeSeen(time.monotonic(), node))
+        self._send(inputs.NodeSeen(time.monotonic(), node))
 
     def submit(self, *asks: Ask) -> None:
         """Create the pods of these gangs."""
@@ -100,14 +100,14 @@ class Scene:
         """Take in pods."""
         for pod in pods:
             self.pods[pod.uid] = pod
-            self._send(events.PodSeen(time.monotonic(), pod))
+            self._send(inputs.PodSeen(time.monotonic(), pod))
         self._tick()
 
     def delete(self, *uids: str) -> None:
         """Take in that pods are gone."""
         for uid in uids:
             del self.pods[uid]
-            self._send(events.PodGone(time.monotonic(), uid))
+            self._send(inputs.PodGone(time.monotonic(), uid))
         self._tick()
 
     def planned(self) -> list[str]:
@@ -169,9 +169,9 @@ class Scene:
 
     def _tick(self) -> None:
         while (due := self.coordinator.next_deadline()) is not None and due <= time.monotonic():
-            self._send(events.Tick(time.monotonic()))
+            self._send(inputs.Tick(time.monotonic()))
 
-    def _send(self, event: events.Event) -> None:
+    def _send(self, event: inputs.Input) -> None:
         self._take(self.coordinator.handle(event))
 
     def _take(self, instructions: Iterable[Instruction]) -> None:
@@ -179,7 +179,7 @@ class Scene:
             match instruction:
                 case Solve(gang, generation, request, snapshot, excluded):
                     decision = place(snapshot, request, Limits(excluded=excluded))
-                    self._send(events.Decided(time.monotonic(), gang, generation, decision, ""))
+                    self._send(inputs.Decided(time.monotonic(), gang, generation, decision, ""))
                 case PushVerdict():
                     self._verdicts[instruction.gang.split("/")[2]] = instruction
                 case Moved():

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from muster.adapters import scrape
+from muster.adapters.control_loop import ControlLoop, Gangs
 from muster.adapters.garbage import short_collections
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.server import GangServer
@@ -33,7 +35,6 @@ from muster.adapters.kube.pulse import Pulse
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
-from muster.adapters.owner import Gangs, Owner
 from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
 from muster.adapters.page.history import History
@@ -41,7 +42,6 @@ from muster.adapters.page.server import Limits, PageServer
 from muster.adapters.planner import Place, Planner
 from muster.adapters.status import VERSION as STATUS_VERSION
 from muster.adapters.status import Nodes, Status, nodes_of
-from muster.adapters.telemetry import scrape
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.room import Room
@@ -51,7 +51,7 @@ from muster.config import Config
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.settings import Settings as DialectSettings
 from muster.domain.words import listed
-from muster.gangs.messages.events import Event, Synced, WatchInterrupted, WatchResumed
+from muster.gangs.messages.inputs import Input, Synced, WatchInterrupted, WatchResumed
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings as GangSettings
 
@@ -87,7 +87,7 @@ class App:
         self._intake = Intake(dialect_settings(config), self._put, self._events.emit, self._left_out)
         self._statuses = StatusWriter(self._client, self.metrics)
         history = History()
-        self.owner = Owner(
+        self.control_loop = ControlLoop(
             gangs,
             self.metrics,
             solve=lambda solve: self._planners[solve.lane].submit(solve),
@@ -102,17 +102,18 @@ class App:
         )
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
-        self._server = GangServer(self.owner, self.endpoint, self.metrics, queue=config.session_queue)
+        self._server = GangServer(self.control_loop, self.endpoint, self.metrics, queue=config.session_queue)
         self.web = Web(self.metrics, self._shown, self._nodes, self._unready, config.socket)
-        self._board = Board(self.owner, history, dialect_settings(config).gpu_product, config.gangs.extras_s)
+        product = dialect_settings(config).gpu_product
+        self._board = Board(self.control_loop, history, product, config.gangs.extras_s)
         access = Access(self._client) if config.page.tokens else None
         self.page = PageServer(self._board, access, Limits(clients=config.page.clients), config.socket)
-        self._room = Room(dialect_settings(config).gpu_product)
-        scrape.show(self.metrics, self.owner, self._room)
+        self._room = Room(product)
+        scrape.show(self.metrics, self.control_loop, self._room)
         scrape.show_cluster(self.metrics, self._watchers, self._intake, self._left_out)
 
-    async def _put(self, event: Event) -> None:
-        await self.owner.put(event)
+    async def _put(self, given: Input) -> None:
+        await self.control_loop.put(given)
 
     def _watches(self) -> Iterator[tuple[str, Watcher[Any]]]:
         """All watches, by what they are of."""
@@ -185,8 +186,9 @@ class App:
                 await self.page.start(page.host, page.port)
             await self._client.connect()
             log.info("serving", api=self._client.host)
-            works: list[_Part] = [*self._watchers.values(), self.owner, *self._planners.values(), self._board]
-            for work in [*works, self._events, self._evictor, self._statuses, Pulse(self._client)]:
+            works: list[_Part] = [*self._watchers.values(), self.control_loop, *self._planners.values()]
+            works += [self._board, self._events, self._evictor, self._statuses, Pulse(self._client)]
+            for work in works:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
             # while the first lists are read
             warm = asyncio.create_task(self._planners[Lane.FOREGROUND].warm(), name="load solver")
@@ -202,7 +204,7 @@ class App:
         await asyncio.wait([warm])  # its failure ends the service by itself
         for watcher in self._watchers.values():
             await watcher.synced.wait()
-        await self.owner.sync(Synced(time.monotonic()))
+        await self.control_loop.sync(Synced(time.monotonic()))
         gc.collect()  # now, and not during the first decision: it takes 0.2 s at 5,000 nodes
         await self._server.serving()
         log.info("synced")
@@ -210,7 +212,7 @@ class App:
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         """Each step has its share of `shutdown_s`; none is skipped because one before it failed."""
         share = self._config.shutdown_s / 4
-        self.owner.shut_down()
+        self.control_loop.shut_down()
         await _within(share, "socket", self._server.stop())
         if tasks:
             await _within(min(share, EVENTS_DRAIN_S), "events", self._events.drained())
@@ -226,24 +228,25 @@ class App:
         log.info("ended")
 
     def _unready(self) -> str:
-        if self.owner.is_synced:
+        if self.control_loop.is_synced:
             return ""
         waiting = [name for name, watcher in self._watchers.items() if not watcher.synced.is_set()]
         return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
 
     def _nodes(self) -> Nodes:
         """Return what /nodes says."""
-        snapshot = self.owner.snapshot()
+        snapshot = self.control_loop.snapshot()
         return nodes_of(snapshot, dialect_settings(self._config).gpu_product, self._room.domains(snapshot))
 
     async def _shown(self, namespace: str, name: str) -> Status:
         """Return what /gangs says; with a `name`, of the gangs that have it, or a pod with it."""
+        differences = self.control_loop.differences()
         return {
             "version": STATUS_VERSION,
             "kind": "status",
-            "ready": self.owner.is_synced,
-            "gangs": await self.owner.summary(namespace, name),
-            "notes": [*self._unread(), *self._intake.repeated_names, *self.owner.differences().notes()],
+            "ready": self.control_loop.is_synced,
+            "gangs": await self.control_loop.summary(namespace, name),
+            "notes": [*self._unread(), *self._intake.repeated_names, *differences.notes()],
         }
 
     def _unread(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from muster.gangs.messages.events import Event
+from muster.gangs.messages.inputs import Input
 
 DEADLINE_S = 60.0
 
@@ -14,15 +14,15 @@ class Heard:
     """`put` is what an Intake puts its events into."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[Input] = []
         self._more = asyncio.Condition()
 
-    async def put(self, event: Event) -> None:
+    async def put(self, event: Input) -> None:
         async with self._more:
             self.events.append(event)
             self._more.notify_all()
 
-    async def hears(self, condition: Callable[[Event], bool]) -> None:
+    async def hears(self, condition: Callable[[Input], bool]) -> None:
         """Return once such an event has come."""
         async with self._more, asyncio.timeout(DEADLINE_S):
             await self._more.wait_for(lambda: any(condition(event) for event in self.events))

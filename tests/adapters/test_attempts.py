@@ -42,7 +42,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Bench:
-    """Attempts and what they export. `at` is a time of the events' clock, in milliseconds from the start."""
+    """Attempts and what they export. `at` is a time of the inputs' clock, in milliseconds from the start."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()

@@ -16,7 +16,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.settings import Settings
-from muster.gangs.messages.events import Event, NodeSeen, PodGone, PodSeen
+from muster.gangs.messages.inputs import Input, NodeSeen, PodGone, PodSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.heard import DEADLINE_S, Heard
 
@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield booted
 
 
-def pod_seen(name: str) -> Callable[[Event], bool]:
+def pod_seen(name: str) -> Callable[[Input], bool]:
     return lambda event: isinstance(event, PodSeen) and event.pod.name == name
 
 

@@ -20,7 +20,7 @@ from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.dra_objects import ResourceClaim
 from muster.dialects.objects import PodStatus
 from muster.dialects.settings import DEFAULTS
-from muster.gangs.messages.events import DeviceClaimSeen, Event, NodeSeen, PodSeen
+from muster.gangs.messages.inputs import DeviceClaimSeen, Input, NodeSeen, PodSeen
 from tests.dialects.objects import node_object, pod_object
 from tests.dialects.test_dra import device_class, gpu, piece
 
@@ -31,11 +31,11 @@ class Heard:
     """Events and nodes, as the gangs would get them."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[Input] = []
         self.read: list[str] = []
         self.claims: list[str | None] = []
 
-    async def put(self, event: Event) -> None:
+    async def put(self, event: Input) -> None:
         self.events.append(event)
 
     async def read_again(self, node: str) -> None:
@@ -156,7 +156,7 @@ async def test_a_pod_is_read_again_when_its_claim_is_made_or_its_class_changes(h
 async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     pods, all_read = 3 * READ_AT_ONCE, asyncio.Event()
 
-    async def put(event: Event) -> None:
+    async def put(event: Input) -> None:
         await heard.put(event)
         if len(heard.events) == pods:
             all_read.set()

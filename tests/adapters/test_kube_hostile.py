@@ -27,7 +27,7 @@ from muster.dialects import pods
 from muster.dialects.settings import Settings
 from muster.domain.pod import Pod
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.messages.events import Event, PodGone, PodSeen
+from muster.gangs.messages.inputs import Input, PodGone, PodSeen
 from muster.gangs.messages.instructions import EmitEvent
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import (
@@ -234,10 +234,10 @@ async def test_pages_of_large_objects_are_asked_for_in_smaller_ones(
 
 class Events:
     def __init__(self) -> None:
-        self.seen: list[Event] = []
+        self.seen: list[Input] = []
         self.intake = Intake(Settings(), self._put, lambda _: None)
 
-    async def _put(self, event: Event) -> None:
+    async def _put(self, event: Input) -> None:
         self.seen.append(event)
 
     async def pod(self, item: dict[str, Any]) -> None:
@@ -302,7 +302,7 @@ async def service(folder: Path, port: int) -> AsyncIterator[App]:
 async def verdicts(app: App) -> AsyncIterator[Callable[[], Awaitable[dict[str, v1.Outcome]]]]:
     """A session of the shim: the next verdict, by pod."""
     async with asyncio.timeout(DEADLINE_S), grpc.aio.insecure_channel(app.endpoint.address) as channel:
-        await app.owner.synced()
+        await app.control_loop.synced()
         stream = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)(
             v1.WatchRequest(session="s"), timeout=DEADLINE_S
         )

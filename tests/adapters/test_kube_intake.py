@@ -20,8 +20,8 @@ from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Node
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES
-from muster.gangs.messages.events import (
-    Event,
+from muster.gangs.messages.inputs import (
+    Input,
     NamespaceGone,
     NamespaceSeen,
     NodeGone,
@@ -38,11 +38,11 @@ from tests.adapters.fake_api import config_map, custom, gpu_node, gpu_pod
 
 class Bench:
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[Input] = []
         self.posted: list[EmitEvent] = []
         self.intake = Intake(Settings(), self._put, self.posted.append)
 
-    async def _put(self, event: Event) -> None:
+    async def _put(self, event: Input) -> None:
         self.events.append(event)
 
     async def sees_pod(self, item: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.table import modes_of
 from muster.dialects.objects import CustomObject, NodeObject, PodObject
 from muster.dialects.settings import Settings
-from muster.gangs.messages.events import Event
+from muster.gangs.messages.inputs import Input
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
 from tests.adapters.fake_api import gpu_node
@@ -32,7 +32,7 @@ class Bench:
         settings = Settings(infer_gangs=modes_of(modes))
         self.intake = Intake(settings, self._put, self.posted.append)
 
-    async def _put(self, event: Event) -> None:
+    async def _put(self, event: Input) -> None:
         self.world.send(event)
 
     async def start(self, gpus: int = 8) -> Bench:

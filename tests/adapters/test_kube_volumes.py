@@ -11,7 +11,7 @@ import pytest
 from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
-from muster.gangs.messages.events import Event, VolumeClaimSeen
+from muster.gangs.messages.inputs import Input, VolumeClaimSeen
 
 Object = dict[str, Any]
 KINDS: dict[str, Any] = {
@@ -44,7 +44,7 @@ class Bench:
         self.events: list[VolumeClaimSeen] = []
         self.intake = VolumeIntake(self._put)
 
-    async def _put(self, event: Event) -> None:
+    async def _put(self, event: Input) -> None:
         assert isinstance(event, VolumeClaimSeen)
         self.events.append(event)
 

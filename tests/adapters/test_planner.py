@@ -19,7 +19,7 @@ from muster.domain.decision import Decision, Objective, Placed, Unplaceable
 from muster.domain.reasons import Cause, DomainTooSmall, TookTooLong, TookTooMuchMemory
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
-from muster.gangs.messages.events import Decided, SolveFailed
+from muster.gangs.messages.inputs import Decided, SolveFailed
 from muster.gangs.messages.instructions import EndSolve, Lane, Moved, Solve
 from muster.placement.limits import Stretch
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from muster.adapters.scrape import most
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.phases import Phases
 from muster.adapters.telemetry.room import MOST_MODELS, OTHERS, Room
-from muster.adapters.telemetry.scrape import most
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, Link

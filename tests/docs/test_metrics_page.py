@@ -34,7 +34,7 @@ def of_the_registry() -> Named:
 
 def read_at_scrape() -> Named:
     """What the service registers in scrape.py as `ReadAtScrape(name, text, labels, …)`."""
-    source = (REPOSITORY / "service/muster/adapters/telemetry/scrape.py").read_text()
+    source = (REPOSITORY / "service/muster/adapters/scrape.py").read_text()
     calls = (
         node
         for node in ast.walk(ast.parse(source))

@@ -25,7 +25,7 @@ from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.decision import Placed
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Instruction, Solve
 from muster.placement.limits import Timings
 from tests.adapters.fake_api import FakeApi, config_map, custom, kubeconfig
@@ -84,11 +84,11 @@ def service_says(api: FakeApi) -> dict[str, dict[str, tuple[str, tuple[int, ...]
     todo: list[Instruction] = []
     for one in api.nodes:
         read = nodes.read(_decoded(one, NodeObject))
-        todo += coordinator.handle(events.NodeSeen(0.0, read))
+        todo += coordinator.handle(inputs.NodeSeen(0.0, read))
     for made in api.pods.values():
-        todo += coordinator.handle(events.PodSeen(0.0, pods.read(_decoded(made, PodObject))))
-    todo += coordinator.handle(events.SessionOpened(0.0, 1, ()))
-    todo += coordinator.handle(events.Synced(0.0))
+        todo += coordinator.handle(inputs.PodSeen(0.0, pods.read(_decoded(made, PodObject))))
+    todo += coordinator.handle(inputs.SessionOpened(0.0, 1, ()))
+    todo += coordinator.handle(inputs.Synced(0.0))
     placed = {}
     while todo:
         said = todo.pop(0)
@@ -96,7 +96,7 @@ def service_says(api: FakeApi) -> dict[str, dict[str, tuple[str, tuple[int, ...]
             decision = plan(said.snapshot, said.request, Timings(lambda: 0.0))
             if isinstance(decision, Placed):
                 placed[decision.gang.name] = {m.name: (m.node, m.gpus) for m in decision.members}
-            todo += coordinator.handle(events.Decided(0.0, said.gang, said.generation, decision, ""))
+            todo += coordinator.handle(inputs.Decided(0.0, said.gang, said.generation, decision, ""))
     return placed
 
 

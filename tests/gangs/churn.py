@@ -28,7 +28,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import ConfigMapObject, CustomObject, NodeObject, PodObject
 from muster.dialects.settings import Settings
-from muster.gangs.messages.events import Event
+from muster.gangs.messages.inputs import Input
 from tests.gangs.reachable import sizes
 from tests.gangs.world import World
 
@@ -53,7 +53,7 @@ class Churn:
         self._history: list[list[str]] = []
         self.pods = 0
 
-    async def _put(self, event: Event) -> None:
+    async def _put(self, event: Input) -> None:
         self.world.send(replace(event, now=self.world.now))
 
     async def prepare(self) -> None:

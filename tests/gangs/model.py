@@ -16,7 +16,7 @@ from muster.domain.decision import Unplaceable
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.reasons import TookTooLong
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
     BindingFate,
     InTreeAnswer,
@@ -68,10 +68,10 @@ class Cluster(Users):
     def _service_begins(self) -> None:
         """It sees all that is there."""
         if self.pod_group is not None:
-            self.world.send(events.PodGroupSeen(self.world.now, self.pod_group))
-        self.world.send(events.PoliciesSeen(self.world.now, self.policies))
+            self.world.send(inputs.PodGroupSeen(self.world.now, self.pod_group))
+        self.world.send(inputs.PoliciesSeen(self.world.now, self.policies))
         for each in self.world.pods.values():
-            self.world.send(events.PodSeen(self.world.now, each))
+            self.world.send(inputs.PodSeen(self.world.now, each))
         self.world.start(*self.nodes.values(), in_flight=tuple(self._in_flight()))
 
     # --- the planner, time, the API server ----------------------------------------------------------
@@ -90,7 +90,7 @@ class Cluster(Users):
     def planner_fails(self, choose: Chooser) -> None:
         if self.world.solves:
             asked = self.world.solves.pop(choose.of(range(len(self.world.solves))))
-            self.world.send(events.SolveFailed(self.world.now, asked.gang, asked.generation, "defect"))
+            self.world.send(inputs.SolveFailed(self.world.now, asked.gang, asked.generation, "defect"))
 
     def wait(self, choose: Chooser) -> None:
         self._wait(choose.of((0.1, 0.5, 3.0, 10.0, 31.0, 65.0, 400.0)), landed=choose.of((True, False)))
@@ -109,18 +109,18 @@ class Cluster(Users):
         while self.flying:
             self._land(self.flying[0]) if choose.of((True, False)) else self.flying.pop(0)
         self.world.now += choose.of((5.0, 60.0, 700.0))
-        self.world.send(events.Tick(self.world.now))
+        self.world.send(inputs.Tick(self.world.now))
         self.world.goes_on()
 
     def cut(self, choose: Chooser) -> None:
         if self.world.missed is None:
             self.world.missed = []
-            self.world.send(events.WatchInterrupted(self.world.now, "pods"))
+            self.world.send(inputs.WatchInterrupted(self.world.now, "pods"))
 
     def goes_on(self, choose: Chooser) -> None:
         if self.world.missed is not None:
             self.world.goes_on()
-            self.world.send(events.WatchResumed(self.world.now, "pods"))
+            self.world.send(inputs.WatchResumed(self.world.now, "pods"))
 
     # --- the shim -----------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class Cluster(Users):
         self.world.connect(tuple(self._in_flight()))
 
     def disconnect(self, choose: Chooser) -> None:
-        self.world.send(events.SessionClosed(self.world.now, self.world.epoch))
+        self.world.send(inputs.SessionClosed(self.world.now, self.world.epoch))
 
     def _in_flight(self) -> Iterator[Usage]:
         for flying in self.flying:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from muster.domain.peers import PeerRules, PeerTerm, Selector, SpreadTerm
 from muster.domain.request import SelectorTerm
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import PushVerdict
 from tests.gangs.world import World
 
@@ -75,10 +75,10 @@ class Broken(AssertionError):
 class Cut(World):
     """A world whose watch can be interrupted: what happened meanwhile is sent when it resumes."""
 
-    missed: list[events.Event] | None = None
+    missed: list[inputs.Input] | None = None
 
-    def send(self, event: events.Event) -> None:
-        told_by_watch = isinstance(event, events.PodSeen | events.PodGone | events.NodeSeen | events.NodeGone)
+    def send(self, event: inputs.Input) -> None:
+        told_by_watch = isinstance(event, inputs.PodSeen | inputs.PodGone | inputs.NodeSeen | inputs.NodeGone)
         if self.missed is not None and told_by_watch:
             self.missed.append(event)
         else:

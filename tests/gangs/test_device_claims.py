@@ -12,7 +12,7 @@ from muster.domain.node import Device, Node, Resources, Usage
 from muster.domain.pod import GangClaim
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.messages.events import DeviceClaimSeen
+from muster.gangs.messages.inputs import DeviceClaimSeen
 from tests.gangs.world import World, node, pod
 
 DRIVER = "gpu.example.com"

@@ -11,7 +11,7 @@ from muster.domain.pod import Pod
 from muster.domain.reasons import BadValue
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
 from muster.gangs.membership.roster import Group, NameKey
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, foreign, node, pod, wishing
 
@@ -250,8 +250,8 @@ def test_new_numbers_are_not_published_before_numbers_s() -> None:
 def test_another_kind_of_reason_is_told_at_once() -> None:
     world = World().start(node("a", gpus=8))
     world.see(foreign("f0", "a", 7), pod("p0", gpus=4), pod("p1", gpus=4))
-    world.send(events.NodeGone(world.now, "a"))
-    world.send(events.NodeSeen(world.now, node("b", gpus=2)))
+    world.send(inputs.NodeGone(world.now, "a"))
+    world.send(inputs.NodeSeen(world.now, node("b", gpus=2)))
     assert len(world.verdicts) == 2
 
 
@@ -296,7 +296,7 @@ def test_where_members_run_a_new_label_asks_again_however_full_the_node_is() -> 
     wish = replace(wishing("x").claim.wishes, required_scope="rack")  # type: ignore[union-attr]
     world.see(replace(wishing("p0", wish, of=2), node="a", allocation=1), wishing("p1", wish, of=2))
     assert world.phase() == "unplaceable"
-    world.send(events.NodeSeen(world.now, node("a", gpus=1, labels=rack)))
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=1, labels=rack)))
     assert world.planned()
 
 

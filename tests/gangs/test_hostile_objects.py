@@ -15,7 +15,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import Settings
-from muster.gangs.messages.events import Event
+from muster.gangs.messages.inputs import Input
 from tests.dialects.test_fuzz import NODE, POD
 from tests.gangs.world import World
 
@@ -52,7 +52,7 @@ STEPS = st.lists(
 def test_any_objects_are_planned_or_refused(steps: list[PodObject | NodeObject | str]) -> None:
     world = World()
 
-    async def put(event: Event) -> None:
+    async def put(event: Input) -> None:
         world.send(replace(event, now=world.now))
 
     intake = Intake(Settings(), put, world.events.append)

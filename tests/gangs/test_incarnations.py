@@ -9,7 +9,7 @@ import pytest
 
 from muster.domain.pod import Pod
 from muster.domain.snapshot import Snapshot
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import PlanRef
 from muster.gangs.messages.settings import Settings
 from muster.placement.limits import Limits
@@ -167,7 +167,7 @@ def test_a_complete_incarnation_stays_when_the_one_before_it_is_given_up() -> No
     world.see(pod("f", gang="", claim=None, node="a"))
     world.wait(60)
     assert [set(eviction.pods) for eviction in world.evictions] == [{("p0", "p0")}] * 2
-    world.send(events.NodeSeen(world.now, node("b", 2)))
+    world.send(inputs.NodeSeen(world.now, node("b", 2)))
     world.see(*(replace(first(f"q{i}", ""), created=2.0, node="b") for i in (0, 1)))
     world.see(replace(world.pods["p0"], terminating=True))
     world.wait(100)
@@ -305,7 +305,7 @@ def test_the_pods_of_a_complete_gang_that_begin_to_run_are_not_counted_again() -
     world.see(*(first(f"p{i}", "A", of=4) for i in range(4)))
     world.run()
     for uid in list(world.pods):
-        world.send(events.PodSeen(world.now, replace(world.pods[uid], started=BEGAN)))
+        world.send(inputs.PodSeen(world.now, replace(world.pods[uid], started=BEGAN)))
         assert world.coordinator.next_deadline() is None
 
 
@@ -321,7 +321,7 @@ def test_what_is_dealt_anew_while_its_gang_is_refused_is_looked_at_after_it() ->
     world.solve()
     asked = world.solves[0]
     assert asked.request.gang.name == "g"
-    world.send(events.NodeGone(world.now, "a"))
+    world.send(inputs.NodeGone(world.now, "a"))
     world.solve(place(Snapshot.of((), ()), asked.request, Limits()))
     world.auto = True
     world.wait(4)

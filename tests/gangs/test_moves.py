@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Instruction, Moved
 from tests.gangs.world import World, node, pod
 
@@ -16,10 +16,10 @@ def moves(instructions: list[Instruction]) -> list[tuple[str, str]]:
 def test_every_phase_is_told_with_its_time_and_link() -> None:
     world = World().start(node("a"))
     coordinator = world.coordinator
-    first = coordinator.handle(events.PodSeen(world.now, pod("p0", of=2)))
+    first = coordinator.handle(inputs.PodSeen(world.now, pod("p0", of=2)))
     assert moves(first) == [("collecting", "")]
     world.now += 5.0
-    second = coordinator.handle(events.PodSeen(world.now, pod("p1", of=2, traceparent=PARENT)))
+    second = coordinator.handle(inputs.PodSeen(world.now, pod("p1", of=2, traceparent=PARENT)))
     told = [move for move in second if isinstance(move, Moved)]
     assert [(move.phase, move.link, move.at) for move in told][-1] == ("planning", PARENT, world.now)
     assert (told[-1].name, told[-1].namespace) == ("g", "ns")
@@ -28,4 +28,4 @@ def test_every_phase_is_told_with_its_time_and_link() -> None:
 def test_a_gang_that_ends_says_so() -> None:
     world = World().start(node("a"))
     world.see(pod("p0", of=2))
-    assert ("finished", "") in moves(world.coordinator.handle(events.PodGone(world.now, "p0")))
+    assert ("finished", "") in moves(world.coordinator.handle(inputs.PodGone(world.now, "p0")))

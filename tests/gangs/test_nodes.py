@@ -12,7 +12,7 @@ from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Node, Taint
 from muster.domain.pod import Wishes
 from muster.domain.request import NodeRules, Toleration
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate, StaleError
 from tests.gangs.world import World, foreign, node, pod, stand, wishing
 
@@ -60,7 +60,7 @@ def where(world: World, uid: str) -> str:
 def turn(world: World, name: str, turns: Turns) -> None:
     after = turns(world.coordinator.state.ledger.nodes[name])
     now = world.now
-    world.send(events.NodeGone(now, name) if after is None else events.NodeSeen(now, after))
+    world.send(inputs.NodeGone(now, name) if after is None else inputs.NodeSeen(now, after))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -82,7 +82,7 @@ def test_where_there_is_no_other_node_it_waits_until_this_one_is_well(
     assert world.reserve().claimed
     turn(world, "a", turns)
     assert (world.phase(), world.held()) == ("unplaceable", set())
-    world.send(events.NodeSeen(world.now, node("a")))
+    world.send(inputs.NodeSeen(world.now, node("a")))
     assert world.planned()
     world.run()
     assert world.phase() == "running"
@@ -134,8 +134,8 @@ def test_of_members_on_a_vanished_node_one_is_replaced_where_there_is_room(scope
     world = World().start(node("a"))
     world.see(*(wishing(f"p{i}", Wishes(required_scope=scope), of=2) for i in range(2)))
     world.run()
-    world.send(events.NodeSeen(world.now, node("b")))
-    world.send(events.NodeGone(world.now, "a"))
+    world.send(inputs.NodeSeen(world.now, node("b")))
+    world.send(inputs.NodeGone(world.now, "a"))
     assert world.phase() == "running"
     world.gone("p0")
     world.see(wishing("p2", Wishes(required_scope=scope), of=2))
@@ -152,7 +152,7 @@ def test_a_running_gang_whose_node_is_drained_is_replaced_pod_by_pod() -> None:
     world = World().start(node("a"))
     world.see(pod("p0"), pod("p1"))
     world.run()
-    world.send(events.NodeSeen(world.now, node("b")))
+    world.send(inputs.NodeSeen(world.now, node("b")))
     turn(world, "a", lambda it: replace(it, unschedulable=True))
     for old, new in (("p0", "p2"), ("p1", "p3")):
         world.see(replace(world.pods[old], terminating=True), pod(new))
@@ -166,9 +166,9 @@ def test_a_running_gang_whose_node_is_drained_is_replaced_pod_by_pod() -> None:
 def test_a_node_that_comes_back_under_another_gangs_plan_is_counted_with_what_runs_there() -> None:
     world = World().start(node("a"))
     world.see(foreign("f", "a", 3))
-    world.send(events.NodeGone(world.now, "a"))
+    world.send(inputs.NodeGone(world.now, "a"))
     world.see(pod("q", gang="", gpus=2))
-    world.send(events.NodeSeen(world.now, node("a")))
+    world.send(inputs.NodeSeen(world.now, node("a")))
     assert world.phase("q") == "unplaceable"
 
 
@@ -193,7 +193,7 @@ def test_a_gang_is_not_let_go_to_a_node_that_is_shut_at_that_moment(
     assert world.reserve().claimed
     ref, ledger = world.ref(), world.coordinator.state.ledger
     if withdrawn:
-        world.send(events.NodeGone(world.now, "a") if after is None else events.NodeSeen(world.now, after))
+        world.send(inputs.NodeGone(world.now, "a") if after is None else inputs.NodeSeen(world.now, after))
         with pytest.raises(StaleError):
             world.coordinator.permit(world.now, ref, 1)
     else:

@@ -9,7 +9,7 @@ import pytest
 
 from muster.domain.node import Usage
 from muster.domain.pod import Batch, Pod
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.messages.settings import Partial, Settings
@@ -86,7 +86,7 @@ def test_a_member_deleted_on_its_way_gives_no_precedence_over_higher_priorities(
 
 def test_it_may_be_completed_elsewhere_and_the_retained_place_is_free_then() -> None:
     world = split()
-    world.send(events.NodeSeen(world.now, node("b")))
+    world.send(inputs.NodeSeen(world.now, node("b")))
     world.see(foreign("f", "a", gpus=2))
     assert world.held() == set()  # others have taken the retained places
     world.wait(2)
@@ -218,7 +218,7 @@ def test_a_member_deleted_between_permit_and_its_binding_leaves_a_partially_boun
 def test_a_standby_evicts_nobody_and_gives_a_grace_when_it_leads() -> None:
     world = split()
     world.see(foreign("f", "a", gpus=2))
-    world.send(events.SessionClosed(world.now, world.epoch))
+    world.send(inputs.SessionClosed(world.now, world.epoch))
     world.wait(300)
     assert world.evictions == []
     world.connect()
@@ -238,9 +238,9 @@ def test_what_we_have_not_bound_is_not_ours_to_evict() -> None:
 
 def test_a_retained_place_goes_with_its_node() -> None:
     world = split()
-    world.send(events.NodeGone(world.now, "a"))
+    world.send(inputs.NodeGone(world.now, "a"))
     assert world.held() == set()
-    world.send(events.NodeSeen(world.now, node("a", gpus=2)))
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=2)))
     world.wait(3)
     assert world.phase() == "unplaceable"
 
@@ -379,8 +379,8 @@ def test_a_plan_that_ends_lets_go_of_no_place_that_is_another_gangs_now() -> Non
 def test_a_gang_whose_binding_began_under_another_leader_is_partially_bound_too() -> None:
     """A standby has seen its pods wait, and then some of them bound."""
     world = World()
-    world.send(events.NodeSeen(world.now, node("a")))
-    world.send(events.Synced(world.now))
+    world.send(inputs.NodeSeen(world.now, node("a")))
+    world.send(inputs.Synced(world.now))
     world.see(*PAIR)
     first = replace(PAIR[0], node="a", allocation=0b0011, batch=Batch(needed=2, left_out=0, newest=0.0))
     world.see(first, foreign("f", "a", 2))
@@ -397,7 +397,7 @@ def test_what_another_leader_has_completed_is_not_evicted_by_the_one_that_gave_i
     world.wait(31)
     assert world.phase() == "given up"
     assert world.coordinator.evicts("p0")
-    world.send(events.SessionClosed(world.now, world.epoch))
+    world.send(inputs.SessionClosed(world.now, world.epoch))
     assert not world.coordinator.evicts("p0")
     world.gone("f")
     world.see(replace(PAIR[1], node="a", allocation=0b1100))

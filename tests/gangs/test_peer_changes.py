@@ -14,7 +14,7 @@ from muster.domain.peers import PeerRules, SpreadTerm
 from muster.domain.pod import Pod
 from muster.domain.reasons import MemberTooLarge
 from muster.domain.request import SelectorTerm
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Solve
 from tests.gangs.test_constraints import DB, WEB, ZONE, app, other, term
 from tests.gangs.world import World, node, pod
@@ -50,11 +50,11 @@ def gone(uid: str) -> Callable[[World], None]:
 
 
 def labelled(name: str, labels: dict[str, str]) -> Callable[[World], None]:
-    return lambda world: world.send(events.NodeSeen(world.now, node(name, FULL, labels)))
+    return lambda world: world.send(inputs.NodeSeen(world.now, node(name, FULL, labels)))
 
 
 def namespace(name: str, *labels: tuple[str, str]) -> Callable[[World], None]:
-    return lambda world: world.send(events.NamespaceSeen(world.now, name, labels))
+    return lambda world: world.send(inputs.NamespaceSeen(world.now, name, labels))
 
 
 NO_TEAM = SelectorTerm("team", "DoesNotExist")
@@ -108,14 +108,14 @@ def test_who_is_asked_about_again(
 def test_a_claim_that_can_be_used_on_many_nodes_after_all() -> None:
     shared = PeerRules(volume_claims=("data",))
     world = World(auto=False).start(node("a", FULL), node("b", FULL))
-    world.send(events.VolumeClaimSeen(world.now, "ns", "data", True))
+    world.send(inputs.VolumeClaimSeen(world.now, "ns", "data", True))
     world.see(other("x", "a", DB, volume_claims=("data",)))
     world.see(replace(pod("p", gang="", gpus=1), peers=shared))
     (asked,) = world.solves
     assert [set(each.existing) for each in asked.request.constraints] == [{"a"}]
     world.solve(no(asked))
     assert not world.solves
-    world.send(events.VolumeClaimSeen(world.now, "ns", "data", False))
+    world.send(inputs.VolumeClaimSeen(world.now, "ns", "data", False))
     (asked,) = world.solves
     assert asked.request.constraints == ()
 

@@ -9,7 +9,7 @@ import pytest
 
 from muster.domain.decision import MemberPlacement, Placed, Unplaceable
 from muster.domain.reasons import Ended, TookTooLong, TookTooMuchMemory
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending.planner_share import BACKGROUND, FOREGROUND, PlannerShare
@@ -50,10 +50,10 @@ class Planner:
             while self._due and self._due[0][0] <= world.now:
                 created, name, namespace, priority = self._due.pop(0)
                 single = pod(name, gang="", gpus=1, namespace=namespace, created=created, priority=priority)
-                self._send(events.PodSeen(world.now, single))
+                self._send(inputs.PodSeen(world.now, single))
             deadline = world.coordinator.next_deadline()
             if deadline is not None and deadline <= world.now:
-                self._send(events.Tick(world.now))
+                self._send(inputs.Tick(world.now))
             while others := [each for each in world.solves if each.request.gang.namespace != "hogs"]:
                 world.solves.remove(others[0])
                 self._place(others[0])
@@ -63,7 +63,7 @@ class Planner:
                     self._end(asked, told=False)
             world.now += STEP_S
 
-    def _send(self, event: events.Event) -> None:
+    def _send(self, event: inputs.Input) -> None:
         out = self.world.coordinator.handle(event)
         self._began |= {each.lane: self.world.now for each in out if isinstance(each, Solve)}
         self.world.take(out)
@@ -81,15 +81,15 @@ class Planner:
         else:
             self.slices += 1
         decision = Unplaceable(asked.request.gang, (TookTooLong(took, told),))
-        self._send(events.Decided(self.world.now, asked.gang, asked.generation, decision))
+        self._send(inputs.Decided(self.world.now, asked.gang, asked.generation, decision))
 
     def _place(self, asked: Solve) -> None:
         role = asked.request.roles[0]
         self.waited[role.members[0].name] = self.world.now - asked.request.created
         decision = place(asked.snapshot, asked.request, Limits())
         self.world.now += self._cost_s
-        self._send(events.Decided(self.world.now, asked.gang, asked.generation, decision))
-        self._send(events.PodGone(self.world.now, role.members[0].uid))
+        self._send(inputs.Decided(self.world.now, asked.gang, asked.generation, decision))
+        self._send(inputs.PodGone(self.world.now, role.members[0].uid))
 
 
 def test_a_gang_that_was_ended_waits_longer_each_time_whatever_comes_free() -> None:

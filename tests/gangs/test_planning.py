@@ -13,9 +13,9 @@ from muster.domain.reasons import BadValue
 from muster.domain.request import Slice
 from muster.domain.sentences import MAX_CHARACTERS
 from muster.gangs.lifecycle import planning
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate, FilterAnswer, PermitAnswer
-from muster.gangs.messages.events import NodeSeen
+from muster.gangs.messages.inputs import NodeSeen
 from muster.gangs.messages.instructions import EventReason, Outcome
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.phases import Phase
@@ -55,8 +55,8 @@ def test_a_plan_that_events_overtake_again_and_again_gives_way() -> None:
     world = World(auto=False).start(node("a"), node("b"))
     world.see(*PAIR)
     for count in (1, 2):
-        world.send(events.NodeSeen(world.now, node("a", labels={"n": str(count)})))
-        world.send(events.NodeSeen(world.now, node("b", labels={"n": str(count)})))
+        world.send(inputs.NodeSeen(world.now, node("a", labels={"n": str(count)})))
+        world.send(inputs.NodeSeen(world.now, node("b", labels={"n": str(count)})))
         world.solve()
     assert world.solves == []
     assert world.phase() == "withdrawn"
@@ -79,9 +79,9 @@ def test_a_planner_that_fails_is_shown_and_the_next_change_tries_again() -> None
     world = World(auto=False).start(node("a"))
     world.see(*PAIR)
     asked = world.solves.pop()
-    world.send(events.SolveFailed(world.now, asked.gang, asked.generation, "KeyError: 3"))
+    world.send(inputs.SolveFailed(world.now, asked.gang, asked.generation, "KeyError: 3"))
     assert world.verdict().reason == "the planner failed, which is a defect: KeyError: 3"
-    world.send(events.NodeSeen(world.now, node("b")))
+    world.send(inputs.NodeSeen(world.now, node("b")))
     world.solve()
     assert world.planned()
 
@@ -103,9 +103,9 @@ def test_a_planner_that_places_other_pods_is_asked_again_after_a_pause() -> None
 
 def test_nothing_is_planned_before_all_is_known_and_a_shim_listens() -> None:
     world = World()
-    world.send(events.NodeSeen(world.now, node("a")))
+    world.send(inputs.NodeSeen(world.now, node("a")))
     world.see(*PAIR)
-    world.send(events.Synced(world.now))
+    world.send(inputs.Synced(world.now))
     assert world.verdicts == []
     world.connect()
     assert world.planned()
@@ -121,7 +121,7 @@ def test_a_plugins_refusal_leaves_the_node_out_until_it_changes() -> None:
     world.unreserve(0, BindingFate.NEVER_SENT, "VolumeBinding", "no disk")
     assert world.phase() == "unplaceable"
     assert "VolumeBinding" in world.verdict().reason
-    world.send(events.NodeSeen(world.now, node(refused, labels={"new": "disk"})))
+    world.send(inputs.NodeSeen(world.now, node(refused, labels={"new": "disk"})))
     assert {world.home(0), world.home(1)} == {refused}
 
 
@@ -156,7 +156,7 @@ def test_a_defect_of_any_length_is_cut_and_said_once() -> None:
     world.see(*PAIR)
     for _ in range(2):
         asked = world.solves.pop()
-        world.send(events.SolveFailed(world.now, asked.gang, asked.generation, "boom " * 400))
+        world.send(inputs.SolveFailed(world.now, asked.gang, asked.generation, "boom " * 400))
         world.wait(1)
     assert world.outcomes() == ["refused"]
     assert len(world.verdict().reason) == MAX_CHARACTERS
@@ -255,7 +255,7 @@ def test_a_planner_that_fails_is_asked_again_with_longer_pauses() -> None:
     pauses = []
     for _ in range(4):
         asked = world.solves.pop()
-        world.send(events.SolveFailed(world.now, asked.gang, asked.generation, "boom"))
+        world.send(inputs.SolveFailed(world.now, asked.gang, asked.generation, "boom"))
         assert world.phase() == "unplaceable"
         due = world.coordinator.next_deadline()
         assert due is not None

@@ -14,7 +14,7 @@ from muster.domain.policies import Policies, Policy
 from muster.domain.request import Request, RolePreference, SelectorTerm, Term
 from muster.domain.typical import TypicalRequest
 from muster.gangs.membership.podgroups import completed
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang
@@ -43,7 +43,7 @@ def planned(world: World) -> Request:
 
 
 def seen(world: World, group: PodGroup) -> None:
-    world.send(events.PodGroupSeen(world.now, group))
+    world.send(inputs.PodGroupSeen(world.now, group))
 
 
 def test_pods_wait_for_their_pod_group_and_say_so() -> None:
@@ -85,7 +85,7 @@ def test_a_changed_pod_group_voids_the_plan_and_a_gone_one_holds_the_gang() -> N
     world.see(named("p0"), named("p1"))
     seen(world, replace(GROUP, min_member=3))
     assert gang(world).phase is Phase.COLLECTING
-    world.send(events.PodGroupGone(world.now, GROUP.key))
+    world.send(inputs.PodGroupGone(world.now, GROUP.key))
     assert "does not exist yet" in gang(world).reason
 
 
@@ -197,7 +197,7 @@ def test_the_least_of_each_starts_and_then_as_many_as_fit() -> None:
     world.see(*(named(f"p{number}", role="prefill") for number in range(4)))
     world.see(named("d0", role="decode"))
     assert gang(world).phase is Phase.UNPLACEABLE
-    world.send(events.NodeSeen(world.now, node("a", gpus=4)))
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=4)))
     assert sorted(name for name, _ in world.verdict("train").members) == ["d0", "p0", "p1"]
     world.run("train")
     assert [name for name, _ in world.verdict("train").members] == ["p2"]
@@ -212,12 +212,12 @@ def test_all_of_them_start_at_once_where_they_fit() -> None:
     world.see(*(named(f"p{number}", role="prefill") for number in range(4)))
     world.see(named("d0", role="decode"))
     assert gang(world).phase is Phase.UNPLACEABLE
-    world.send(events.NodeSeen(world.now, node("a", gpus=5)))
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=5)))
     assert planned(world).min_member == 5
     world.run("train")
     world.see(named("d1", role="decode"), named("d2", role="decode"))
     assert gang(world).phase is Phase.UNPLACEABLE
-    world.send(events.NodeSeen(world.now, node("a", gpus=6)))
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=6)))
     assert planned(world).min_member == 1  # each role has its least: of what comes later, as many as fit
 
 
@@ -231,7 +231,7 @@ def test_policies_come_as_terms_the_heaviest_first_and_a_name_that_is_none_is_re
     levels = (Level("row", ("example.com/row",)),)
     typical = (TypicalRequest(1, 8),)
     policies = Policies(True, (Policy("near", 10, near), Policy("switched", 80, switched)), levels, typical)
-    world.send(events.PoliciesSeen(world.now, policies))
+    world.send(inputs.PoliciesSeen(world.now, policies))
     assert gang(world).phase is Phase.PLANNED
     assert planned(world).terms == (switched, near)
     snapshot = world.coordinator.state.ledger.snapshot()
@@ -273,7 +273,7 @@ def test_a_gang_whose_pod_group_is_deleted_between_permit_and_binding_is_still_e
     world.see(named("p0"), named("p1"))
     assert world.reserve(gang="train").claimed
     answer = world.permit("train")
-    world.send(events.PodGroupGone(world.now, GROUP.key))
+    world.send(inputs.PodGroupGone(world.now, GROUP.key))
     seen(world, GROUP)
     world.unreserve(1, BindingFate.REFUSED, gang="train")
     world.bind(answer, [0], gang="train")

@@ -10,7 +10,7 @@ from muster.domain import allocation
 from muster.domain.node import Usage
 from muster.domain.pod import Batch, Pod
 from muster.domain.podgroup import PodGroup
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Partial, Settings
 from tests.gangs.test_podgroups import named
@@ -90,7 +90,7 @@ def test_a_running_gang_of_which_more_is_asked_is_not_evicted(partial: Partial, 
         again(world, 3)
     world.wait(300)
     assert (world.evictions, world.phase("train")) == ([], "unplaceable")
-    world.send(events.NodeSeen(world.now, node("b")))
+    world.send(inputs.NodeSeen(world.now, node("b")))
     assert world.planned("train")
 
 
@@ -111,7 +111,7 @@ def test_a_gang_that_a_crash_has_split_is_given_up_though_more_is_asked_of_it(pa
 
 
 def needs(world: World, members: int) -> None:
-    world.send(events.PodGroupSeen(world.now, PodGroup("ns", "kai", "train", uid="g", min_member=members)))
+    world.send(inputs.PodGroupSeen(world.now, PodGroup("ns", "kai", "train", uid="g", min_member=members)))
 
 
 def again(world: World, members: int, in_flight: tuple[Usage, ...] = ()) -> None:
@@ -119,7 +119,7 @@ def again(world: World, members: int, in_flight: tuple[Usage, ...] = ()) -> None
     world.restart()
     needs(world, members)
     for each in world.pods.values():
-        world.send(events.PodSeen(world.now, each))
+        world.send(inputs.PodSeen(world.now, each))
     world.start(node("a", gpus=2), in_flight=in_flight)
 
 
@@ -144,7 +144,7 @@ def test_a_binding_carries_with_whom_it_was_let_go() -> None:
     world.see(*(member(f"p{number}", 2) for number in range(2)), replace(member("p9", 2), created=NEWEST + 9))
     carried = world.run().annotations[0]
     assert allocation.read_batch(carried) == Batch(needed=2, left_out=0, newest=NEWEST)
-    world.send(events.NodeSeen(world.now, node("a", gpus=3)))
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=3)))
     carried = world.run().annotations[0]
     assert allocation.read_batch(carried) == Batch(needed=0, left_out=0, newest=NEWEST + 9)
 

@@ -10,7 +10,7 @@ import pytest
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup, PodGroupStatus
 from muster.domain.reasons import BadValue
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EventReason, Instruction, WriteStatus
 from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, foreign, node, pod
@@ -43,7 +43,7 @@ def named(uid: str, gpus: int = 1) -> Pod:
 def begun(*nodes: str, group: PodGroup = GROUP) -> Written:
     world = Written(QUIET)
     world.start(*map(node, nodes))
-    world.send(events.PodGroupSeen(world.now, group))
+    world.send(inputs.PodGroupSeen(world.now, group))
     return world
 
 
@@ -130,7 +130,7 @@ def test_plans_that_are_made_and_withdrawn_are_one_state() -> None:
     for number in range(40):
         for name in ("a", "b"):
             labels = {"kubernetes.io/hostname": name, "x": str(number)}
-            world.send(events.NodeSeen(world.now, replace(node(name), labels=labels)))
+            world.send(inputs.NodeSeen(world.now, replace(node(name), labels=labels)))
         world.wait(1)
     assert world.outcomes().count("withdrawn") > 5
     assert len(world.written) <= count + 1  # why one of them was withdrawn
@@ -149,7 +149,7 @@ def test_a_write_that_lands_after_the_next_one_is_written_over() -> None:
     world, old, new = written_twice()
     count = len(world.written)
     for shown, writes in ((new, 0), (old, 1), (new, 0)):
-        world.send(events.PodGroupSeen(world.now, replace(GROUP, status=shown)))
+        world.send(inputs.PodGroupSeen(world.now, replace(GROUP, status=shown)))
         world.wait(5)
         count += writes
         assert len(world.written) == count
@@ -161,7 +161,7 @@ def test_what_the_watch_shows_late_is_no_other_status() -> None:
     world, old, new = written_twice()
     count = len(world.written)
     for shown in (old, new):
-        world.send(events.PodGroupSeen(world.now, replace(GROUP, status=shown)))
+        world.send(inputs.PodGroupSeen(world.now, replace(GROUP, status=shown)))
     world.wait(5)
     assert len(world.written) == count
 
@@ -190,11 +190,11 @@ OTHERS = {
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_not_written(other: Other) -> None:
     world = Written(QUIET)
-    world.send(events.NodeSeen(world.now, node("a")))
-    world.send(events.Synced(world.now))
+    world.send(inputs.NodeSeen(world.now, node("a")))
+    world.send(inputs.Synced(world.now))
     if other.connected:
         world.connect()
-    world.send(events.PodGroupSeen(world.now, other.group))
+    world.send(inputs.PodGroupSeen(world.now, other.group))
     world.wait(10)
     assert world.written == []
 
@@ -202,12 +202,12 @@ def test_not_written(other: Other) -> None:
 @pytest.mark.parametrize(("last", "writes"), [("Running", 1), ("Collecting", 0)])
 def test_a_new_leader_writes_what_is_not_shown_yet(last: str, writes: int) -> None:
     world = Written(QUIET)
-    world.send(events.Synced(world.now))
+    world.send(inputs.Synced(world.now))
     world.see(named("p0"))
     reason = "Waiting for 1 more member: 1 of 2 are here"
     for phase in ("Planning", last):  # another service writes
         status = PodGroupStatus(phase, 2, 1, reason=reason)
-        world.send(events.PodGroupSeen(world.now, replace(GROUP, status=status)))
+        world.send(inputs.PodGroupSeen(world.now, replace(GROUP, status=status)))
     world.wait(10)
     world.connect()
     world.wait(10)

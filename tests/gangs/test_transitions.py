@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from tests.gangs.world import World, foreign, node, pod, stand
 
@@ -37,7 +37,7 @@ def then(*steps: Callable[[World], object]) -> Callable[[World], None]:
 
 
 def cordon(world: World) -> None:
-    world.send(events.NodeSeen(world.now, node(world.home(0), unschedulable=True)))
+    world.send(inputs.NodeSeen(world.now, node(world.home(0), unschedulable=True)))
 
 
 CASES = {
@@ -64,12 +64,12 @@ CASES = {
     "an ill-formed member goes": Case("invalid", lambda w: w.gone("p1"), "collecting", 0, ("withdrawn",)),
     "what comes free is tried": Case("unplaceable", lambda w: w.gone("f"), "planned", 2, ("planned",)),
     "a new node is tried": Case(
-        "unplaceable", lambda w: w.send(events.NodeSeen(w.now, node("c"))), "planned", 2, ("planned",)
+        "unplaceable", lambda w: w.send(inputs.NodeSeen(w.now, node("c"))), "planned", 2, ("planned",)
     ),
     "time alone changes nothing": Case("unplaceable", lambda w: w.wait(599), "unplaceable"),
     "a new number is a new condition, no new event": Case(
         "unplaceable",
-        then(lambda w: w.see(foreign("f2", "b")), lambda w: w.send(events.NodeGone(w.now, "a"))),
+        then(lambda w: w.see(foreign("f2", "b")), lambda w: w.send(inputs.NodeGone(w.now, "a"))),
         "unplaceable",
         0,
         ("refused",),
@@ -110,14 +110,14 @@ CASES = {
     "its node is cordoned": Case("planned", cordon, "planned", 2, ("withdrawn", "planned"), ("Withdrawn",)),
     "its node goes while members wait": Case(
         "reserving",
-        lambda w: w.send(events.NodeGone(w.now, w.home(0))),
+        lambda w: w.send(inputs.NodeGone(w.now, w.home(0))),
         "planned",
         2,
         ("withdrawn", "planned"),
         ("Withdrawn",),
     ),
     "another node goes": Case(
-        "planned", lambda w: w.send(events.NodeGone(w.now, "b" if w.home(0) == "a" else "a")), "planned", 2
+        "planned", lambda w: w.send(inputs.NodeGone(w.now, "b" if w.home(0) == "a" else "a")), "planned", 2
     ),
     "others fill its node": Case(
         "planned",
@@ -184,7 +184,7 @@ CASES = {
         "permitted", then(lambda w: w.gone("p1"), lambda w: w.bind(w.permit(), [0])), "running", 1
     ),
     "a node goes under Bindings on their way": Case(
-        "permitted", lambda w: w.send(events.NodeGone(w.now, w.home(0))), "permitted", 2
+        "permitted", lambda w: w.send(inputs.NodeGone(w.now, w.home(0))), "permitted", 2
     ),
     "running pods run": Case("running", lambda w: w.see(replace(w.pods["p0"], running=True)), "running"),
     "a replacement is planned alone": Case(
@@ -192,9 +192,9 @@ CASES = {
     ),
     "the pods of a running gang go": Case("running", lambda w: w.gone("p0", "p1"), "none"),
     "the session ends": Case(
-        "planned", lambda w: w.send(events.SessionClosed(w.now, w.epoch)), "planning", 0
+        "planned", lambda w: w.send(inputs.SessionClosed(w.now, w.epoch)), "planning", 0
     ),
-    "an older session ends": Case("planned", lambda w: w.send(events.SessionClosed(w.now, 0)), "planned", 2),
+    "an older session ends": Case("planned", lambda w: w.send(inputs.SessionClosed(w.now, 0)), "planned", 2),
     "a new session": Case("reserving", lambda w: w.connect(), "planned", 2, ("planned",)),
     "a new session after Permit": Case("permitted", lambda w: w.connect(), "permitted", 2),
     "a new session receives refusals": Case(

@@ -6,7 +6,7 @@ import pytest
 
 from muster.domain.node import Resources
 from muster.gangs.lifecycle import planning
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.record.phases import Phase
 from tests.gangs.world import World, foreign, node, pod
 
@@ -44,11 +44,11 @@ def test_the_planner_is_asked_once_all_are_queued(crowd: World) -> None:
     crowd.auto = False
     asked = len(crowd.solves)
     crowd.pods.pop("f")
-    crowd.send(events.PodGone(crowd.now, "f"))
+    crowd.send(inputs.PodGone(crowd.now, "f"))
     for _ in range(3):
         assert len(crowd.solves) == asked
         assert crowd.coordinator.next_deadline() == crowd.now
-        crowd.send(events.Tick(crowd.now))
+        crowd.send(inputs.Tick(crowd.now))
     assert phases(crowd) == {"planning": 12}
     assert len(crowd.solves) == asked + 1
 
@@ -67,10 +67,10 @@ def test_the_same_gangs_get_the_room_as_where_all_are_queued_at_once(
 def test_one_that_goes_before_its_turn_is_no_trouble(crowd: World) -> None:
     crowd.auto = False
     crowd.pods.pop("f")
-    crowd.send(events.PodGone(crowd.now, "f"))
+    crowd.send(inputs.PodGone(crowd.now, "f"))
     for uid in [uid for uid in crowd.pods if uid.startswith("p")]:
         crowd.pods.pop(uid)
-        crowd.send(events.PodGone(crowd.now, uid))
+        crowd.send(inputs.PodGone(crowd.now, uid))
     crowd.auto = True
     if crowd.solves:
         crowd.solve()
@@ -83,5 +83,5 @@ def test_what_comes_free_again_and_again_wakes_each_once(crowd: World) -> None:
     crowd.auto = False
     for uid in "fg":
         crowd.pods.pop(uid)
-        crowd.send(events.PodGone(crowd.now, uid))
+        crowd.send(inputs.PodGone(crowd.now, uid))
     assert len(crowd.coordinator.state.to_wake) == 12 - 2 * 3

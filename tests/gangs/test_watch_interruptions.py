@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, bound, node, pod, stand, wishing
@@ -16,11 +16,11 @@ PAIR = (pod("p0"), pod("p1"))
 
 
 def silent(world: World, resource: str = "pods") -> None:
-    world.send(events.WatchInterrupted(world.now, resource))
+    world.send(inputs.WatchInterrupted(world.now, resource))
 
 
 def heard(world: World, resource: str = "pods") -> None:
-    world.send(events.WatchResumed(world.now, resource))
+    world.send(inputs.WatchResumed(world.now, resource))
 
 
 def test_nothing_is_planned_before_all_watches_are_heard_again() -> None:
@@ -44,7 +44,7 @@ def test_permitted_places_are_held_while_the_watch_is_interrupted() -> None:
     silent(world)
     assert world.coordinator.next_deadline() is None
     world.wait(600)
-    world.send(events.Tick(world.now))
+    world.send(inputs.Tick(world.now))
     assert (world.phase(), world.held()) == ("permitted", {"p0", "p1"})
     heard(world)
     world.wait(9)
@@ -95,7 +95,7 @@ def test_a_service_that_stood_still_looks_before_it_gives_up() -> None:
     answer, homes = world.permit(), [world.home(0), world.home(1)]
     world.bind(answer, [0])
     world.now += 60
-    world.send(events.Tick(world.now))
+    world.send(inputs.Tick(world.now))
     world.see(bound(PAIR[1], homes[1], answer.annotations[1]))
     assert world.phase() == "running"
     world.wait(60)
@@ -105,7 +105,7 @@ def test_a_service_that_stood_still_looks_before_it_gives_up() -> None:
 def test_a_service_that_stood_still_gives_up_in_the_end() -> None:
     world = stand("permitted")
     world.now += 60
-    world.send(events.Tick(world.now))
+    world.send(inputs.Tick(world.now))
     assert world.phase() == "permitted"
     world.wait(2)
     assert world.phase() == "withdrawn"

@@ -10,7 +10,7 @@ from muster.domain.pod import GangClaim, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
 from muster.domain.request import Term
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import Settings
 from tests.gangs.stage import (
     APPS,
@@ -106,16 +106,16 @@ class Users:
         uid = self.pod_group.uid if self.pod_group is not None else f"group-{self.serial}"
         self.serial += 1
         self.pod_group = PodGroup("ns", "kai", POD_GROUP, uid, min_member=choose.of((2, 2, 1, 3)))
-        self.world.send(events.PodGroupSeen(self.world.now, self.pod_group))
+        self.world.send(inputs.PodGroupSeen(self.world.now, self.pod_group))
 
     def pod_group_gone(self, choose: Chooser) -> None:
         if self.pod_group is not None:
-            self.world.send(events.PodGroupGone(self.world.now, self.pod_group.key))
+            self.world.send(inputs.PodGroupGone(self.world.now, self.pod_group.key))
             self.pod_group = None
 
     def policies_seen(self, choose: Chooser) -> None:
         self.policies = choose.of((NEAR, DEFAULT_POLICIES))
-        self.world.send(events.PoliciesSeen(self.world.now, self.policies))
+        self.world.send(inputs.PoliciesSeen(self.world.now, self.policies))
 
     def delete(self, choose: Chooser) -> None:
         if self.world.pods:
@@ -155,12 +155,12 @@ class Users:
         cordoned, broken = choose.of((False, False, True)), choose.of((0, 0, 0, 0b1, 0b1100))
         zone = choose.of((ZONES[name],) * 3 + ("west",))
         self.nodes[name] = node(name, labels={ZONE: zone}, unschedulable=cordoned, unhealthy=broken)
-        self.world.send(events.NodeSeen(self.world.now, self.nodes[name]))
+        self.world.send(inputs.NodeSeen(self.world.now, self.nodes[name]))
 
     def node_gone(self, choose: Chooser) -> None:
         name = choose.of(NODES)
         if self.nodes.pop(name, None) is not None:
-            self.world.send(events.NodeGone(self.world.now, name))
+            self.world.send(inputs.NodeGone(self.world.now, name))
 
     def others_bind(self, choose: Chooser) -> None:
         """Another scheduler knows nothing of plans; what is on its way to a node it does see (nominated)."""

@@ -13,7 +13,7 @@ from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.topology import GpuTopology, Link
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.invariants import check
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
     BindingFate,
     InTreeAnswer,
@@ -115,8 +115,8 @@ class World:
     def start(self, *nodes: Node, in_flight: tuple[Usage, ...] = ()) -> World:
         """Nodes and pods are seen, then synced, then a shim connects."""
         for each in nodes:
-            self.send(events.NodeSeen(self.now, each))
-        self.send(events.Synced(self.now))
+            self.send(inputs.NodeSeen(self.now, each))
+        self.send(inputs.Synced(self.now))
         self.connect(in_flight)
         return self
 
@@ -126,19 +126,19 @@ class World:
 
     def connect(self, in_flight: tuple[Usage, ...] = ()) -> None:
         self.epoch += 1
-        self.send(events.SessionOpened(self.now, self.epoch, in_flight, self.answers_in_tree))
+        self.send(inputs.SessionOpened(self.now, self.epoch, in_flight, self.answers_in_tree))
 
     def see(self, *pods: Pod) -> None:
         for each in pods:
             self.pods[each.uid] = each
-            self.send(events.PodSeen(self.now, each))
+            self.send(inputs.PodSeen(self.now, each))
             if not self.settings.settle_s:
                 self.wait(0)
 
     def gone(self, *uids: str) -> None:
         for uid in uids:
             self.pods.pop(uid, None)
-            self.send(events.PodGone(self.now, uid))
+            self.send(inputs.PodGone(self.now, uid))
             if not self.settings.settle_s:
                 self.wait(0)
 
@@ -150,12 +150,12 @@ class World:
             if due is None or due > until:
                 break
             self.now = max(self.now, due)
-            self.send(events.Tick(self.now))
+            self.send(inputs.Tick(self.now))
         else:
             raise AssertionError("the deadlines never end")
         self.now = until
 
-    def send(self, event: events.Event) -> None:
+    def send(self, event: inputs.Input) -> None:
         self.take(self.coordinator.handle(event))
 
     def take(self, instructions: Iterable[Instruction]) -> None:
@@ -182,7 +182,7 @@ class World:
         asked = self.solves.pop(at)
         if decision is None:
             decision = place(asked.snapshot, asked.request, Limits(excluded=asked.excluded))
-        self.send(events.Decided(self.now, asked.gang, asked.generation, decision, TRACE_ID))
+        self.send(inputs.Decided(self.now, asked.gang, asked.generation, decision, TRACE_ID))
 
     # --- what the shim does -------------------------------------------------------------------------
 

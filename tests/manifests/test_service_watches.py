@@ -19,7 +19,7 @@ from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.settings import DEFAULTS
-from muster.gangs.messages.events import (
+from muster.gangs.messages.inputs import (
     NamespaceSeen,
     PodGroupGone,
     PodGroupSeen,

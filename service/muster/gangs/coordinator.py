@@ -1,4 +1,4 @@
-"""The one object that adapters talk to: events and the shim's calls in, instructions and answers out.
+"""The one object that adapters talk to: inputs and the shim's calls in, instructions and answers out.
 
 It is synchronous and not thread-safe: one task owns it. It asks each planner for one Solve at a time. Each
 Solve must be answered with `Decided` or `SolveFailed`.
@@ -17,7 +17,7 @@ from muster.gangs.lifecycle.node_changes import Nodes
 from muster.gangs.lifecycle.pod_changes import Pods
 from muster.gangs.lifecycle.sessions import Sessions
 from muster.gangs.lifecycle.state import State
-from muster.gangs.messages import calls, events
+from muster.gangs.messages import calls, inputs
 from muster.gangs.messages.instructions import Instruction, Lane
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang, GangView, view
@@ -31,7 +31,7 @@ _DEFAULTS = Settings()
 
 
 class Coordinator:
-    """Hold the state of all gangs, and hand each event and call to the module that handles it.
+    """Hold the state of all gangs, and hand each input and call to the module that handles it.
 
     `state` is for tests and this package. Adapters use the methods.
     """
@@ -44,32 +44,32 @@ class Coordinator:
         self._clock = Clock(self.state, self._pods)
         self._statuses = PodGroupStatuses(settings, self.state.roster, self._pods.gangs_named)
 
-    # --- events -------------------------------------------------------------------------------------
+    # --- inputs -------------------------------------------------------------------------------------
 
-    def handle(self, event: events.Event) -> list[Instruction]:
-        """Take in an event, and return the instructions that follow from it."""
-        self.state.now = event.now
-        match event:
-            case events.Decided():
-                decisions.decided(self.state, event)
-            case events.SolveFailed():
-                decisions.solve_failed(self.state, event)
-            case events.Synced(now):
+    def handle(self, given: inputs.Input) -> list[Instruction]:
+        """Take in an input, and return the instructions that follow from it."""
+        self.state.now = given.now
+        match given:
+            case inputs.Decided():
+                decisions.decided(self.state, given)
+            case inputs.SolveFailed():
+                decisions.solve_failed(self.state, given)
+            case inputs.Synced(now):
                 self.state.synced = True
                 self._sessions.activate(now)
-            case events.SessionOpened():
-                self._sessions.opened(event)
-            case events.SessionClosed(now, epoch) if epoch == self.state.epoch:
+            case inputs.SessionOpened():
+                self._sessions.opened(given)
+            case inputs.SessionClosed(now, epoch) if epoch == self.state.epoch:
                 self._sessions.closed(now)
-            case events.WatchInterrupted(now, resource):
+            case inputs.WatchInterrupted(now, resource):
                 self._clock.interrupted(resource, now)
-            case events.WatchResumed(now, resource):
+            case inputs.WatchResumed(now, resource):
                 self._clock.resumed(resource, now)
-            case events.Tick(now):
+            case inputs.Tick(now):
                 self._clock.tick(now)
             case _:
-                self._cluster_changed(event)
-        return self._instructions(event.now)
+                self._cluster_changed(given)
+        return self._instructions(given.now)
 
     def _instructions(self, now: float) -> list[Instruction]:
         """Return the instructions gathered so far, including PodGroup statuses that are due."""
@@ -77,35 +77,35 @@ class Coordinator:
             self.state.publisher.instruct(write)
         return planning.take_instructions(self.state)
 
-    def _cluster_changed(self, event: events.Event) -> None:
+    def _cluster_changed(self, given: inputs.Input) -> None:
         """Take in a change of an object in the cluster."""
-        match event:
-            case events.PodSeen(now, pod):
+        match given:
+            case inputs.PodSeen(now, pod):
                 if touched := self._pods.seen(pod, now):
                     self._nodes.taken_on(touched, now)
-            case events.PodGone(now, uid):
+            case inputs.PodGone(now, uid):
                 self._pods.gone(uid, now)
-            case events.NodeSeen() | events.NodeGone():
-                self._nodes.changed(event)
-            case events.PodGroupSeen(now, group):
+            case inputs.NodeSeen() | inputs.NodeGone():
+                self._nodes.changed(given)
+            case inputs.PodGroupSeen(now, group):
                 self._pods.regroup(self.state.roster.see_pod_group(group.key, group), now)
                 self._statuses.shows(group, now)
-            case events.PodGroupGone(now, key):
+            case inputs.PodGroupGone(now, key):
                 self._pods.regroup(self.state.roster.see_pod_group(key, None), now)
-            case events.NamespaceSeen(_, name, labels):
+            case inputs.NamespaceSeen(_, name, labels):
                 self.state.ledger.existing_pods.see_namespace(name, labels)
-            case events.NamespaceGone(_, name):
+            case inputs.NamespaceGone(_, name):
                 self.state.ledger.existing_pods.see_namespace(name, None)
-            case events.VolumeClaimSeen(_, namespace, name, attaches_once):
+            case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
-            case events.DeviceClaimSeen(now, uid, devices, consumers):
+            case inputs.DeviceClaimSeen(now, uid, devices, consumers):
                 if touched := self.state.ledger.see_claim(uid, devices, consumers):
                     self._nodes.taken_on(touched, now)
-            case events.PoliciesSeen(now, policies):
+            case inputs.PoliciesSeen(now, policies):
                 self._pods.policies_changed(policies, now)
 
     def next_deadline(self) -> float | None:
-        """Return when the next Tick is due, in seconds of the events' clock; None if no Tick is needed."""
+        """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
         if self.state.interrupted:
             return None
         found = (self._clock.next_deadline(), self._statuses.next_deadline())

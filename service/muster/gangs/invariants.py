@@ -1,4 +1,4 @@
-"""What must hold after every event and call.
+"""What must hold after every input and call.
 
 Tests check it each time. It walks over everything, so the service does not run it.
 """
@@ -78,7 +78,7 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
 
 
 def _goes_on(gang: Gang, state: State) -> list[str]:
-    """Return sentences about phases that the gang can't leave: no event, timer or answer would move it on."""
+    """Return sentences about phases that the gang can't leave: no input, timer or answer would move it on."""
     broken = []
     waits = state.queue.has(gang)
     if state.queue.lanes(gang) > 1:

@@ -1,7 +1,7 @@
-"""From what the watches of ResourceSlices, DeviceClasses and ResourceClaims see to nodes and to events.
+"""From what the watches of ResourceSlices, DeviceClasses and ResourceClaims see to nodes and to inputs.
 
 Slices and classes are facts of nodes: when what a node offers changes, the node is read again. A claim is an
-event for the gangs, each time when the devices that it holds, or its pods, have changed.
+input for the gangs, each time when the devices that it holds, or its pods, have changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from muster.dialects.dra_objects import (
 from muster.dialects.objects import Metadata
 from muster.dialects.settings import Settings
 from muster.domain.node import Device
-from muster.gangs.messages.events import DeviceClaimSeen, Event
+from muster.gangs.messages.inputs import DeviceClaimSeen, Input
 
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 """An annotation of claims that Kubernetes makes for extended resources: no pod names them."""
@@ -34,13 +34,13 @@ NOTHING: Held = ((), ())
 
 
 class DeviceIntake:
-    """`on_…` are the watches' sinks; `put` takes the events; `read_again` is told each node whose offer may
+    """`on_…` are the watches' sinks; `put` takes the inputs; `read_again` is told each node whose offer may
     have changed, and `read_pods_again` each claim that asks for something else (None: any claim may)."""
 
     def __init__(
         self,
         settings: Settings,
-        put: Callable[[Event], Awaitable[None]],
+        put: Callable[[Input], Awaitable[None]],
         read_again: Callable[[str], Awaitable[None]],
         read_pods_again: Callable[[str | None], Awaitable[None]],
     ) -> None:

@@ -1,4 +1,4 @@
-"""From what the watches see to the gangs' events, leaving out what changes nothing.
+"""From what the watches see to the gangs' inputs, leaving out what changes nothing.
 
 A kubelet writes its node's and its pods' status all the time; few of those writes change a fact that matters
 here. What is known of each pod and node is kept, for that comparison and for the shim's in-flight Bindings.
@@ -46,8 +46,8 @@ from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.repeated import repeated_names
-from muster.gangs.messages.events import (
-    Event,
+from muster.gangs.messages.inputs import (
+    Input,
     NamespaceGone,
     NamespaceSeen,
     NodeGone,
@@ -71,13 +71,13 @@ log = structlog.get_logger(__name__)
 
 
 class Intake:
-    """`on_…` are the watches' sinks; `put` takes the events, in order; `emit` posts what is to be said on an
+    """`on_…` are the watches' sinks; `put` takes the inputs, in order; `emit` posts what is to be said on an
     object itself."""
 
     def __init__(
         self,
         settings: Settings,
-        put: Callable[[Event], Awaitable[None]],
+        put: Callable[[Input], Awaitable[None]],
         emit: Callable[[EmitEvent], None],
         left_out: LeftOut | None = None,
     ) -> None:

@@ -33,7 +33,7 @@ from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.membership.podgroups import key_of
-from muster.gangs.messages.events import Event, PodGroupGone, PodGroupSeen
+from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
 _encoder = msgspec.json.Encoder()
@@ -67,14 +67,14 @@ class _Job:
 class Jobs:
     """The jobs of the cluster and the pods of ours that they made.
 
-    `put` takes events in order. `emit` posts a Kubernetes event on a job. `read_again` takes a pod whose job
+    `put` takes inputs in order. `emit` posts a Kubernetes event on a job. `read_again` takes a pod whose job
     has changed.
     """
 
     def __init__(
         self,
         settings: Settings,
-        put: Callable[[Event], Awaitable[None]],
+        put: Callable[[Input], Awaitable[None]],
         emit: Callable[[EmitEvent], None],
         read_again: Callable[[PodObject], Awaitable[None]],
     ) -> None:

@@ -1,6 +1,6 @@
-"""From what the watches of claims, volumes, classes and drivers see to the gangs' events about claims.
+"""From what the watches of claims, volumes, classes and drivers see to the gangs' inputs about claims.
 
-An event says whether a claim's volume attaches to one node alone, once for each change of that. A claim is
+An input says whether a claim's volume attaches to one node alone, once for each change of that. A claim is
 looked at again when its volume, class or driver changes.
 """
 
@@ -13,13 +13,13 @@ from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import volumes
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
 from muster.dialects.volumes import ClaimKey, Volumes
-from muster.gangs.messages.events import Event, VolumeClaimSeen
+from muster.gangs.messages.inputs import Input, VolumeClaimSeen
 
 
 class VolumeIntake:
-    """`on_…` are the watches' sinks; `put` takes the events, in order."""
+    """`on_…` are the watches' sinks; `put` takes the inputs, in order."""
 
-    def __init__(self, put: Callable[[Event], Awaitable[None]]) -> None:
+    def __init__(self, put: Callable[[Input], Awaitable[None]]) -> None:
         self._put = put
         self._volumes = Volumes()
         self._claims_of: dict[str, set[ClaimKey]] = {}

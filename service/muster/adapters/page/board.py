@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class Source(Protocol):
-    """`adapters.owner.Owner`, as far as it is used here."""
+    """`adapters.control_loop.ControlLoop`, as far as it is used here."""
 
     @property
     def is_synced(self) -> bool:

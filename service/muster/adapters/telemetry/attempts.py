@@ -48,7 +48,7 @@ _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify":
 
 @dataclass(slots=True)
 class _Part:
-    """One span of the service: seconds of the events' clock."""
+    """One span of the service: seconds of the inputs' clock."""
 
     name: str
     began: float
@@ -68,7 +68,7 @@ class _Attempt:
     trace_id: str
     root: Span | None
     offset_ns: int
-    """What makes a time of the events' clock one since the epoch. It is read once: clocks may be set."""
+    """What makes a time of the inputs' clock one since the epoch. It is read once: clocks may be set."""
     link: str = ""
     part: _Part | None = None
     parts: list[_Part] = field(default_factory=list)

@@ -90,7 +90,7 @@ class Metrics:
             "muster_snapshot_age_seconds", "Age of the snapshot on which a decision stands, when it is made."
         )
         self.inbox = Gauge(
-            "muster_inbox_events", "Events waiting for the coordinator.", registry=self.registry
+            "muster_inbox_events", "Inputs waiting for the coordinator.", registry=self.registry
         )
         self.planner_failures = counter("muster_planner_failures", "Defects: place() raised.")
 

@@ -16,7 +16,7 @@ class Phases:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._since: dict[str, tuple[str, float]] = {}
-        """Gang → its phase and when it entered it, by the events' clock."""
+        """Gang → its phase and when it entered it, by the inputs' clock."""
 
     def moved(self, move: Moved, trace_id: str) -> None:
         """Take in a move. `trace_id`: of the trace that shows it, "" for none."""

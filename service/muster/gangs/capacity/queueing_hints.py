@@ -35,7 +35,7 @@ class QueueingHint:
     interest: PeerInterest | None = None
     """What the constraints between pods concern; None if there are none."""
     _hash: int = field(init=False, repr=False, compare=False)
-    """Stored, because one event may look up ten thousand hints."""
+    """Stored, because one input may look up ten thousand hints."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.asks, self.quotas, self.interest)))

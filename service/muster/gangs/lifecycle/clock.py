@@ -12,7 +12,7 @@ _STOOD_STILL_S = 2.0
 
 
 class Clock:
-    """Handle Ticks and interrupted watches. Times are in seconds of the events' clock."""
+    """Handle Ticks and interrupted watches. Times are in seconds of the inputs' clock."""
 
     def __init__(self, state: State, pods: Pods) -> None:
         self._state = state
@@ -64,7 +64,7 @@ class Clock:
                 timeouts.due(state, gang, timer, now, same=gang.phase is phase)
 
     def next_deadline(self) -> float | None:
-        """Return when the next Tick is due, in seconds of the events' clock; None if no Tick is needed."""
+        """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
         state = self._state
         found = (
             state.timers.next(),

@@ -8,35 +8,35 @@ from muster.domain.sentences import sentence
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import planning, reconciliation, refusals
 from muster.gangs.lifecycle.state import State
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.record.gang import Gang, Solving
 from muster.gangs.record.phases import Planning, Trigger
 from muster.gangs.record.plan import usages
 
 
-def decided(state: State, event: events.Decided) -> None:
+def decided(state: State, given: inputs.Decided) -> None:
     """Handle the planner's answer: a plan, or causes why nothing fits."""
-    found = _asked(state, event)
+    found = _asked(state, given)
     if found is None:
         return
     gang, phase, solving, took_s = found
-    decision = event.decision
+    decision = given.decision
     if solving.lane is Lane.FOREGROUND and decision.truncated:
         gang.slow = True
         planning.enqueue_again(state, gang)
     elif isinstance(decision, Unplaceable):
-        _refused(state, gang, phase, solving, decision, event.now, took_s)
+        _refused(state, gang, phase, solving, decision, given.now, took_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"
-        refusals.refuse_undecided(state, gang, solving.hint, text, event.now)
+        refusals.refuse_undecided(state, gang, solving.hint, text, given.now)
     elif not state.active or _outdated(state, gang, solving, decision):
         if phase.overtaken:
-            planning.pause_planning(state, gang, event.now)
+            planning.pause_planning(state, gang, given.now)
         else:
             planning.replan(state, gang, Trigger.OUTDATED)
     else:
-        planning.accept_plan(state, gang, solving, decision, event)
+        planning.accept_plan(state, gang, solving, decision, given)
 
 
 def _refused(
@@ -74,18 +74,18 @@ def _refused(
         state.timers.set(gang, now + state.settings.recheck_s)
 
 
-def solve_failed(state: State, event: events.SolveFailed) -> None:
+def solve_failed(state: State, given: inputs.SolveFailed) -> None:
     """Handle a defect of the planner: refuse the gang, and ask about it again later."""
-    found = _asked(state, event)
+    found = _asked(state, given)
     if found is not None:
         gang, _, solving, _ = found
-        gang.blocked, gang.helps = (PlannerDefect(event.error),), ()
-        text = f"the planner failed, which is a defect: {event.error}"
-        refusals.refuse_undecided(state, gang, solving.hint, text, event.now)
+        gang.blocked, gang.helps = (PlannerDefect(given.error),), ()
+        text = f"the planner failed, which is a defect: {given.error}"
+        refusals.refuse_undecided(state, gang, solving.hint, text, given.now)
 
 
 def _asked(
-    state: State, answer: events.Decided | events.SolveFailed
+    state: State, answer: inputs.Decided | inputs.SolveFailed
 ) -> tuple[Gang, Planning, Solving, float] | None:
     """Return the gang that waits for this answer, its phase, the question, and the seconds that it took.
 
@@ -98,7 +98,7 @@ def _asked(
         return None
     del state.solving[solving.lane]
     share = state.shares[solving.lane]
-    if isinstance(answer, events.Decided):
+    if isinstance(answer, inputs.Decided):
         took_s = share.over(answer.now, answer.waited_s, answer.processor_s)
     else:
         took_s = share.over(answer.now)

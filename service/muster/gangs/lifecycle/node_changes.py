@@ -8,7 +8,7 @@ from muster.domain.node import Node
 from muster.domain.sentences import unhealthy_sentence
 from muster.gangs.lifecycle import planning, plans
 from muster.gangs.lifecycle.state import State
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Planned, Reserving, Trigger
@@ -23,13 +23,13 @@ class Nodes:
         self._problems: dict[str, str] = {}
         """Node → the message that was last reported about it."""
 
-    def changed(self, event: events.NodeSeen | events.NodeGone) -> None:
+    def changed(self, given: inputs.NodeSeen | inputs.NodeGone) -> None:
         """Take in a node that appeared, changed or went. Plans on it that are not permitted become void."""
         state = self._state
-        name = event.node.name if isinstance(event, events.NodeSeen) else event.name
+        name = given.node.name if isinstance(given, inputs.NodeSeen) else given.name
         before = state.ledger.nodes.get(name)
-        if isinstance(event, events.NodeSeen):
-            changed, what = state.ledger.set_node(event.node), "changed"
+        if isinstance(given, inputs.NodeSeen):
+            changed, what = state.ledger.set_node(given.node), "changed"
         else:
             changed, what = state.ledger.drop_node(name), "is gone"
             self._problems.pop(name, None)
@@ -37,10 +37,10 @@ class Nodes:
             return
         if _bears_on_constraints(before, state.ledger.nodes.get(name)):
             state.ledger.existing_pods.changes.everything = True
-        if isinstance(event, events.NodeSeen):
-            self.report_problems(event.node)
+        if isinstance(given, inputs.NodeSeen):
+            self.report_problems(given.node)
         for gang in self._planned_on(name):
-            plans.withdraw(state, gang, Trigger.NODE_CHANGED, f"node {name} {what}", event.now)
+            plans.withdraw(state, gang, Trigger.NODE_CHANGED, f"node {name} {what}", given.now)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
             if gang.refusals or gang.exclusions:

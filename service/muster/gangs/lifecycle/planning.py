@@ -24,7 +24,7 @@ from muster.gangs.capacity import requests
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.lifecycle import refusals
 from muster.gangs.lifecycle.state import State
-from muster.gangs.messages.events import Decided
+from muster.gangs.messages.inputs import Decided
 from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
 from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import MODELLED
@@ -35,9 +35,9 @@ from muster.gangs.record.plan import Plan, usages
 from muster.placement.order import scheduling_order
 
 _WOKEN_AT_ONCE = 250
-"""Refused gangs that are queued again in one event: about 20 ms. The others follow in the next events."""
+"""Refused gangs that are queued again for one input: about 20 ms. The others follow with the next inputs."""
 _AT_ONCE = 32
-"""Gangs that are looked at in one event, at most, until one needs the planner."""
+"""Gangs that are looked at for one input, at most, until one needs the planner."""
 _NEVER = {
     cause.__name__
     for cause in (MemberTooLarge, ClusterTooSmall, ClaimsMissing, RefusedEverywhere, TooManyRoles)
@@ -98,7 +98,7 @@ def capacity_freed(state: State, anywhere: bool = False) -> None:
 
 
 def _requeue_woken(state: State) -> None:
-    """Queue the gangs that a change may help, at most a fixed number in one event.
+    """Queue the gangs that a change may help, at most a fixed number for one input.
 
     The bound keeps the event loop free. The planner is asked only after all of them are queued, so that their
     order holds.
@@ -143,7 +143,7 @@ def _ask(state: State, lane: Lane) -> None:
         state.fresh(gang)
         if not _ask_in_tree(state, gang) and _solve(state, gang, lane):
             return
-    state.queue.update_at = state.now  # a Tick goes on: one event must not take long
+    state.queue.update_at = state.now  # a Tick goes on: one input must not take long
 
 
 def _next_gang(state: State, lane: Lane) -> Gang | None:
@@ -255,19 +255,19 @@ def take_instructions(state: State) -> list[Instruction]:
     return state.publisher.take()
 
 
-def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, event: Decided) -> None:
+def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, given: Decided) -> None:
     """Reserve what the planner chose, and send the plan to the shim."""
     there = {pod.uid: pod for pod in gang.group.unbound}
     pods = {member.uid: there[member.uid] for member in placed.members}
     order = scheduling_order(solving.request, placed, solving.snapshot)
     batch = _batch(state, gang, len(order), solving.request.min_member)
-    plan = Plan(gang.generation, solving.request, placed, pods, order, batch, event.trace_id)
+    plan = Plan(gang.generation, solving.request, placed, pods, order, batch, given.trace_id)
     gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(usages(placed, pods))
     state.go(gang, Trigger.PLACED, Planned(plan))
     gang.retained -= pods.keys()
     state.retained.release(gang, gang.retained)
-    state.timers.set(gang, event.now + state.settings.plan_for(len(order)))
+    state.timers.set(gang, given.now + state.settings.plan_for(len(order)))
     required = min(solving.request.min_member, len(order))
     state.publisher.push(gang, gang.generation, Outcome.PLANNED, plan.members, required=required)
 

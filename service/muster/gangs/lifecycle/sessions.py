@@ -7,7 +7,7 @@ from muster.gangs.lifecycle import eviction, inflight, plans, reconciliation
 from muster.gangs.lifecycle.node_changes import Nodes
 from muster.gangs.lifecycle.pod_changes import Pods
 from muster.gangs.lifecycle.state import State
-from muster.gangs.messages import events
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Permitted, Phase, Trigger
@@ -23,12 +23,12 @@ class Sessions:
         self._in_flight: tuple[Usage, ...] = ()
         """Bindings that the current session reported, until `activate` has taken them in."""
 
-    def opened(self, event: events.SessionOpened) -> None:
+    def opened(self, given: inputs.SessionOpened) -> None:
         """End the session before, and begin this one."""
-        self._state.in_tree.begin(event.answers_in_tree)
-        self.closed(event.now)
-        self._state.epoch, self._in_flight = event.epoch, event.in_flight
-        self.activate(event.now)
+        self._state.in_tree.begin(given.answers_in_tree)
+        self.closed(given.now)
+        self._state.epoch, self._in_flight = given.epoch, given.in_flight
+        self.activate(given.now)
 
     def closed(self, now: float) -> None:
         """Withdraw the plans of the session that ended.

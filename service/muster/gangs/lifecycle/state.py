@@ -42,7 +42,7 @@ class State:
         self.ledger = Ledger()
         self.gangs: dict[str, Gang] = {}
         self.now = 0.0
-        """Time of the event or call that is being handled, in seconds of the events' clock."""
+        """Time of the input or call that is being handled, in seconds of the inputs' clock."""
         self.epoch: int | None = None
         self.synced = False
         self.interrupted = False

@@ -1,1 +1,1 @@
-"""Events, calls and settings that the coordinator takes in, and the instructions that it returns."""
+"""Inputs, calls and settings that the coordinator takes in, and the instructions that it returns."""

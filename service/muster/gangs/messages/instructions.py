@@ -22,7 +22,7 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Solve:
-    """Place `request` on `snapshot`. Answer with `events.Decided` of this generation, or with `SolveFailed`.
+    """Place `request` on `snapshot`. Answer with `inputs.Decided` of this generation, or with `SolveFailed`.
 
     `excluded`: (role, node) → the in-tree plugin that refused the pair, for `placement.limits.Limits`.
     `lane`: which planner decides.
@@ -130,7 +130,7 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Note that a gang has entered `phase` at the time `at` of the events' clock, for traces.
+    """Note that a gang has entered `phase` at the time `at` of the inputs' clock, for traces.
 
     `why` is the trigger. `link`: what its first member with a traceparent says, "" if none does.
     """

@@ -48,7 +48,7 @@ class _Record:
     uids: tuple[str, ...]
     """UIDs of the pods in the question."""
     until: float
-    """When the gang is planned without answers, in seconds of the events' clock."""
+    """When the gang is planned without answers, in seconds of the inputs' clock."""
     answered: bool = False
     answers: dict[str, InTreeAnswer] = field(default_factory=dict)
     """Pod UID → answer."""
@@ -81,7 +81,7 @@ class InTree:
         """Return the question to ask before the gang is planned.
 
         Return None if there is nothing to ask, or if all of it was asked before. `until`: when the gang is
-        planned without answers, in seconds of the events' clock.
+        planned without answers, in seconds of the inputs' clock.
         """
         uids = self._concerned(gang)
         record = self._records.get(gang.key)

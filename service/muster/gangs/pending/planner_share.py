@@ -45,7 +45,7 @@ LONG_TURNS = 30
 class PlannerShare:
     """Track which namespace has a planner, since when, and which ones have had it for too long.
 
-    `now` is in seconds of the events' clock in all methods.
+    `now` is in seconds of the inputs' clock in all methods.
     """
 
     def __init__(self, terms: Terms) -> None:

@@ -19,7 +19,7 @@ from muster.gangs.pending.watchers import Watchers
 from muster.gangs.record.gang import Gang, Solving
 
 _LOOKS = 1024
-"""Nodes that one event looks at for refused gangs that hold places (about 20 ms).
+"""Nodes that are looked at, for one input, for refused gangs that hold places (about 20 ms).
 
 Gangs beyond that are woken without a look.
 """

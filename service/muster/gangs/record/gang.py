@@ -40,7 +40,7 @@ from muster.gangs.record.plan import Plan
 class Exclusion:
     """A node that an in-tree plugin refused: pods with equal requests must not use it.
 
-    Times are in seconds of the events' clock. `until` is infinite until all other nodes have been tried.
+    Times are in seconds of the inputs' clock. `until` is infinite until all other nodes have been tried.
     """
 
     since: float
@@ -117,7 +117,7 @@ class Timer(StrEnum):
 
 @dataclass(slots=True)
 class Gang:
-    """One gang, from its first pod to its last. Times are in seconds of the events' clock.
+    """One gang, from its first pod to its last. Times are in seconds of the inputs' clock.
 
     What is true in one phase alone is in `in_phase`. The other fields outlive phases:
 

@@ -1,4 +1,4 @@
-"""The timers of all gangs, in one heap. Times are in seconds of the events' clock."""
+"""The timers of all gangs, in one heap. Times are in seconds of the inputs' clock."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class _Written:
     status: PodGroupStatus | None
     shown: PodGroupStatus | None
     at: float
-    """When it was written, in seconds of the events' clock."""
+    """When it was written, in seconds of the inputs' clock."""
 
 
 class PodGroupStatuses:
@@ -89,7 +89,7 @@ class PodGroupStatuses:
             self._note(group.key, now)
 
     def next_deadline(self) -> float | None:
-        """Return when a status is due without an event, in seconds of the events' clock; None if none is."""
+        """Return when a status is due without an input, in seconds of the inputs' clock; None if none is."""
         return min(self._due.values(), default=None)
 
     def _note(self, key: PodGroupKey, now: float) -> None:

@@ -35,7 +35,7 @@ class BackfillReservation:
     """Nodes that are reserved for a gang until a time.
 
     What is free there, and what comes free, is for this gang. `wants`: node → GPUs that the gang would take
-    of it. `until`: seconds of the events' clock, less the time in which nothing could be seen. `priority` is
+    of it. `until`: seconds of the inputs' clock, less the time in which nothing could be seen. `priority` is
     the gang's.
     """
 
@@ -79,7 +79,7 @@ def hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
 class _Waiting:
     """A refused gang: since when it waits, its namespace and its priority.
 
-    `since`: seconds of the events' clock, less the time in which nothing could be seen.
+    `since`: seconds of the inputs' clock, less the time in which nothing could be seen.
     """
 
     since: float
@@ -141,7 +141,7 @@ class Backfill:
         self._unseen += seconds
 
     def next_at(self) -> float | None:
-        """Return when the next look is due, in seconds of the events' clock; None if no gang waits."""
+        """Return when the next look is due, in seconds of the inputs' clock; None if no gang waits."""
         if self._look_at is not None:
             return self._look_at
         if self.current is not None:

@@ -19,7 +19,7 @@ from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.explain.domains import domain_cause
 from muster.placement.explain.feasibility import Oracle
-from muster.placement.explain.refusal import refusal_of
+from muster.placement.explain.findings import findings_of
 from muster.placement.explain.refused_roles import resource_missing
 from muster.placement.explain.relaxations import relaxations
 from muster.placement.explain.running import joining
@@ -83,10 +83,10 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
         cause = shortage(conflict)
         if cause is not None:
             yield cause
-    refusal = refusal_of(conflict)
+    findings = findings_of(conflict)
     for constraint in CONSTRAINTS:
         for told in conflict.told(constraint):
-            yield from constraint.causes(refusal, told.role, told.what)
+            yield from constraint.causes(findings, told.role, told.what)
     for told in conflict.told(Kind.REFUSED):
         yield _excluded(conflict, roles[told.role], told.what)
     for role in conflict.members_of:

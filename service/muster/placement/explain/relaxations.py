@@ -22,8 +22,8 @@ from muster.domain.relaxations import (
 from muster.placement.explain.assumptions import Assumption, Kind
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.domains import is_nowhere
+from muster.placement.explain.findings import findings_of, wider_scopes
 from muster.placement.explain.freeing import is_little, more_free
-from muster.placement.explain.refusal import refusal_of, wider_scopes
 from muster.placement.gang.constraints import CONSTRAINTS
 
 LISTED = 3
@@ -47,10 +47,10 @@ def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
     if freed is not None and is_little(freed):
         yield freed
     yield from _wider(conflict)
-    refusal = refusal_of(conflict)
+    findings = findings_of(conflict)
     for constraint in CONSTRAINTS:
         for told in conflict.told(constraint):
-            yield from constraint.relaxations(refusal, told.role, told.what)
+            yield from constraint.relaxations(findings, told.role, told.what)
     yield from _admitting(conflict, lambda by: by.startswith((TAINT, *SELECTORS)), _without)
     yield from _fewer(conflict)
     if freed is not None and not is_little(freed):

@@ -12,7 +12,7 @@ from muster.domain.constraints import Affinity, AntiAffinity, Spread
 from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.placement.gang.constraints import affinity, anti_affinity, spread
-from muster.placement.gang.constraints.constraint import ByName, Refusal
+from muster.placement.gang.constraints.constraint import ByName, Findings
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
 
@@ -27,9 +27,9 @@ class _BetweenPods(ByName):
         for i, rule in enumerate(request.constraints):
             KINDS[type(rule)].add(rules, rule, f"between pods {i}")
 
-    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
-        rule = next(rule for rule in refusal.request.constraints if rule.name == what)
-        yield KINDS[type(rule)].cause(rule, *refusal.fit(), refusal.even_empty)
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+        rule = next(rule for rule in findings.request.constraints if rule.name == what)
+        yield KINDS[type(rule)].cause(rule, *findings.fit(), findings.even_empty)
 
 
 BETWEEN_PODS = _BetweenPods()

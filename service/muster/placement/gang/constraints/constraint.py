@@ -22,7 +22,7 @@ from muster.placement.limits import takes_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Findings:
     """Everything that a constraint may ask about a gang that does not fit."""
 
     request: Request
@@ -84,10 +84,10 @@ class Constraint(ABC):
         """Add what the request asks for to the rules of the gang."""
 
     @abstractmethod
-    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
         """Yield the causes of the refusal that this constraint accounts for."""
 
-    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[Relaxation]:
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[Relaxation]:
         """Yield weaker constraints with which the gang fits. Each of them was tried."""
         yield from ()
 
@@ -130,9 +130,9 @@ class ByName(Constraint):
         change: dict[str, object] = {self.field: left}
         return replace(request, **change)  # type: ignore[arg-type]
 
-    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[Relaxation]:
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[Relaxation]:
         """Yield that the constraint is dropped, if the gang fits without it."""
-        if refusal.works(self.without(refusal.request, role, what)):
+        if findings.works(self.without(findings.request, role, what)):
             yield DropConstraint(what)
 
 

@@ -14,7 +14,7 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import Bools
 from muster.placement.cluster.topology import own
-from muster.placement.gang.constraints.constraint import ByScope, Refusal
+from muster.placement.gang.constraints.constraint import ByScope, Findings
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Counts, Rules
 from muster.placement.limits import takes_gpus
@@ -51,18 +51,18 @@ class _MaxPer(ByScope):
             if rule.scope != Scope.GPU:  # a GPU never holds two members that take it whole
                 _add(rules, rule, existing)
 
-    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
-        rule = self.of(refusal.request)[what]
-        yield TooFewParts(rule.scope, rule.members, *refusal.fit(), refusal.even_empty, refusal.running)
-        if (nowhere := refusal.no_such(rule.scope)) is not None:
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+        rule = self.of(findings.request)[what]
+        yield TooFewParts(rule.scope, rule.members, *findings.fit(), findings.even_empty, findings.running)
+        if (nowhere := findings.no_such(rule.scope)) is not None:
             yield nowhere
 
-    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[MorePerPart]:
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[MorePerPart]:
         """Yield the smallest number that works: the step is doubled, then the interval is halved."""
-        request, before = refusal.request, self.of(refusal.request)[what].members
+        request, before = findings.request, self.of(findings.request)[what].members
 
         def works(members: int) -> bool:
-            return refusal.works(self.changed(request, what, MaxPer(what, members)))
+            return findings.works(self.changed(request, what, MaxPer(what, members)))
 
         low, step, most = before, 1, request.size + len(request.running)
         while low < most and not works(high := min(before + step, most)):

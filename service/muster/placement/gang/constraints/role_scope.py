@@ -18,7 +18,7 @@ from muster.domain.request import Request, Role, Scope
 from muster.placement.cluster.columns import Bools
 from muster.placement.cluster.topology import own
 from muster.placement.gang.blocks import Together
-from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
+from muster.placement.gang.constraints.constraint import Findings, OfRoles, role_of
 from muster.placement.gang.existing import ExistingMembers, common_parts
 from muster.placement.gang.rules import Rules
 from muster.placement.model.rule import Rule
@@ -55,20 +55,20 @@ class _RoleScope(OfRoles):
         for together in rules.blocks.together:
             in_one_part(rules, together, existing)
 
-    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
-        asking = role_of(refusal.request, role)
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+        asking = role_of(findings.request, role)
         scope = str(asking.required_scope)
-        if (nowhere := refusal.no_such(scope, asking)) is not None:
+        if (nowhere := findings.no_such(scope, asking)) is not None:
             yield nowhere
             return
-        yield RoleScopeTooSmall(role, scope, *refusal.best_part(asking, scope), refusal.even_empty)
-        yield from refusal.joining(scope, role)
+        yield RoleScopeTooSmall(role, scope, *findings.best_part(asking, scope), findings.even_empty)
+        yield from findings.joining(scope, role)
 
-    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[WiderScope]:
-        scope = str(role_of(refusal.request, role).required_scope)
-        for wider in () if refusal.is_nowhere(scope) else refusal.wider(scope):
-            if refusal.works(self.changed(refusal.request, role, wider)):
-                yield WiderScope(scope, wider or "", "", refusal.request.min_member, role)
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[WiderScope]:
+        scope = str(role_of(findings.request, role).required_scope)
+        for wider in () if findings.is_nowhere(scope) else findings.wider(scope):
+            if findings.works(self.changed(findings.request, role, wider)):
+                yield WiderScope(scope, wider or "", "", findings.request.min_member, role)
                 return
 
 

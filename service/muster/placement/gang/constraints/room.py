@@ -12,7 +12,7 @@ import numpy as np
 from muster.domain.constraints import RoomTooSmall
 from muster.domain.request import Request
 from muster.placement.cluster.columns import LARGEST
-from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
+from muster.placement.gang.constraints.constraint import Findings, OfRoles, role_of
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
 
@@ -31,12 +31,12 @@ class _Room(OfRoles):
                 most[list(known)] = list(known.values())
                 rules.at_most(blocks, most)
 
-    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[RoomTooSmall]:
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[RoomTooSmall]:
         """Yield how many members the nodes that admit the role can hold, as far as known."""
-        asking = role_of(refusal.request, role)
+        asking = role_of(findings.request, role)
         members = len(asking.members)
-        room = sum(min(asking.room.get(node, members), members) for node in refusal.admitting(asking))
-        yield RoomTooSmall(role, min(room, members), members, *refusal.fit(), refusal.even_empty)
+        room = sum(min(asking.room.get(node, members), members) for node in findings.admitting(asking))
+        yield RoomTooSmall(role, min(room, members), members, *findings.fit(), findings.even_empty)
 
 
 ROOM = _Room()

@@ -11,7 +11,7 @@ import numpy as np
 from muster.domain.reasons import Cause, SegmentsTooLarge
 from muster.domain.relaxations import SmallerSegments
 from muster.domain.request import Request, Role, Scope, Segment
-from muster.placement.gang.constraints.constraint import OfRoles, Refusal, role_of
+from muster.placement.gang.constraints.constraint import Findings, OfRoles, role_of
 from muster.placement.gang.constraints.role_scope import outside_gpus
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
@@ -48,29 +48,29 @@ class _Segments(OfRoles):
         for block in range(len(rules.blocks.roles)):
             rules.order.append(tuple(_add(rules, block)))
 
-    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
-        asking = role_of(refusal.request, role)
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+        asking = role_of(findings.request, role)
         for segment in asking.segments:
-            if (nowhere := refusal.no_such(segment.scope, asking)) is not None:
+            if (nowhere := findings.no_such(segment.scope, asking)) is not None:
                 yield nowhere
                 return
-        yield SegmentsTooLarge(role, _sizes(asking.segments), *refusal.fit(), refusal.even_empty)
-        yield from refusal.begun_segment(asking)
+        yield SegmentsTooLarge(role, _sizes(asking.segments), *findings.fit(), findings.even_empty)
+        yield from findings.begun_segment(asking)
 
-    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[SmallerSegments]:
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[SmallerSegments]:
         """Yield the first of these that works: half of the sizes, a quarter …, no segments.
 
         Nested sizes stay multiples of each other.
         """
-        before = role_of(refusal.request, role).segments
-        if any(refusal.is_nowhere(segment.scope) for segment in before):
+        before = role_of(findings.request, role).segments
+        if any(findings.is_nowhere(segment.scope) for segment in before):
             return
         sizes, tried = [segment.size for segment in before], list[tuple[Segment, ...]]()
         while sizes and all(size % 2 == 0 for size in sizes) and sizes[-1] > 2:
             sizes = [size // 2 for size in sizes]
             tried.append(tuple(Segment(size, old.scope) for size, old in zip(sizes, before, strict=True)))
         for segments in (*tried, ()):
-            if refusal.works(self.changed(refusal.request, role, segments)):
+            if findings.works(self.changed(findings.request, role, segments)):
                 yield SmallerSegments(role, _sizes(segments))
                 return
 

@@ -9,7 +9,7 @@ from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation
 from muster.domain.request import Request, Role
 from muster.placement.gang.blocks import Together
-from muster.placement.gang.constraints.constraint import ByName, Refusal
+from muster.placement.gang.constraints.constraint import ByName, Findings
 from muster.placement.gang.constraints.role_scope import in_one_part
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
@@ -29,16 +29,16 @@ class _Subgroup(ByName):
             running = tuple(one for one in request.running if one.role in group.roles)
             in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), running), existing)
 
-    def causes(self, refusal: Refusal, role: str, what: str) -> Iterator[Cause]:
-        group = _named(refusal.request, what)
-        yield SubgroupScope(what, group.scope, *refusal.fit(), refusal.even_empty)
-        yield from refusal.joining(group.scope, *group.roles)
-        if (nowhere := refusal.no_such(group.scope)) is not None:
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+        group = _named(findings.request, what)
+        yield SubgroupScope(what, group.scope, *findings.fit(), findings.even_empty)
+        yield from findings.joining(group.scope, *group.roles)
+        if (nowhere := findings.no_such(group.scope)) is not None:
             yield nowhere
 
-    def relaxations(self, refusal: Refusal, role: str, what: str) -> Iterator[Relaxation]:
-        if not refusal.is_nowhere(_named(refusal.request, what).scope):
-            yield from super().relaxations(refusal, role, what)
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[Relaxation]:
+        if not findings.is_nowhere(_named(findings.request, what).scope):
+            yield from super().relaxations(findings, role, what)
 
 
 SUBGROUP = _Subgroup()

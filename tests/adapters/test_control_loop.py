@@ -1,4 +1,4 @@
-"""The owner: order of events, calls in between, one session, deadlines as ticks, a defect ends it."""
+"""The control loop: order of inputs, calls in between, one session, deadlines as ticks, a defect ends it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from muster.adapters import owner as owners
+from muster.adapters import control_loop
+from muster.adapters.control_loop import ControlLoop
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.server import Refusal
 from muster.adapters.grpc.sessions import Cause, Session
-from muster.adapters.owner import Owner
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
@@ -22,7 +22,7 @@ from muster.domain.node import Resources, Usage
 from muster.domain.podgroup import PodGroupStatus
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages import calls
-from muster.gangs.messages.events import Event, NodeGone, PodGone, SessionClosed, SessionOpened, Synced, Tick
+from muster.gangs.messages.inputs import Input, NodeGone, PodGone, SessionClosed, SessionOpened, Synced, Tick
 from muster.gangs.messages.instructions import (
     AskInTree,
     EmitEvent,
@@ -45,7 +45,7 @@ class Recorded:
     """Gangs that record what they hear; `gives` is what they tell to do for a type of event."""
 
     def __init__(self) -> None:
-        self.heard: list[Event] = []
+        self.heard: list[Input] = []
         self.gives: dict[type, list[Instruction]] = {}
         self.deadline: float | None = None
         self.fails: type | None = None
@@ -54,7 +54,7 @@ class Recorded:
         self.shown: list[int] = []
         """How many gangs were looked at, each time."""
 
-    def handle(self, event: Event) -> list[Instruction]:
+    def handle(self, event: Input) -> list[Instruction]:
         if self.fails is type(event):
             raise RuntimeError("a defect")
         self.heard.append(event)
@@ -133,7 +133,7 @@ class Bench:
         self.evicted: list[Evict] = []
         self.statuses: list[WriteStatus] = []
         self.bindings: list[Any] = []
-        self.owner = Owner(
+        self.loop = ControlLoop(
             self.gangs,
             self.metrics,
             solve=lambda _: None,
@@ -145,12 +145,12 @@ class Bench:
             inbox=8,
             attempts=Attempts(Tracing()),
         )
-        self.task = asyncio.create_task(self.owner.run())
+        self.task = asyncio.create_task(self.loop.run())
 
     def in_flight(self, bindings: Any) -> tuple[Usage, ...]:
         return tuple(Usage(uid, node, Resources()) for uid, node, _ in bindings)
 
-    async def heard(self, condition: Callable[[list[Event]], bool]) -> None:
+    async def heard(self, condition: Callable[[list[Input]], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while not condition(self.gangs.heard):  # noqa: ASYNC110 - it is the other task's turn
                 await asyncio.sleep(0)
@@ -160,7 +160,7 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     made = Bench()
     yield made
-    made.owner.shut_down()
+    made.loop.shut_down()
     made.task.cancel()
     await asyncio.gather(made.task, return_exceptions=True)
 
@@ -173,7 +173,7 @@ async def next_verdict(session: Session) -> str:
 
 
 async def test_events_keep_their_order_through_a_full_inbox(bench: Bench) -> None:
-    await asyncio.gather(*(bench.owner.put(NodeGone(0.0, str(number))) for number in range(100)))
+    await asyncio.gather(*(bench.loop.put(NodeGone(0.0, str(number))) for number in range(100)))
     await bench.heard(lambda heard: len(heard) == 100)
     assert [event.name for event in bench.gangs.heard if isinstance(event, NodeGone)] == [
         str(number) for number in range(100)
@@ -182,16 +182,16 @@ async def test_events_keep_their_order_through_a_full_inbox(bench: Bench) -> Non
 
 async def test_a_call_does_not_queue_behind_events(bench: Bench) -> None:
     for number in range(8):
-        await bench.owner.put(NodeGone(0.0, str(number)))
-    assert bench.owner.filter(REF).reason == "asked"
+        await bench.loop.put(NodeGone(0.0, str(number)))
+    assert bench.loop.filter(REF).reason == "asked"
     assert len(bench.gangs.heard) < 8
 
 
 async def test_nothing_is_synced_before_synced_was_handled(bench: Bench) -> None:
-    waiting = asyncio.ensure_future(bench.owner.synced())
-    await bench.owner.put(NodeGone(0.0, "before"))
-    assert not bench.owner.is_synced
-    await bench.owner.sync(Synced(1.0))
+    waiting = asyncio.ensure_future(bench.loop.synced())
+    await bench.loop.put(NodeGone(0.0, "before"))
+    assert not bench.loop.is_synced
+    await bench.loop.sync(Synced(1.0))
     await asyncio.wait_for(waiting, DEADLINE_S)
     assert bench.gangs.heard == [NodeGone(0.0, "before"), Synced(1.0)]
 
@@ -199,7 +199,7 @@ async def test_nothing_is_synced_before_synced_was_handled(bench: Bench) -> None
 async def test_a_session_opens_with_its_in_flight_bindings_and_gets_what_follows(bench: Bench) -> None:
     bench.gangs.gives = {SessionOpened: [verdict("replayed")]}
     session = Session(5, 10)
-    await bench.owner.opened(session, [v1.InFlightBinding(uid="u", node="a")])
+    await bench.loop.opened(session, [v1.InFlightBinding(uid="u", node="a")])
     opened = bench.gangs.heard[0]
     assert isinstance(opened, SessionOpened)
     assert (opened.epoch, opened.in_flight) == (5, (Usage("u", "a", Resources()),))
@@ -208,31 +208,31 @@ async def test_a_session_opens_with_its_in_flight_bindings_and_gets_what_follows
 
 async def test_a_newer_session_replaces_the_older_which_closes_nothing(bench: Bench) -> None:
     older, newer = Session(5, 10), Session(6, 10)
-    await bench.owner.opened(older, [])
+    await bench.loop.opened(older, [])
     bench.gangs.gives = {SessionOpened: [verdict("for the newer")]}
-    await bench.owner.opened(newer, [])
+    await bench.loop.opened(newer, [])
     assert older.cause is Cause.REPLACED
-    await bench.owner.closed(older)
-    await bench.owner.sync(Synced(0.0))
+    await bench.loop.closed(older)
+    await bench.loop.sync(Synced(0.0))
     assert not any(isinstance(event, SessionClosed) for event in bench.gangs.heard)
     assert await next_verdict(newer) == "for the newer"
 
 
 async def test_a_closed_session_is_told_and_verdicts_are_counted_as_undelivered(bench: Bench) -> None:
     session = Session(5, 10)
-    await bench.owner.opened(session, [])
-    await bench.owner.closed(session)
+    await bench.loop.opened(session, [])
+    await bench.loop.closed(session)
     await bench.heard(lambda heard: isinstance(heard[-1], SessionClosed))
-    bench.owner.reserve(REF, 0, "a")
+    bench.loop.reserve(REF, 0, "a")
     assert bench.metrics.value("muster_verdicts_undelivered_total") == 1
 
 
 async def test_instructions_of_calls_are_carried_out(bench: Bench) -> None:
     session = Session(5, 10)
-    await bench.owner.opened(session, [])
-    bench.owner.reserve(REF, 0, "a")
-    bench.owner.permit(REF)
-    bench.owner.unreserve(REF, Refusal(0, "a", calls.BindingFate.REFUSED, "", ""))
+    await bench.loop.opened(session, [])
+    bench.loop.reserve(REF, 0, "a")
+    bench.loop.permit(REF)
+    bench.loop.unreserve(REF, Refusal(0, "a", calls.BindingFate.REFUSED, "", ""))
     assert [await next_verdict(session) for _ in range(3)] == [
         "from reserve",
         "from permit",
@@ -243,7 +243,7 @@ async def test_instructions_of_calls_are_carried_out(bench: Bench) -> None:
 async def test_events_for_users_go_to_the_poster(bench: Bench) -> None:
     event = EmitEvent("default", (("p", "u"),), EventReason.PLACED, "placed")
     bench.gangs.gives = {NodeGone: [event]}
-    await bench.owner.put(NodeGone(0.0, "a"))
+    await bench.loop.put(NodeGone(0.0, "a"))
     await bench.heard(bool)
     assert bench.emitted == [event]
 
@@ -251,7 +251,7 @@ async def test_events_for_users_go_to_the_poster(bench: Bench) -> None:
 async def test_statuses_go_to_the_writer(bench: Bench) -> None:
     status = WriteStatus("default", "train", "u", PodGroupStatus("Running"))
     bench.gangs.gives = {NodeGone: [status]}
-    await bench.owner.put(NodeGone(0.0, "n"))
+    await bench.loop.put(NodeGone(0.0, "n"))
     await bench.heard(lambda heard: len(heard) == 1)
     assert bench.statuses == [status]
 
@@ -259,31 +259,31 @@ async def test_statuses_go_to_the_writer(bench: Bench) -> None:
 async def test_evictions_go_to_the_evictor(bench: Bench) -> None:
     evict = Evict("default", (("p", "u"),), "only 1 of 2 members could be bound in time")
     bench.gangs.gives = {NodeGone: [evict]}
-    await bench.owner.put(NodeGone(0.0, "a"))
+    await bench.loop.put(NodeGone(0.0, "a"))
     await bench.heard(bool)
     assert bench.evicted == [evict]
 
 
 async def test_a_deadline_becomes_a_tick_also_after_a_call(bench: Bench) -> None:
     bench.gangs.deadline = time.monotonic() + 0.02
-    await bench.owner.put(NodeGone(0.0, "a"))
+    await bench.loop.put(NodeGone(0.0, "a"))
     await bench.heard(lambda heard: isinstance(heard[-1], Tick) if heard else False)
-    bench.owner.unreserve(REF, Refusal(0, "a", calls.BindingFate.REFUSED, "", ""))
+    bench.loop.unreserve(REF, Refusal(0, "a", calls.BindingFate.REFUSED, "", ""))
     await bench.heard(lambda heard: sum(isinstance(event, Tick) for event in heard) == 2)
 
 
 async def test_an_earlier_deadline_replaces_a_later_one(bench: Bench) -> None:
     bench.gangs.deadline = time.monotonic() + 3600
-    await bench.owner.put(NodeGone(0.0, "a"))
+    await bench.loop.put(NodeGone(0.0, "a"))
     await bench.heard(bool)
     bench.gangs.deadline = time.monotonic()
-    await bench.owner.put(NodeGone(0.0, "b"))
+    await bench.loop.put(NodeGone(0.0, "b"))
     await bench.heard(lambda heard: isinstance(heard[-1], Tick))
 
 
 async def test_a_defect_in_the_gangs_ends_the_owner(bench: Bench) -> None:
     bench.gangs.fails = NodeGone
-    await bench.owner.put(NodeGone(0.0, "a"))
+    await bench.loop.put(NodeGone(0.0, "a"))
     with pytest.raises(RuntimeError, match="a defect"):
         await asyncio.wait_for(bench.task, DEADLINE_S)
 
@@ -291,7 +291,7 @@ async def test_a_defect_in_the_gangs_ends_the_owner(bench: Bench) -> None:
 async def test_the_loop_goes_on_while_many_gangs_are_shown(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owners, "SLICE_S", 0.0)
+    monkeypatch.setattr(control_loop, "SLICE_S", 0.0)
     bench.gangs.gangs = 100
     turns: list[int] = []
 
@@ -301,7 +301,7 @@ async def test_the_loop_goes_on_while_many_gangs_are_shown(
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    assert await bench.owner.summary() == bench.gangs.keys()
+    assert await bench.loop.summary() == bench.gangs.keys()
     task.cancel()
     assert set(turns) >= set(range(1, 100)), "a turn after each gang, if each takes long"
 
@@ -311,8 +311,8 @@ async def test_questions_about_in_tree_plugins_reach_the_session_and_its_reports
 ) -> None:
     session = Session(epoch=1, bound=8, answers_in_tree=True)
     bench.gangs.gives = {SessionOpened: [AskInTree("g", 4, "ns", (("p", "u"),))]}
-    await bench.owner.sync(Synced(0.0))
-    await bench.owner.opened(session, [])
+    await bench.loop.sync(Synced(0.0))
+    await bench.loop.opened(session, [])
     begun = bench.gangs.heard[-1]
     assert isinstance(begun, SessionOpened)
     assert begun.answers_in_tree
@@ -320,5 +320,5 @@ async def test_questions_about_in_tree_plugins_reach_the_session_and_its_reports
     assert response is not None
     assert response.in_tree_question is not None
     assert (response.in_tree_question.gang, response.in_tree_question.question) == ("g", 4)
-    bench.owner.report_in_tree(calls.InTreeReport(1, "g", 4, ()))
+    bench.loop.report_in_tree(calls.InTreeReport(1, "g", 4, ()))
     assert await next_verdict(session) == "from the report of g"

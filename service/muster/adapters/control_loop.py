@@ -1,9 +1,9 @@
-"""The one owner of the Coordinator: events in, in order; instructions out; the shim's calls in between.
+"""The loop around the Coordinator: inputs in, in order; instructions out; the shim's calls in between.
 
 Changes reach the Coordinator through one bounded inbox. The calls of the shim do not queue behind them: they
-are answered between two events, on the same thread. So the Coordinator never sees two things at once, and a
+are answered between two inputs, on the same thread. So the Coordinator never sees two things at once, and a
 burst of ten thousand pod changes does not cost a call its deadline. Sessions do go through the inbox: the
-verdicts that an older event still causes must not reach a newer session.
+verdicts that an older input still causes must not reach a newer session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from muster.adapters.telemetry.phases import Phases
 from muster.domain.node import Usage
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages import calls
-from muster.gangs.messages.events import Event, SessionClosed, SessionOpened, Tick
+from muster.gangs.messages.inputs import Input, SessionClosed, SessionOpened, Tick
 from muster.gangs.messages.instructions import (
     AskInTree,
     EmitEvent,
@@ -43,7 +43,7 @@ from muster.gangs.reporting.places import GangDetails, Taken
 from muster.gangs.reporting.tally import Tally
 
 SLICE_S = 0.005
-"""Events are handled, and gangs are looked at for a reader, for so long before the loop's other tasks get a
+"""Inputs are handled, and gangs are looked at for a reader, for so long before the loop's other tasks get a
 turn."""
 
 log = structlog.get_logger(__name__)
@@ -52,8 +52,8 @@ log = structlog.get_logger(__name__)
 class Gangs(Protocol):
     """`gangs.coordinator.Coordinator`, as far as it is used here."""
 
-    def handle(self, event: Event) -> list[Instruction]:
-        """Take in an event and return what is to be done."""
+    def handle(self, given: Input) -> list[Instruction]:
+        """Take in an input and return what is to be done."""
 
     def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
         """Return the nodes of each member, or why there are none."""
@@ -128,8 +128,8 @@ class InFlight(Protocol):
         """Return the usage of these bindings, each a UID, a node and annotations."""
 
 
-class Owner:
-    """Carries events to the gangs and instructions from them. `run` ends only by cancellation, or by a defect
+class ControlLoop:
+    """Carries inputs to the gangs and instructions from them. `run` ends only by cancellation, or by a defect
     in the Coordinator: its state can't be trusted then, and a restart rebuilds it from what is bound."""
 
     def __init__(  # noqa: PLR0913 - one argument for each kind of instruction
@@ -158,20 +158,20 @@ class Owner:
         self._evict = evict
         self._write_status = write_status
         self._in_flight = in_flight
-        self._inbox: asyncio.Queue[Callable[[], None] | Event] = asyncio.Queue(inbox)
+        self._inbox: asyncio.Queue[Callable[[], None] | Input] = asyncio.Queue(inbox)
         self._synced = asyncio.Event()
         self._session: Session | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
-    # --- events --------------------------------------------------------------------------------------
+    # --- inputs --------------------------------------------------------------------------------------
 
-    async def put(self, event: Event) -> None:
-        """Queue an event; waits while the inbox is full."""
-        await self._inbox.put(event)
+    async def put(self, given: Input) -> None:
+        """Queue an input; waits while the inbox is full."""
+        await self._inbox.put(given)
 
     async def run(self) -> None:
-        """Handle events one at a time until cancelled: nothing else changes the gangs."""
+        """Handle inputs one at a time until cancelled: nothing else changes the gangs."""
         while True:
             self._take(await self._inbox.get())
             until = time.monotonic() + SLICE_S
@@ -181,9 +181,9 @@ class Owner:
             self._arm_timer()
             await asyncio.sleep(0)
 
-    async def sync(self, event: Event) -> None:
+    async def sync(self, given: Input) -> None:
         """Queue `Synced`; from when it is handled, sessions may begin."""
-        await self._in_order(lambda: self._carry_out(self._gangs.handle(event)))
+        await self._in_order(lambda: self._carry_out(self._gangs.handle(given)))
         self._synced.set()
 
     @property
@@ -240,7 +240,7 @@ class Owner:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _take(self, item: Callable[[], None] | Event) -> None:
+    def _take(self, item: Callable[[], None] | Input) -> None:
         if callable(item):
             item()
         else:
@@ -299,7 +299,7 @@ class Owner:
             self._timer.cancel()
             self._timer = None
         if due is not None and self._timer is None:
-            # the loop's clock is time.monotonic, that of the events
+            # the loop's clock is time.monotonic, that of the inputs
             self._timer = asyncio.get_running_loop().call_at(due, self._on_timer)
             self._due = due
 

@@ -1,4 +1,4 @@
-"""What happens to gangs. Every event has its time: `now`, in seconds of a monotonic clock."""
+"""The inputs of the coordinator: what has happened, and when. `now` is in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class Tick:
     now: float
 
 
-Event = (
+Input = (
     NodeSeen
     | NodeGone
     | PodSeen

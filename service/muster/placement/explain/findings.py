@@ -13,15 +13,15 @@ from muster.placement.explain.assumptions import Assumption, Kind
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.domains import is_nowhere, no_such
 from muster.placement.explain.running import begun_segment, existing, joining, where_they_run
-from muster.placement.gang.constraints.constraint import Refusal
+from muster.placement.gang.constraints.constraint import Findings
 
 NARROW = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value)
 
 
-def refusal_of(conflict: Conflict) -> Refusal:
+def findings_of(conflict: Conflict) -> Findings:
     """Return the answers for one conflict."""
     request, view = conflict.assumptions.request, conflict.assumptions.view
-    return Refusal(
+    return Findings(
         request,
         conflict.even_empty,
         len(request.running) if conflict.told(Kind.RUNNING) else 0,

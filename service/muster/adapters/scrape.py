@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from muster.adapters.control_loop import ControlLoop
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Watcher
-from muster.adapters.owner import Owner
 from muster.adapters.telemetry.metrics import Metrics, ReadAtScrape
 from muster.adapters.telemetry.phases import LASTING
 from muster.adapters.telemetry.room import OTHERS, Room
@@ -24,10 +24,10 @@ MOST_QUEUES = 100
 MOST_NAMESPACES = 100
 
 
-def show(metrics: Metrics, owner: Owner, room: Room) -> None:
+def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
     """Add the gauges about gangs and capacity."""
     metrics.read_at_scrape(
-        owner.tally,
+        loop.tally,
         ReadAtScrape("muster_gangs", "Gangs by phase.", ("phase",), lambda it: it.phases.items()),
         ReadAtScrape(
             "muster_oldest_gang_seconds", "Age of the oldest gang that waits in a phase.", ("phase",), _oldest
@@ -77,7 +77,7 @@ def show(metrics: Metrics, owner: Owner, room: Room) -> None:
         ),
     )
     metrics.read_at_scrape(
-        lambda: owner.phases.oldest(time.monotonic()),
+        lambda: loop.phases.oldest(time.monotonic()),
         ReadAtScrape(
             "muster_longest_in_phase_seconds",
             "Time since the gang that is in a phase for longest entered it.",
@@ -86,7 +86,7 @@ def show(metrics: Metrics, owner: Owner, room: Room) -> None:
         ),
     )
     metrics.read_at_scrape(
-        owner.differences,
+        loop.differences,
         ReadAtScrape(
             "muster_pods_with_other_gpus",
             "Pods whose containers have other GPUs than the planned ones.",
@@ -95,17 +95,17 @@ def show(metrics: Metrics, owner: Owner, room: Room) -> None:
         ),
     )
     metrics.read_at_scrape(
-        owner.waiting,
+        loop.waiting,
         ReadAtScrape(
             "muster_planner_queue_gangs", "Gangs waiting for a planner.", ("lane",), lambda it: it.items()
         ),
     )
-    _show_room(metrics, owner, room)
+    _show_room(metrics, loop, room)
 
 
-def _show_room(metrics: Metrics, owner: Owner, room: Room) -> None:
+def _show_room(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
     metrics.read_at_scrape(
-        lambda: room.figures(owner.snapshot()),
+        lambda: room.figures(loop.snapshot()),
         ReadAtScrape(
             "muster_largest_fit_gpus",
             "Most free GPUs of a model in one domain of a scope.",
