@@ -1,0 +1,52 @@
+"""Each field of `Wishes`: a PodGroup may state it for its pods, and members must agree on it.
+
+A field that is added without the two would have no effect, or only that of the first member.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from muster.domain.constraints import MaxPer
+from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.podgroup import PodGroup
+from muster.domain.request import Segment
+from muster.gangs.membership.consistency import disagreements
+from muster.gangs.membership.podgroups import completed
+from tests.gangs.world import pod
+
+STATED: dict[str, Any] = {
+    "required_scope": "rack",
+    "preferred_scopes": ("node",),
+    "role_scope": "rack",
+    "segments": (Segment(2, "rack"),),
+    "per_scope": (MaxPer("rack", 2),),
+    "policies": ("numa-locality",),
+    "role_preferred": ("node",),
+}
+"""A value for each field but the role, which is the pod's own word."""
+
+
+def member(name: str, **stated: Any) -> Pod:
+    return pod(name, claim=GangClaim("kai", "train", wishes=Wishes(role="w", **stated), by_object=True))
+
+
+def test_the_table_has_each_field() -> None:
+    assert {each.name for each in fields(Wishes)} == {"role", *STATED}
+
+
+@pytest.mark.parametrize("field", STATED)
+def test_a_pod_gets_what_its_pod_group_states(field: str) -> None:
+    group = PodGroup("ns", "kai", "train", uid="g", wishes=Wishes(**{field: STATED[field]}))
+    claim = completed(member("a"), {("ns", "kai", "train"): group}).claim
+    assert claim is not None
+    assert getattr(claim.wishes, field) == STATED[field]
+
+
+@pytest.mark.parametrize("field", STATED)
+def test_members_must_agree(field: str) -> None:
+    assert disagreements([member("a"), member("b")]) == []
+    assert disagreements([member("a"), member("b", **{field: STATED[field]})])
