@@ -17,7 +17,7 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.stack import Stack
 
 NOTICED_S = 20.0
-"""8 s by design (`kube.pulse`), and some for a busy machine; without it, 120 s."""
+"""8 s by design (`kube.liveness`), and some for a busy machine; without it, 120 s."""
 BACK_S = 45.0
 """A killed leader's lease holds for some seconds."""
 

@@ -31,7 +31,7 @@ from muster.adapters.kube.events import EventPoster, EventSettings
 from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
-from muster.adapters.kube.pulse import Pulse
+from muster.adapters.kube.liveness import Liveness
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
@@ -187,7 +187,7 @@ class App:
             await self._client.connect()
             log.info("serving", api=self._client.host)
             works: list[_Part] = [*self._watchers.values(), self.control_loop, *self._planners.values()]
-            works += [self._board, self._events, self._evictor, self._statuses, Pulse(self._client)]
+            works += [self._board, self._events, self._evictor, self._statuses, Liveness(self._client)]
             for work in works:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
             # while the first lists are read

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from muster.adapters.files import notes, shapes, templates
-from muster.adapters.files.beside import Beside
+from muster.adapters.files.other_objects import OtherObjects
 from muster.adapters.files.owners import Owners, with_children
 from muster.adapters.files.printed import Printed, annotated
 from muster.adapters.files.problems import BadInput, Malformed, shown
@@ -69,7 +69,7 @@ class _Found:
     nodes: list[tuple[Document, NodeObject]] = field(default_factory=list)
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
     makers: list[tuple[Document, Metadata, templates.Made]] = field(default_factory=list)
-    beside: Beside = field(default_factory=Beside)
+    other: OtherObjects = field(default_factory=OtherObjects)
     owners: Owners = field(default_factory=Owners)
     members: dict[str, tuple[str, Member]] = field(default_factory=dict)
     """By UID of a pod: its namespace, and its place in the gang of its owner."""
@@ -111,20 +111,20 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
         except Malformed as problem:
             problems.append(problem)
     if not problems:
-        problems = [*_twice(found.nodes), *_expand(found), *_twice(found.pods), *found.beside.twice()]
+        problems = [*_twice(found.nodes), *_expand(found), *_twice(found.pods), *found.other.twice()]
     if problems:
         raise BadInput(problems)
     if not found.nodes:
         raise BadInput([Malformed("", "", f"{_read(found)}: {_NO_NODES}")])
-    facts, policies = found.beside.said(settings, found.notes)
+    facts, policies = found.other.said(settings, found.notes)
     policies = _with_unique(policies, settings.unique_names)
     with_links, replaced = annotated([node for _, node in found.nodes], found.printed, settings.matrix)
     found.notes.extend(replaced)
     seen_nodes = tuple(nodes.read(node, settings, facts.get(node.metadata.name, ())) for node in with_links)
-    found.notes.extend(found.owners.read(settings, policies.levels, found.beside.topologies_by_name()))
+    found.notes.extend(found.owners.read(settings, policies.levels, found.other.topologies_by_name()))
     seen_pods = _pods(found, settings)
     inferred = found.owners.groups(found.members.values())
-    groups = found.beside.groups(policies.levels)
+    groups = found.other.groups(policies.levels)
     found.notes.extend(notes.about_nodes(seen_nodes, seen_pods))
     found.notes.extend(notes.about_pods(seen_pods, found.manifests, settings))
     found.notes.extend(_ordered(found, seen_pods))
@@ -135,7 +135,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     found.notes.extend(found.owners.differences(manifests, groups, settings))
     found.notes.extend(repeated_names(seen_nodes, policies.levels, policies.naming))
     skipped = dict(sorted(found.skipped.items()))
-    namespaces = found.beside.labels_of_namespaces({pod.namespace for pod in seen_pods})
+    namespaces = found.other.labels_of_namespaces({pod.namespace for pod in seen_pods})
     return Cluster(
         seen_nodes, seen_pods, (*groups, *inferred), policies, namespaces, tuple(found.notes), skipped
     )
@@ -185,7 +185,7 @@ def _take(document: Document, found: _Found) -> None:
             if read.global_default:
                 found.default_priority = read.value
         case _:
-            if found.beside.take(document) or found.owners.take(document):
+            if found.other.take(document) or found.owners.take(document):
                 return
             made = templates.expand(document)
             if made is None:

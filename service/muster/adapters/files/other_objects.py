@@ -26,7 +26,7 @@ POD_GROUP_APIS = (OURS, KAI_API, COSCHEDULING_API)
 
 
 @dataclass(slots=True)
-class Beside:
+class OtherObjects:
     """The documents of these kinds, each with what was read from it."""
 
     pod_groups: list[tuple[Document, CustomObject]] = field(default_factory=list)

@@ -20,7 +20,7 @@ TRIES = 2
 log = structlog.get_logger(__name__)
 
 
-class Pulse:
+class Liveness:
     """Asks after a silence of `quiet_s`, for an answer within `deadline_s`. `run` ends only by cancellation.
 
     A frozen server is noticed after 8 s. That is before the gangs give up a place because no Binding was
