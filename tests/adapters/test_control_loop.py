@@ -13,7 +13,6 @@ import pytest
 from muster.adapters import control_loop
 from muster.adapters.control_loop import ControlLoop
 from muster.adapters.grpc.generated.muster import v1
-from muster.adapters.grpc.server import Refusal
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
@@ -232,7 +231,7 @@ async def test_instructions_of_calls_are_carried_out(bench: Bench) -> None:
     await bench.loop.opened(session, [])
     bench.loop.reserve(REF, 0, "a")
     bench.loop.permit(REF)
-    bench.loop.unreserve(REF, Refusal(0, "a", calls.BindingFate.REFUSED, "", ""))
+    bench.loop.unreserve(REF, calls.GivenBack(0, "a", calls.BindingFate.REFUSED))
     assert [await next_verdict(session) for _ in range(3)] == [
         "from reserve",
         "from permit",
@@ -268,7 +267,7 @@ async def test_a_deadline_becomes_a_tick_also_after_a_call(bench: Bench) -> None
     bench.gangs.deadline = time.monotonic() + 0.02
     await bench.loop.put(NodeGone(0.0, "a"))
     await bench.heard(lambda heard: isinstance(heard[-1], Tick) if heard else False)
-    bench.loop.unreserve(REF, Refusal(0, "a", calls.BindingFate.REFUSED, "", ""))
+    bench.loop.unreserve(REF, calls.GivenBack(0, "a", calls.BindingFate.REFUSED))
     await bench.heard(lambda heard: sum(isinstance(event, Tick) for event in heard) == 2)
 
 

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from muster.adapters.grpc import messages, reflection
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.generated.muster import v1
-from muster.adapters.grpc.server import MESSAGE_LIMIT, GangServer, Refusal
+from muster.adapters.grpc.server import MESSAGE_LIMIT, GangServer
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages import calls, instructions
@@ -57,8 +57,8 @@ class Scripted:
     def permit(self, ref: calls.PlanRef) -> Any:
         return self._answer("permit", ref)
 
-    def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None:
-        self._answer("unreserve", ref, refusal)
+    def unreserve(self, ref: calls.PlanRef, back: calls.GivenBack) -> None:
+        self._answer("unreserve", ref, back)
 
     def report_in_tree(self, report: calls.InTreeReport) -> None:
         self._answer("report_in_tree", report)
@@ -170,7 +170,7 @@ async def test_unreserve_takes_an_unknown_fate_for_the_careful_one(
     bench.gangs.answers["unreserve"] = None
     request = v1.UnreserveRequest(plan=PLAN, member=2, node="b", fate=fate, plugin="NodePorts", message="m")
     await bench.shim.call("Unreserve", request, v1.UnreserveResponse)
-    assert bench.gangs.asked[0][2] == Refusal(2, "b", means, "NodePorts", "m")
+    assert bench.gangs.asked[0][2] == calls.GivenBack(2, "b", means, "NodePorts", "m")
 
 
 REFUSALS = {

@@ -19,6 +19,7 @@ from muster.domain.reasons import TookTooLong
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
     BindingFate,
+    GivenBack,
     InTreeAnswer,
     InTreeReport,
     PermitAnswer,
@@ -271,9 +272,8 @@ class Cluster(Users):
 
     def _give_back(self, verdict: PushVerdict, member: int, on: str, fate: BindingFate, plugin: str) -> None:
         try:
-            out = self.world.coordinator.unreserve(
-                self.world.now, self._ref(verdict), member, on, fate, plugin, "no"
-            )
+            back = GivenBack(member, on, fate, plugin, "no")
+            out = self.world.coordinator.unreserve(self.world.now, self._ref(verdict), back)
         except StaleError:
             return
         self.world.take(out)

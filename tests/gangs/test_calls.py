@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.allocation import ALLOCATION, ASSIGNED, ASSUME_TIME, DECISION, GROUP
-from muster.gangs.messages.calls import BindingFate, PlanRef, StaleError
+from muster.gangs.messages.calls import BindingFate, GivenBack, PlanRef, StaleError
 from muster.gangs.messages.instructions import EventReason, Outcome
 from tests.gangs.world import TRACE_ID, WALL_NS, World, foreign, node, pod, stand, wishing
 
@@ -102,7 +102,7 @@ def test_stale_calls_change_nothing(change: Callable[[PlanRef], PlanRef]) -> Non
         lambda: coordinator.score(ref),
         lambda: coordinator.reserve(world.now, ref, 0, "a"),
         lambda: coordinator.permit(world.now, ref, WALL_NS),
-        lambda: coordinator.unreserve(world.now, ref, 0, "a", BindingFate.NEVER_SENT),
+        lambda: coordinator.unreserve(world.now, ref, GivenBack(0, "a", BindingFate.NEVER_SENT)),
     ):
         with pytest.raises(StaleError):
             call()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from muster.domain.node import Usage
 from muster.gangs.invariants import check
 from muster.gangs.membership.roster import Group, NameKey
-from muster.gangs.messages.calls import BindingFate, PlanRef
+from muster.gangs.messages.calls import BindingFate, GivenBack, PlanRef
 from tests.gangs.world import World, bound, node, pod
 
 PAIR = (pod("p0"), pod("p1"))
@@ -158,16 +159,16 @@ def test_a_refusal_of_a_binding_from_the_session_before_is_heard(service: bool) 
     ref = PlanRef(world.epoch, verdict.gang, verdict.generation)
     for uid, fate in (("p1", BindingFate.REFUSED), ("p0", BindingFate.NEVER_SENT)):
         index = [name for name, _ in verdict.members].index(uid)
-        world.take(world.coordinator.unreserve(world.now, ref, index, home, fate, uid=uid))
+        world.take(world.coordinator.unreserve(world.now, ref, GivenBack(index, home, fate, uid=uid)))
     assert (world.phase(), world.held()) == ("withdrawn", set())
 
 
 def test_a_refusal_of_a_binding_of_an_unknown_gang_is_heard() -> None:
     world = World().start(node("a"), in_flight=(Usage("p0", "a", PAIR[0].resources, gpus=1),))
-    ref = PlanRef(world.epoch, "ns/ack/g", 7)
-    world.take(world.coordinator.unreserve(world.now, ref, 0, "a", BindingFate.UNKNOWN, uid="p0"))
+    ref, back = PlanRef(world.epoch, "ns/ack/g", 7), partial(GivenBack, 0, "a", uid="p0")
+    world.take(world.coordinator.unreserve(world.now, ref, back(BindingFate.UNKNOWN)))
     assert world.held() == {"p0"}
-    world.take(world.coordinator.unreserve(world.now, ref, 0, "a", BindingFate.REFUSED, uid="p0"))
+    world.take(world.coordinator.unreserve(world.now, ref, back(BindingFate.REFUSED)))
     assert world.held() == set()
 
 

@@ -16,6 +16,7 @@ from muster.gangs.invariants import check
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
     BindingFate,
+    GivenBack,
     InTreeAnswer,
     InTreeReport,
     PermitAnswer,
@@ -216,7 +217,7 @@ class World:
         self, member: int, fate: BindingFate, plugin: str = "", message: str = "", gang: str = "g"
     ) -> None:
         ref, node = self.ref(gang), self.home(member, gang)
-        self.take(self.coordinator.unreserve(self.now, ref, member, node, fate, plugin, message))
+        self.take(self.coordinator.unreserve(self.now, ref, GivenBack(member, node, fate, plugin, message)))
 
     def report(
         self,

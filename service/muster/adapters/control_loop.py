@@ -18,7 +18,6 @@ import structlog
 
 from muster.adapters.grpc import messages
 from muster.adapters.grpc.generated.muster import v1
-from muster.adapters.grpc.server import Refusal
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
@@ -71,17 +70,7 @@ class Gangs(Protocol):
     ) -> tuple[calls.PermitAnswer, list[Instruction]]:
         """Return what each Binding must carry, or why none may be sent."""
 
-    def unreserve(
-        self,
-        now: float,
-        ref: calls.PlanRef,
-        member: int,
-        node: str,
-        fate: calls.BindingFate,
-        plugin: str,
-        message: str,
-        uid: str,
-    ) -> list[Instruction]:
+    def unreserve(self, now: float, ref: calls.PlanRef, back: calls.GivenBack) -> list[Instruction]:
         """Note that a member will not go where it was planned."""
 
     def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:
@@ -359,20 +348,9 @@ class ControlLoop:
         self._after_call(instructions)
         return answer
 
-    def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None:
+    def unreserve(self, ref: calls.PlanRef, back: calls.GivenBack) -> None:
         """Note that a member will not go where it was planned."""
-        self._after_call(
-            self._gangs.unreserve(
-                time.monotonic(),
-                ref,
-                refusal.member,
-                refusal.node,
-                refusal.fate,
-                refusal.plugin,
-                refusal.message,
-                refusal.uid,
-            )
-        )
+        self._after_call(self._gangs.unreserve(time.monotonic(), ref, back))
 
     def report_in_tree(self, report: calls.InTreeReport) -> None:
         """Note which nodes the in-tree plugins refuse."""

@@ -213,20 +213,10 @@ class Coordinator:
         answer = shim_calls.permit(self.state, now, ref, wall_ns)
         return answer, self._instructions(now)
 
-    def unreserve(
-        self,
-        now: float,
-        ref: calls.PlanRef,
-        member: int,
-        node: str,
-        fate: calls.BindingFate,
-        plugin: str = "",
-        message: str = "",
-        uid: str = "",
-    ) -> list[Instruction]:
+    def unreserve(self, now: float, ref: calls.PlanRef, back: calls.GivenBack) -> list[Instruction]:
         """Take in that a member does not go to its planned node."""
         self.state.now = now
-        shim_calls.unreserve(self.state, now, ref, calls.GivenBack(member, node, fate, plugin, message, uid))
+        shim_calls.unreserve(self.state, now, ref, back)
         return self._instructions(now)
 
     def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:

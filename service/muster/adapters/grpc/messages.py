@@ -14,6 +14,7 @@ from muster.adapters.grpc.generated.muster.v1 import (
     PlanRef,
     ReserveResponse,
     ScoreResponse,
+    UnreserveRequest,
     Verdict,
 )
 from muster.domain.printable import printable
@@ -43,9 +44,16 @@ def plan_ref(plan: PlanRef | None) -> calls.PlanRef:
     return calls.PlanRef(plan.epoch, plan.gang, plan.generation)
 
 
-def fate(value: BindingFate) -> calls.BindingFate:
-    """Return what is known of a Binding. If its fate is unknown to us, it may have landed."""
-    return FATES.get(value, calls.BindingFate.UNKNOWN)
+def given_back(request: UnreserveRequest) -> calls.GivenBack:
+    """Return what Unreserve reports. If the fate of a Binding is unknown to us, it may have landed."""
+    return calls.GivenBack(
+        member=request.member,
+        node=request.node,
+        fate=FATES.get(request.fate, calls.BindingFate.UNKNOWN),
+        plugin=request.plugin,
+        message=request.message,
+        uid=request.uid,
+    )
 
 
 def verdict(push: instructions.PushVerdict, traceparent: str = "") -> Verdict:

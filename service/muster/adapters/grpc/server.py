@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
@@ -57,7 +56,7 @@ class GangCalls(Protocol):
     def permit(self, ref: calls.PlanRef) -> calls.PermitAnswer:
         """Return what each Binding must carry, or why none may be sent."""
 
-    def unreserve(self, ref: calls.PlanRef, refusal: Refusal) -> None:
+    def unreserve(self, ref: calls.PlanRef, back: calls.GivenBack) -> None:
         """Note that a member will not go where it was planned."""
 
     def report_in_tree(self, report: calls.InTreeReport) -> None:
@@ -71,18 +70,6 @@ class GangCalls(Protocol):
 
     async def closed(self, session: Session) -> None:
         """End the session, unless another has begun since."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """What Unreserve reports of one member."""
-
-    member: int
-    node: str
-    fate: calls.BindingFate
-    plugin: str
-    message: str
-    uid: str = ""
 
 
 class GangServer:
@@ -213,11 +200,7 @@ class GangServer:
 
     async def _unreserve(self, request: v1.UnreserveRequest, context: Any) -> v1.UnreserveResponse:
         def unreserve(ref: calls.PlanRef) -> v1.UnreserveResponse:
-            fate = messages.fate(request.fate)
-            refusal = Refusal(
-                request.member, request.node, fate, request.plugin, request.message, request.uid
-            )
-            self._gangs.unreserve(ref, refusal)
+            self._gangs.unreserve(ref, messages.given_back(request))
             return v1.UnreserveResponse()
 
         return await self._answer("Unreserve", request.plan, context, unreserve)
