@@ -54,28 +54,32 @@ def preflight(
     raise typer.Exit(0 if said["ready"] else report.FAILED)
 
 
+GpuSource = Annotated[
+    str,
+    typer.Option(
+        envvar="MUSTER_GPUS",
+        help="Where the GPUs are known from: nvml, or matrix:FILE with what nvidia-smi topo -m printed.",
+        metavar="SOURCE",
+    ),
+]
+IsolationLibrary = Annotated[
+    str,
+    typer.Option(
+        envvar="MUSTER_ISOLATION_LIBRARY",
+        help="Path on the node of a library that limits GPU memory (HAMi-core's libvgpu.so); it is not "
+        "part of Muster.",
+        metavar="FILE",
+    ),
+]
+
+
 @app.command("node-agent")
 def node_agent(
     node: Annotated[
         str, typer.Option(envvar="NODE_NAME", help="Name of this node.", metavar="NAME", show_default=False)
     ],
-    gpus: Annotated[
-        str,
-        typer.Option(
-            envvar="MUSTER_GPUS",
-            help="Where the GPUs are known from: nvml, or matrix:FILE with what nvidia-smi topo -m printed.",
-            metavar="SOURCE",
-        ),
-    ] = "nvml",
-    isolation_library: Annotated[
-        str,
-        typer.Option(
-            envvar="MUSTER_ISOLATION_LIBRARY",
-            help="Path on the node of a library that limits GPU memory (HAMi-core's libvgpu.so); it is not "
-            "part of Muster.",
-            metavar="FILE",
-        ),
-    ] = "",
+    gpus: GpuSource = "nvml",
+    isolation_library: IsolationLibrary = "",
     cdi: Annotated[
         bool,
         typer.Option(

@@ -50,31 +50,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
             ("queue",),
             lambda it: most(it.queues, MOST_QUEUES),
         ),
-        # The label is not `namespace`: Prometheus has that for the namespace of the pod that it scrapes.
-        ReadAtScrape(
-            "muster_namespace_gangs",
-            "Gangs of a namespace by phase.",
-            ("gang_namespace", "phase"),
-            lambda it: _by_namespace(it, lambda of: of.phases),
-        ),
-        ReadAtScrape(
-            "muster_namespace_causes",
-            "Gangs of a namespace that wait now, by the kind of cause that blocks them.",
-            ("gang_namespace", "cause"),
-            lambda it: _by_namespace(it, lambda of: of.causes),
-        ),
-        ReadAtScrape(
-            "muster_namespace_gpus",
-            "GPUs that members of gangs in a namespace have (bound) or ask for (waiting).",
-            ("gang_namespace", "state"),
-            lambda it: _by_namespace(it, lambda of: of.gpus),
-        ),
-        ReadAtScrape(
-            "muster_namespace_oldest_gang_seconds",
-            "Age of the oldest gang of a namespace that waits, 0 if none does.",
-            ("gang_namespace",),
-            _oldest_of_namespaces,
-        ),
+        *_of_namespaces(),
     )
     metrics.read_at_scrape(
         lambda: loop.phases.oldest(time.monotonic()),
@@ -101,6 +77,39 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
         ),
     )
     _show_room(metrics, loop, room)
+
+
+def _of_namespaces() -> tuple[ReadAtScrape[Tally], ...]:
+    """Return the gauges about the gangs of each namespace.
+
+    Their label is not `namespace`: Prometheus has that for the namespace of the pod that it scrapes.
+    """
+    return (
+        ReadAtScrape(
+            "muster_namespace_gangs",
+            "Gangs of a namespace by phase.",
+            ("gang_namespace", "phase"),
+            lambda it: _by_namespace(it, lambda of: of.phases),
+        ),
+        ReadAtScrape(
+            "muster_namespace_causes",
+            "Gangs of a namespace that wait now, by the kind of cause that blocks them.",
+            ("gang_namespace", "cause"),
+            lambda it: _by_namespace(it, lambda of: of.causes),
+        ),
+        ReadAtScrape(
+            "muster_namespace_gpus",
+            "GPUs that members of gangs in a namespace have (bound) or ask for (waiting).",
+            ("gang_namespace", "state"),
+            lambda it: _by_namespace(it, lambda of: of.gpus),
+        ),
+        ReadAtScrape(
+            "muster_namespace_oldest_gang_seconds",
+            "Age of the oldest gang of a namespace that waits, 0 if none does.",
+            ("gang_namespace",),
+            _oldest_of_namespaces,
+        ),
+    )
 
 
 def _show_room(metrics: Metrics, loop: ControlLoop, room: Room) -> None:

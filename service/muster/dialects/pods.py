@@ -71,7 +71,6 @@ def read(
         if claim is not None:
             asked, refused = _with_claims(where, obj, asked, shared, by_claims, claims is not None)
             causes = causes if spec.node_name else (*causes, *refused, *wrong)
-    finished = obj.status.phase in ("Succeeded", "Failed")
     pod = Pod(
         uid=meta.uid,
         namespace=meta.namespace,
@@ -92,7 +91,7 @@ def read(
         started=_seconds(obj.status.start_time),
         node=spec.node_name,
         running=obj.status.phase == "Running",
-        finished=finished,
+        finished=obj.status.phase in ("Succeeded", "Failed"),
         succeeded=obj.status.phase == "Succeeded",
         terminating=meta.deletion_timestamp is not None,
         gated=bool(spec.scheduling_gates) or not (by_claims.complete or spec.node_name),

@@ -35,8 +35,13 @@ def _sentence(clause: str) -> str:
     return printable(f"{clause[:1].upper()}{clause[1:]}.")
 
 
-def advice(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause, one advice
+def advice(cause: reasons.Cause) -> str:
     """Return what helps against a cause, as a sentence."""
+    return _about_the_pods(cause) or _about_the_room(cause)
+
+
+def _about_the_pods(cause: reasons.Cause) -> str:  # noqa: PLR0911 - one cause, one advice
+    """Return what helps against what is wrong with the pods, or missing; "" for another cause."""
     match cause:
         case reasons.BadValue(_, field, _, expected):
             return f"Set {field} to {expected}, and create the pods again."
@@ -60,6 +65,12 @@ def advice(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 — one cause
             return f"Create the {plural('PersistentVolumeClaim', len(claims) + more)}."
         case reasons.RefusedEverywhere():
             return "Change what the plugin refuses in the pod, or in the objects that the pod names."
+    return ""
+
+
+def _about_the_room(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 - one cause, one advice
+    """Return what helps if nothing fits, or if that is not known."""
+    match cause:
         case reasons.MemberTooLarge(_, resource, needed, _, largest):
             larger = amount(resource, needed)
             return f"Ask for at most {amount(resource, largest)} in one pod, or add a node with {larger}."

@@ -38,9 +38,7 @@ class Metrics:
             "muster_decision_seconds", "Time that the planner took for one decision.", "outcome"
         )
         self._verdicts = counter("muster_verdicts", "Verdicts pushed to the shim.", "outcome")
-        self._undelivered = counter(
-            "muster_verdicts_undelivered", "Verdicts for which no shim was connected."
-        )
+        self._undelivered = counter("muster_verdicts_undelivered", "Verdicts while no shim was connected.")
         self.call_seconds = histogram("muster_call_seconds", "Unary calls of the shim.", "method", "code")
         self._sessions = counter("muster_sessions", "Sessions of the shim that ended, by cause.", "cause")
         self._restarts = counter(
