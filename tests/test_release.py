@@ -1,0 +1,33 @@
+"""One version in all places: CONTRIBUTING.md, "Release"."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+VERSION = str(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"])
+
+PLACES = {
+    "uv.lock": r'name = "muster"\nversion = "(.+)"',
+    "Makefile": r"VERSION \?= (\S+)|VERSION=(\d\S+)\)",
+    "service/Dockerfile": r"ARG VERSION=(\S+)|--tag muster-\S+:(\S+)",
+    "shim/Dockerfile": r"ARG VERSION=(\S+)|--tag muster-\S+:(\S+)",
+    "charts/muster/Chart.yaml": r"(?m)^(?:version|appVersion): (\S+)$",
+    "scheduler-config/kustomization.yaml": r"newTag: (\S+)",
+    "scheduler-config/node-agent/kustomization.yaml": r"newTag: (\S+)",
+    "docs/install.md": r"/?muster-\w+:(\d[\w.]+)|newTag: ([\w.]+)",
+    "docs/images.md": r"`VERSION`, `REVISION` \| all \| `([\w.]+)`",
+}
+"""Where the version is written, and how."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_each_place_has_the_version(place: str) -> None:
+    found = re.finditer(PLACES[place], (REPOSITORY / place).read_text())
+    versions = [next(filter(None, each.groups())) for each in found]
+    assert versions
+    assert set(versions) == {VERSION}
