@@ -138,6 +138,11 @@ GOLDEN: list[tuple[reasons.Cause, str, str]] = [
         "Max-per gpu is not supported where members share GPUs.",
         "Remove max-per, or ask for whole GPUs.",
     ),
+    (
+        reasons.SubgroupsNeeded(2, 3, ("a", "b")),
+        "",
+        "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang.",
+    ),
     (reasons.NotDecided(True), "", "It is tried again. If that does not help, make the pods more alike."),
     (
         reasons.PlannerDefect("ValueError: x"),

@@ -399,7 +399,7 @@ POD_GROUPS: dict[str, tuple[str, Any, str]] = {
     "kai: some of the subgroups": (
         "scheduling.run.ai/v2alpha2",
         {**roles({"name": "a"}, {"name": "b"}), "minSubGroup": 1},
-        "spec.minSubGroup",
+        "spec.minMember",
     ),
     "coscheduling: no count": ("scheduling.x-k8s.io/v1alpha1", {}, "spec.minMember"),
     "coscheduling: half a member": ("scheduling.x-k8s.io/v1alpha1", {"minMember": 1.5}, "spec.minMember"),

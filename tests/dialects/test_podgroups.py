@@ -16,6 +16,7 @@ from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
+from muster.domain.quorums import Leaf, Quorum
 from muster.domain.reasons import BadValue, DialectsDisagree
 from muster.domain.request import RolePreference, SelectorTerm
 from tests.dialects.objects import custom_object, pod_object
@@ -191,6 +192,47 @@ def test_what_a_pod_group_says(case: Case) -> None:
     assert not case.roles or sum(group.role_min.values()) <= case.min_member
 
 
+def of(name: str, least: int = 1) -> Leaf:
+    return Leaf(frozenset({name}), least)
+
+
+SOME: dict[str, tuple[dict[str, Any], int, Quorum]] = {
+    # name: the spec, the fewest members that start it, the tree
+    "replicas": (
+        {"subGroups": [subgroup("a", 8), subgroup("b", 8), subgroup("c", 8)], "minSubGroup": 2},
+        16,
+        Quorum(2, (of("a", 8), of("b", 8), of("c", 8))),
+    ),
+    "a tree": (
+        {"subGroups": two_of_three(), "minSubGroup": 1},
+        1,
+        Quorum(1, (Quorum(2, (of("a"), of("b"))), of("c"))),
+    ),
+    "some below a subgroup, all of the gang": (
+        {"subGroups": [{"name": "up", "minSubGroup": 1}, *two_of_three()[1:]]},
+        2,
+        Quorum(2, (Quorum(1, (of("a"), of("b"))), of("c"))),
+    ),
+    "one that KAI's CRD filled in": (
+        {"subGroups": [subgroup("a", 2), subgroup("b", 1)], "minSubGroup": 1, "minMember": 1},
+        1,
+        Quorum(1, (of("a", 2), of("b"))),
+    ),
+    "members that need not come": (
+        {"subGroups": [subgroup("a", 0), subgroup("b", 1)], "minSubGroup": 1},
+        1,
+        Quorum(1, (of("a", 0), of("b"))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "least", "quorum"), SOME.values(), ids=SOME)
+def test_fewer_subgroups_than_all_may_start(spec: dict[str, Any], least: int, quorum: Quorum) -> None:
+    group = read(spec, podgroups.KAI_API)
+    assert (group.causes, group.min_member, group.role_min) == ((), least, {})
+    assert group.quorum == quorum
+
+
 def test_the_recipes_affinity_is_node_selector_terms() -> None:
     terms = [
         {"key": "nvidia.com/nvswitch.present", "operator": "In", "values": ["true"]},
@@ -258,17 +300,36 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]] | None, str,
         "spec.subGroups[0].topologyConstraint.requiredTopologyLevel",
         "a level inside or around rack, which is required too",
     ),
-    "some subgroups of all": (
-        {"subGroups": two_of_three(), "minSubGroup": 1},
+    "more subgroups than all": (
+        {"subGroups": two_of_three(), "minSubGroup": 3},
         None,
         "spec.minSubGroup",
-        "2, all that there are: no other number of them is planned",
+        "a number from 1 to 2: 2 subgroups lie directly below",
     ),
     "no subgroups of all": (
         {"subGroups": two_of_three(), "minSubGroup": 0},
         None,
         "spec.minSubGroup",
-        "2, all that there are: no other number of them is planned",
+        "a number from 1 to 2: 2 subgroups lie directly below",
+    ),
+    "more pods than some subgroups need": (
+        {"subGroups": two_of_three(), "minSubGroup": 1, "minMember": 2},
+        None,
+        "spec.minMember",
+        "at most 1, with which the subgroups start that minSubGroup asks for",
+    ),
+    "a deep tree of which some are enough": (
+        {
+            "subGroups": [
+                subgroup("s0", 1),
+                *(subgroup(f"s{i}", 1, f"s{i - 1}") for i in range(1, 17)),
+                subgroup("t", 1),
+            ],
+            "minSubGroup": 1,
+        },
+        None,
+        "spec.subGroups[16].parent",
+        "at most 16 subgroups in each other, where minSubGroup is below their number",
     ),
     "a count below zero": (
         {"subGroups": [subgroup("a", -1)]},

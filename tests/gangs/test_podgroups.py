@@ -11,6 +11,7 @@ from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import Policies, Policy
+from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Request, RolePreference, SelectorTerm, Term
 from muster.domain.typical import TypicalRequest
 from muster.gangs.membership.podgroups import completed
@@ -219,6 +220,74 @@ def test_all_of_them_start_at_once_where_they_fit() -> None:
     assert gang(world).phase is Phase.UNPLACEABLE
     world.send(inputs.NodeSeen(world.now, node("a", gpus=6)))
     assert planned(world).min_member == 1  # each role has its least: of what comes later, as many as fit
+
+
+REPLICAS = replace(
+    GROUP,
+    min_member=4,
+    wishes=Wishes(),
+    role_wishes={name: Wishes(role=name) for name in "abc"},
+    quorum=Quorum(2, tuple(Leaf(frozenset({name}), 2) for name in "abc")),
+    size=6,
+)
+"""Three replicas of two pods. Two replicas are enough."""
+
+
+def replica(name: str, gpus: int = 1, count: int = 2) -> list[Pod]:
+    return [replace(named(f"{name}{i}", role=name), gpus=gpus) for i in range(count)]
+
+
+def members(world: World) -> list[str]:
+    return sorted(name for name, _ in world.verdict("train").members)
+
+
+def test_as_many_subgroups_start_as_are_enough_and_the_others_when_they_fit() -> None:
+    """The first replica needs more than there is free."""
+    world = World(Settings(settle_s=0)).start(node("a", gpus=5))
+    seen(world, REPLICAS)
+    world.see(*replica("a", gpus=4), *replica("b"), *replica("c"))
+    assert members(world) == ["b0", "b1", "c0", "c1"]
+    world.run("train")
+    assert gang(world).was_complete
+    assert gang(world).phase is Phase.UNPLACEABLE
+    world.send(events.NodeSeen(world.now, node("a", gpus=11)))
+    assert gang(world).phase is Phase.UNPLACEABLE  # one of its two members would fit
+    world.send(events.NodeSeen(world.now, node("a", gpus=12)))
+    assert members(world) == ["a0", "a1"]
+
+
+def test_a_plan_for_some_subgroups_is_permitted_as_a_whole() -> None:
+    """Four members of three replicas are no start, though two replicas have four."""
+    world = World(Settings(settle_s=0)).start(node("a", gpus=1))
+    seen(world, REPLICAS)
+    world.see(*replica("a"), *replica("b"), *replica("c"))
+    assert gang(world).phase is Phase.UNPLACEABLE
+    world.send(events.NodeSeen(world.now, node("a", gpus=6)))
+    assert len(members(world)) == world.verdict("train").required == 6
+
+
+def test_a_gang_waits_for_the_pods_of_as_many_subgroups_as_are_enough() -> None:
+    world = World(Settings(settle_s=0)).start(node("a", gpus=8))
+    seen(world, REPLICAS)
+    world.see(*replica("a"), *replica("b", count=1), *replica("c", count=1))
+    assert gang(world).phase is Phase.COLLECTING
+    assert gang(world).reason == "Waiting for 1 more member of role b: 1 of 2 are here"
+    world.see(*replica("c"))
+    assert members(world) == ["a0", "a1", "c0", "c1"]
+    world.run("train")
+    assert gang(world).reason == "Waiting for 1 more member of role b: 1 of 2 are here"
+
+
+def test_a_subgroup_that_is_not_needed_waits_for_what_another_gang_needs() -> None:
+    other = GangClaim("kai", "other", wishes=Wishes(), by_object=True)
+    world = World(Settings(settle_s=0), auto=False).start(node("a", gpus=6))
+    seen(world, REPLICAS)
+    seen(world, replace(GROUP, name="other", uid="o", wishes=Wishes()))
+    world.see(*replica("a"), *replica("b"), *replica("c"), *(pod(f"q{i}", claim=other) for i in range(2)))
+    while world.solves:
+        world.solve()
+    assert len(members(world)) == 4
+    assert len(world.verdict("other").members) == 2
 
 
 def test_policies_come_as_terms_the_heaviest_first_and_a_name_that_is_none_is_refused() -> None:

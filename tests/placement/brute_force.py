@@ -93,6 +93,13 @@ ASKED = {
     "preferred scopes of roles, segments, levels": ("role preferences", "segments", "levels"),
     "preferred scopes of roles, subgroups, members that run": ("role preferences", "subgroups", "running"),
     "preferred scopes of roles with scopes, equal names": ("role preferences", "role scope", "paths"),
+    "some of several subgroups": ("quorum",),
+    "some of several subgroups, in segments by rank": ("quorum", "segments", "ranks"),
+    "some of several subgroups, roles with scopes, members that run": ("quorum", "role scope", "running"),
+    "some of several subgroups, subgroups, levels": ("quorum", "subgroups", "levels"),
+    "some of several subgroups, constraints": ("quorum", "anti-affinity", "skew", "affinity"),
+    "some of several subgroups, on one node, at most so many": ("quorum", "one node", "max per"),
+    "some of several subgroups, slices, policies": ("quorum", "slices", "terms"),
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 """Families: the features that their worlds have, by name."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, PerScope, Spread, Subgroup
 from muster.domain.decision import MemberPlacement, Objective, Placed
+from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, bits
@@ -605,6 +606,8 @@ def best_plain(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | N
             for state, option in used
         }
         counts = {state.node.name: option.counts for state, option in used}
+        if not started(request, [size - n for size, n in zip(sizes, left, strict=True)]):
+            return
         if not constrained(snapshot, request, counts) or not rules.in_number(counts):
             return
         if request.required_scope and not together(
@@ -651,6 +654,30 @@ def best_plain(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | N
     least = min(request.min_member, sum(sizes))
     walk(0, sizes, [])
     return found and (found[0], plan(snapshot, request, members(request, found[1])))
+
+
+def started(request: Request, counts: list[int]) -> bool:
+    """Whether some choice of subgroups says these numbers: each that is chosen has as many chosen ones below
+    it as it needs, and members are in chosen leaves alone, as many as the leaf needs."""
+    if request.quorum is None:
+        return True
+    by_role = {role.name: n for role, n in zip(request.roles, counts, strict=True)}
+    return any(
+        all(sum(by_role[role] for role in leaf.roles if role in by_role) >= leaf.least for leaf in leaves)
+        and all(n == 0 or any(role in leaf.roles for leaf in leaves) for role, n in by_role.items())
+        for leaves in choices(request.quorum)
+    )
+
+
+def choices(part: Quorum | Leaf) -> Iterator[tuple[Leaf, ...]]:
+    """All sets of leaves with which this part starts."""
+    if isinstance(part, Leaf):
+        yield (part,)
+        return
+    for size in range(part.least, (part.least if part.only else len(part.parts)) + 1):
+        for chosen in combinations(part.parts, size):
+            for below in product(*map(choices, chosen)):
+                yield tuple(leaf for leaves in below for leaf in leaves)
 
 
 def members(request: Request, placed: Mapping[str, Spot]) -> tuple[MemberPlacement, ...]:

@@ -39,6 +39,7 @@ from muster.domain.reasons import (
     RoleScope,
     RunningElsewhere,
     SegmentsTooLarge,
+    SubgroupsNeeded,
     TookTooLong,
     TookTooMuchMemory,
     TooManyMembers,
@@ -82,6 +83,10 @@ GOLDEN: list[tuple[Cause, str]] = [
         "Pod w-0 names two different gangs or counts: ack gang a and kai gang b",
     ),
     (MembersMissing(3, 4), "Waiting for 1 more member: 3 of 4 are here"),
+    (
+        SubgroupsNeeded(2, 3, ("a", "b")),
+        "The gang needs 2 of its 3 subgroups, and no others fit either: this is about a, b",
+    ),
     (
         MemberTooLarge("worker", GPU, 16, "a", 8),
         "A member of role worker asks for 16 nvidia.com/gpu, and the largest node that admits it, a, has 8 nvidia.com/gpu",

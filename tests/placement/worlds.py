@@ -18,6 +18,7 @@ from muster.domain.constraints import (
 )
 from muster.domain.levels import DEFAULT_LEVELS, NVLINK, Level, Naming
 from muster.domain.node import Node, Resources, Taint, TaintEffect, Usage
+from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import (
     GangId,
     Member,
@@ -162,13 +163,15 @@ FEATURES = (
     "inside",
     "one node",
     "role preferences",
+    "quorum",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
 hold few members. "scores": preferences of kube-scheduler, by node. "least": few must fit, and a crowd of a
 further role fits nowhere. "subgroups": several roles lie in one part of a scope.
 "typical": the cluster says what usually comes. "paths": equal names under different parents. "inside": the
-scopes of roles are nodes and what lies inside them. "one node": so is the gang's required scope."""
+scopes of roles are nodes and what lies inside them. "one node": so is the gang's required scope.
+"quorum": some of several subgroups are enough."""
 
 
 class World(NamedTuple):
@@ -219,7 +222,7 @@ class World(NamedTuple):
         lines += [f"scores of {role.name}: {dict(role.scores)}" for role in request.roles if role.scores]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
         numbers = [(rule.annotation, rule.scope, rule.members) for rule in request.per_scope]
-        lines.append(f"running {stay}, {numbers}")
+        lines.append(f"running {stay}, {numbers}, {request.quorum}")
         lines.append(
             f"scope {request.required_scope}, prefer {request.preferred_scopes}, min {request.min_member}"
         )
@@ -268,10 +271,38 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
         packing = (TypicalRequest(2, 1, 500), *draw(st.lists(_typical_requests(), max_size=4)))
         world = World(replace(world.snapshot, typical=packing), world.request)
     world = draw(_between_pods(world, [*features], scopes))
+    if "quorum" in features:
+        world = World(world.snapshot, draw(_with_quorum(world.request)))
     for feature in ("running", "unknown running"):
         if feature in features:
             world = draw(_with_running(world, known=feature == "running"))
     return world
+
+
+@st.composite
+def _with_quorum(draw: st.DrawFn, request: Request) -> Request:
+    """Two to four roles, each a leaf, or two of them one; in a tree of one level or two."""
+    roles = [*request.roles]
+    for name in "stuv"[: draw(st.integers(max(0, 2 - len(roles)), 2))]:
+        crowd = tuple(Member(f"{name}{i}", f"{name}-{i}") for i in range(draw(st.integers(1, 2))))
+        gpus = draw(st.sampled_from([0, 1, 1, 2, 5]))
+        roles.append(Role(name, crowd, Resources(), gpus, RESOURCE if gpus else ""))
+    parts: list[Quorum | Leaf] = []
+    for role in roles:
+        leaf = Leaf(frozenset({role.name}), draw(st.integers(0, len(role.members) + 1)))
+        last = parts[-1] if parts else None
+        if isinstance(last, Leaf) and draw(st.integers(0, 4)) == 0:
+            parts[-1] = Leaf(last.roles | leaf.roles, last.least + draw(st.integers(0, 1)))
+        else:
+            parts.append(leaf)
+    if len(parts) > 2 and draw(st.booleans()):
+        cut = draw(st.integers(1, len(parts) - 1))
+        inner = Quorum(draw(st.integers(1, cut)), tuple(parts[:cut]), draw(st.booleans()))
+        parts = [inner, *parts[cut:]]
+    if len(roles) > 1 and draw(st.booleans()):
+        roles.reverse()
+    quorum = Quorum(draw(st.integers(1, len(parts))), tuple(parts), draw(st.integers(0, 3)) == 0)
+    return replace(request, roles=tuple(roles), min_member=1, quorum=quorum)
 
 
 @st.composite

@@ -86,10 +86,15 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
     if len(asked) > 1:
         spec.bad("topologyConstraint", ", ".join(sorted(asked)), "one required scope for the whole gang")
     min_member = spec.positive("minMember")
-    if tree.min_member:
+    if tree.quorum is not None:
+        if (min_member or 0) > tree.min_member:
+            of_all = f"at most {tree.min_member}, with which the subgroups start that minSubGroup asks for"
+            spec.bad("minMember", min_member, of_all)
+        min_member = max(1, tree.min_member)
+    elif tree.min_member:
         min_member = max(min_member or 0, tree.min_member)
     elif min_member is None and not spec.causes:
-        if api_version == OURS and not tree.role_min:
+        if api_version == OURS and not tree.role_wishes:
             spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
         else:
             min_member = 1  # as KAI takes it (pkg/scheduler/api/podgroup_info)
@@ -102,6 +107,8 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
         wishes=Wishes(required_scope=next(iter(sorted(asked)), None), preferred_scopes=tree.preferred),
         role_wishes=tree.role_wishes,
         role_min=tree.role_min,
+        quorum=tree.quorum,
+        size=sum(leaf.least for leaf in tree.quorum.leaves()) if tree.quorum is not None else None,
         subgroups=tree.shared,
         role_preferences=tree.preferences,
         required=required,

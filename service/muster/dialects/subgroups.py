@@ -12,19 +12,23 @@ they mean is in its docs/developer/designs/hierarchical-podgroup.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from muster.dialects.fields import Fields
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, OBJECT_NAME
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import Wishes
+from muster.domain.quorums import Leaf, Quorum, members_of
 from muster.domain.request import RolePreference, Scope
+from muster.domain.words import counted
 
 Topologies = Mapping[str, tuple[str, ...]]
 """KAI's Topology objects: name → the node labels of its levels, widest first."""
 
 MAX_SUBGROUPS = 256
+MAX_DEPTH = 16
+"""Of a tree in which not all subgroups must start: what reads it calls itself once for each level."""
 HOSTNAME = "kubernetes.io/hostname"
 _WORDS = frozenset(scope.value for scope in Scope)
 _CONSTRAINT = ("topology", "requiredTopologyLevel", "preferredTopologyLevel")
@@ -86,11 +90,14 @@ class Tree:
     """Levels for some leaves together."""
     preferences: tuple[RolePreference, ...] = ()
     """Preferred levels for some leaves together."""
+    quorum: Quorum | None = None
+    """How many subgroups start, if not all must. Then `role_min` is empty."""
 
     @property
     def min_member(self) -> int:
-        """Of all leaves together, 0 where there are none."""
-        return sum(self.role_min.values())
+        """Of all leaves that must start together, 0 where there are none."""
+        chosen = self.quorum.fewest() if self.quorum is not None else None
+        return sum(self.role_min.values()) if chosen is None else members_of(chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +172,16 @@ def read(spec: Fields, levels: tuple[Level, ...], topologies: Topologies | None)
             groups[name] = _Subgroup(item, item.text("parent"), constraint)
     if not _is_tree(groups):
         return Tree()
-    _all_needed(spec, groups)
-    return _Reader(Nesting.of(levels, topologies), spec, root, groups, _leaves(groups)).tree()
+    quorum = _quorum(None, spec, groups)
+    tree = _Reader(Nesting.of(levels, topologies), spec, root, groups, _leaves(groups)).tree()
+    if _needs_all(quorum):
+        return replace(tree, role_min={role: leaf.least for leaf in quorum.leaves() for role in leaf.roles})
+    deepest = max(groups, key=lambda name: len(_ancestry(name, groups)))
+    if len(_ancestry(deepest, groups)) > MAX_DEPTH:
+        expected = f"at most {MAX_DEPTH} subgroups in each other, where minSubGroup is below their number"
+        groups[deepest].fields.bad("parent", groups[deepest].parent, expected)
+        return Tree()
+    return replace(tree, quorum=quorum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +207,6 @@ class _Reader:
             ),
             role_wishes={leaf: self._wishes(leaf, every, required) for leaf in sorted(every)},
             shared=tuple(self._shared(every, required)),
-            role_min={leaf: self._least(leaf) for leaf in sorted(every)},
             preferences=tuple(self._preferences(every, required)),
         )
 
@@ -206,10 +220,6 @@ class _Reader:
         wanted = self.nesting.narrow_first(group.constraint.preferred for group in alone)
         preferred = tuple(each for each in wanted if not self._kept(each, (required, scope)))
         return Wishes(leaf, role_scope=scope, role_preferred=preferred)
-
-    def _least(self, leaf: str) -> int:
-        least = self.groups[leaf].fields.natural("minMember")
-        return 1 if least is None else least
 
     def _shared(self, every: frozenset[str], required: str | None) -> Iterator[Subgroup]:
         """Yield the levels for some leaves together, except where the gang's own keeps them."""
@@ -262,16 +272,31 @@ def _leaves(groups: Mapping[str, _Subgroup]) -> dict[str, frozenset[str]]:
     return {name: frozenset(leaves) for name, leaves in found.items()}
 
 
-def _all_needed(spec: Fields, groups: Mapping[str, _Subgroup]) -> None:
-    """`minSubGroup` asks for all subgroups that there are: fewer are not planned, since the planner knows
-    members alone, and more will never be."""
-    for name, owner in ((None, spec), *((name, group.fields) for name, group in groups.items())):
-        wanted = owner.natural("minSubGroup")
-        below = sum(group.parent == name for group in groups.values())
-        if wanted is not None and wanted != below:
-            owner.bad(
-                "minSubGroup", wanted, f"{below}, all that there are: no other number of them is planned"
-            )
+def _least(leaf: _Subgroup) -> int:
+    least = leaf.fields.natural("minMember")
+    return 1 if least is None else least
+
+
+def _quorum(name: str | None, owner: Fields, groups: Mapping[str, _Subgroup]) -> Quorum:
+    """Return the tree below a subgroup, None for the whole: how many of its parts start, all by default."""
+    parts: list[Quorum | Leaf] = []
+    for part, group in groups.items():
+        if group.parent != name:
+            continue
+        below = _quorum(part, group.fields, groups)
+        parts.append(below if below.parts else Leaf(frozenset((part,)), _least(group)))
+    wanted = owner.natural("minSubGroup")
+    if wanted is not None and not min(1, len(parts)) <= wanted <= len(parts):
+        numbers = f"a number from 1 to {len(parts)}" if parts else "not given"
+        owner.bad("minSubGroup", wanted, f"{numbers}: {counted('subgroup', len(parts))} lie directly below")
+        wanted = None
+    return Quorum(len(parts) if wanted is None else wanted, tuple(parts))
+
+
+def _needs_all(part: Quorum | Leaf) -> bool:
+    if isinstance(part, Leaf):
+        return True
+    return part.least == len(part.parts) and all(map(_needs_all, part.parts))
 
 
 def _scope(label: str, levels: tuple[Level, ...]) -> str:

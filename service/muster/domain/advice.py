@@ -104,6 +104,8 @@ def _about_the_room(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 - on
             return f"Let the {plural('node', nodes)} admit the pods, or the pods accept this: {by}."
         case reasons.NotSupported(rule):
             return f"Remove {rule}, or ask for whole GPUs."
+        case reasons.SubgroupsNeeded():
+            return "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang."
         case reasons.NotDecided() | reasons.TookTooLong():
             return "It is tried again. If that does not help, make the pods more alike."
         case reasons.PlannerDefect():

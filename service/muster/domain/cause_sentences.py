@@ -105,6 +105,10 @@ def cause_sentence(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 — o
             return f"{counted('node', nodes)} {verb} not admit {the_role(role)}: {by}"
         case reasons.NotSupported(rule, scope):
             return f"{rule} {scope} is not supported where members share GPUs"
+        case reasons.SubgroupsNeeded(needed, subgroups, roles):
+            listed = ", ".join(roles[:LISTED]) + and_more(len(roles))
+            needs = f"the gang needs {needed} of its {subgroups} subgroups"
+            return f"{needs}, and no others fit either: this is about {listed}"
         case reasons.NotDecided(truncated):
             by = "wall clock" if truncated else "its budget"
             return f"the search was ended by {by} before it found a plan or a proof that there is none"

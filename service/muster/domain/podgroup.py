@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from muster.domain.constraints import Subgroup
 from muster.domain.pod import Controller, Wishes
+from muster.domain.quorums import Quorum
 from muster.domain.reasons import Cause
 from muster.domain.request import RolePreference, SelectorTerm
 
@@ -72,6 +73,8 @@ class PodGroup:
     """Scopes for the members of several roles together."""
     role_preferences: tuple[RolePreference, ...] = ()
     """Preferred scopes for the members of several roles together."""
+    quorum: Quorum | None = None
+    """How many subgroups start, if not all must. Then `role_min` is empty."""
     required: tuple[SelectorTerm, ...] = ()
     queue: str = ""
     causes: tuple[Cause, ...] = ()

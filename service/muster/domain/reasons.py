@@ -287,6 +287,16 @@ class NotSupported:
 
 
 @dataclass(frozen=True, slots=True)
+class SubgroupsNeeded:
+    """The gang starts with `needed` of its `subgroups`, and no choice of them fits. The causes next to this
+    one are about `roles`, which have the fewest members of all choices."""
+
+    needed: int
+    subgroups: int
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NotDecided:
     """The search ended before it found a plan or a proof that there is none. `truncated`: by wall clock."""
 
@@ -352,6 +362,7 @@ Cause = (
     | RunningElsewhere
     | NodesExcluded
     | NotSupported
+    | SubgroupsNeeded
     | NotDecided
     | PlannerDefect
     | Ended

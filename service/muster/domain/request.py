@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from muster.domain.constraints import Constraint, PerScope, Subgroup
 from muster.domain.node import Resources
+from muster.domain.quorums import Quorum
 
 
 class Scope(StrEnum):
@@ -194,6 +195,9 @@ class Request:
     """They are tried in this order, after the preferred scopes of the whole gang."""
     constraints: tuple[Constraint, ...] = ()
     """Rules between pods, from the pods' own affinity, spread constraints, host ports and shared volumes."""
+    quorum: Quorum | None = None
+    """How many subgroups start, if not all must: the roles that its leaves name get members as it says. Its
+    numbers count the members that are to be placed."""
     priority: int = 0
     created: float = 0.0
     """Seconds since the epoch: since when the gang's members wait; with priority it orders the queue."""
@@ -202,3 +206,12 @@ class Request:
     def size(self) -> int:
         """Return the number of members, over all roles."""
         return sum(len(role.members) for role in self.roles)
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        """Return the number of members of each role."""
+        return {role.name: len(role.members) for role in self.roles}
+
+    def starts(self, counts: Mapping[str, int]) -> bool:
+        """Return whether these numbers of members, by role, start as many subgroups as the gang needs."""
+        return self.quorum is None or self.quorum.starts(counts)

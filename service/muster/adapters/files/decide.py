@@ -113,7 +113,8 @@ def decide(
         request = requests.request(group, ledger, policies)
         needed = requests.least_of(request, group)
         others = chain((least.group for least in again), islice(pending, number + 1, None))
-        if needed.size < request.size and _must_share(group, request, others):
+        fewer = needed.size < request.size or needed.quorum != request.quorum
+        if fewer and _must_share(group, request, others):
             least = _outcome(group, needed, ledger, place, clock)
             if least.placed is not None:
                 again.append(replace(least, request=request))

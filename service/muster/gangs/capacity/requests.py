@@ -17,9 +17,11 @@ from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.quorums import Quorum, members_of
 from muster.domain.request import Member, NodeRules, Request, Role, RolePreference, Running, Segment, Slice
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.roster import Group
+from muster.gangs.membership.roster import by_role as roles_of
 from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.gang.blocks import rank_key
@@ -49,8 +51,11 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
 def least_of(request: Request, group: Group) -> Request:
     """Return the request for as many members as the gang needs: all of these must fit.
 
-    They are the first by rank: what each role of its PodGroup needs, then more of the earlier roles.
+    They are the first by rank: what each role of its PodGroup needs, then more of the earlier roles. If some
+    subgroups are enough, it is up to the planner which of them start, and no others do.
     """
+    if request.quorum is not None:
+        return _least_of_subgroups(request, request.quorum)
     there = {pod.uid: _wishes(pod).role for pod in group.unbound}
     lacks = {short.role: short.needed - short.present for short in group.roles_short(group.bound)}
     ranked = [member for role in request.roles for member in sorted(role.members, key=rank_key)]
@@ -66,6 +71,18 @@ def least_of(request: Request, group: Group) -> Request:
     return replace(request, roles=tuple(roles), min_member=len(kept))
 
 
+def _least_of_subgroups(request: Request, quorum: Quorum) -> Request:
+    left = {leaf: leaf.least for leaf in quorum.leaves()}
+    roles = []
+    for role in request.roles:
+        leaf = next((leaf for leaf in left if role.name in leaf.roles), None)
+        kept = min(left[leaf], len(role.members)) if leaf is not None else 0
+        if leaf is not None:
+            left[leaf] -= kept
+        roles.append(replace(role, members=tuple(sorted(role.members, key=rank_key)[:kept])))
+    return replace(request, roles=tuple(roles), quorum=quorum.no_more())
+
+
 def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
     """Return what else than free capacity may help the gang if nothing fits; None if nothing."""
     with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
@@ -77,12 +94,12 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     peers = Peers(group.members, ledger.existing_pods, ledger.nodes)
     roles = _by_role(group.members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
-    # The planner does not choose which roles come first: until each has its minimum, all must fit.
-    all_must_fit = any(group.roles_short(group.bound))
+    quorum = _quorum(group, roles)
+    asked = tuple(_roles(roles))
     return Request(
         gang=group.gang,
-        roles=tuple(_roles(roles)),
-        min_member=len(group.unbound) if all_must_fit else _least(group),
+        roles=asked,
+        min_member=_min_member(group, asked, quorum),
         required_scope=wishes.required_scope,
         preferred_scopes=wishes.preferred_scopes,
         per_scope=wishes.per_scope,
@@ -91,9 +108,30 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
         subgroups=tuple(_subgroups(group, roles)),
         role_preferences=tuple(_role_preferences(group, roles)),
         constraints=peers.constraints(waiting),
+        quorum=quorum,
         priority=priority(group),
         created=created(group),
     )
+
+
+def _quorum(group: Group, by_role: dict[str, list[Pod]]) -> Quorum | None:
+    """Return how many subgroups start, by the names that roles have in the request, less what is bound."""
+    if group.quorum is None:
+        return None
+    lacking = group.quorum.less(roles_of(group.bound))
+    return lacking.each(lambda leaf: replace(leaf, roles=_named(by_role, leaf.roles)))
+
+
+def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None) -> int:
+    """Return the fewest members that must fit at once.
+
+    Which roles come first is not up to the planner: until each has its minimum, all must fit. Which subgroups
+    come first is, if some are enough.
+    """
+    if quorum is None:
+        return len(group.unbound) if any(group.roles_short(group.bound)) else _least(group)
+    chosen = quorum.fewest({role.name: len(role.members) for role in roles}, some=True)
+    return len(group.unbound) if chosen is None else members_of(chosen)
 
 
 def _subgroups(group: Group, by_role: dict[str, list[Pod]]) -> Iterator[Subgroup]:

@@ -199,7 +199,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     request = state.in_tree.refine(gang.key, request)
     gang.arrived = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
-    by_role = any(gang.group.roles_short(gang.group.bound))
+    by_role = gang.group.quorum is None and any(gang.group.roles_short(gang.group.bound))
     hint = QueueingHint.of(requests.least_of(request, gang.group) if by_role else request, interest)
     state.in_tree.used(gang.key)
     if causes:
@@ -214,7 +214,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
         # What overtook its last plan could overtake each one: its equals wait this time.
         overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
         floor = requests.priority(gang.group) + overtaken
-    partial = asked.size < request.size
+    partial = asked.size < request.size or asked.quorum != request.quorum
     state.solving[lane] = Solving(gang.key, gang.generation, asked, snapshot, hint, lane, floor, partial)
     share.began(namespace, state.now, state.settings.patience_s, gang.ended)
     state.publisher.instruct(Solve(gang.key, gang.generation, asked, snapshot, excluded, lane))
@@ -237,7 +237,7 @@ def next_question(gang: Gang, solving: Solving) -> Ask | None:
     A gang whose roles have minimums is asked about as a whole until each has its own: which members to leave
     out is not up to the planner then. Those that it needs may fit if not all do.
     """
-    if not any(gang.group.roles_short(gang.group.bound)):
+    if gang.group.quorum is not None or not any(gang.group.roles_short(gang.group.bound)):
         return Ask.ALL if solving.partial else None
     if solving.partial or requests.least_of(solving.request, gang.group).size == solving.request.size:
         return None
@@ -260,7 +260,9 @@ def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, give
     there = {pod.uid: pod for pod in gang.group.unbound}
     pods = {member.uid: there[member.uid] for member in placed.members}
     order = scheduling_order(solving.request, placed, solving.snapshot)
-    batch = _batch(state, gang, len(order), solving.request.min_member)
+    # Any members of several subgroups are not a start of some of them: the plan holds as a whole.
+    least = len(order) if solving.request.quorum else min(solving.request.min_member, len(order))
+    batch = _batch(state, gang, len(order), least)
     plan = Plan(gang.generation, solving.request, placed, pods, order, batch, given.trace_id)
     gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(usages(placed, pods))
@@ -268,8 +270,7 @@ def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, give
     gang.retained -= pods.keys()
     state.retained.release(gang, gang.retained)
     state.timers.set(gang, given.now + state.settings.plan_for(len(order)))
-    required = min(solving.request.min_member, len(order))
-    state.publisher.push(gang, gang.generation, Outcome.PLANNED, plan.members, required=required)
+    state.publisher.push(gang, gang.generation, Outcome.PLANNED, plan.members, required=least)
 
 
 def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:

@@ -36,7 +36,9 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
         expected = f"a subgroup of {group.title}: {', '.join(sorted(group.role_wishes)[:8])}"
         causes = (*causes, BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.wishes.role, expected))
     wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
-    min_member = claim.min_member or group.min_member
+    # Owners join one gang up to this number: the pods of subgroups that it could do without are its own too.
+    whole = group.min_member if group.quorum is None else group.size
+    min_member = claim.min_member or whole
     return replace(
         pod,
         claim=replace(

@@ -11,6 +11,7 @@ from muster.domain.constraints import Subgroup
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.quorums import Quorum, members_of
 from muster.domain.reasons import Cause, JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.request import GangId, RolePreference
 from muster.gangs.membership.consistency import ill_formed
@@ -50,6 +51,8 @@ class Group:
     pod_group: PodGroup | None = None
     role_needed: Mapping[str, int] = field(default_factory=dict)
     """Role → members that must be present, if its PodGroup states it, less those that have succeeded."""
+    quorum: Quorum | None = None
+    """How many subgroups must be present, if not all, less the members that have succeeded."""
     ambiguous: bool = False
     """Whether some of its pods may be the first of another incarnation of its name."""
     since: float = 0.0
@@ -113,10 +116,17 @@ class Group:
         return len(pods) >= self.needed and not any(self.roles_short(pods))
 
     def roles_short(self, pods: Iterable[Pod]) -> Iterator[MembersMissing]:
-        """Yield the roles with too few members among these pods."""
-        if not self.role_needed:
+        """Yield the roles with too few members among these pods.
+
+        If some subgroups are enough, these are the roles of those that lack the fewest members.
+        """
+        if not self.role_needed and self.quorum is None:
             return
-        there = Counter(pod.claim.wishes.role for pod in pods if pod.claim is not None)
+        there = by_role(pods)
+        if self.quorum is not None:
+            for leaf, missing in self.quorum.less(there).fewest() or ():
+                if missing:
+                    yield MembersMissing(leaf.of(there), leaf.of(there) + missing, ", ".join(leaf.roles))
         for role, needed in self.role_needed.items():
             if there[role] < needed:
                 yield MembersMissing(there[role], needed, role)
@@ -139,10 +149,16 @@ class Group:
             {pod.uid: planning_facts(pod) for pod in self.unbound},
             self.needed,
             self.role_needed,
+            self.quorum,
             self.subgroups,
             self.role_preferences,
             self.causes,
         )
+
+
+def by_role(pods: Iterable[Pod]) -> Counter[str]:
+    """Return how many of these pods state each role."""
+    return Counter(pod.claim.wishes.role for pod in pods if pod.claim is not None)
 
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:
@@ -347,18 +363,21 @@ def _group(
     oldest = min((pod.created for pod in bound), default=0.0)
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
+    quorum = _quorum(of_object, pods)
+    least = members_of(quorum.fewest() or ()) if quorum is not None else 0
     sizes = [claim.size for claim in claims if claim.size is not None]
     return Group(
         GangId(namespace, dialect, name, identity),
         bound,
         unbound,
-        needed=max(0, max(counts) - succeeded),
+        needed=max(0, max(counts) - succeeded) if quorum is None else max(not succeeded, least),
         size=max(sizes) - succeeded if sizes else None,
         causes=ill_formed(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
         claims=claims,
         owners=owners,
         pod_group=of_object,
         role_needed=_role_needed(of_object, pods) if of_object is not None and of_object.role_min else {},
+        quorum=quorum,
         ambiguous=ambiguous,
         since=min((since[pod.owner] for pod in unbound), default=oldest),
     )
@@ -374,5 +393,11 @@ def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
 
 
 def _role_needed(of_object: PodGroup, pods: Iterable[Pod]) -> Mapping[str, int]:
-    succeeded = Counter(pod.claim.wishes.role for pod in pods if pod.succeeded and pod.claim is not None)
+    succeeded = by_role(pod for pod in pods if pod.succeeded)
     return {role: least - succeeded[role] for role, least in of_object.role_min.items()}
+
+
+def _quorum(of_object: PodGroup | None, pods: Iterable[Pod]) -> Quorum | None:
+    if of_object is None or of_object.quorum is None:
+        return None
+    return of_object.quorum.less(by_role(pod for pod in pods if pod.succeeded))

@@ -215,6 +215,8 @@ class InTree:
             role_preferences=tuple(
                 replace(each, roles=_all_of(each.roles, names)) for each in request.role_preferences
             ),
+            quorum=request.quorum
+            and request.quorum.each(lambda leaf: replace(leaf, roles=_all_of(leaf.roles, names))),
         )
 
     def excluded(

@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from muster.placement.explain.refused_roles import resource_missing
 from muster.placement.explain.relaxations import relaxations
 from muster.placement.explain.running import joining
 from muster.placement.explain.shortage import RULES, shortage
+from muster.placement.explain.subgroups import fewest, said_of
 from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.instance import Instance
 from muster.placement.limits import Budget, Limits
@@ -33,7 +35,18 @@ Forbids = Callable[[Collection[Assumption]], bool]
 
 
 def explained(instance: Instance, limits: Limits, budget: Budget, proven: bool) -> Unplaceable:
-    """Return the causes that forbid the gang, and what would help. Call this only if no plan was found."""
+    """Return the causes that forbid the gang, and what would help. Call this only if no plan was found.
+
+    Of a gang that needs some of its subgroups, the causes are those of the ones with the fewest members.
+    """
+    if instance.request.quorum is not None:
+        if not proven:
+            return Unplaceable(instance.request.gang, (NotDecided(budget.truncated),))
+        chosen = fewest(instance)
+        if isinstance(chosen, Instance):
+            refused = explained(chosen, limits, budget, proven)
+            return replace(refused, causes=(*refused.causes, said_of(instance.request, chosen.request)))
+        return Unplaceable(instance.request.gang, chosen)
     gang, spare = instance.request.gang, Budget(limits)  # explaining gets as much time as searching had
     assumptions = Assumptions(instance, limits.excluded)
     conflict = conflict_of(assumptions, Oracle(spare), proven)

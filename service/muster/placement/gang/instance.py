@@ -155,6 +155,13 @@ class Instance:
         """The number of members of each role."""
         return tuple(len(role.members) for role in self.roles)
 
+    def starts(self, counts: Counts) -> bool:
+        """Return whether these members, by block, start as many subgroups as the gang needs."""
+        by_role = dict.fromkeys((role.name for role in self.roles), 0)
+        for role, count in zip(self.roles, counts, strict=True):
+            by_role[role.name] += count
+        return self.request.starts(by_role)
+
     def gpus(self, counts: Ints) -> Ints:
         """Return the number of whole GPUs that `counts` members take. The last axis is the role."""
         return counts @ np.array([role.gpus for role in self.roles], np.int64)

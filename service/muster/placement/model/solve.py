@@ -21,6 +21,7 @@ from muster.placement.model.build import build, levels_of
 from muster.placement.model.cp_sat import cp_model
 from muster.placement.model.objective import NODES, SUMS, Level
 from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried_back
+from muster.placement.model.quorum import QuorumRule
 
 GUESSES = (0, 3, 12, 48)
 """Guesses above the bound, in the level's unit. After them comes the largest possible value."""
@@ -216,24 +217,28 @@ def counted_scope(problem: Problem) -> tuple[str | None, int | None]:
     return (scopes[-1], problem.at_most[scopes[-1]]) if scopes else (None, None)
 
 
-def most_members(problem: Problem, budget: Budget) -> tuple[tuple[int, ...] | None, bool]:
+def most_members(
+    problem: Problem, budget: Budget, quorum: QuorumRule | None = None
+) -> tuple[tuple[int, ...] | None, bool]:
     """Return how many members of each role fit, and whether that is proven best; None if the search found
     nothing.
 
     First the sum over all roles is as large as possible, then the first role, then the second, and so on.
+    With a quorum, only numbers count with which the gang starts.
     """
     variables = build(problem)
+    of_roles = variables.placed if quorum is None else quorum.add(variables)
     counts: tuple[int, ...] | None = None
     proven = True
-    roles = range(len(problem.need))
+    roles = range(len(of_roles))
     for kept in (tuple(roles), *((role,) for role in roles)):
-        placed = cp_model.LinearExpr.sum([variables.placed[role] for role in kept])
+        placed = cp_model.LinearExpr.sum([of_roles[role] for role in kept])
         variables.model.maximize(placed)
         status, solver = _run(variables.model, budget)
         if status is not Status.SOLVED or solver is None:
-            return counts, False
+            return counts, status is Status.INFEASIBLE
         proven &= solver.response_proto.status == cp_model.OPTIMAL
-        counts = tuple(solver.value(variable) for variable in variables.placed)
+        counts = tuple(solver.value(variable) for variable in of_roles)
         variables.model.add(placed >= sum(counts[role] for role in kept))
     return counts, proven
 

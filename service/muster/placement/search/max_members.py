@@ -14,6 +14,7 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.packings import packings_on
 from muster.placement.limits import Budget
+from muster.placement.model.quorum import QuorumRule
 from muster.placement.model.solve import most_members
 from muster.placement.search.classes import coarse
 from muster.placement.search.regions import NOWHERE, regions
@@ -47,7 +48,7 @@ def most(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budg
     found = [inside] if inside is not None else []
     region = regions(instance, scopes, need)
     if (region != NOWHERE).any():
-        if len(active) == 1 and not instance.rules.model:
+        if len(active) == 1 and not instance.rules.model and not instance.request.quorum:
             found.append(_of_one_role(instance, scopes, region, active[0], need))
         else:
             found += _of_roles(instance, scopes, region, need, budget)
@@ -73,7 +74,8 @@ def _of_roles(
     bounds = np.stack(
         [np.minimum(np.bincount(region[rows], cap), n) for cap, n in zip(caps, need, strict=True)]
     )
-    found: list[Most] = []
+    found, quorum = list[Most](), _quorum(instance, need)
+    counted = quorum.counted if quorum else need
     for one in np.argsort(-bounds.sum(axis=0), kind="stable").tolist():
         limit = (int(bounds[:, one].sum()), tuple(bounds[:, one].tolist()))
         if found and limit <= max((each.members, each.counts) for each in found):
@@ -82,14 +84,29 @@ def _of_roles(
             found.append(Most((0,) * len(need), "", False))
             break
         inside = rows[region[rows] == one]
-        problem, complete = coarse(instance, inside, need, ())
+        problem, complete = coarse(instance, inside, counted, ())
         if not problem.classes:
             continue
         problem = replace(problem, partial=True)
-        counts, proven = most_members(problem, budget)
+        counts, proven = most_members(problem, budget, quorum)
         name = _name(instance, scopes, int(inside[0]))
         found.append(Most(counts or (0,) * len(need), name, proven and complete))
     return found
+
+
+def _quorum(instance: Instance, need: Counts) -> QuorumRule | None:
+    """Return the rule that enough subgroups start, if some are enough.
+
+    Roles that ask for the same, on the same nodes, are counted as one where nothing else tells them apart.
+    """
+    if instance.request.quorum is None:
+        return None
+    alike, first = list(range(len(need))), dict[object, int]()
+    for r, role in enumerate(instance.roles if instance.plain else ()):
+        asked = (role.resources, role.gpus, role.gpu_resource, role.slice, instance.room[r].tobytes())
+        alike[r] = first.setdefault(asked, r)
+    names = tuple(role.name for role in instance.roles)
+    return QuorumRule(instance.request.quorum, names, need, tuple(alike))
 
 
 def _inside_nodes(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Most | None:
@@ -120,8 +137,10 @@ def _inside_nodes(instance: Instance, scopes: tuple[str, ...], need: Counts) -> 
     index, packings = packings_on(instance, every, need, mask)
     complete = all(packing.complete for packing in packings)
     nobody = (0,) * len(need)
-    taken = [{nobody, *(p.all if instance.rules.whole else p.largest)} for p in packings]
-    for counts in sorted(set[Counts]().union(*taken), key=lambda way: (sum(way), way), reverse=True):
+    quorum = instance.request.quorum
+    taken = [{nobody, *(p.all if instance.rules.whole or quorum else p.largest)} for p in packings]
+    ways = filter(instance.starts, set[Counts]().union(*taken))
+    for counts in sorted(ways, key=lambda way: (sum(way), way), reverse=True):
         holds = np.array([counts in ways for ways in taken])[index]
         for may_hold in instance.rules.whole:
             holds &= may_hold(counts)[every]

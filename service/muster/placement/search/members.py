@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from muster.domain.constraints import Subgroup
 from muster.domain.decision import Step
+from muster.domain.quorums import Quorum
 from muster.placement.gang.instance import Counts, Instance, room_of
 from muster.placement.gang.member_subsets import (
     MAX_TRIES,
@@ -33,6 +35,9 @@ ALL_SHARE, CHOICE_SHARE, TRY_SHARE = 0.75, 0.125, 0.03125
 """The largest shares of the solver's time if fewer members may do: for the plan of all members, for counting
 the most that fit, and for each step of a greedy choice. So time is left for a subset that is easy."""
 
+MOST_WAYS = 4096
+"""The most numbers of members by role that are looked at to try those with which the gang starts."""
+
 IN_ORDER = "scopes-in-order"
 """How the preferred scope is decided."""
 
@@ -46,7 +51,7 @@ def best_for_most(instance: Instance, budget: Budget, *, all_fit: bool = True) -
     request, whole = instance.request, Found(())
     required = (request.required_scope,) if request.required_scope else ()
     partial = request.min_member < request.size
-    if all_fit:
+    if all_fit and request.starts(request.waiting):
         with budget.share(ALL_SHARE if partial else 1.0):
             whole = _for_counts(instance, required, instance.need, ALL, budget)
     if whole.shares or not partial:
@@ -167,7 +172,7 @@ class _Fewer:
         With a single role the greedy choice is the most, if fewer members fit whenever more do.
         """
         request = self.instance.request
-        if len(request.roles) == 1 and fewer_fit(request):
+        if len(request.roles) == 1 and fewer_fit(request) and request.quorum is None:
             return self._greedy(range(1))
         with self.budget.share(CHOICE_SHARE):
             for tries, counts in enumerate(self._fewer_and_fewer()):
@@ -179,17 +184,23 @@ class _Fewer:
         return None
 
     def _fewer_and_fewer(self) -> Iterator[Counts]:
-        caps = self._caps()
-        for total in range(
-            min(sum(caps), self.instance.request.size - 1), self.instance.request.min_member - 1, -1
-        ):
-            yield from shared_out(total, caps)
+        caps, request = self._caps(), self.instance.request
+        every = range(min(sum(caps), request.size - 1), request.min_member - 1, -1)
+        ways = (counts for total in every for counts in shared_out(total, caps))
+        yield from (counts for counts in islice(ways, MOST_WAYS) if self._starts(counts))
+        self.proven &= next(ways, None) is None
+
+    def _starts(self, counts: Counts) -> bool:
+        names = (role.name for role in self.instance.request.roles)
+        return self.instance.request.starts(dict(zip(names, counts, strict=True)))
 
     def _greedy(self, order: Sequence[int]) -> Counts | None:
         """Return the most members of each role that fit with those of the roles before it, in this order.
 
         The result is None if these are fewer than `min_member`.
         """
+        if (quorum := self.instance.request.quorum) is not None:
+            return self._greedy_by_subgroup(quorum, order)
         counts, caps = [0] * len(order), self._caps()
         for role in order:
             low, high = 0, caps[role]
@@ -201,6 +212,34 @@ class _Fewer:
                 counts[role] = (low + high + 1) // 2
             counts[role] = low
         return tuple(counts) if sum(counts) >= self.instance.request.min_member else None
+
+    def _greedy_by_subgroup(self, quorum: Quorum, order: Sequence[int]) -> Counts | None:
+        """Return members of subgroups that start one after another, the fewest that start the gang first.
+
+        Of a step that does not fit, the last subgroup stays out. Roles of one subgroup follow the order.
+        """
+        names = [role.name for role in self.instance.request.roles]
+        left, counts = dict(zip(names, self._caps(), strict=True)), dict.fromkeys(names, 0)
+        begun = False
+        for _ in range(MAX_TRIES):
+            step = quorum.less(counts).fewest(left, some=True)
+            if step is None or self.budget.late:
+                break
+            more = dict(counts)
+            for leaf, count in step:
+                for name in (names[role] for role in order if names[role] in leaf.roles):
+                    taken = min(left[name], count - sum(more[n] - counts[n] for n in leaf.roles if n in more))
+                    more[name] += taken
+            with self.budget.share(TRY_SHARE):
+                fits = quorum.starts(more) and self._attempt(tuple(more.values()), SUBSETS)
+            if fits:
+                left = {name: left[name] - more[name] + counts[name] for name in names}
+                counts, begun = more, True
+            else:
+                *_, (last, _) = ((leaf, count) for leaf, count in step if count)
+                left |= dict.fromkeys(last.roles & left.keys(), 0)
+        enough = begun and sum(counts.values()) >= self.instance.request.min_member
+        return tuple(counts.values()) if enough else None
 
     def _caps(self) -> Counts:
         """Return for each role an upper bound of its members that fit."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from muster.domain.decision import Placed
+from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Member, Request
 
 
@@ -39,9 +40,39 @@ def members(request: Request, placed: Placed) -> list[str]:
         order = [member.uid in seen for member in in_rank_order(role.members)]
         if order != sorted(order, reverse=True):
             wrong.append(f"role {role.name} leaves out others than its last ranks")
+    wrong += _subgroups(request, placed)
     if placed.gang != request.gang:
         wrong.append(f"the plan is of gang {placed.gang}, not of {request.gang}")
     return wrong
+
+
+def _subgroups(request: Request, placed: Placed) -> list[str]:
+    """Return what is wrong with the choice of subgroups, if the gang starts with some of them."""
+    if request.quorum is None:
+        return []
+    started, wrong = _started(request.quorum, Counter(member.role for member in placed.members))
+    return wrong if started else ["fewer subgroups start than the gang needs", *wrong]
+
+
+def _started(part: Quorum | Leaf, found: Mapping[str, int]) -> tuple[bool, list[str]]:
+    """Return whether a subgroup starts with these members by role, and what is wrong below it."""
+    if isinstance(part, Leaf):
+        members = sum(found.get(role, 0) for role in part.roles)
+        return members >= part.least, []
+    below = [(each, *_started(each, found)) for each in part.parts]
+    wrong = [sentence for *_, sentences in below for sentence in sentences]
+    used = [(each, started) for each, started, _ in below if found.keys() & _roles_of(each)]
+    if not all(started for _, started in used):
+        wrong.append("a subgroup that does not start has members")
+    if part.only and len(used) > part.least:
+        wrong.append(f"{len(used)} subgroups start, {part.least} are asked for")
+    return sum(started for _, started, _ in below) >= part.least, wrong
+
+
+def _roles_of(part: Quorum | Leaf) -> frozenset[str]:
+    if isinstance(part, Leaf):
+        return part.roles
+    return frozenset[str]().union(*map(_roles_of, part.parts))
 
 
 def in_rank_order(members: Sequence[Member]) -> list[Member]:

@@ -1,0 +1,121 @@
+"""How many subgroups of a gang must start, in a tree: KAI's minSubGroup.
+
+A subgroup without others below it is a `Leaf`: it starts with at least `least` members, or gets none. Any
+other is a `Quorum`: it starts if at least `least` of its parts start. Nothing below a part that does not
+start gets a member. The whole gang is a quorum too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+Counts = Mapping[str, int]
+"""Role → number of members; 0 for roles that are not in it."""
+
+Chosen = tuple[tuple["Leaf", int], ...]
+"""Leaves that start, each with its number of members."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The members of some roles, by name: none of them, or at least `least`."""
+
+    roles: frozenset[str]
+    least: int
+
+    def of(self, counts: Counts) -> int:
+        """Return how many of these members belong to the leaf."""
+        return sum(counts.get(role, 0) for role in self.roles)
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """At least `least` of the parts start. With `only`, no more of them get members."""
+
+    least: int
+    parts: tuple[Quorum | Leaf, ...]
+    only: bool = False
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Yield all leaves, in their order."""
+        for part in self.parts:
+            yield from (part,) if isinstance(part, Leaf) else part.leaves()
+
+    def each(self, change: Callable[[Leaf], Leaf]) -> Quorum:
+        """Return the tree with changed leaves."""
+        parts = (change(part) if isinstance(part, Leaf) else part.each(change) for part in self.parts)
+        return replace(self, parts=tuple(parts))
+
+    def less(self, there: Counts) -> Quorum:
+        """Return what still must come when these members are there."""
+        return self.each(lambda leaf: replace(leaf, least=max(0, leaf.least - leaf.of(there))))
+
+    def no_more(self) -> Quorum:
+        """Return the tree in which nothing starts beyond what must."""
+        parts = (part if isinstance(part, Leaf) else part.no_more() for part in self.parts)
+        return replace(self, parts=tuple(parts), only=True)
+
+    def starts(self, counts: Counts) -> bool:
+        """Return whether the gang starts with exactly these members."""
+        return _starts(self, counts) and _is_whole(self, counts)
+
+    def fewest(self, waiting: Counts | None = None, *, some: bool = False) -> Chosen | None:
+        """Return the leaves that start the gang with the fewest members, earlier ones between equals.
+
+        The result is None if too few are `waiting`; None means any number. With `some`, at least one member
+        comes, even if the gang needs none.
+        """
+        return _fewest(self, waiting, some)
+
+
+Part = Quorum | Leaf
+
+
+def _starts(part: Part, counts: Counts) -> bool:
+    if isinstance(part, Leaf):
+        return part.of(counts) >= part.least
+    return sum(_starts(each, counts) for each in part.parts) >= part.least
+
+
+def _is_whole(part: Part, counts: Counts) -> bool:
+    """Return whether nothing below the part gets members without a start of all that it lies in."""
+    if isinstance(part, Leaf):
+        return True
+    begun = [each for each in part.parts if not _is_empty(each, counts)]
+    if part.only and len(begun) > part.least:
+        return False
+    return all(_starts(each, counts) and _is_whole(each, counts) for each in begun)
+
+
+def _is_empty(part: Part, counts: Counts) -> bool:
+    leaves = (part,) if isinstance(part, Leaf) else part.leaves()
+    return not any(leaf.of(counts) for leaf in leaves)
+
+
+def _fewest(part: Part, waiting: Counts | None, some: bool) -> Chosen | None:
+    if isinstance(part, Leaf):
+        count = max(part.least, int(some))
+        return ((part, count),) if waiting is None or count <= part.of(waiting) else None
+    options = [(i, chosen) for i, one in enumerate(part.parts) if (chosen := _fewest(one, waiting, False))]
+    options.sort(key=lambda option: members_of(option[1]))
+    if len(options) < part.least:
+        return None
+    first = _joined(options[: part.least])
+    if not some or members_of(first):
+        return first
+    with_one = [
+        _joined([*[other for other in options if other[0] != i][: part.least - 1], (i, chosen)])
+        for i, one in enumerate(part.parts)
+        if (chosen := _fewest(one, waiting, True))
+    ]
+    return min(with_one, key=members_of, default=None)
+
+
+def _joined(options: list[tuple[int, Chosen]]) -> Chosen:
+    return tuple(leaf for _, chosen in sorted(options, key=lambda option: option[0]) for leaf in chosen)
+
+
+def members_of(chosen: Chosen) -> int:
+    """Return how many members these leaves start with."""
+    return sum(count for _, count in chosen)

@@ -1,0 +1,51 @@
+"""Choose the subgroups whose causes explain why a gang with a quorum does not start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from muster.domain.quorums import Quorum
+from muster.domain.reasons import MembersMissing, SubgroupsNeeded
+from muster.domain.request import Request
+from muster.placement.gang.blocks import rank_key
+from muster.placement.gang.instance import Instance, instance_with
+
+
+def fewest(instance: Instance) -> Instance | tuple[MembersMissing, ...]:
+    """Return the gang with the fewest members that start it; what is missing if too few members wait.
+
+    All these members must fit. If nothing starts the gang, they do not fit either.
+    """
+    request, quorum = instance.request, instance.request.quorum
+    assert quorum is not None
+    waiting = request.waiting
+    chosen = quorum.fewest(waiting, some=True)
+    if chosen is None:
+        return tuple(_missing(quorum.less(waiting), waiting))
+    kept = dict.fromkeys(waiting, 0)
+    for leaf, count in chosen:
+        for name in [name for name in waiting if name in leaf.roles]:
+            kept[name] = min(waiting[name], count - leaf.of(kept))
+    roles = (
+        replace(role, members=tuple(sorted(role.members, key=rank_key)[: kept[role.name]]))
+        for role in request.roles
+    )
+    alone = replace(request, roles=tuple(roles), quorum=None)
+    return instance_with(instance.columns, replace(alone, min_member=alone.size), instance.admitted)
+
+
+def _missing(lacking: Quorum, waiting: Mapping[str, int]) -> Iterator[MembersMissing]:
+    """Yield which members must come. If the gang runs, they are those of subgroups that have begun."""
+    needed = [leaf for leaf, count in lacking.fewest() or () if count]
+    for leaf in needed or [leaf for leaf in lacking.leaves() if leaf.least]:
+        there = leaf.of(waiting)
+        if needed or there:
+            yield MembersMissing(there, there + leaf.least, ", ".join(sorted(leaf.roles)))
+
+
+def said_of(request: Request, chosen: Request) -> SubgroupsNeeded:
+    """Return the cause that says which subgroups the other causes are about."""
+    assert request.quorum is not None
+    roles = tuple(role.name for role in chosen.roles if role.members)
+    return SubgroupsNeeded(request.quorum.least, len(request.quorum.parts), roles)

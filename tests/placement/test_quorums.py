@@ -1,0 +1,134 @@
+"""Gangs that start with some of their subgroups: which ones, what breaks a plan, and what a refusal says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from muster.domain.constraints import Subgroup
+from muster.domain.decision import Placed, Unplaceable
+from muster.domain.node import Resources
+from muster.domain.quorums import Leaf, Quorum
+from muster.domain.reasons import MembersMissing, SubgroupsNeeded
+from muster.domain.request import GangId, Member, Request, Role
+from muster.placement.place import Limits, place
+from muster.placement.verify import verify
+from tests.placement.drawings import RESOURCE, cluster
+
+FOUR = cluster("rack r1: a[4] b[4]\nrack r2: c[4] d[4]")
+
+
+def role(name: str, size: int, gpus: int) -> Role:
+    members = tuple(Member(f"{name}{i}", f"{name}-{i}") for i in range(size))
+    return Role(name, members, Resources(), gpus, RESOURCE)
+
+
+def leaf(name: str, least: int) -> Leaf:
+    return Leaf(frozenset(name), least)
+
+
+def gang(quorum: Quorum, *roles: Role) -> Request:
+    return Request(GangId("default", "kai", "g"), roles, 1, quorum=quorum)
+
+
+def replicas(least: int, *sizes: int, gpus: int = 2, only: bool = False) -> Request:
+    """Replicas a, b, … of these sizes, each whole or not at all."""
+    named = list(zip("abcdefgh", sizes, strict=False))
+    quorum = Quorum(least, tuple(leaf(name, size) for name, size in named), only)
+    return gang(quorum, *(role(name, size, gpus) for name, size in named))
+
+
+def started(request: Request) -> dict[str, int]:
+    placed = place(FOUR, request)
+    assert isinstance(placed, Placed)
+    assert placed.optimal
+    return dict(Counter(member.role for member in placed.members))
+
+
+TREE = Quorum(1, (Quorum(2, (leaf("a", 1), leaf("b", 4))), Quorum(1, (leaf("c", 2), leaf("d", 3)))))
+PLANS: dict[str, tuple[Request, dict[str, int]]] = {
+    "all fit": (replicas(1, 3, 3), {"a": 3, "b": 3}),
+    "three of four fit": (replicas(2, 3, 2, 2, 4), {"b": 2, "c": 2, "d": 4}),
+    "no member of half a replica": (replicas(1, 5, 5), {"a": 5}),
+    "no more than asked for": (replicas(1, 3, 4, only=True), {"b": 4}),
+    "one side of a tree": (
+        gang(TREE, role("a", 1, 1), role("b", 5, 4), role("c", 2, 4), role("d", 2, 2)),
+        {"c": 2},
+    ),
+    "both sides": (
+        gang(TREE, role("a", 1, 1), role("b", 5, 2), role("c", 2, 2), role("d", 3, 1)),
+        {"a": 1, "b": 4, "c": 2, "d": 3},
+    ),
+    "as many as fit of an elastic one": (
+        gang(Quorum(1, (leaf("a", 2), leaf("b", 1))), role("a", 6, 4), role("b", 1, 5)),
+        {"a": 4},
+    ),
+    "two roles in one subgroup": (
+        gang(Quorum(1, (Leaf(frozenset("ab"), 3), leaf("c", 1))), role("a", 2, 4), role("b", 3, 4)),
+        {"a": 2, "b": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "expected"), PLANS.values(), ids=PLANS)
+def test_the_most_members_of_enough_subgroups_start(request_: Request, expected: dict[str, int]) -> None:
+    assert started(request_) == expected
+
+
+def test_a_level_of_one_subgroup_leaves_it_out_where_it_does_not_hold() -> None:
+    asked = replicas(1, 5, 5)
+    one = Subgroup("the level of subgroup a", "rack", frozenset("a"))
+    assert started(replace(asked, subgroups=(one,))) == {"b": 5}
+
+
+def test_many_replicas_of_which_few_fit() -> None:
+    """A budget for one decision is enough to prove which of 2^30 choices is the best."""
+    wide = cluster("rack r1: " + " ".join(f"n{i}[8]" for i in range(12)))
+    names = [chr(ord("A") + i) for i in range(30)]
+    quorum = Quorum(10, tuple(leaf(name, 8) for name in names))
+    placed = place(wide, gang(quorum, *(role(name, 8, 1) for name in names)), Limits())
+    assert isinstance(placed, Placed)
+    assert placed.optimal
+    assert set(Counter(member.role for member in placed.members).values()) == {8}
+    assert len(placed.members) == 96
+
+
+BROKEN: dict[str, tuple[Request, str, str]] = {
+    # name: the gang, the members of a broken plan, the sentence
+    "too few subgroups": (replicas(2, 1, 2, gpus=1), "a0 b0", "fewer subgroups start than the gang needs"),
+    "half a subgroup": (replicas(1, 1, 2, gpus=1), "a0 b0", "a subgroup that does not start has members"),
+    "more than asked for": (
+        replicas(1, 1, 1, gpus=1, only=True),
+        "a0 b0",
+        "2 subgroups start, 1 are asked for",
+    ),
+    "half of a tree": (
+        gang(TREE, role("a", 1, 1), role("b", 4, 1), role("c", 2, 1), role("d", 3, 1)),
+        "a0 c0 c1",
+        "a subgroup that does not start has members",
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "members", "sentence"), BROKEN.values(), ids=BROKEN)
+def test_plans_that_start_other_subgroups_are_refused(request_: Request, members: str, sentence: str) -> None:
+    whole = place(FOUR, replace(request_, quorum=None, min_member=request_.size))
+    assert isinstance(whole, Placed)
+    kept = tuple(one for one in whole.members if one.uid in members.split())
+    assert kept
+    assert sentence in verify(FOUR, request_, replace(whole, members=kept))
+
+
+def test_a_refusal_is_about_the_subgroups_with_the_fewest_members() -> None:
+    decision = place(FOUR, replicas(2, 9, 1, 8))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes[-1] == SubgroupsNeeded(2, 3, ("b", "c"))
+    assert len(decision.causes) > 1
+
+
+def test_subgroups_whose_members_are_not_there_are_named() -> None:
+    asked = replicas(2, 2, 1)
+    decision = place(FOUR, replace(asked, roles=(role("a", 1, 1), role("b", 1, 1))))
+    assert decision == Unplaceable(asked.gang, (MembersMissing(1, 2, "a"),))
