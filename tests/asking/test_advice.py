@@ -139,6 +139,11 @@ GOLDEN: list[tuple[reasons.Cause, str, str]] = [
         "Remove max-per, or ask for whole GPUs.",
     ),
     (
+        reasons.NotSupported("role-scope", "gpu"),
+        "Role-scope gpu is not supported where members share GPUs.",
+        "Let one pod ask for the memory of all, or make the role a gang of its own with scope gpu.",
+    ),
+    (
         reasons.SubgroupsNeeded(2, 3, ("a", "b")),
         "",
         "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang.",

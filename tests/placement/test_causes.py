@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from muster.adapters.files.report import cause_json
+from muster.domain.constraints import DropConstraint, SubgroupScope
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Resources, Taint, Usage
 from muster.domain.reasons import (
@@ -206,6 +207,39 @@ CASES = {
         (IndicesUnknown("nvlink-domain", 1),),
         (WiderScope("nvlink-domain", "node", "a", 2),),
     ),
+    "nobody knows which GPUs are taken, and a role asks": Case(
+        ": a[8 = 4+4, unindexed 1] b[4 = 2+2, unindexed 2]",
+        "2 x 1 GPU within nvlink-domain",
+        (IndicesUnknown("nvlink-domain", 2, "w"),),
+        (WiderScope("nvlink-domain", "node", "", 2, "w"),),
+    ),
+    "nobody knows which GPUs are taken, and segments ask": Case(
+        ": a[8 = 4+4, unindexed 1]",
+        "4 x 1 GPU by 2 nvlink-domain",
+        (IndicesUnknown("nvlink-domain", 1, "w"),),
+        (SmallerSegments("w", ()),),
+    ),
+    "nobody knows which GPUs are taken, and two roles share": Case(
+        ": a[8 = 4+4, unindexed 1]",
+        "2 x 1 GPU + 1 x 2 GPU, share nvlink-domain=w+x",
+        (
+            SubgroupScope("the level of w+x", "nvlink-domain", 0, 2),
+            IndicesUnknown("nvlink-domain", 1),
+        ),
+        (DropConstraint("the level of w+x"),),
+    ),
+    "a domain larger than what nobody knows": Case(
+        ": a[8 = 4+4, unindexed 1]",
+        "5 x 1 GPU within nvlink-domain",
+        (RoleScope("w", "nvlink-domain", "a/0", 4, 5, even_empty=True),),
+        (WiderScope("nvlink-domain", "node", "", 5, "w"),),
+    ),
+    "a domain that is the whole node, with GPUs that nobody knows": Case(
+        ": a[8, unindexed 3]",
+        "6 x 1 GPU, scope nvlink-domain",
+        (NotEnoughFree("w", GPU, 5, 6, None, 6),),
+        (MoreFree(GPU, 1, (("a", 1),)), FewerMembers(5, 6)),
+    ),
     "no NVLink": Case(
         ": a[pcie-8x-pix-node-sys]",
         "2 x 1 GPU, scope nvlink-domain",
@@ -263,7 +297,7 @@ CASES = {
     "no GPU of unknown index is promised to a segment": Case(
         ": a[4 = 2+2, unindexed 1]",
         "1 x 1 GPU by 1 gpu",
-        (SegmentsTooLarge("w", ((1, "gpu"),), 0, 1),),
+        (IndicesUnknown("gpu", 1, "w"),),
         (SmallerSegments("w", ()),),
     ),
     "segments that others leave too little for": Case(

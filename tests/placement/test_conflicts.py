@@ -203,8 +203,8 @@ def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: 
             return {Kind.TAKEN}
         case FreeApart():
             return kinds
-        case IndicesUnknown():
-            return {Kind.TAKEN, Kind.SCOPE}
+        case IndicesUnknown(scope, _, name):
+            return {Kind.TAKEN, asking_for(request, scope, name)}
         case DomainTooSmall():
             return {Kind.SCOPE, *kinds}
         case NoSuchDomain(scope, name):

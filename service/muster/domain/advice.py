@@ -102,6 +102,8 @@ def _about_the_room(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 - on
             return f"Wait until more is free in that {scope}, or start the whole gang again."
         case reasons.NodesExcluded(_, by, nodes):
             return f"Let the {plural('node', nodes)} admit the pods, or the pods accept this: {by}."
+        case reasons.NotSupported("role-scope", "gpu"):
+            return "Let one pod ask for the memory of all, or make the role a gang of its own with scope gpu."
         case reasons.NotSupported(rule):
             return f"Remove {rule}, or ask for whole GPUs."
         case reasons.SubgroupsNeeded():

@@ -194,9 +194,9 @@ def _out_of_place(  # noqa: PLR0911 — one cause, one sentence
             return f"no node carries the {which}, which scope {scope}{of_role(role)} needs{hint}"
         case reasons.NoSuchDomain(scope, role):
             return f"{the_role(role)} must lie in one {scope}, and no node that admits it lies in any"
-        case reasons.IndicesUnknown(scope, nodes):
-            where = counted("node", nodes)
-            return f"no one {scope} can be promised: on {where}, pods have GPUs and do not say which"
+        case reasons.IndicesUnknown(scope, nodes, role):
+            where, whom = counted("node", nodes), f" to {the_role(role)}" if role else ""
+            return f"no one {scope} can be promised{whom}: on {where}, pods have GPUs and do not say which"
         case reasons.RoleScope(role, scope, best, fit, needed, even_empty):
             if fit is None or fit < needed:
                 who = f"{_all(needed)}{of_role(role)}"

@@ -221,10 +221,11 @@ class NoSuchDomain:
 @dataclass(frozen=True, slots=True)
 class IndicesUnknown:
     """No part of the scope, narrower than a node, can be promised: on the nodes that admit the gang, GPUs are
-    taken by pods that do not say which."""
+    taken by pods that do not say which. `role`: "" if the gang or several of its roles ask for the scope."""
 
     scope: str
     nodes: int
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,18 +23,29 @@ def domain_cause(conflict: Conflict, scope: str) -> Cause:
     return cause
 
 
-def no_such(conflict: Conflict, scope: str, role: Role | None = None) -> NoSuchDomain | None:
+def no_such(conflict: Conflict, scope: str, role: Role | None = None) -> NoSuchDomain | IndicesUnknown | None:
     """Return the cause if no node lies in any part of the scope; with a role, no node that admits the role.
 
-    Refusals that are not part of the conflict are ignored.
+    Refusals that are not part of the conflict are ignored. Inside nodes it is the cause if no part can be
+    promised on any node with GPUs.
     """
-    if scope in (*INSIDE, Scope.NODE):
+    if scope in INSIDE:
+        return _guessed(conflict.seen(), scope, role)
+    if scope == Scope.NODE:
         return None
     world = conflict.seen(refusals_told=True)
     has = world.view.topology.index(scope) >= 0
     if (has & world.admitted[role.name] if role else has).any():
         return None
     return _nowhere(world.view, scope, role.name if role else "")
+
+
+def _guessed(world: World, scope: str, role: Role | None) -> IndicesUnknown | None:
+    admitted = _admitted(world) if role is None else world.admitted[role.name]
+    with_gpus = admitted & (world.view.gpu_total > 0)
+    if not with_gpus.any() or (with_gpus & world.view.promised).any():
+        return None
+    return IndicesUnknown(scope, int(with_gpus.sum()), role.name if role else "")
 
 
 def is_nowhere(view: Columns, scope: str) -> bool:

@@ -103,7 +103,7 @@ def _inside_nodes(world: World, empty: Columns, role: Role) -> Freed | None:
         rows = np.flatnonzero(usable & (view.shape == shape))
         for _, mask in view.topology.parts(int(rows[0]), str(world.request.required_scope)):
             room = gpus_in(empty.free_gpus[rows], mask) >= needed
-            lacks = needed - gpus_in(view.free_gpus[rows], mask)
+            lacks = needed - (gpus_in(view.free_gpus[rows], mask) - view.unindexed[rows])
             if room.any():
                 at = int(np.where(room, lacks, LARGEST).argmin())
                 found = (int(lacks[at]), int(rows[at]), mask)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from muster.domain.constraints import DropConstraint, PerScope
-from muster.domain.reasons import Cause, NoSuchDomain
+from muster.domain.reasons import Cause, IndicesUnknown, NoSuchDomain
 from muster.domain.relaxations import Relaxation
 from muster.domain.request import Request, Role
 from muster.placement.gang.existing import ExistingMembers
@@ -35,9 +35,9 @@ class Findings:
     best_part: Callable[[Role, str], tuple[str, int | None, int]]
     """Given a role and a scope: return the part that is best for this role alone, and how many fit and must.
     """
-    no_such: Callable[..., NoSuchDomain | None]
+    no_such: Callable[..., NoSuchDomain | IndicesUnknown | None]
     """Given a scope and perhaps a role: return the cause if no node that admits the role lies in any part of
-    the scope.
+    the scope. Inside nodes, it is the cause if no part can be promised.
     """
     is_nowhere: Callable[[str], bool]
     """Return whether no node of the cluster carries a label of the scope: a smaller demand is no advice then.

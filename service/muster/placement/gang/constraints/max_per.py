@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from muster.domain.constraints import MaxPer, MorePerPart, PerScope, TooFewParts
-from muster.domain.reasons import Cause
+from muster.domain.reasons import Cause, NoSuchDomain
 from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import Bools
 from muster.placement.cluster.topology import own
@@ -54,7 +54,7 @@ class _MaxPer(ByScope):
     def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
         rule = self.of(findings.request)[what]
         yield TooFewParts(rule.scope, rule.members, *findings.fit(), findings.even_empty, findings.running)
-        if (nowhere := findings.no_such(rule.scope)) is not None:
+        if isinstance(nowhere := findings.no_such(rule.scope), NoSuchDomain):
             yield nowhere
 
     def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[MorePerPart]:
