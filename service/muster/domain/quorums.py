@@ -8,7 +8,7 @@ start gets a member. The whole gang is a quorum too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 Counts = Mapping[str, int]
 """Role → number of members; 0 for roles that are not in it."""
@@ -45,16 +45,16 @@ class Quorum:
     def each(self, change: Callable[[Leaf], Leaf]) -> Quorum:
         """Return the tree with changed leaves."""
         parts = (change(part) if isinstance(part, Leaf) else part.each(change) for part in self.parts)
-        return replace(self, parts=tuple(parts))
+        return Quorum(self.least, tuple(parts), self.only)
 
     def less(self, there: Counts) -> Quorum:
         """Return what still must come when these members are there."""
-        return self.each(lambda leaf: replace(leaf, least=max(0, leaf.least - leaf.of(there))))
+        return self.each(lambda leaf: Leaf(leaf.roles, max(0, leaf.least - leaf.of(there))))
 
     def no_more(self) -> Quorum:
         """Return the tree in which nothing starts beyond what must."""
         parts = (part if isinstance(part, Leaf) else part.no_more() for part in self.parts)
-        return replace(self, parts=tuple(parts), only=True)
+        return Quorum(self.least, tuple(parts), only=True)
 
     def starts(self, counts: Counts) -> bool:
         """Return whether the gang starts with exactly these members."""
