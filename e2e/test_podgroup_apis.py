@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +84,23 @@ def test_each_subgroup_of_kais_podgroup_is_in_one_rack(scene: Scene) -> None:
     for role in ("kai-prefill", "kai-decode"):
         used = [short(scene, pod.node) for name, pod in scene.pods().items() if name.startswith(role)]
         assert len({nodes[node]["metadata"]["labels"]["topology.kubernetes.io/rack"] for node in used}) == 1
+
+
+def test_as_many_of_kais_subgroups_start_as_are_enough_and_another_once_it_fits(scene: Scene) -> None:
+    """Two racks hold a replica each. The third one starts on a node that comes later."""
+    nodes = create_nodes(scene, "two-racks")
+    example = manifests("features/kai-some-subgroups")
+    third = json.loads(json.dumps(example[-1]).replace("replica-1", "replica-2"))
+    scene.apply(*example, third)
+    scene.until(lambda: len(scene.pods()) == 9 and len(scene.bound()) == 6, "two replicas of three are bound")
+    replicas = [[name for name in scene.pods() if f"replica-{i}" in name] for i in range(3)]
+    started = [names for names in replicas if scene.bound().issuperset(names)]
+    assert len(started) == 2
+    for names in started:
+        used = [short(scene, scene.pods()[name].node) for name in names]
+        assert len({nodes[node]["metadata"]["labels"]["topology.kubernetes.io/rack"] for node in used}) == 1
+    scene.node(objects.node("large", gpus=12, labels={"topology.kubernetes.io/rack": "r3"}))
+    scene.runs(name for names in replicas for name in names)
 
 
 def test_coschedulings_podgroup_is_read_while_its_crd_is_there(scene: Scene, coscheduling: None) -> None:

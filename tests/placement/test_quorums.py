@@ -77,6 +77,12 @@ def test_the_most_members_of_enough_subgroups_start(request_: Request, expected:
     assert started(request_) == expected
 
 
+@pytest.mark.parametrize("request_", [asked for asked, _ in PLANS.values()], ids=PLANS)
+def test_without_a_budget_subgroups_start_one_after_another(request_: Request) -> None:
+    placed = place(FOUR, request_, Limits(deterministic_time=1e-9))
+    assert isinstance(placed, Placed)
+
+
 def test_a_level_of_one_subgroup_leaves_it_out_where_it_does_not_hold() -> None:
     asked = replicas(1, 5, 5)
     one = Subgroup("the level of subgroup a", "rack", frozenset("a"))

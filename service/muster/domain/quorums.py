@@ -7,7 +7,7 @@ start gets a member. The whole gang is a quorum too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 Counts = Mapping[str, int]
@@ -114,6 +114,15 @@ def _fewest(part: Part, waiting: Counts | None, some: bool) -> Chosen | None:
 
 def _joined(options: list[tuple[int, Chosen]]) -> Chosen:
     return tuple(leaf for _, chosen in sorted(options, key=lambda option: option[0]) for leaf in chosen)
+
+
+def of_roles(chosen: Iterable[tuple[Leaf, int]], waiting: Counts) -> dict[str, int]:
+    """Return the members of these leaves by role: those of a leaf are of the roles that come first."""
+    counts = dict.fromkeys(waiting, 0)
+    for leaf, count in chosen:
+        for role in (role for role in waiting if role in leaf.roles):
+            counts[role] = min(waiting[role], count - leaf.of(counts))
+    return counts
 
 
 def members_of(chosen: Chosen) -> int:

@@ -17,11 +17,10 @@ from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.quorums import Quorum, members_of
+from muster.domain.quorums import Quorum, members_of, of_roles
 from muster.domain.request import Member, NodeRules, Request, Role, RolePreference, Running, Segment, Slice
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.roster import Group
-from muster.gangs.membership.roster import by_role as roles_of
+from muster.gangs.membership.roster import Group, stated_roles
 from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.gang.blocks import rank_key
@@ -72,14 +71,11 @@ def least_of(request: Request, group: Group) -> Request:
 
 
 def _least_of_subgroups(request: Request, quorum: Quorum) -> Request:
-    left = {leaf: leaf.least for leaf in quorum.leaves()}
-    roles = []
-    for role in request.roles:
-        leaf = next((leaf for leaf in left if role.name in leaf.roles), None)
-        kept = min(left[leaf], len(role.members)) if leaf is not None else 0
-        if leaf is not None:
-            left[leaf] -= kept
-        roles.append(replace(role, members=tuple(sorted(role.members, key=rank_key)[:kept])))
+    kept = of_roles(((leaf, leaf.least) for leaf in quorum.leaves()), request.waiting)
+    roles = (
+        replace(role, members=tuple(sorted(role.members, key=rank_key)[: kept[role.name]]))
+        for role in request.roles
+    )
     return replace(request, roles=tuple(roles), quorum=quorum.no_more())
 
 
@@ -118,7 +114,7 @@ def _quorum(group: Group, by_role: dict[str, list[Pod]]) -> Quorum | None:
     """Return how many subgroups start, by the names that roles have in the request, less what is bound."""
     if group.quorum is None:
         return None
-    lacking = group.quorum.less(roles_of(group.bound))
+    lacking = group.quorum.less(stated_roles(group.bound))
     return lacking.each(lambda leaf: replace(leaf, roles=_named(by_role, leaf.roles)))
 
 

@@ -122,7 +122,7 @@ class Group:
         """
         if not self.role_needed and self.quorum is None:
             return
-        there = by_role(pods)
+        there = stated_roles(pods)
         if self.quorum is not None:
             for leaf, missing in self.quorum.less(there).fewest() or ():
                 if missing:
@@ -156,7 +156,7 @@ class Group:
         )
 
 
-def by_role(pods: Iterable[Pod]) -> Counter[str]:
+def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
     """Return how many of these pods state each role."""
     return Counter(pod.claim.wishes.role for pod in pods if pod.claim is not None)
 
@@ -393,11 +393,11 @@ def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
 
 
 def _role_needed(of_object: PodGroup, pods: Iterable[Pod]) -> Mapping[str, int]:
-    succeeded = by_role(pod for pod in pods if pod.succeeded)
+    succeeded = stated_roles(pod for pod in pods if pod.succeeded)
     return {role: least - succeeded[role] for role, least in of_object.role_min.items()}
 
 
 def _quorum(of_object: PodGroup | None, pods: Iterable[Pod]) -> Quorum | None:
     if of_object is None or of_object.quorum is None:
         return None
-    return of_object.quorum.less(by_role(pod for pod in pods if pod.succeeded))
+    return of_object.quorum.less(stated_roles(pod for pod in pods if pod.succeeded))

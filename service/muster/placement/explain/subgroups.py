@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from muster.domain.quorums import Quorum
+from muster.domain.quorums import Quorum, of_roles
 from muster.domain.reasons import MembersMissing, SubgroupsNeeded
 from muster.domain.request import Request
 from muster.placement.gang.blocks import rank_key
@@ -23,10 +23,7 @@ def fewest(instance: Instance) -> Instance | tuple[MembersMissing, ...]:
     chosen = quorum.fewest(waiting, some=True)
     if chosen is None:
         return tuple(_missing(quorum.less(waiting), waiting))
-    kept = dict.fromkeys(waiting, 0)
-    for leaf, count in chosen:
-        for name in [name for name in waiting if name in leaf.roles]:
-            kept[name] = min(waiting[name], count - leaf.of(kept))
+    kept = of_roles(chosen, waiting)
     roles = (
         replace(role, members=tuple(sorted(role.members, key=rank_key)[: kept[role.name]]))
         for role in request.roles

@@ -12,7 +12,7 @@ from itertools import islice
 
 from muster.domain.constraints import Subgroup
 from muster.domain.decision import Step
-from muster.domain.quorums import Quorum
+from muster.domain.quorums import Quorum, of_roles
 from muster.placement.gang.instance import Counts, Instance, room_of
 from muster.placement.gang.member_subsets import (
     MAX_TRIES,
@@ -218,25 +218,22 @@ class _Fewer:
 
         Of a step that does not fit, the last subgroup stays out. Roles of one subgroup follow the order.
         """
-        names = [role.name for role in self.instance.request.roles]
-        left, counts = dict(zip(names, self._caps(), strict=True)), dict.fromkeys(names, 0)
-        begun = False
+        names, caps = [role.name for role in self.instance.request.roles], self._caps()
+        left = {names[role]: caps[role] for role in order}
+        counts, begun = dict.fromkeys(names, 0), False
         for _ in range(MAX_TRIES):
             step = quorum.less(counts).fewest(left, some=True)
             if step is None or self.budget.late:
                 break
-            more = dict(counts)
-            for leaf, count in step:
-                for name in (names[role] for role in order if names[role] in leaf.roles):
-                    taken = min(left[name], count - sum(more[n] - counts[n] for n in leaf.roles if n in more))
-                    more[name] += taken
+            taken = of_roles(step, left)
+            more = {name: count + taken[name] for name, count in counts.items()}
             with self.budget.share(TRY_SHARE):
                 fits = quorum.starts(more) and self._attempt(tuple(more.values()), SUBSETS)
             if fits:
-                left = {name: left[name] - more[name] + counts[name] for name in names}
+                left = {name: count - taken[name] for name, count in left.items()}
                 counts, begun = more, True
             else:
-                *_, (last, _) = ((leaf, count) for leaf, count in step if count)
+                last = [leaf for leaf, count in step if count][-1]
                 left |= dict.fromkeys(last.roles & left.keys(), 0)
         enough = begun and sum(counts.values()) >= self.instance.request.min_member
         return tuple(counts.values()) if enough else None
