@@ -139,8 +139,9 @@ def _inside_nodes(instance: Instance, scopes: tuple[str, ...], need: Counts) -> 
     nobody = (0,) * len(need)
     quorum = instance.request.quorum
     taken = [{nobody, *(p.all if instance.rules.whole or quorum else p.largest)} for p in packings]
-    ways = filter(instance.starts, set[Counts]().union(*taken))
-    for counts in sorted(ways, key=lambda way: (sum(way), way), reverse=True):
+    ways = set[Counts]().union(*taken)
+    started = filter(instance.starts, ways) if quorum else ways
+    for counts in sorted(started, key=lambda way: (sum(way), way), reverse=True):
         holds = np.array([counts in ways for ways in taken])[index]
         for may_hold in instance.rules.whole:
             holds &= may_hold(counts)[every]
