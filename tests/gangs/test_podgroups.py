@@ -250,6 +250,7 @@ def test_as_many_subgroups_start_as_are_enough_and_the_others_when_they_fit() ->
     world.run("train")
     assert gang(world).was_complete
     assert gang(world).phase is Phase.UNPLACEABLE
+    assert "subgroups" not in gang(world).reason
     world.send(events.NodeSeen(world.now, node("a", gpus=11)))
     assert gang(world).phase is Phase.UNPLACEABLE  # one of its two members would fit
     world.send(events.NodeSeen(world.now, node("a", gpus=12)))

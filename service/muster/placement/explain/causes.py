@@ -45,7 +45,7 @@ def explained(instance: Instance, limits: Limits, budget: Budget, proven: bool) 
         chosen = fewest(instance)
         if isinstance(chosen, Instance):
             refused = explained(chosen, limits, budget, proven)
-            return replace(refused, causes=(*refused.causes, said_of(instance.request, chosen.request)))
+            return replace(refused, causes=(*refused.causes, *said_of(instance.request, chosen.request)))
         return Unplaceable(instance.request.gang, chosen)
     gang, spare = instance.request.gang, Budget(limits)  # explaining gets as much time as searching had
     assumptions = Assumptions(instance, limits.excluded)

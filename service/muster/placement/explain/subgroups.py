@@ -41,8 +41,8 @@ def _missing(lacking: Quorum, waiting: Mapping[str, int]) -> Iterator[MembersMis
             yield MembersMissing(there, there + leaf.least, ", ".join(sorted(leaf.roles)))
 
 
-def said_of(request: Request, chosen: Request) -> SubgroupsNeeded:
-    """Return the cause that says which subgroups the other causes are about."""
-    assert request.quorum is not None
-    roles = tuple(role.name for role in chosen.roles if role.members)
-    return SubgroupsNeeded(request.quorum.least, len(request.quorum.parts), roles)
+def said_of(request: Request, chosen: Request) -> Iterator[SubgroupsNeeded]:
+    """Yield the cause that says which subgroups the other causes are about, unless the gang runs already."""
+    if request.quorum is not None and not request.quorum.starts({}):
+        roles = tuple(role.name for role in chosen.roles if role.members)
+        yield SubgroupsNeeded(request.quorum.least, len(request.quorum.parts), roles)
