@@ -251,9 +251,9 @@ def test_as_many_subgroups_start_as_are_enough_and_the_others_when_they_fit() ->
     assert gang(world).was_complete
     assert gang(world).phase is Phase.UNPLACEABLE
     assert "subgroups" not in gang(world).reason
-    world.send(events.NodeSeen(world.now, node("a", gpus=11)))
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=11)))
     assert gang(world).phase is Phase.UNPLACEABLE  # one of its two members would fit
-    world.send(events.NodeSeen(world.now, node("a", gpus=12)))
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=12)))
     assert members(world) == ["a0", "a1"]
 
 
@@ -263,7 +263,7 @@ def test_a_plan_for_some_subgroups_is_permitted_as_a_whole() -> None:
     seen(world, REPLICAS)
     world.see(*replica("a"), *replica("b"), *replica("c"))
     assert gang(world).phase is Phase.UNPLACEABLE
-    world.send(events.NodeSeen(world.now, node("a", gpus=6)))
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=6)))
     assert len(members(world)) == world.verdict("train").required == 6
 
 
