@@ -22,6 +22,12 @@ GROUP = "/apis/resource.k8s.io/v1"
 DRIVER = "gpu.e2e.example.com"
 NIC_DRIVER = "nic.e2e.example.com"
 GPU = "nvidia.com/gpu"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+
+
+def root_of(number: int) -> int:
+    """The PCIe root of a device, by its number: two devices have one."""
+    return number // 2
 
 
 @contextmanager
@@ -71,6 +77,7 @@ def node(
                 "uuid": {"string": f"GPU-{number}"},
                 "model": {"string": "big" if number in big else "small"},
                 "resource.kubernetes.io/pciBusID": {"string": f"0000:{gpus - number:02x}:00.0"},
+                PCIE_ROOT: {"string": f"pci0000:{root_of(number):02x}"},
             },
         }
         for number in range(gpus)
@@ -99,10 +106,11 @@ def gang(name: str, size: int, gpus: int = 1) -> list[Object]:
     return pods
 
 
-def template(scene: Scene, name: str, *requests: Object) -> None:
-    """A template of claims with these requests."""
+def template(scene: Scene, name: str, *requests: Object, match: str = "") -> None:
+    """A template of claims with these requests, whose devices agree on the attribute `match`."""
     path = f"{GROUP}/namespaces/{scene.name}/resourceclaimtemplates"
-    spec = {"spec": {"devices": {"requests": list(requests)}}}
+    constraints = [{"matchAttribute": match}] if match else []
+    spec = {"spec": {"devices": {"requests": list(requests), "constraints": constraints}}}
     scene.client.post(path, {"metadata": {"name": name}, "spec": spec})
 
 

@@ -69,6 +69,27 @@ def test_selectors_choose_nodes(scene: Scene) -> None:
     dra.judge(scene)
 
 
+def test_gpus_of_each_member_agree_on_an_attribute(scene: Scene) -> None:
+    """Two GPUs of one PCIe root for each member, while plain gangs take single GPUs and free them."""
+    shuffled = random.Random(15)
+    dra.node(scene, "a", topology=objects.DOCUMENT_MESH)
+    dra.node(scene, "b", topology=objects.DOCUMENT_MESH, uuids=(3, 1, 4, 0, 5, 2, 6, 7))
+    dra.template(scene, "pair", dra.request("r", scene.name, 2), match=dra.PCIE_ROOT)
+    for turn in range(4):
+        pods = [*dra.claiming(f"c{turn}", 4, "pair"), *dra.gang(f"g{turn}", 3)]
+        shuffled.shuffle(pods)
+        names = scene.create(*pods)
+        scene.runs(names)
+        assert dra.judge(scene) == 7
+        pairs = [devices for name, devices in dra.planned(scene).items() if name.startswith("c")]
+        roots = [{dra.root_of(int(device.rpartition("-")[2])) for device in devices} for devices in pairs]
+        assert [len(root) for root in roots] == [1] * 4
+        scene.delete(*names)
+    dra.template(scene, "odd", dra.request("r", scene.name, 3), match="example.com/no-such")
+    (odd,) = scene.create(*dra.claiming("odd", 1, "odd"))
+    scene.says(odd, "must agree on matchAttribute example.com/no-such, and no node")
+
+
 def test_a_costly_selector_is_refused_and_delays_nobody(scene: Scene) -> None:
     """The API server admits it: its worst case is below the limit there."""
     dra.node(scene, "a")

@@ -34,6 +34,7 @@ class Case:
     shared: bool = False
     limits: dict[str, Any] = field(default_factory=dict)
     resource: str = "nvidia.com/gpu"
+    agreed: tuple[str, ...] = ()
 
 
 CASES = {
@@ -61,8 +62,33 @@ CASES = {
         ([{"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "nic"}]}],)
     ),
     "two GPUs of one switch": Case(
-        ([request(count=2)],),
-        2,
+        ([request(count=2)],), 2, (), [{"matchAttribute": "pcieRoot"}], agreed=("pcieRoot",)
+    ),
+    "GPUs of two requests that agree twice": Case(
+        ([request("a"), request("b", count=2), request("n", "nic")],),
+        3,
+        (),
+        [{"requests": ["a", "b"], "matchAttribute": name} for name in ("pcieRoot", "numaNode", "pcieRoot")],
+        agreed=("numaNode", "pcieRoot"),
+    ),
+    "some of the GPUs agree": Case(
+        ([request("a", count=2), request("b")],),
+        3,
+        ("resourceClaims c0, request a, matchAttribute",),
+        [{"requests": ["a"], "matchAttribute": "pcieRoot"}],
+    ),
+    "GPUs of one of two claims agree": Case(
+        ([request(count=2)], []), 2, (), [{"matchAttribute": "pcieRoot"}], agreed=("pcieRoot",)
+    ),
+    "GPUs of each of two claims agree": Case(
+        ([request(count=2)], [request(count=2)]),
+        4,
+        ("resourceClaims c0, request r, matchAttribute", "resourceClaims c1, request r, matchAttribute"),
+        [{"matchAttribute": "pcieRoot"}],
+    ),
+    "a GPU agrees with one that is only watched": Case(
+        ([request(), request("w", adminAccess=True)],),
+        1,
         ("resourceClaims c0, request r, matchAttribute",),
         [{"matchAttribute": "pcieRoot"}],
     ),
@@ -127,6 +153,7 @@ def test_what_claims_ask_for(name: str) -> None:
         sentences
     )
     assert (pod.gpus, pod.gpu_resource) == (case.gpus, case.resource if case.gpus else "")
+    assert pod.match_attributes == case.agreed
     assert pod.device_claims
     assert not pod.gated
 

@@ -117,6 +117,27 @@ def test_without_attributes_names_are_counted_and_not_spelt() -> None:
     assert names(read(slices)) == ["d-1", "d-9", "d-10"]
 
 
+def test_gpus_that_agree_on_an_attribute() -> None:
+    """By number: gpu-3 is the first by PCI address. An attribute without a domain has that of the driver."""
+    root, numa = "resource.kubernetes.io/pcieRoot", "numaNode"
+    said: list[dict[str, Any]] = [
+        {root: {"string": "pci0000:01"}, numa: {"int": 0}, "even": {"bool": True}},
+        {root: {"string": "pci0000:02"}, numa: {"int": 0}, "even": {"version": "1.0.0"}},
+        {root: {"string": "pci0000:01"}, numa: {"string": "0"}, "even": {"bool": True}},
+        {numa: {"int": 0}, "even": {"version": "1.0.0"}},
+    ]
+    devices = [gpu(number) for number in range(4)]
+    for device, more in zip(devices, said, strict=True):
+        device["attributes"] |= more
+    found = read(seen(piece(devices))).attribute_groups
+    assert {name: sorted(masks) for name, masks in found.items()} == {
+        root: [0b0100, 0b1010],
+        f"{NVIDIA}/numaNode": [0b0010, 0b1101],
+        f"{NVIDIA}/even": [0b0101, 0b1010],
+        f"{NVIDIA}/type": [0b1111],
+    }
+
+
 def test_taints_make_gpus_unhealthy() -> None:
     taint = {"key": "broken", "effect": "NoSchedule"}
     mild = {"key": "hot", "effect": "None"}

@@ -22,7 +22,8 @@ EVERYTHING = replace(
         Spread("even", "disk", 1, W, W),
     ),
 )
-EVERYTHING = replace(EVERYTHING, roles=tuple(replace(role, room={"a": 1}) for role in EVERYTHING.roles))
+ROLES = (replace(role, room={"a": 1}, match_attributes=("root",)) for role in EVERYTHING.roles)
+EVERYTHING = replace(EVERYTHING, roles=tuple(ROLES))
 
 
 def test_each_has_a_place_of_its_own() -> None:

@@ -20,28 +20,42 @@ from muster.domain.reasons import BadValue
 MAX_CLAIMS = 32
 """Claims of one pod."""
 _NOT_PLANNED = "none in a request for GPUs: this is not planned yet"
+_MATCH = "matchAttribute"
+_NOT_OF_ALL = "a matchAttribute that binds all GPUs of the pod and nothing else: others are not planned yet"
 _SHARED = "resourceClaimTemplateName: GPUs that pods share are not planned yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Bond:
+    """A constraint that binds several devices, of the requests of these names. `field` is that of the API."""
+
+    field: str
+    attribute: str
+    requests: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
     """A request of a claim. `classes` are those whose devices it takes, and `unplanned` is the first field
-    that can't be planned if these are GPUs, with its value."""
+    that can't be planned if these are GPUs, with its value. `bonds` bind its devices."""
 
     name: str
     classes: tuple[str, ...]
     count: int = 1
     unplanned: tuple[str, str] | None = None
+    bonds: tuple[Bond, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DevicesAsked:
-    """What a pod asks for by its claims. Not `complete`: one of them is not made yet."""
+    """What a pod asks for by its claims. Not `complete`: one of them is not made yet. Its GPUs must agree on
+    `match_attributes`."""
 
     complete: bool = True
     gpus: int = 0
     gpu_resource: str = ""
     causes: tuple[BadValue, ...] = ()
+    match_attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +94,28 @@ class Claims:
         if any(claim.key not in self._requests for claim in named):
             return DevicesAsked(complete=False)
         counts: dict[str, int] = {}
-        causes = list[BadValue]()
-        for claim, request, resource in self._gpu_requests(named):
+        causes, agreed = list[BadValue](), set[str]()
+        of_gpus = list(self._gpu_requests(named))
+        every = {(claim.name, request.name) for claim, request, _ in of_gpus}
+        for claim, request, resource in of_gpus:
             field = f"resourceClaims {claim.name}, request {request.name}"
             if claim.shared:
                 causes.append(BadValue(where, field, "resourceClaimName", _SHARED))
             elif request.unplanned is not None:
                 unplanned, value = request.unplanned
                 causes.append(BadValue(where, f"{field}, {unplanned}", value, _NOT_PLANNED))
+            for bond in request.bonds:
+                if bond.field == _MATCH and {(claim.name, each) for each in bond.requests} == every:
+                    agreed.add(bond.attribute)
+                else:
+                    causes.append(BadValue(where, f"{field}, {bond.field}", bond.attribute, _NOT_OF_ALL))
             counts[resource] = counts.get(resource, 0) + request.count
         if len(counts) > 1:
             names = ", ".join(counts)
             causes.append(BadValue(where, "resourceClaims", names, "GPUs of one resource in a pod"))
         resource = next(iter(counts), "")
-        return DevicesAsked(True, counts.get(resource, 0), resource, tuple(causes))
+        gpus = counts.get(resource, 0)
+        return DevicesAsked(True, gpus, resource, tuple(causes), tuple(sorted(agreed)))
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in named:
@@ -112,17 +134,19 @@ def claims_of(obj: PodObject) -> Iterator[NamedClaim]:
 
 
 def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
-    requests = spec.devices.requests or ()
-    for each in requests:
+    bonds = tuple(_bonds(spec))
+    for each in spec.devices.requests or ():
         exact, some = each.exactly, each.first_available or ()
+        mine = tuple(bond for bond in bonds if each.name in bond.requests)
         if exact is None:
             classes = tuple(one.device_class_name for one in some)
-            yield DeviceRequest(each.name, classes, 1, ("firstAvailable", f"{len(some)} alternatives"))
+            unplanned = ("firstAvailable", f"{len(some)} alternatives")
+            yield DeviceRequest(each.name, classes, 1, unplanned, mine)
         elif exact.admin_access:
             yield DeviceRequest(each.name, ())
         else:
-            unplanned = _mode(exact) or _constraint(spec, each.name, exact.count, len(requests))
-            yield DeviceRequest(each.name, (exact.device_class_name,), exact.count, unplanned)
+            classes = (exact.device_class_name,)
+            yield DeviceRequest(each.name, classes, exact.count, _mode(exact), mine)
 
 
 def _mode(exact: ExactRequest) -> tuple[str, str] | None:
@@ -131,12 +155,13 @@ def _mode(exact: ExactRequest) -> tuple[str, str] | None:
     return ("capacity", "set") if exact.capacity is not None else None
 
 
-def _constraint(spec: ClaimSpec, request: str, count: int, requests: int) -> tuple[str, str] | None:
-    """Return the constraint that binds the request's devices to each other, or to those of other requests."""
+def _bonds(spec: ClaimSpec) -> Iterator[Bond]:
+    """Return the constraints that bind several devices. A request may be named with an alternative of it."""
+    counts = {each.name: each.exactly.count if each.exactly else 1 for each in spec.devices.requests or ()}
     for each in spec.devices.constraints or ():
-        covered = len(each.requests) if each.requests else requests
-        if (not each.requests or request in each.requests) and (covered > 1 or count > 1):
-            if each.match_attribute is not None:
-                return "matchAttribute", each.match_attribute
-            return "distinctAttribute", each.distinct_attribute or ""
-    return None
+        names = frozenset(name.partition("/")[0] for name in each.requests or counts)
+        if sum(counts.get(name, 0) for name in names) > 1:
+            field, attribute = _MATCH, each.match_attribute
+            if attribute is None:
+                field, attribute = "distinctAttribute", each.distinct_attribute or ""
+            yield Bond(field, attribute, names)

@@ -3,17 +3,13 @@
 A pool counts with the slices of its highest generation, and only if all of them are there: kube-scheduler's
 allocator uses nothing of another pool. Devices of a DeviceClass are GPUs if its extended resource is one of
 the GPU resources of the settings. The newest class of a resource counts, as for kube-scheduler.
-
-GPUs have the numbers that the node's matrix has. They are matched by uuid: `gpu.topology/gpu-uuids` of the
-node lists them in the matrix's order, with commas. Without it their `index` attribute counts. Else they are
-numbered by PCI address, as `nvidia-smi topo -m` does, else by name.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -29,11 +25,10 @@ from muster.dialects.dra_objects import (
     SliceSpec,
     TaintedDevices,
 )
+from muster.dialects.dra_offer import Column, Offer, Offered
 from muster.dialects.selectors import Term, UnreadableSelectorError, Value
 from muster.dialects.settings import Settings
-from muster.domain.allocation import MAX_BYTES, MAX_GPUS
 from muster.domain.node import Device, PoolKey
-from muster.domain.topology import mask_of
 
 _PCI = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr")
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
@@ -45,26 +40,6 @@ _devices = msgspec.json.Decoder(list[SliceDevice])
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """A device that can be planned as a GPU, with what tells its number. `index` is -1 if it is not said."""
-
-    device: Device
-    tainted: bool
-    index: int
-    uuid: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """The devices that pods get on one node for these GPU resources."""
-
-    resources: frozenset[str] = frozenset()
-    devices: tuple[Offered, ...] = ()
-    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +166,8 @@ class Slices:
             problems += [f"{left_out[0]}{_more(left_out)}: it is not planned yet"] if left_out else []
             if chosen:
                 offers[resource] = tuple(chosen)
-        return _joined(offers, problems)
+        joined = _joined(offers, problems)
+        return replace(joined, agreed=_agreed(joined.devices, devices))
 
     def _serves_gpus(self, driver: str) -> bool:
         """Return whether some class may have devices of this driver: another one may serve network cards."""
@@ -234,48 +210,6 @@ class Slices:
         return {other.node for other in self._pools.get(each.key, {}).values()} | {each.node}
 
 
-def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | None, ...], int, list[str]]:
-    """Return the node's GPUs by number, the bit mask of those that are unhealthy, and problems.
-
-    `uuids` is what the node's annotation `key` says. GPUs are tainted, or missing among the numbers, if they
-    are unhealthy.
-    """
-    order, problems = _uuids(uuids, key)
-    known = {device.uuid: device for device in offer.devices if device.uuid}
-    if order and len(known) == len(offer.devices) and known.keys() <= set(order):
-        found = [known.get(uuid) for uuid in order]
-    else:
-        if order:
-            problems.append(f"{key} does not name all GPUs of the ResourceSlices: it is not used")
-        found = _by_attributes(offer.devices)
-    if len(found) > MAX_GPUS:
-        problems.append(f"its ResourceSlices have {len(found)} GPUs; {MAX_GPUS} of them are used")
-        found = found[:MAX_GPUS]
-    unhealthy = mask_of([number for number, each in enumerate(found) if each is None or each.tainted])
-    return tuple(each.device if each is not None else None for each in found), unhealthy, problems
-
-
-def _by_attributes(devices: tuple[Offered, ...]) -> list[Offered | None]:
-    indices = {each.index: each for each in devices}
-    if len(indices) == len(devices) and all(0 <= index < MAX_GPUS for index in indices):
-        return [indices.get(index) for index in range(max(indices, default=-1) + 1)]
-    by_address = all(each.address for each in devices)
-    ordered = sorted(
-        devices,
-        key=lambda it: (it.address if by_address else "", it.device.pool, _natural(it.device.name)),
-    )
-    return [*ordered]
-
-
-def _uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
-    if text is None:
-        return [], []
-    uuids = [each.strip() for each in text.split(",")] if len(text) <= MAX_BYTES else []
-    if all(uuids) and 0 < len(uuids) == len(set(uuids)) <= MAX_GPUS:
-        return uuids, []
-    return [], [f"{key} is no list of different uuids, as in GPU-1,GPU-2: it is not used"]
-
-
 def _matching(by: _Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[Offered], list[str]]:
     """Return the devices of a class that can be planned, and sentences about those that can't be yet."""
     chosen, left_out = list[Offered](), list[str]()
@@ -286,6 +220,32 @@ def _matching(by: _Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[l
             else:
                 chosen.append(_offered(driver, pool, device))
     return chosen, left_out
+
+
+def _agreed(chosen: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[Column, ...]:
+    """Return the attributes on which some of the chosen devices agree. The allocator compares values of one
+    type. It knows an attribute without a domain by that of its driver."""
+    found = {(*key, device.name): device.attributes or {} for key, device in devices}
+    values: dict[str, dict[int, Hashable]] = {}
+    for at, each in enumerate(chosen):
+        device = each.device
+        for name, said in found[device.driver, device.pool, device.name].items():
+            value = (said.string, said.int_, said.bool_, said.version)
+            if value != (None, None, None, None):
+                values.setdefault("/".join(_qualified(device.driver, name)), {})[at] = value
+    columns = []
+    for name, by_device in sorted(values.items()):
+        codes = {value: code for code, value in enumerate(dict.fromkeys(by_device.values()))}
+        if len(codes) < len(by_device):
+            column = tuple(codes[by_device[at]] if at in by_device else -1 for at in range(len(chosen)))
+            columns.append((name, column))
+    return _shared(tuple(columns))
+
+
+@lru_cache(maxsize=1 << 12)
+def _shared(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return the first of all equal arguments, since thousands of nodes have equal ones."""
+    return columns
 
 
 def _remove(index: dict[K, dict[str, V]], key: K, name: str) -> None:
@@ -383,8 +343,3 @@ def _unsupported(device: SliceDevice) -> str:
 
 def _more(found: list[str]) -> str:
     return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key by which gpu-2 comes before gpu-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

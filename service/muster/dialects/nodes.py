@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import ack, dra, gpushare, islands, matrices, quantities
+from muster.dialects import ack, dra_offer, gpushare, islands, matrices, quantities
 from muster.dialects.configmaps import NodeFact, NodeTopology
-from muster.dialects.dra import Offer
+from muster.dialects.dra_offer import Offer
 from muster.dialects.objects import NodeObject
 from muster.dialects.reading import NAME_PATTERN, natural, positive
 from muster.dialects.settings import DEFAULTS, Settings
@@ -65,6 +65,7 @@ def read(
         spread=reader.said(gpushare.spreads(reader.labels, settings)),
         unhealthy=unhealthy,
         devices=devices,
+        attribute_groups=dra_offer.groups(offer, devices) if devices else {},
         machine=reader.machine,
         problems=tuple(reader.problems),
     )
@@ -133,7 +134,7 @@ class _Reader:
             )
             return (), 0
         key = self._settings.gpu_uuids
-        devices, tainted, problems = dra.numbered(offer, self.annotations.get(key), key)
+        devices, tainted, problems = dra_offer.numbered(offer, self.annotations.get(key), key)
         self.problems.extend(problems)
         return devices, tainted
 

@@ -104,6 +104,8 @@ def _about_the_room(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 - on
             return f"Let the {plural('node', nodes)} admit the pods, or the pods accept this: {by}."
         case reasons.NotSupported("role-scope", "gpu"):
             return "Let one pod ask for the memory of all, or make the role a gang of its own with scope gpu."
+        case reasons.NotSupported(rule, _, attribute) if attribute:
+            return f"Remove {rule} or matchAttribute {attribute}."
         case reasons.NotSupported(rule):
             return f"Remove {rule}, or ask for whole GPUs."
         case reasons.SubgroupsNeeded():

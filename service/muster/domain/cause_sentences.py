@@ -103,6 +103,8 @@ def cause_sentence(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 — o
         case reasons.NodesExcluded(role, by, nodes):
             verb = "does" if nodes == 1 else "do"
             return f"{counted('node', nodes)} {verb} not admit {the_role(role)}: {by}"
+        case reasons.NotSupported(rule, scope, attribute) if attribute:
+            return f"{rule} {scope} is not supported together with matchAttribute {attribute}"
         case reasons.NotSupported(rule, scope):
             return f"{rule} {scope} is not supported where members share GPUs"
         case reasons.SubgroupsNeeded(needed, subgroups, roles):

@@ -184,6 +184,27 @@ class RoomTooSmall(ConstraintCause):
 
 
 @dataclass(frozen=True, slots=True)
+class AttributesDiffer(ConstraintCause):
+    """The `gpus` of each member of a role must agree on `attributes`. On `nodes` of those that admit the role
+    some GPUs do. So `members_fit` of the gang fit."""
+
+    role: str
+    attributes: tuple[str, ...]
+    gpus: int
+    nodes: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+    def __str__(self) -> str:
+        must = f"the {self.gpus} GPUs of each member{of_role(self.role)} must agree on matchAttribute "
+        must += " and ".join(self.attributes)
+        if not self.nodes:
+            return f"{must}, and no node that admits it has two GPUs that do"
+        return f"{must}{_so(self)}"
+
+
+@dataclass(frozen=True, slots=True)
 class PerScope(CountsOn):
     """A number of members of the gang, running ones counted, in one part of `scope`."""
 
@@ -284,7 +305,13 @@ class SubgroupScope(ConstraintCause):
 
 
 _SoManyFit = (
-    AntiAffinityLimits | AffinityUnsatisfied | SkewTooLarge | RoomTooSmall | TooFewParts | SubgroupScope
+    AntiAffinityLimits
+    | AffinityUnsatisfied
+    | SkewTooLarge
+    | RoomTooSmall
+    | AttributesDiffer
+    | TooFewParts
+    | SubgroupScope
 )
 
 CAUSES: tuple[type[ConstraintCause], ...] = get_args(_SoManyFit)

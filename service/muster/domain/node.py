@@ -108,7 +108,9 @@ class Node:
     the node serves none. Slices go to the GPU with the least left that is enough, with `spread` to the one
     with the most. `unhealthy` GPUs (a bit mask) are not planned on.
     `devices` are the GPUs by index, where a DRA driver serves them and no device plugin. None is a GPU that
-    the driver does not publish now; it is unhealthy as well.
+    the driver does not publish now; it is unhealthy as well. `attribute_groups` has for each attribute the
+    GPUs that agree on it, as bit masks. A GPU without the attribute is in none of them. Attributes on which
+    no two GPUs agree are left out.
     `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
     GPU_TOPOLOGY): the node is used without it.
@@ -126,6 +128,7 @@ class Node:
     spread: bool = False
     unhealthy: int = 0
     devices: tuple[Device | None, ...] = ()
+    attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     machine: str = ""
     problems: tuple[str, ...] = ()
 

@@ -124,6 +124,8 @@ class Pod:
     """W3C trace context of what made it; "" if its annotations name none."""
     preferences: bool = False
     """It prefers some nodes (preferred affinity, ScheduleAnyway): kube-scheduler's scores of nodes count."""
+    match_attributes: tuple[str, ...] = ()
+    """Its claims want devices that agree on these attributes, by name."""
     device_claims: bool = False
     """It has ResourceClaims: where these can be met is an in-tree answer."""
     causes: tuple[Cause, ...] = ()

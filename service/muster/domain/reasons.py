@@ -281,10 +281,12 @@ class NodesExcluded:
 @dataclass(frozen=True, slots=True)
 class NotSupported:
     """The gang shares GPUs, and has a rule about parts inside a node, `rule` (max-per, role-scope or
-    segment-scope, or a subgroup's level) by `scope`: that is not decided."""
+    segment-scope, or a subgroup's level) by `scope`: that is not decided. `attribute`: it shares no GPUs, and
+    has the rule together with this matchAttribute."""
 
     rule: str
     scope: str
+    attribute: str = ""
 
 
 @dataclass(frozen=True, slots=True)

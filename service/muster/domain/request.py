@@ -164,6 +164,8 @@ class Role:
     scores: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Node → how much kube-scheduler's preferences favour it for a member (0 to 100, node affinity, pod
     affinity, images …); 0 for nodes that are not in it. The last level of the objective sums it up."""
+    match_attributes: tuple[str, ...] = ()
+    """The devices of each member agree on these attributes."""
 
     def __post_init__(self) -> None:
         scopes = [segment.scope for segment in self.segments]

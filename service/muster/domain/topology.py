@@ -61,9 +61,12 @@ class GpuTopology:
     """The link matrix of one node's GPUs. Equal matrices are equal values, so sets found for one serve all.
 
     Invariant: `links[i][j]` is `links[j][i]`; it is None if i == j, and for a link that is not known.
+    `groups` are the parts, as bit masks, that members may not span: other ones than the NVLink domains. ()
+    means the NVLink domains.
     """
 
     links: tuple[tuple[Link | None, ...], ...]
+    groups: tuple[int, ...] = ()
 
     @classmethod
     def unknown(cls, gpu_count: int) -> GpuTopology:
@@ -95,7 +98,7 @@ class GpuTopology:
 
     @cached_property
     def _hash(self) -> int:
-        return hash(self.links)
+        return hash((self.links, self.groups))
 
     def __hash__(self) -> int:
         return self._hash
@@ -121,6 +124,11 @@ class GpuTopology:
             masks.append(island)
             left &= ~island
         return tuple(masks)
+
+    @property
+    def domains(self) -> tuple[int, ...]:
+        """Return the parts of the node that members may not span, as bit masks, by lowest GPU."""
+        return self.groups or self.islands
 
     @cached_property
     def has_fabric(self) -> bool:

@@ -173,6 +173,7 @@ def unlike_roles(request: Request, excluded: Mapping[tuple[str, str], str]) -> i
                 role.rules,
                 role.required_scope,
                 role.segments,
+                role.match_attributes,
                 frozenset(group.name for group in request.subgroups if role.name in group.roles),
                 frozenset(at for at, roles in rules if role.name in roles),
             )

@@ -11,15 +11,18 @@ from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.reasons import TooManyRoles
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
+from muster.placement.cluster.attributes import attributes_of
+from muster.placement.cluster.columns import columns
 from muster.placement.evaluate import objective, unknown_links
 from muster.placement.explain.causes import explained
 from muster.placement.explain.feasibility import too_small
 from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.limits import Budget, Limits, unlike_roles
+from muster.placement.model.objective import NVLINK_DOMAINS
 from muster.placement.naming import named
 from muster.placement.search.members import best_for_most
-from muster.placement.search.plan import Found
+from muster.placement.search.plan import Found, Gap
 from muster.placement.verify import verify
 
 __all__ = ["Limits", "PlacementDefect", "place"]
@@ -67,9 +70,12 @@ def _checked(instance: Instance, snapshot: Snapshot, found: Found, budget: Budge
     Raises:
         PlacementDefect: The plan does not pass `verify`.
     """
-    members = named(instance, found.shares)
-    value, scope, part = objective(instance.request, members, instance.columns)
-    proven = found.gap is None and not budget.truncated
+    members, view = named(instance, found.shares), columns(snapshot)
+    value, scope, part = objective(instance.request, members, view)
+    gap = found.gap
+    if gap is None and attributes_of(instance.request):  # its groups were counted in place of NVLink domains
+        gap = Gap(NVLINK_DOMAINS.name)
+    proven = gap is None and not budget.truncated
     placed = Placed(
         gang=instance.request.gang,
         members=members,
@@ -77,11 +83,11 @@ def _checked(instance: Instance, snapshot: Snapshot, found: Found, budget: Budge
         scope_reached=scope,
         domain=part,
         optimal=proven,
-        gap=found.gap.share if found.gap and not proven else None,
-        unproven=found.gap.level if found.gap and not proven else None,
+        gap=gap.share if gap and not proven else None,
+        unproven=gap.level if gap and not proven else None,
         truncated=budget.truncated,
         steps=found.steps,
-        unknown_links=unknown_links(instance.request, members, instance.columns),
+        unknown_links=unknown_links(instance.request, members, view),
     )
     with budget.phase("verify"):
         violations = verify(snapshot, instance.request, placed)

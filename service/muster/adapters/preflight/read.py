@@ -25,7 +25,8 @@ from muster.adapters.preflight.facts import (
     rights,
 )
 from muster.dialects import nodes as node_dialect
-from muster.dialects.dra import Offer, Slices
+from muster.dialects.dra import Slices
+from muster.dialects.dra_offer import Offer
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
 

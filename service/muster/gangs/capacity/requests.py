@@ -26,7 +26,10 @@ from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.gang.blocks import rank_key
 
 _Alike = tuple[
-    str, int, str, tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], Kind]
+    str,
+    int,
+    str,
+    tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], tuple[str, ...], Kind],
 ]
 """What the pods of one role have in common.
 
@@ -34,7 +37,7 @@ That is its name, what the pods request, the placement constraints of the role, 
 pods.
 """
 
-Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, tuple[object, ...]]
+Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, tuple[str, ...], tuple[object, ...]]
 """What a pod requests of a node, with the role name that the pod states."""
 
 
@@ -160,7 +163,8 @@ def asks(pod: Pod) -> Asks:
     """Return what the pod requests: equal for all pods of one role, whatever the role's name is now."""
     peers = pod.peers
     rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
-    return (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.rules, rules)
+    asked = (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.rules)
+    return (*asked, pod.match_attributes, rules)
 
 
 def priority(group: Group) -> int:
@@ -178,7 +182,8 @@ def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
         wishes = _wishes(pod)
-        key = (pod.slice, pod.resources, pod.rules, wishes.role_scope, wishes.segments, peers.kind(pod))
+        scopes = (wishes.role_scope, wishes.segments)
+        key = (pod.slice, pod.resources, pod.rules, *scopes, pod.match_attributes, peers.kind(pod))
         alike.setdefault((wishes.role, -pod.gpus, pod.gpu_resource, key), []).append(pod)
     # The last part is sorted by its repr: any fixed order will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
@@ -220,6 +225,7 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
                 wishes.role_scope,
                 wishes.segments,
                 first.slice,
+                match_attributes=first.match_attributes,
             )
 
 

@@ -142,6 +142,7 @@ _OF_A_ROLE: Mapping[str, Describe] = MappingProxyType(
 _OF_ONE_ROLE: Mapping[str, Describe] = MappingProxyType(
     {
         "requests": _resources,
+        "matchAttribute": lambda pod: ",".join(pod.match_attributes),
         "node selector": lambda pod: _terms(pod.rules.required),
         "node affinity": lambda pod: " or ".join(map(_terms, pod.rules.any_of)),
         "tolerations": _tolerations,

@@ -131,8 +131,8 @@ class Topology:
         place, wide = self._view.place(row), self.part(row, Scope.NVLINK_DOMAIN)
         if wide:
             return ((wide, place.all_gpus),)
-        islands = place.state.node.topology.islands
-        return tuple((f"{place.name}/{i}", mask) for i, mask in enumerate(islands))
+        domains = place.state.node.topology.domains
+        return tuple((f"{place.name}/{i}", mask) for i, mask in enumerate(domains))
 
     def touched(self, row: int, mask: int) -> set[str]:
         """Return the names of the NVLink domains that these GPUs lie in.
@@ -249,6 +249,8 @@ def place_of(state: NodeState) -> Place:
     topology, masks = node.topology, (everything,) if wide else node.topology.islands
     fabric = bool(wide) or node.topology.has_fabric
     pools = masks if fabric and not state.unindexed_gpus else (everything,)
+    if topology.groups:
+        wide, masks = "", topology.groups
     promised = not state.unindexed_gpus or len(masks) == 1
     if state.unindexed_gpus:
         # It is unknown which GPUs are free, so neither links nor domains smaller than the node can be

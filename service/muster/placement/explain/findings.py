@@ -21,6 +21,11 @@ NARROW = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value)
 def findings_of(conflict: Conflict) -> Findings:
     """Return the answers for one conflict."""
     request, view = conflict.assumptions.request, conflict.assumptions.view
+
+    def admitting(role: Role) -> list[int]:
+        rows: list[int] = np.flatnonzero(conflict.seen().admitted[role.name]).tolist()
+        return rows
+
     return Findings(
         request,
         conflict.even_empty,
@@ -31,9 +36,8 @@ def findings_of(conflict: Conflict) -> Findings:
         is_nowhere=partial(is_nowhere, view),
         joining=partial(joining, conflict),
         begun_segment=partial(begun_segment, conflict),
-        admitting=lambda role: (
-            view.names[row] for row in np.flatnonzero(conflict.seen().admitted[role.name])
-        ),
+        admitting=lambda role: (view.names[row] for row in admitting(role)),
+        agreeing=lambda role: sum(bool(view.states[row].node.topology.groups) for row in admitting(role)),
         wider=partial(wider_scopes, view),
         works=lambda asked: conflict.oracle.enough(replace(conflict.as_it_is, request=asked)) is True,
     )

@@ -46,6 +46,7 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
     priced, few = bool(snapshot.typical) and is_priced(request), len(snapshot.nodes) <= FEW_NODES
     return (
         *members.members(request, placed),
+        *members.attributes(snapshot, request, placed),
         *capacity.capacities(request, groups, touched),
         *admission.admission(snapshot, request, placed),
         *scopes.scopes(fabric, request, placed, everyone),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from muster.domain.decision import Placed
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Member, Request
+from muster.domain.snapshot import Snapshot
 
 
 def members(request: Request, placed: Placed) -> list[str]:
@@ -73,6 +74,19 @@ def _roles_of(part: Quorum | Leaf) -> frozenset[str]:
     if isinstance(part, Leaf):
         return part.roles
     return frozenset[str]().union(*map(_roles_of, part.parts))
+
+
+def attributes(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
+    """Return a sentence for each member whose GPUs do not agree on an attribute that its role names."""
+    named = {role.name: role.match_attributes for role in request.roles}
+    wrong = []
+    for member in placed.members if any(named.values()) else ():
+        node = snapshot.nodes[member.node].node
+        for attribute in named.get(member.role, ()):
+            groups = node.attribute_groups.get(attribute, ())
+            if not any(all(group >> gpu & 1 for gpu in member.gpus) for group in groups):
+                wrong.append(f"the GPUs of member {member.name} do not agree on {attribute}")
+    return wrong
 
 
 def in_rank_order(members: Sequence[Member]) -> list[Member]:

@@ -50,6 +50,8 @@ class Findings:
     """Yield the cause that a segment must be completed where some of its members run, if so."""
     admitting: Callable[[Role], Iterable[str]]
     """Return the nodes that admit the role."""
+    agreeing: Callable[[Role], int]
+    """Return on how many nodes that admit the role some GPUs agree on its attributes."""
     wider: Callable[[str], Iterable[str | None]]
     """Return the scopes that are wider than this one, the narrowest first. The last is None: no scope."""
     works: Callable[[Request], bool]

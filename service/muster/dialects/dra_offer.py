@@ -1,0 +1,108 @@
+"""What the ResourceSlices of one node offer as GPUs: which number each has, and which of them agree on what.
+
+GPUs have the numbers that the node's matrix has. They are matched by uuid: `gpu.topology/gpu-uuids` of the
+node lists them in the matrix's order, with commas. Without it their `index` attribute counts. Else they are
+numbered by PCI address, as `nvidia-smi topo -m` does, else by name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from muster.domain.allocation import MAX_BYTES, MAX_GPUS
+from muster.domain.node import Device
+from muster.domain.topology import mask_of
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A device that can be planned as a GPU, with what tells its number. `index` is -1 if it is not said."""
+
+    device: Device
+    tainted: bool
+    index: int
+    uuid: str
+    address: str
+
+
+Column = tuple[str, tuple[int, ...]]
+"""The name of an attribute, and a number for each device. Devices of one number agree; −1 is for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The devices that pods get on one node for these GPU resources. `agreed` has the attributes on which
+    some of these agree."""
+
+    resources: frozenset[str] = frozenset()
+    devices: tuple[Offered, ...] = ()
+    problems: tuple[str, ...] = ()
+    agreed: tuple[Column, ...] = ()
+
+
+def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | None, ...], int, list[str]]:
+    """Return the node's GPUs by number, the bit mask of those that are unhealthy, and problems.
+
+    `uuids` is what the node's annotation `key` says. GPUs are tainted, or missing among the numbers, if they
+    are unhealthy.
+    """
+    order, problems = _uuids(uuids, key)
+    known = {device.uuid: device for device in offer.devices if device.uuid}
+    if order and len(known) == len(offer.devices) and known.keys() <= set(order):
+        found = [known.get(uuid) for uuid in order]
+    else:
+        if order:
+            problems.append(f"{key} does not name all GPUs of the ResourceSlices: it is not used")
+        found = _by_attributes(offer.devices)
+    if len(found) > MAX_GPUS:
+        problems.append(f"its ResourceSlices have {len(found)} GPUs; {MAX_GPUS} of them are used")
+        found = found[:MAX_GPUS]
+    unhealthy = mask_of([number for number, each in enumerate(found) if each is None or each.tainted])
+    return tuple(each.device if each is not None else None for each in found), unhealthy, problems
+
+
+def groups(offer: Offer, devices: tuple[Device | None, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the node's GPUs that agree on each attribute, as bit masks. `devices` are as `numbered` says."""
+    numbers = {device: number for number, device in enumerate(devices) if device is not None}
+    return _groups(offer.agreed, tuple(numbers.get(each.device, -1) for each in offer.devices))
+
+
+@lru_cache(maxsize=1 << 12)
+def _groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the same. Nodes of a cluster are much alike, so most of them share one result."""
+    found = {}
+    for name, column in agreed:
+        masks: dict[int, int] = {}
+        for value, number in zip(column, numbers, strict=True):
+            if value >= 0 and number >= 0:
+                masks[value] = masks.get(value, 0) | 1 << number
+        found[name] = tuple(masks.values())
+    return found
+
+
+def _by_attributes(devices: tuple[Offered, ...]) -> list[Offered | None]:
+    indices = {each.index: each for each in devices}
+    if len(indices) == len(devices) and all(0 <= index < MAX_GPUS for index in indices):
+        return [indices.get(index) for index in range(max(indices, default=-1) + 1)]
+    by_address = all(each.address for each in devices)
+    ordered = sorted(
+        devices,
+        key=lambda it: (it.address if by_address else "", it.device.pool, _natural(it.device.name)),
+    )
+    return [*ordered]
+
+
+def _uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
+    if text is None:
+        return [], []
+    uuids = [each.strip() for each in text.split(",")] if len(text) <= MAX_BYTES else []
+    if all(uuids) and 0 < len(uuids) == len(set(uuids)) <= MAX_GPUS:
+        return uuids, []
+    return [], [f"{key} is no list of different uuids, as in GPU-1,GPU-2: it is not used"]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key by which gpu-2 comes before gpu-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

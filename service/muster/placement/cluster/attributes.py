@@ -1,0 +1,56 @@
+"""Show a gang whose members name attributes the GPUs that agree on them, in the place of NVLink domains.
+
+The GPUs of such a member must agree on the attributes (`matchAttribute`): they lie in one group of the node.
+That is the rule for members that may not span NVLink domains. So one mechanism serves both, and a gang has
+one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.domain.node import Node
+from muster.domain.request import Request
+from muster.domain.snapshot import NodeState
+from muster.placement.cluster.columns import Columns, following
+
+
+def attributes_of(request: Request) -> list[tuple[str, ...]]:
+    """Return the different lists of attributes that roles with members name, without the empty one."""
+    named = (role.match_attributes for role in request.roles if role.members and role.match_attributes)
+    return list(dict.fromkeys(named))
+
+
+def by_attributes(view: Columns, request: Request) -> Columns:
+    """Return the view with groups on nodes where GPUs agree on the gang's attributes, if it names any."""
+    named = attributes_of(request)
+    if not named:
+        return view
+    grouped = {state.node.name: _grouped(state, named[0]) for state in view.states}
+    return following(
+        view, replace(view.snapshot, nodes={name: grouped[name] for name in view.snapshot.nodes})
+    )
+
+
+def _grouped(state: NodeState, attributes: tuple[str, ...]) -> NodeState:
+    groups = groups_of(state.node, attributes)
+    if not groups:
+        return state
+    topology = replace(state.node.topology, groups=groups)
+    return replace(state, node=replace(state.node, topology=topology))
+
+
+def groups_of(node: Node, attributes: tuple[str, ...]) -> tuple[int, ...]:
+    """Return masks of the GPUs that agree on all the attributes; () if no two do.
+
+    A GPU that agrees with no other one is a group of its own.
+    """
+    everything = (1 << node.topology.gpu_count) - 1
+    groups = [everything]
+    for attribute in attributes:
+        masks = node.attribute_groups.get(attribute, ())
+        groups = [group & mask for group in groups for mask in masks]
+    groups = [group for group in groups if group.bit_count() > 1]
+    alone = everything & ~sum(groups)
+    groups += [1 << gpu for gpu in range(node.topology.gpu_count) if alone >> gpu & 1] if groups else []
+    return tuple(sorted(groups, key=lambda mask: mask & -mask))

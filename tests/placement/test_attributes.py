@@ -1,0 +1,181 @@
+"""GPUs that must agree on attributes: as many members as trying everything finds, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.domain.cause_sentences import cause_sentence
+from muster.domain.constraints import AttributesDiffer, DropConstraint
+from muster.domain.decision import Placed, Unplaceable
+from muster.domain.reasons import NotSupported
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.domain.topology import bits, mask_of
+from muster.placement.cluster.attributes import groups_of
+from muster.placement.place import place
+from muster.placement.verify import verify
+from tests.placement.drawings import cluster, gang
+
+ROOT, NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
+Groups = dict[str, tuple[int, ...]]
+PAIRS = {ROOT: (0b11, 0b1100, 0b110000, 0b11000000), NUMA: (0b1111, 0b11110000)}
+
+
+def grouped(text: str, **groups: Groups) -> Snapshot:
+    snapshot = cluster(text)
+    for name, said in groups.items():
+        state = snapshot.nodes[name]
+        state = replace(state, node=replace(state.node, attribute_groups=said))
+        snapshot = replace(snapshot, nodes={**snapshot.nodes, name: state})
+    return snapshot
+
+
+def asked(text: str, *attributes: str, roles: str = "wxyz") -> Request:
+    """The gang of the drawing. Members of these roles name the attributes."""
+    request = gang(text)
+    changed = [
+        replace(role, match_attributes=attributes) if role.name in roles else role for role in request.roles
+    ]
+    return replace(request, roles=tuple(changed))
+
+
+def test_members_do_not_span_groups() -> None:
+    decision = place(grouped(": a[8]", a=PAIRS), asked("4 x 2 GPU", ROOT))
+    assert isinstance(decision, Placed)
+    assert sorted(mask_of(member.gpus) for member in decision.members) == sorted(PAIRS[ROOT])
+
+
+def test_a_wide_nvlink_domain_is_no_group() -> None:
+    decision = place(grouped(": a[8, clique k]", a=PAIRS), asked("2 x 4 GPU", NUMA))
+    assert isinstance(decision, Placed)
+    assert {mask_of(member.gpus) for member in decision.members} == {*PAIRS[NUMA]}
+    assert dict(decision.objective.crossings)["nvlink-domain"] == 1
+
+
+def test_the_links_decide_between_groups() -> None:
+    """Of two groups the one that NVLink joins is taken; the values are those of the node as it is."""
+    said = {ROOT: (0b0011, 0b1100)}
+    snapshot = grouped(": a[4 = 1+1+2]", a=said)
+    decision = place(snapshot, asked("1 x 2 GPU", ROOT))
+    assert isinstance(decision, Placed)
+    assert decision.members[0].gpus == (2, 3)
+    assert not decision.optimal
+    assert decision.unproven == "nvlink_domains"
+
+
+def test_other_roles_span_groups() -> None:
+    """GPUs 2 and 5 have no other one of their group next to them: only x can have them together."""
+    snapshot = grouped(": a[8, free 1110 0111]", a=PAIRS)
+    decision = place(snapshot, asked("2 x 2 GPU + 1 x 2 GPU", ROOT, roles="w"))
+    assert isinstance(decision, Placed)
+    assert {m.role: m.gpus for m in decision.members} == {"w": (6, 7), "x": (2, 5)}
+
+
+def test_several_attributes() -> None:
+    said = {ROOT: (0b0011, 0b1100), NUMA: (0b0111,)}
+    node = grouped(": a[4]", a=said).nodes["a"].node
+    assert groups_of(node, (ROOT, NUMA)) == (0b0011, 0b0100, 0b1000)
+    assert groups_of(node, (ROOT, "other")) == ()
+
+
+REFUSED = {
+    "in pieces too small": (
+        ": a[4, free 0101]",
+        {ROOT: (0b0011, 0b1100)},
+        "1 x 2 GPU",
+        AttributesDiffer("w", (ROOT,), 2, 1, 0, 1),
+        "the 2 GPUs of each member of role w must agree on matchAttribute resource.kubernetes.io/pcieRoot",
+    ),
+    "no node has the attribute": (
+        ": a[4]",
+        {NUMA: (0b1111,)},
+        "1 x 2 GPU",
+        AttributesDiffer("w", (ROOT,), 2, 0, 0, 1, even_empty=True),
+        "no node that admits it has two GPUs that do",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_name_the_attribute(name: str) -> None:
+    drawn, said, text, cause, sentence = REFUSED[name]
+    decision = place(grouped(drawn, a=said), asked(text, ROOT))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (cause,)
+    assert sentence in cause_sentence(cause)
+    assert DropConstraint(f"matchAttribute {ROOT}") in decision.relaxations
+
+
+def test_rules_by_nvlink_domain_are_not_supported_beside_it() -> None:
+    snapshot = grouped(": a[8 = 4+4]", a=PAIRS)
+    for rule in (", scope nvlink-domain", " within nvlink-domain", ", max nvlink-domain=1"):
+        decision = place(snapshot, asked(f"2 x 2 GPU{rule}", ROOT))
+        assert isinstance(decision, Unplaceable)
+        (cause,) = decision.causes
+        assert isinstance(cause, NotSupported)
+        assert cause_sentence(cause).endswith(f"is not supported together with matchAttribute {ROOT}")
+
+
+def test_roles_with_different_attributes_are_not_supported() -> None:
+    request = asked("1 x 2 GPU + 1 x 3 GPU", ROOT, roles="w")
+    first, second = request.roles
+    request = replace(request, roles=(first, replace(second, match_attributes=(NUMA,))))
+    decision = place(grouped(": a[8]", a=PAIRS), request)
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (NotSupported("matchAttribute", NUMA, ROOT),)
+
+
+def test_the_judge_sees_gpus_that_differ() -> None:
+    snapshot, plain = grouped(": a[8]", a=PAIRS), asked("4 x 2 GPU")
+    placed = place(snapshot, plain)
+    assert isinstance(placed, Placed)
+    for attribute, wrong in ((ROOT, False), (NUMA, False), ("other", True)):
+        request = replace(plain, roles=tuple(replace(r, match_attributes=(attribute,)) for r in plain.roles))
+        said = [each for each in verify(snapshot, request, placed) if "agree on" in each]
+        assert len(said) == (4 if wrong else sum(not _agree(m.gpus, attribute) for m in placed.members))
+
+
+def _agree(gpus: tuple[int, ...], attribute: str) -> bool:
+    return any(mask_of(list(gpus)) & ~group == 0 for group in PAIRS[attribute])
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[str, int, tuple[int, ...]]:
+    """A drawing of a node, the mask of its free GPUs, and its groups. Some GPUs are in none."""
+    count = draw(st.integers(2, 6))
+    numbers = draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count))
+    free = draw(st.integers(0, (1 << count) - 1))
+    groups = [mask_of([gpu for gpu, each in enumerate(numbers) if each == group]) for group in range(3)]
+    shown = "".join("01"[free >> gpu & 1] for gpu in range(count))
+    kind = draw(st.sampled_from([f"{count}", f"{count} pcie", f"{count} = 1+{count - 1}"]))
+    return f"[{kind}, free {shown}]", free, tuple(group for group in groups if group)
+
+
+def most(free: int, groups: tuple[int, ...], gpus: int, others: int) -> int:
+    """The most members of `gpus` GPUs that agree, next to `others` single GPUs, by trying everything."""
+
+    def fit(left: int) -> int:
+        sets = (mask_of(list(c)) for group in groups for c in combinations([*bits(left & group)], gpus))
+        return max((1 + fit(left & ~each) for each in sets), default=0)
+
+    best = fit(free)
+    return min(best, max(0, free.bit_count() - others) // gpus)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.lists(nodes(), min_size=1, max_size=3), st.integers(2, 3), st.integers(1, 3), st.booleans())
+def test_as_many_fit_as_by_trying_everything(
+    drawn: list[tuple[str, int, tuple[int, ...]]], gpus: int, members: int, min_one: bool
+) -> None:
+    text = " ".join(f"{name}{node}" for name, (node, _, _) in zip("abc", drawn, strict=False))
+    said = {name: {ROOT: groups} for name, (_, _, groups) in zip("abc", drawn, strict=False)}
+    least = 1 if min_one else members
+    decision = place(grouped(f": {text}", **said), asked(f"{members} x {gpus} GPU, min {least}", ROOT))
+    fit = sum(most(free, groups, gpus, 0) for _, free, groups in drawn)
+    placed = len(decision.members) if isinstance(decision, Placed) else 0
+    assert placed == (min(members, fit) if fit >= least else 0)
