@@ -85,9 +85,9 @@ def test_gpus_of_each_member_agree_on_an_attribute(scene: Scene) -> None:
         roots = [{dra.root_of(int(device.rpartition("-")[2])) for device in devices} for devices in pairs]
         assert [len(root) for root in roots] == [1] * 4
         scene.delete(*names)
-    dra.template(scene, "odd", dra.request("r", scene.name, 3), match="example.com/no-such")
+    dra.template(scene, "odd", dra.request("r", scene.name, 3), match="example.com/noSuch")
     (odd,) = scene.create(*dra.claiming("odd", 1, "odd"))
-    scene.says(odd, "must agree on matchAttribute example.com/no-such, and no node")
+    scene.says(odd, "must agree on matchAttribute example.com/noSuch, and no node")
 
 
 def test_a_costly_selector_is_refused_and_delays_nobody(scene: Scene) -> None:
@@ -120,6 +120,26 @@ def test_claims_of_other_drivers_beside_gpus(scene: Scene) -> None:
         scene.says(plain, "cannot allocate all claims")
         scene.delete(*names)
         scene.runs([plain])
+
+
+def test_a_claim_that_members_share_gets_its_devices_first(scene: Scene) -> None:
+    """Another pod gets them for it. Before, the gang is refused with the claim's name."""
+    with dra.nic_class(scene) as nic:
+        home = dra.node(scene, "a", nics=1)
+        dra.node(scene, "b")
+        spec = {"devices": {"requests": [dra.request("card", nic)]}}
+        scene.client.post(dra.claims(scene), {"metadata": {"name": "shared"}, "spec": spec})
+        pods = [*dra.gang("g", 2), objects.pod("first")]
+        for pod in pods:
+            pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": "shared"}]
+        names = scene.create(*pods[:2])
+        scene.says(names[0], "2 members name it")
+        first = scene.create(pods[2])
+        scene.runs(first)
+        scene.runs(names)
+        scene.delete(*first)
+        assert nodes_of(scene, names) == {home: 2}
+        assert dra.judge(scene) == 2
 
 
 def test_what_is_not_planned_names_claim_request_and_field(scene: Scene) -> None:

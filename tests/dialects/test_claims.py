@@ -193,6 +193,18 @@ def test_a_pod_without_a_gang_is_left_to_kube_scheduler() -> None:
     assert (pod.claim, pod.gpus, pod.causes) == (None, 0, ())
 
 
+def test_a_claim_of_several_pods_that_has_no_devices_yet() -> None:
+    case = Case(([request(device_class="nic")], [request(device_class="nic")]), shared=True)
+    claims = known(case)
+    assert read(case, claims).unallocated_claims == ()
+    spec = msgspec.convert({"devices": {"requests": case.claims[0]}}, ClaimSpec)
+    assert claims.see("ns/made-0", spec, unallocated=True)
+    assert not claims.see("ns/made-0", spec, unallocated=True)
+    assert read(case, claims).unallocated_claims == ("made-0",)
+    assert claims.see("ns/made-0", spec)
+    assert read(case, claims).unallocated_claims == ()
+
+
 def test_a_claim_that_says_nothing_new() -> None:
     case = CASES["four GPUs"]
     claims = known(case)

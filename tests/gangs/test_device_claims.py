@@ -10,8 +10,11 @@ import pytest
 from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Device, Node, Resources, Usage
 from muster.domain.pod import GangClaim
+from muster.domain.policies import DEFAULT_POLICIES
+from muster.domain.reasons import BadValue
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.messages.inputs import DeviceClaimSeen
 from tests.gangs.world import World, node, pod
 
@@ -180,3 +183,18 @@ def test_what_a_member_holds_that_may_be_left_out_is_not_free_for_the_others() -
     assert world.planned()
     assert world.reserve().claimed
     assert world.permit().allowed
+
+
+def test_members_that_wait_for_one_claim() -> None:
+    """kube-scheduler gives it devices for one pod. One member may wait for it, and all once it has them."""
+    world = World().start(node("n", 4))
+    waiting = [pod(f"p{rank}", unallocated_claims=("nic",)) for rank in range(2)]
+    expected = "a claim that has its devices before the gang starts: 2 members name it"
+    world.see(*waiting, pod("q0", gang="h", of=1, unallocated_claims=("nic",)))
+    assert not world.planned()
+    assert world.planned("h")
+    (cause,) = ill_formed("gang/default/g", 2, tuple(waiting), DEFAULT_POLICIES)
+    assert cause == BadValue("gang/default/g", "resourceClaimName", "nic", expected)
+    world.see(*(replace(each, unallocated_claims=()) for each in waiting))
+    world.wait(1)
+    assert world.planned()

@@ -59,7 +59,7 @@ def test_a_wide_nvlink_domain_is_no_group() -> None:
 
 def test_the_links_decide_between_groups() -> None:
     """Of two groups the one that NVLink joins is taken; the values are those of the node as it is."""
-    said = {ROOT: (0b0011, 0b1100)}
+    said: Groups = {ROOT: (0b0011, 0b1100)}
     snapshot = grouped(": a[4 = 1+1+2]", a=said)
     decision = place(snapshot, asked("1 x 2 GPU", ROOT))
     assert isinstance(decision, Placed)
@@ -83,7 +83,7 @@ def test_several_attributes() -> None:
     assert groups_of(node, (ROOT, "other")) == ()
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[str, Groups, str, AttributesDiffer, str]] = {
     "in pieces too small": (
         ": a[4, free 0101]",
         {ROOT: (0b0011, 0b1100)},

@@ -56,6 +56,8 @@ class DevicesAsked:
     gpu_resource: str = ""
     causes: tuple[BadValue, ...] = ()
     match_attributes: tuple[str, ...] = ()
+    unallocated: tuple[str, ...] = ()
+    """Names of claims that other pods may name too, and that are not allocated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,21 @@ class Claims:
     def __init__(self, resource_of: Callable[[str], str]) -> None:
         self._resource_of = resource_of
         self._requests: dict[str, tuple[DeviceRequest, ...]] = {}
+        self._unallocated: set[str] = set()
 
-    def see(self, key: str, spec: ClaimSpec | None) -> bool:
-        """Take in a claim by its namespace and name, None if it is gone. Return whether that is news."""
-        before = self._requests.pop(key, None)
+    def see(self, key: str, spec: ClaimSpec | None, *, unallocated: bool = False) -> bool:
+        """Take in a claim by its namespace and name, None if it is gone. Return whether that is news.
+
+        `unallocated`: it belongs to no single pod, and has no devices yet.
+        """
+        before = self._requests.pop(key, None), key in self._unallocated
+        self._unallocated.discard(key)
         after = tuple(_requests(spec)) if spec is not None else None
         if after is not None:
             self._requests[key] = after
-        return before != after
+            if unallocated and after:
+                self._unallocated.add(key)
+        return before != (after, key in self._unallocated)
 
     def asked(self, obj: PodObject) -> DevicesAsked:
         """Return what a pod asks for by its claims."""
@@ -115,7 +124,9 @@ class Claims:
             causes.append(BadValue(where, "resourceClaims", names, "GPUs of one resource in a pod"))
         resource = next(iter(counts), "")
         gpus = counts.get(resource, 0)
-        return DevicesAsked(True, gpus, resource, tuple(causes), tuple(sorted(agreed)))
+        free = sorted({claim.key or "" for claim in named if claim.shared} & self._unallocated)
+        unallocated = tuple(key.partition("/")[2] for key in free)
+        return DevicesAsked(True, gpus, resource, tuple(causes), tuple(sorted(agreed)), unallocated)
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in named:

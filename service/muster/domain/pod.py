@@ -126,6 +126,8 @@ class Pod:
     """It prefers some nodes (preferred affinity, ScheduleAnyway): kube-scheduler's scores of nodes count."""
     match_attributes: tuple[str, ...] = ()
     """Its claims want devices that agree on these attributes, by name."""
+    unallocated_claims: tuple[str, ...] = ()
+    """Names of its ResourceClaims that other pods may name too, and that have no devices yet."""
     device_claims: bool = False
     """It has ResourceClaims: where these can be met is an in-tree answer."""
     causes: tuple[Cause, ...] = ()

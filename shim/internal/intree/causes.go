@@ -9,8 +9,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
@@ -31,6 +33,9 @@ func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Pl
 			needed = append(needed, storage.VolumeAttachments().Informer())
 		case names.DynamicResources, devices.Name:
 			needed = append(needed, resource.ResourceSlices().Informer(), resource.DeviceClasses().Informer())
+			if utilfeature.DefaultFeatureGate.Enabled(features.DRADeviceTaintRules) {
+				needed = append(needed, resource.DeviceTaintRules().Informer())
+			}
 			if err := a.listen(resource.ResourceClaims().Informer(), a.deviceClaims()); err != nil {
 				return err
 			}

@@ -122,7 +122,7 @@ func (i *inspector) extend(ctx context.Context, pod *v1.Pod, open []fwk.NodeInfo
 
 // measure determines how many of the pods a node can hold together, for nodes that cannot hold all. Plugins check one
 // pod at a time. So measure tries a pod with the volumes and the claims of several. It needs what they need together: as
-// many attachments, different volumes, and different devices.
+// many attachments, different volumes, and different devices. It pauses before each trial: what users wrote may make one long.
 func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.NodeInfo, found *answer, pause func() bool) {
 	trials := map[int]*trial{}
 	fits := func(members int, node fwk.NodeInfo) bool {
@@ -136,15 +136,15 @@ func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.Node
 		}
 		return t != nil && i.filter(ctx, t, node) == nil
 	}
-	for at, node := range open {
-		if at%(batch/roomAtMost) == 0 && !pause() {
+	for _, node := range open {
+		if !pause() {
 			return
 		}
 		if _, refused := found.refused[node.Node().Name]; refused || fits(len(pods), node) {
 			continue
 		}
 		most, tooMany := 1, len(pods)
-		for tooMany-most > 1 {
+		for tooMany-most > 1 && pause() {
 			if middle := (most + tooMany) / 2; fits(middle, node) {
 				most = middle
 			} else {

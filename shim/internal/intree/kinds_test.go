@@ -10,8 +10,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+
+	"muster.dev/shim/internal/devices"
 )
 
 func TestPodsThatDifferInWhatThePlannerCountsAreOneKind(t *testing.T) {
@@ -268,6 +272,60 @@ func roomAsker(t *testing.T) *Asker {
 			Name: "d", NodeID: "n0", Allocatable: &storagev1.VolumeNodeResources{Count: &limit},
 		}}},
 	})...)
+}
+
+// A trial may take long, so other questions may be worked on before each of them.
+func TestMeasuringRoomPausesBeforeEachTrial(t *testing.T) {
+	a := roomAsker(t)
+	var pods []*v1.Pod
+	for i := range 4 {
+		pods = append(pods, userOf(11+i, fmt.Sprintf("c%d", 1+i), ""))
+	}
+	pauses := 0
+	count := func() bool { pauses++; return true }
+	found := a.inspector.inspect(t.Context(), pods, count)
+	if found.room["n0"] != 2 {
+		t.Fatalf("room %v, want 2 on n0", found.room)
+	}
+	if pauses != 4 { // after the nodes were inspected, and before trials of 4, 2 and 3 pods
+		t.Errorf("%d pauses, want 4", pauses)
+	}
+	for left := range 4 {
+		if found := a.inspector.inspect(t.Context(), pods, func() bool { left--; return left >= 0 }); left != -1 {
+			t.Errorf("goes on after a pause that ends it: %v", found)
+		}
+	}
+}
+
+func TestADeviceTaintRuleIsACause(t *testing.T) {
+	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(1), onNode(0, "n0")...)...)
+	factory := a.handle.SharedInformerFactory()
+	if err := a.watch(factory, []config.Plugin{{Name: devices.Name}}); err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(t.Context().Done())
+	cache.WaitForCacheSync(t.Context().Done(), a.synced...)
+	listen(a, fine)
+	a.Ask(questionOf("g", 0))
+	run(t, a, time.Now())
+	answered := func() bool {
+		q, _, _ := a.next(time.Now().Add(time.Hour))
+		return q == nil
+	}
+	if !answered() {
+		t.Fatal("the question is still open before there is a rule")
+	}
+	rule := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
+	if _, err := a.handle.ClientSet().ResourceV1().DeviceTaintRules().Create(t.Context(), rule, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for answered() {
+		select {
+		case <-a.wake:
+		case <-time.After(time.Minute):
+			t.Fatal("the rule is no cause")
+		}
+	}
 }
 
 func TestGangsThatShareAClaimGetRoomOfTheirOwn(t *testing.T) {

@@ -87,7 +87,7 @@ class DeviceIntake:
             await self._read_again(node)
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
-    async def _asks(self, uid: str, name: str, spec: ClaimSpec | None) -> None:
+    async def _asks(self, uid: str, name: str, spec: ClaimSpec | None, *, unallocated: bool = False) -> None:
         """Take in what a claim asks for: pods that name it ask for that."""
         if spec is not None:
             self._names[uid] = name
@@ -96,7 +96,7 @@ class DeviceIntake:
             return  # it has been made again under its name, or no pod names it
         else:
             del self._uids[name]
-        if self.claims.see(name, spec):
+        if self.claims.see(name, spec, unallocated=unallocated):
             await self._read_pods_again(name)
 
     async def on_claim(self, change: Seen[ResourceClaim] | Gone) -> None:
@@ -108,7 +108,10 @@ class DeviceIntake:
             meta = change.object.metadata
             uid, held = meta.uid, _held(change.object)
             if (meta.annotations or {}).get(EXTENDED) != "true":
-                await self._asks(uid, f"{meta.namespace}/{meta.name}", change.object.spec)
+                of_a_pod = any(owner.controller for owner in meta.owner_references or ())
+                unallocated = not of_a_pod and change.object.status.allocation is None
+                name = f"{meta.namespace}/{meta.name}"
+                await self._asks(uid, name, change.object.spec, unallocated=unallocated)
         if self._held.get(uid, NOTHING) == held:
             return
         if held == NOTHING:

@@ -5,6 +5,7 @@ An absent value counts as a value: a constraint that only some members state is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -32,7 +33,7 @@ def ill_formed(where: str, present: int, unbound: tuple[Pod, ...], policies: Pol
     causes = counted_once(cause for pod in unbound for cause in pod.causes)[:MAX_CAUSES]
     if not unbound or causes:
         return tuple(causes)
-    causes.extend(disagreements(unbound))
+    causes.extend(disagreements(unbound) or _unallocated(where, unbound))
     if causes:
         return tuple(causes)
     claim = unbound[0].claim
@@ -67,6 +68,15 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
             ]
     # Only one cause: ACK's one label is both replicas and min-member.
     return next(([cause] for cause in map(_disagreement, asked) if cause is not None), [])
+
+
+def _unallocated(where: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
+    """Return a cause if members wait for one claim. kube-scheduler allocates it for one pod, and refuses the
+    others until that one is bound: the gang would never start."""
+    times = Counter(name for pod in unbound for name in pod.unallocated_claims)
+    shared = next((name for name, members in sorted(times.items()) if members > 1), None)
+    expected = f"a claim that has its devices before the gang starts: {times[shared or '']} members name it"
+    return [BadValue(where, "resourceClaimName", shared, expected)] if shared is not None else []
 
 
 def _disagreement(asked: tuple[str, list[Pod], Describe]) -> MembersDisagree | None:

@@ -163,7 +163,7 @@ def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:
     """Return what the plan of an unbound pod depends on: everything but its state."""
-    asked = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice)
+    asked = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.match_attributes)
     return (pod.claim, *asked, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
 
 
@@ -332,6 +332,7 @@ def _grouping_facts(pod: Pod) -> tuple[object, ...]:
         pod.succeeded,
         pod.owner,
         pod.causes,
+        pod.unallocated_claims,
         pod.created,
         pod.name,
     )
