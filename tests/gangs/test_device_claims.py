@@ -14,7 +14,9 @@ from muster.domain.policies import DEFAULT_POLICIES
 from muster.domain.reasons import BadValue
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.capacity.requests import request
 from muster.gangs.membership.consistency import ill_formed
+from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.inputs import DeviceClaimSeen
 from tests.gangs.world import World, node, pod
 
@@ -198,3 +200,27 @@ def test_members_that_wait_for_one_claim() -> None:
     world.see(*(replace(each, unallocated_claims=()) for each in waiting))
     world.wait(1)
     assert world.planned()
+
+
+def test_a_member_whose_devices_must_agree_waits_for_those() -> None:
+    """Two GPUs of different groups are free. It is planned when one is freed that agrees with another."""
+    world = World().start(replace(served(), attribute_groups={"root": (0b0011, 0b1100)}))
+    for claim, number in (("c", 1), ("d", 3)):
+        world.send(DeviceClaimSeen(world.now, claim, devices(number), ()))
+    world.see(pod("p0", of=1, gpus=2, match_attributes=("root",)))
+    assert not world.planned()
+    world.send(DeviceClaimSeen(world.now, "c"))
+    world.wait(1)
+    assert world.planned()
+    assert world.coordinator.filter(world.ref()).devices == ((str(device(0)), str(device(1))),)
+
+
+def test_members_with_other_attributes_are_another_role() -> None:
+    ledger = Ledger()
+    ledger.set_node(served())
+    roster = Roster()
+    for each in (pod("p0", match_attributes=("root",)), pod("p1")):
+        roster.see(each)
+    (group,) = roster.groups(next(iter(roster.names)))
+    asked = {role.members[0].uid: role.match_attributes for role in request(group, ledger).roles}
+    assert asked == {"p0": ("root",), "p1": ()}
