@@ -76,6 +76,23 @@ def test_other_roles_span_groups() -> None:
     assert {m.role: m.gpus for m in decision.members} == {"w": (6, 7), "x": (2, 5)}
 
 
+def test_changes_between_gangs_are_seen() -> None:
+    """The groups of nodes that did not change are not made again."""
+    before = grouped(": a[4] b[4]", a=PAIRS, b={})
+    after = grouped(": a[4, free 0101] b[4]", a=PAIRS, b={ROOT: (0b1001,)})
+    after = replace(before, nodes={**before.nodes, **after.nodes})
+    for snapshot, attribute, home in (
+        (before, ROOT, ("a", (0, 1))),
+        (after, ROOT, ("b", (0, 3))),
+        (before, NUMA, ("a", (0, 1))),
+        (replace(before, nodes={"b": after.nodes["b"]}), ROOT, ("b", (0, 3))),
+        (before, ROOT, ("a", (0, 1))),
+    ):
+        decision = place(snapshot, asked("1 x 2 GPU", attribute))
+        assert isinstance(decision, Placed)
+        assert [(member.node, member.gpus) for member in decision.members] == [home]
+
+
 def test_several_attributes() -> None:
     said = {ROOT: (0b0011, 0b1100), NUMA: (0b0111,)}
     node = grouped(": a[4]", a=said).nodes["a"].node

@@ -7,12 +7,13 @@ one of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from muster.domain.node import Node
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState
-from muster.placement.cluster.columns import Columns, following
+from muster.placement.cluster.columns import NOTHING, Columns, following
 
 
 def attributes_of(request: Request) -> list[tuple[str, ...]]:
@@ -21,15 +22,36 @@ def attributes_of(request: Request) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(named))
 
 
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """A view with groups, and by node the state that its state was made of, with that."""
+
+    attributes: tuple[str, ...] = ()
+    states: Mapping[str, tuple[NodeState, NodeState]] = field(default_factory=dict)
+    view: Columns = NOTHING
+
+
 def by_attributes(view: Columns, request: Request) -> Columns:
-    """Return the view with groups on nodes where GPUs agree on the gang's attributes, if it names any."""
+    """Return the view with groups on nodes where GPUs agree on the gang's attributes, if it names any.
+
+    It is cheap if the last gang with attributes named the same, and few nodes have changed since. Several
+    threads may call this: the memo has one entry, which is replaced as a whole.
+    """
     named = attributes_of(request)
     if not named:
         return view
-    grouped = {state.node.name: _grouped(state, named[0]) for state in view.states}
-    return following(
-        view, replace(view.snapshot, nodes={name: grouped[name] for name in view.snapshot.nodes})
-    )
+    attributes, last = named[0], _latest[0]
+    known = last.states if last.attributes == attributes else {}
+    states = {}
+    for name, state in view.snapshot.nodes.items():
+        before = known.get(name)
+        if before is None or before[0] is not state:
+            before = (state, _grouped(state, attributes))
+        states[name] = before
+    snapshot = replace(view.snapshot, nodes={name: grouped for name, (_, grouped) in states.items()})
+    grouped_view = following(last.view, snapshot)
+    _latest[0] = _Grouped(attributes, states, grouped_view)
+    return grouped_view
 
 
 def _grouped(state: NodeState, attributes: tuple[str, ...]) -> NodeState:
@@ -54,3 +76,6 @@ def groups_of(node: Node, attributes: tuple[str, ...]) -> tuple[int, ...]:
     alone = everything & ~sum(groups)
     groups += [1 << gpu for gpu in range(node.topology.gpu_count) if alone >> gpu & 1] if groups else []
     return tuple(sorted(groups, key=lambda mask: mask & -mask))
+
+
+_latest = [_Grouped()]
