@@ -134,6 +134,11 @@ GOLDEN: list[tuple[reasons.Cause, str, str]] = [
         "Let the nodes admit the pods, or the pods accept this: cordoned.",
     ),
     (
+        reasons.NotSupported("max-per", "nvlink-domain", "example.com/numa"),
+        "Max-per nvlink-domain is not supported together with matchAttribute example.com/numa.",
+        "Remove max-per or matchAttribute example.com/numa.",
+    ),
+    (
         reasons.NotSupported("max-per", "gpu"),
         "Max-per gpu is not supported where members share GPUs.",
         "Remove max-per, or ask for whole GPUs.",

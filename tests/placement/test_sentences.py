@@ -10,6 +10,7 @@ import pytest
 from muster.domain.constraints import (
     AffinityUnsatisfied,
     AntiAffinityLimits,
+    AttributesDiffer,
     DropConstraint,
     RoomTooSmall,
     SkewTooLarge,
@@ -133,6 +134,10 @@ GOLDEN: list[tuple[Cause, str]] = [
     ),
     (NotSupported("max-per", "gpu"), "Max-per gpu is not supported where members share GPUs"),
     (
+        NotSupported("segment-scope", "nvlink-domain", "example.com/numa"),
+        "Segment-scope nvlink-domain is not supported together with matchAttribute example.com/numa",
+    ),
+    (
         NotEnoughFree("worker", GPU, 10, 12, 2, 3),
         "Role worker needs 12 nvidia.com/gpu for 3 members, and 10 nvidia.com/gpu are free: 2 of 3 fit",
     ),
@@ -225,6 +230,14 @@ GOLDEN: list[tuple[Cause, str]] = [
     (
         SubgroupScope("the level of subgroup decode", "rack", 4, 5),
         "By the level of subgroup decode, its members must lie in one rack: 4 of 5 fit",
+    ),
+    (
+        AttributesDiffer("worker", ("example.com/numa", "example.com/root"), 2, 9, 3, 6),
+        "The 2 GPUs of each member of role worker must agree on matchAttribute example.com/numa and example.com/root: 3 of 6 fit",
+    ),
+    (
+        AttributesDiffer("worker", ("example.com/numa",), 2, 0, 0, 6),
+        "The 2 GPUs of each member of role worker must agree on matchAttribute example.com/numa, and no node that admits it has two GPUs that do",
     ),
     (
         RoomTooSmall("worker", 3, 4, 3, 6),
