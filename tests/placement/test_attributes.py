@@ -147,6 +147,13 @@ def test_roles_with_different_attributes_are_not_supported() -> None:
     assert decision.causes == (NotSupported("matchAttribute", NUMA, ROOT),)
 
 
+def test_members_that_share_gpus_are_not_supported() -> None:
+    snapshot = grouped(": a[2, mem 8] b[4]", b={ROOT: (0b0011,)})
+    decision = place(snapshot, asked("1 x 4 GiB + 1 x 2 GPU", ROOT, roles="x"))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (NotSupported("matchAttribute", ROOT),)
+
+
 def test_the_judge_sees_gpus_that_differ() -> None:
     snapshot, plain = grouped(": a[8]", a=PAIRS), asked("4 x 2 GPU")
     placed = place(snapshot, plain)

@@ -19,7 +19,7 @@ def unsupported(instance: Instance) -> NotSupported | None:
     """
     request = instance.request
     if named := attributes_of(request):
-        return _beside_attributes(request, named)
+        return _with_attributes(instance, named)
     if not instance.sliced:
         return None
     several = (instance.columns.topology.whole_nodes() < 0) & (instance.columns.gpu_total > 0)
@@ -30,15 +30,15 @@ def unsupported(instance: Instance) -> NotSupported | None:
     return None
 
 
-def _beside_attributes(request: Request, named: list[tuple[str, ...]]) -> NotSupported | None:
-    first, *others = map(" and ".join, named)
+def _with_attributes(instance: Instance, named: list[tuple[str, ...]]) -> NotSupported | None:
+    request, (first, *others) = instance.request, map(" and ".join, named)
+    if instance.sliced:
+        return NotSupported("matchAttribute", first)
     if others:
         return NotSupported("matchAttribute", others[0], first)
-    gang = [("scope", request.required_scope)]
-    for annotation, scope in (*gang, *((annotation, scope) for annotation, scope, _ in _scopes(request))):
-        if scope == Scope.NVLINK_DOMAIN:
-            return NotSupported(annotation, scope, first)
-    return None
+    rules = [("scope", request.required_scope or ""), *((rule, scope) for rule, scope, _ in _scopes(request))]
+    found = next((each for each in rules if each[1] == Scope.NVLINK_DOMAIN), None)
+    return NotSupported(*found, first) if found is not None else None
 
 
 def _scopes(request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
