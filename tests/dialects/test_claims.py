@@ -74,7 +74,7 @@ CASES = {
     "some of the GPUs agree": Case(
         ([request("a", count=2), request("b")],),
         3,
-        ("resourceClaims c0, request a, matchAttribute",),
+        ("resourceClaims c0, matchAttribute",),
         [{"requests": ["a"], "matchAttribute": "pcieRoot"}],
     ),
     "GPUs of one of two claims agree": Case(
@@ -83,13 +83,13 @@ CASES = {
     "GPUs of each of two claims agree": Case(
         ([request(count=2)], [request(count=2)]),
         4,
-        ("resourceClaims c0, request r, matchAttribute", "resourceClaims c1, request r, matchAttribute"),
+        ("resourceClaims c0, matchAttribute", "resourceClaims c1, matchAttribute"),
         [{"matchAttribute": "pcieRoot"}],
     ),
     "a GPU agrees with one that is only watched": Case(
         ([request(), request("w", adminAccess=True)],),
         1,
-        ("resourceClaims c0, request r, matchAttribute",),
+        ("resourceClaims c0, matchAttribute",),
         [{"matchAttribute": "pcieRoot"}],
     ),
     "one GPU of one switch": Case(([request()],), 1, (), [{"matchAttribute": "pcieRoot"}]),

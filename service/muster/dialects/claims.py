@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from muster.dialects.dra_objects import ClaimSpec, ExactRequest
 from muster.dialects.objects import PodObject
 from muster.domain.reasons import BadValue
+from muster.domain.topology import mask_of
 
 MAX_CLAIMS = 32
 """Claims of one pod."""
@@ -27,23 +28,31 @@ _SHARED = "resourceClaimTemplateName: GPUs that pods share are not planned yet"
 
 @dataclass(frozen=True, slots=True)
 class Bond:
-    """A constraint that binds several devices, of the requests of these names. `field` is that of the API."""
+    """A constraint that binds several devices. `field` is that of the API. `requests` is the bit mask of the
+    claim's requests that it binds, by their order."""
 
     field: str
     attribute: str
-    requests: frozenset[str]
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
     """A request of a claim. `classes` are those whose devices it takes, and `unplanned` is the first field
-    that can't be planned if these are GPUs, with its value. `bonds` bind its devices."""
+    that can't be planned if these are GPUs, with its value."""
 
     name: str
     classes: tuple[str, ...]
     count: int = 1
     unplanned: tuple[str, str] | None = None
-    bonds: tuple[Bond, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAsked:
+    """What a claim asks for, and what binds its devices to each other."""
+
+    requests: tuple[DeviceRequest, ...]
+    bonds: tuple[Bond, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ class Claims:
 
     def __init__(self, resource_of: Callable[[str], str]) -> None:
         self._resource_of = resource_of
-        self._requests: dict[str, tuple[DeviceRequest, ...]] = {}
+        self._asked: dict[str, ClaimAsked] = {}
         self._unallocated: set[str] = set()
 
     def see(self, key: str, spec: ClaimSpec | None, *, unallocated: bool = False) -> bool:
@@ -84,12 +93,12 @@ class Claims:
 
         `unallocated`: it belongs to no single pod, and has no devices yet.
         """
-        before = self._requests.pop(key, None), key in self._unallocated
+        before = self._asked.pop(key, None), key in self._unallocated
         self._unallocated.discard(key)
-        after = tuple(_requests(spec)) if spec is not None else None
+        after = ClaimAsked(tuple(_requests(spec)), tuple(_bonds(spec))) if spec is not None else None
         if after is not None:
-            self._requests[key] = after
-            if unallocated and after:
+            self._asked[key] = after
+            if unallocated and after.requests:
                 self._unallocated.add(key)
         return before != (after, key in self._unallocated)
 
@@ -100,39 +109,58 @@ class Claims:
         if len(named) > MAX_CLAIMS:
             said = BadValue(where, "resourceClaims", str(len(named)), f"at most {MAX_CLAIMS} claims")
             return DevicesAsked(causes=(said,))
-        if any(claim.key not in self._requests for claim in named):
+        if any(claim.key not in self._asked for claim in named):
             return DevicesAsked(complete=False)
         counts: dict[str, int] = {}
-        causes, agreed = list[BadValue](), set[str]()
-        of_gpus = list(self._gpu_requests(named))
-        every = {(claim.name, request.name) for claim, request, _ in of_gpus}
-        for claim, request, resource in of_gpus:
+        causes = list[BadValue]()
+        for claim, request, resource in self._gpu_requests(named):
             field = f"resourceClaims {claim.name}, request {request.name}"
             if claim.shared:
                 causes.append(BadValue(where, field, "resourceClaimName", _SHARED))
             elif request.unplanned is not None:
                 unplanned, value = request.unplanned
                 causes.append(BadValue(where, f"{field}, {unplanned}", value, _NOT_PLANNED))
-            for bond in request.bonds:
-                if bond.field == _MATCH and {(claim.name, each) for each in bond.requests} == every:
-                    agreed.add(bond.attribute)
-                else:
-                    causes.append(BadValue(where, f"{field}, {bond.field}", bond.attribute, _NOT_OF_ALL))
             counts[resource] = counts.get(resource, 0) + request.count
         if len(counts) > 1:
             names = ", ".join(counts)
             causes.append(BadValue(where, "resourceClaims", names, "GPUs of one resource in a pod"))
         resource = next(iter(counts), "")
+        agreed, others = self._agreed(named)
+        causes += [
+            BadValue(where, f"resourceClaims {claim.name}, {bond.field}", bond.attribute, _NOT_OF_ALL)
+            for claim, bond in others.items()
+        ]
         gpus = counts.get(resource, 0)
         free = sorted({claim.key or "" for claim in named if claim.shared} & self._unallocated)
         unallocated = tuple(key.partition("/")[2] for key in free)
-        return DevicesAsked(True, gpus, resource, tuple(causes), tuple(sorted(agreed)), unallocated)
+        return DevicesAsked(True, gpus, resource, tuple(causes), agreed, unallocated)
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in named:
-            for request in self._requests[claim.key or ""]:
-                if resource := next(filter(None, map(self._resource_of, request.classes)), ""):
+            for request in self._asked[claim.key or ""].requests:
+                if resource := self._resource(request):
                     yield claim, request, resource
+
+    def _resource(self, request: DeviceRequest) -> str:
+        return next(filter(None, map(self._resource_of, request.classes)), "")
+
+    def _agreed(self, named: list[NamedClaim]) -> tuple[tuple[str, ...], dict[NamedClaim, Bond]]:
+        """Return the attributes on which all GPUs of the pod must agree, and the first bond of each claim
+        that binds GPUs in another way."""
+        agreed, others = set[str](), dict[NamedClaim, Bond]()
+        asked = [(claim, self._asked[claim.key or ""]) for claim in named]
+        with_gpus = [(claim, each.bonds, gpus) for claim, each in asked if (gpus := self._gpus(each))]
+        for claim, bonds, gpus in with_gpus:
+            for bond in (each for each in bonds if each.requests & gpus):
+                if bond.field == _MATCH and bond.requests == gpus and len(with_gpus) == 1:
+                    agreed.add(bond.attribute)
+                else:
+                    others.setdefault(claim, bond)
+        return tuple(sorted(agreed)), others
+
+    def _gpus(self, asked: ClaimAsked) -> int:
+        """Return the bit mask of the requests for GPUs."""
+        return mask_of([at for at, request in enumerate(asked.requests) if self._resource(request)])
 
 
 def claims_of(obj: PodObject) -> Iterator[NamedClaim]:
@@ -145,19 +173,15 @@ def claims_of(obj: PodObject) -> Iterator[NamedClaim]:
 
 
 def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
-    bonds = tuple(_bonds(spec))
     for each in spec.devices.requests or ():
         exact, some = each.exactly, each.first_available or ()
-        mine = tuple(bond for bond in bonds if each.name in bond.requests)
         if exact is None:
             classes = tuple(one.device_class_name for one in some)
-            unplanned = ("firstAvailable", f"{len(some)} alternatives")
-            yield DeviceRequest(each.name, classes, 1, unplanned, mine)
+            yield DeviceRequest(each.name, classes, 1, ("firstAvailable", f"{len(some)} alternatives"))
         elif exact.admin_access:
             yield DeviceRequest(each.name, ())
         else:
-            classes = (exact.device_class_name,)
-            yield DeviceRequest(each.name, classes, exact.count, _mode(exact), mine)
+            yield DeviceRequest(each.name, (exact.device_class_name,), exact.count, _mode(exact))
 
 
 def _mode(exact: ExactRequest) -> tuple[str, str] | None:
@@ -168,11 +192,12 @@ def _mode(exact: ExactRequest) -> tuple[str, str] | None:
 
 def _bonds(spec: ClaimSpec) -> Iterator[Bond]:
     """Return the constraints that bind several devices. A request may be named with an alternative of it."""
-    counts = {each.name: each.exactly.count if each.exactly else 1 for each in spec.devices.requests or ()}
+    requests = spec.devices.requests or ()
     for each in spec.devices.constraints or ():
-        names = frozenset(name.partition("/")[0] for name in each.requests or counts)
-        if sum(counts.get(name, 0) for name in names) > 1:
+        names = {name.partition("/")[0] for name in each.requests or ()}
+        bound = [at for at, request in enumerate(requests) if request.name in names or not names]
+        if sum(it.count if (it := requests[at].exactly) is not None else 1 for at in bound) > 1:
             field, attribute = _MATCH, each.match_attribute
             if attribute is None:
                 field, attribute = "distinctAttribute", each.distinct_attribute or ""
-            yield Bond(field, attribute, names)
+            yield Bond(field, attribute, mask_of(bound))
