@@ -129,7 +129,7 @@ def test_a_claim_that_members_share_gets_its_devices_first(scene: Scene) -> None
         dra.node(scene, "b")
         spec = {"devices": {"requests": [dra.request("card", nic)]}}
         scene.client.post(dra.claims(scene), {"metadata": {"name": "shared"}, "spec": spec})
-        pods = [*dra.gang("g", 2), objects.pod("first")]
+        pods = [*dra.gang("g", 2), objects.pod("first", gpus=0)]
         for pod in pods:
             pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": "shared"}]
         names = scene.create(*pods[:2])
