@@ -65,11 +65,11 @@ def _signs() -> list[Panel]:
         number(
             _sign(
                 "Silence of the API server",
-                "Longest time since a watch brought anything. Up to 75 s is usual.",
+                "Longest time since a watch brought anything or was opened. Up to 120 s is usual.",
                 "s",
             ),
             Query(most("muster_watch_silence_seconds"), "silence"),
-            warn=90,
+            warn=130,
             alarm=150,
         ),
         number(

@@ -97,7 +97,7 @@ class Watch(_Section):
     )
     read_deadline_s: Seconds = Field(
         default=120.0,
-        description="Silence after which a watch is taken for dead; bookmarks come every 60 to 75 s.",
+        description="Silence after which a watch is opened again: nothing may have happened, or it is dead.",
     )
     backoff_first_s: Seconds = Field(
         default=0.25, description="First wait before a broken watch is tried again."

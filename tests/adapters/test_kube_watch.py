@@ -179,12 +179,55 @@ async def test_a_page_token_that_expired_begins_the_list_again(api: FakeApi, cli
         assert bench.restarts("410") == 1
 
 
-async def test_a_server_that_hangs_is_noticed(api: FakeApi, client: KubeClient) -> None:
-    settings = WatchSettings(read_deadline_s=0.2, backoff_first_s=0.01, backoff_limit_s=0.05)
-    async with watching(client, settings) as bench:
+IMPATIENT = WatchSettings(read_deadline_s=0.05, backoff_first_s=0.01, backoff_limit_s=0.05)
+
+
+async def test_a_watch_of_something_idle_is_opened_again_and_nothing_waits_for_it(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """The first bookmark may come after ten minutes, if etcd tells the API server nothing."""
+    silences: list[bool] = []
+
+    async def on_silence(silent: bool) -> None:
+        silences.append(silent)
+
+    async with watching(client, IMPATIENT, on_silence) as bench:
         await api.stream()  # says nothing
-        await api.stream()  # so it was given up
-        assert bench.restarts("unreachable") >= 1
+        opened = bench.watcher.last_heard
+        await api.stream()  # so it was opened again
+        (await api.stream()).event("ADDED", pod("a", 5))
+        await bench.sink.hears("+a/5")
+        assert bench.watcher.last_heard > opened
+        assert bench.restarts("unreachable") == 0
+        assert silences == []
+
+
+async def test_a_silent_watch_that_can_not_be_opened_again_is_known_to_be_behind(
+    api: FakeApi, client: KubeClient
+) -> None:
+    silences: asyncio.Queue[bool] = asyncio.Queue()
+    async with watching(client, IMPATIENT, silences.put) as bench:
+        await api.stream()  # says nothing
+        api.failing = [503]
+        assert await asyncio.wait_for(silences.get(), DEADLINE_S)
+        await api.stream()
+        assert not await asyncio.wait_for(silences.get(), DEADLINE_S)
+        assert bench.restarts("503") == 1
+
+
+async def test_a_cache_that_is_being_initialized_is_asked_again_soon(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """The API server says 429 for a CRD that was just made, and may ask for up to 30 s."""
+    api.has("a")
+    async with watching(client) as bench:
+        stream = await api.stream()
+        api.failing, api.retry_after = [429, 429], "30"  # the limit of QUICK is 0.05 s
+        stream.end()
+        (await api.stream()).event("MODIFIED", pod("a", 5))
+        await bench.sink.hears("+a/1", "+a/5")
+        assert bench.restarts("429") == 2
+        assert len(api.lists) == 1
 
 
 async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(

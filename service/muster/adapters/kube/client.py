@@ -52,6 +52,10 @@ class Unreachable(KubeError):
     """No answer, or one that broke off: it may work later."""
 
 
+class Silent(Unreachable):
+    """A watch that stood said nothing until its deadline. A server with nothing to say does that too."""
+
+
 class TooLarge(KubeError):
     """The answer has more bytes than the caller takes."""
 
@@ -173,7 +177,8 @@ class KubeClient:
 
         Raises:
             ApiError: refused (410 among them).
-            Unreachable: broken off, or silent for `read_deadline_s`.
+            Silent: it stood, and said nothing for `read_deadline_s`.
+            Unreachable: it did not stand in time, or broke off.
         """
         async with self._request("GET", what, path, query=query, read_deadline_s=read_deadline_s) as response:
             self._watches.add(response)
@@ -205,6 +210,7 @@ class KubeClient:
         )
         url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
         name = f"{'WATCH' if read_deadline_s is not None else verb} {what}"
+        stands = False
         try:
             headers = await self._headers()
             if verb == "PATCH":
@@ -219,6 +225,7 @@ class KubeClient:
                 if response.status >= 400:
                     raise await self._refusal(name, response)
                 self._answers.add(response)
+                stands = read_deadline_s is not None
                 try:
                     yield response
                 finally:
@@ -233,7 +240,8 @@ class KubeClient:
             why = "no answer in time" if late else str(problem) or type(problem).__name__
             # The response keeps `problem`. With its traceback, which refers to the response, both would be a
             # cycle, and what a collection has frozen (`garbage`) would never be freed.
-            raise Unreachable(f"{name} at {self.host}: {why}") from problem.with_traceback(None)
+            error = Silent if stands and isinstance(problem, aiohttp.SocketTimeoutError) else Unreachable
+            raise error(f"{name} at {self.host}: {why}") from problem.with_traceback(None)
 
     async def _lines(self, what: str, response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
         """Complete lines, as many as have come. A piece without its newline at the end was cut off: dropped,

@@ -4,6 +4,9 @@ The pieces that a naive watch lacks are why this module exists: bookmarks and a 
 after a cut; a new list after 410, with the deletions that happened meanwhile; a deadline on silence, since a
 dead connection says nothing; back-off with jitter; and a signal that all that existed has been seen.
 
+Silence is no fault: bookmarks of an idle resource come as often as etcd reports progress, every ten minutes
+by default. So a silent watch is opened again, and only if that fails is the view known to be behind.
+
 No object stops a watch. One that can't be read or handled is left out (`LeftOut`), and what the sink knows of
 it stays. Pages that are too large are asked for again in smaller ones, and read in slices of time.
 """
@@ -21,7 +24,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.backoff import Backoff
-from muster.adapters.kube.client import ApiError, KubeClient, TooLarge, Unreachable
+from muster.adapters.kube.client import ApiError, KubeClient, Silent, TooLarge, Unreachable
 from muster.adapters.kube.decode import (
     Added,
     Bookmark,
@@ -54,7 +57,6 @@ THREAD_BYTES = 256 * 1024
 
 log = structlog.get_logger(__name__)
 
-
 Text = TypeVar("Text", bytes, msgspec.Raw)
 Decoded = TypeVar("Decoded")
 
@@ -76,9 +78,8 @@ class Gone:
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
     """`page_size`: objects a list request. `timeout_s`: after how long the server is asked to end a watch.
-    `read_deadline_s`: silence after which one watch is taken for dead, though the server answers (`pulse`);
-    it sends a bookmark about every 60 to 75 s, so it must be longer. `backoff_first_s`, `backoff_limit_s`:
-    waits between tries."""
+    `read_deadline_s`: silence after which one watch is opened again, though the server answers (`pulse`).
+    `backoff_first_s`, `backoff_limit_s`: waits between tries."""
 
     page_size: int = 500
     timeout_s: float = 300.0
@@ -148,12 +149,15 @@ class Watcher(Generic[T]):
 
     async def run(self) -> None:
         """List, then watch, and start again after each failure with a back-off, until cancelled."""
+        plural = self._resource.plural
         while True:
+            reason = ""
             try:
                 if not self._version:
                     await self._list()
                 await self._watch()
-                continue
+            except Silent:
+                await self._caught_up()
             except _Expired:
                 reason, delay = "expired", self._backoff.delay()
                 self._version = ""
@@ -164,19 +168,19 @@ class Watcher(Generic[T]):
                 reason, delay = str(refusal.status), max(self._backoff.delay(), refusal.retry_after or 0.0)
                 if refusal.status == HTTP_GONE:
                     self._version = ""
-                log.warning("watch refused", resource=self._resource.plural, error=str(refusal))
+                log.warning("watch refused", resource=plural, error=str(refusal))
             except Unreachable as problem:
                 reason, delay = "unreachable", self._backoff.delay()
-                log.warning(
-                    "watch broke", resource=self._resource.plural, error=str(problem), retry_in_s=delay
-                )
+                log.warning("watch broke", resource=plural, error=str(problem), retry_in_s=delay)
             except Undecodable as problem:
                 reason, delay = "undecodable", self._backoff.delay()
                 self._version = ""
-                log.warning(
-                    "watch unreadable", resource=self._resource.plural, error=printable(str(problem), 400)
-                )
-            self._metrics.watch_restarted(self._resource.plural, reason)
+                log.warning("watch unreadable", resource=plural, error=printable(str(problem), 400))
+            if not reason:
+                if self._place:
+                    self._version, self._place = "", 0  # a version that is preferred may be served by now
+                continue
+            self._metrics.watch_restarted(plural, reason)
             await self._is_silent(True)
             await asyncio.sleep(min(delay, self._settings.backoff_limit_s))
 
@@ -218,9 +222,9 @@ class Watcher(Generic[T]):
             await self._on_silence(silent)
             self._silent = silent
 
-    async def _calm(self) -> None:
-        """Note that the watch works again: what was missed comes at once, and nothing did."""
-        await asyncio.sleep(CALM_S)
+    async def _caught_up(self, after_s: float = 0.0) -> None:
+        """Note that the watch works: what was missed comes at once, or nothing was."""
+        await asyncio.sleep(after_s)
         await self._is_silent(False)
         self._backoff.reset()
 
@@ -322,7 +326,8 @@ class Watcher(Generic[T]):
         async with self._client.watch(
             self._resource.plural, self._path, query, self._settings.read_deadline_s
         ) as batches:
-            calm = asyncio.create_task(self._calm())
+            self._heard()
+            calm = asyncio.create_task(self._caught_up(CALM_S))
             try:
                 async for lines in batches:
                     self._heard()
@@ -330,15 +335,11 @@ class Watcher(Generic[T]):
                     for line in lines:
                         if line:
                             await self._on_line(line)
-                    await self._is_silent(False)
-                    self._backoff.reset()
-                    await asyncio.sleep(0)  # a full buffer must not keep the calls of the shim waiting
+                    await self._caught_up()  # a full buffer must not keep the calls of the shim waiting
             finally:
                 calm.cancel()
         if not lines_read and time.monotonic() - began < SHORT_LIVED_S:
             raise Unreachable(f"WATCH {self._resource.plural}: the server ended it at once")
-        if self._place:
-            self._version, self._place = "", 0  # a version that is preferred may be served by now
 
     async def _on_line(self, line: bytes) -> None:
         try:
