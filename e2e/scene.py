@@ -185,12 +185,16 @@ class Scene:
 
     def condition(self, pod: str) -> str:
         """The message of the pod's PodScheduled condition while it is False; "" otherwise."""
+        scheduled = self.conditions(pod).get("PodScheduled", {})
+        return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else ""
+
+    def conditions(self, pod: str) -> dict[str, Object]:
+        """The pod's conditions by type; none if there is no such pod."""
         for body in self._own(PODS):
             if body["metadata"]["name"] == pod:
-                for condition in (body.get("status") or {}).get("conditions") or ():
-                    if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                        return str(condition.get("message", ""))
-        return ""
+                found = (body.get("status") or {}).get("conditions") or ()
+                return {condition["type"]: condition for condition in found}
+        return {}
 
     # --- awaiting -------------------------------------------------------------------------------
 

@@ -9,6 +9,13 @@ from e2e.arena import Arena, unary_calls
 from e2e.scene import Scene
 from local_cluster.stack import Stack
 
+WAITING = "gpu.topology/WaitingForMembers"
+
+
+def waits(scene: Scene, pod: str) -> str:
+    """The status of the pod's condition; "" if it has none."""
+    return str(scene.conditions(pod).get(WAITING, {}).get("status", ""))
+
 
 def test_an_incomplete_gang_waits_for_its_last_member(scene: Scene) -> None:
     scene.node(objects.node("a"))
@@ -16,6 +23,10 @@ def test_an_incomplete_gang_waits_for_its_last_member(scene: Scene) -> None:
     waiting = scene.event("TopologyWaiting", first)
     assert "2" in waiting.message
     assert "3" in waiting.message
+    scene.until(
+        lambda: [waits(scene, pod) for pod in (first, second)] == ["True"] * 2, "the pods say that they wait"
+    )
+    assert scene.conditions(first)[WAITING]["reason"] == "MembersMissing"
     # others go past it: a lone GPU pod, a cpu-only pod, another gang
     scene.runs(scene.create(objects.pod("lone"), objects.pod("cpu", gpus=0)))
     scene.runs(scene.create(*(objects.pod(f"o-{rank}", gang=objects.ack("other", 2)) for rank in (0, 1))))
@@ -24,6 +35,11 @@ def test_an_incomplete_gang_waits_for_its_last_member(scene: Scene) -> None:
     (last,) = scene.create(objects.pod("w-2", gang=objects.ack("g", 3)))
     scene.runs([first, second, last])
     assert len(scene.events("TopologyWaiting", first)) == 1
+    scene.until(
+        lambda: [waits(scene, pod) for pod in (first, second)] == ["False"] * 2,
+        "bound pods do not wait any more",
+    )
+    assert not {waits(scene, pod) for pod in (last, "lone", "cpu", "o-0", "o-1")} - {""}, "they never waited"
 
 
 def test_a_deleted_waiting_member_is_replaced(scene: Scene) -> None:

@@ -26,15 +26,17 @@ from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.server import GangServer
 from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import KubeClient
+from muster.adapters.kube.conditions import ConditionWriter
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.events import EventPoster, EventSettings
 from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.liveness import Liveness
+from muster.adapters.kube.rated import Rates
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.kube.volumes import VolumeIntake
-from muster.adapters.kube.watch import Sink, Watcher, WatchSettings
+from muster.adapters.kube.watch import Gone, Seen, Sink, Watcher, WatchSettings
 from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
 from muster.adapters.page.history import History
@@ -49,6 +51,7 @@ from muster.adapters.telemetry.tracing import Tracing
 from muster.adapters.web import Web
 from muster.config import Config
 from muster.dialects.kinds.table import KINDS, MAKERS
+from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings as DialectSettings
 from muster.domain.words import listed
 from muster.gangs.messages.inputs import Input, Synced, WatchInterrupted, WatchResumed
@@ -86,6 +89,8 @@ class App:
         self._left_out = LeftOut(self.metrics, self._events.emit)
         self._intake = Intake(dialect_settings(config), self._put, self._events.emit, self._left_out)
         self._statuses = StatusWriter(self._client, self.metrics)
+        rates = Rates(**config.conditions.model_dump(exclude={"enabled"}))
+        self._conditions = ConditionWriter(self._client, self.metrics, lambda: self.control_loop.leads, rates)
         history = History()
         self.control_loop = ControlLoop(
             gangs,
@@ -95,6 +100,7 @@ class App:
             emit=self._events.emit,
             evict=self._evictor.evict,
             write_status=self._statuses.write,
+            show_waiting=self._conditions.show if config.conditions.enabled else lambda _: None,
             in_flight=self._intake.in_flight,
             inbox=config.inbox,
             attempts=attempts,
@@ -115,6 +121,10 @@ class App:
     async def _put(self, given: Input) -> None:
         await self.control_loop.put(given)
 
+    async def _on_pod(self, change: Seen[PodObject] | Gone) -> None:
+        self._conditions.see(change)
+        await self._intake.on_pod(change)
+
     def _watches(self) -> Iterator[tuple[str, Watcher[Any]]]:
         """All watches, by what they are of."""
         config, intake = self._config, self._intake
@@ -131,7 +141,7 @@ class App:
             )
 
         yield watch(decode.nodes(), intake.on_node, self._silence("nodes"))
-        yield watch(decode.pods(), intake.on_pod, self._silence("pods"))
+        yield watch(decode.pods(), self._on_pod, self._silence("pods"))
         yield watch(decode.namespaces(), intake.on_namespace)
         volumes = VolumeIntake(self._put)
         yield watch(decode.csi_drivers(), volumes.on_driver)
@@ -187,7 +197,8 @@ class App:
             await self._client.connect()
             log.info("serving", api=self._client.host)
             works: list[_Part] = [*self._watchers.values(), self.control_loop, *self._planners.values()]
-            works += [self._board, self._events, self._evictor, self._statuses, Liveness(self._client)]
+            works += [self._board, self._events, self._evictor, self._statuses, self._conditions]
+            works.append(Liveness(self._client))
             for work in works:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
             # while the first lists are read

@@ -156,6 +156,22 @@ class Events(_Section):
     )
 
 
+class Conditions(_Section):
+    """The condition of pods whose gang is incomplete."""
+
+    enabled: bool = Field(
+        default=True, description="Whether pods say in a condition which members their gang waits for."
+    )
+    queue: Positive = Field(default=20_000, description="Pods that may wait to be told.")
+    per_s: float = Field(default=50.0, gt=0, description="Pods told in a second, at most.")
+    burst: Positive = Field(default=100, description="Pods told at once after a pause, at most.")
+    namespace_queue: Positive = Field(default=10_000, description="Pods of one namespace that may wait.")
+    namespace_per_s: float = Field(default=10.0, gt=0, description="Pods of one namespace in a second.")
+    namespace_burst: Positive = Field(
+        default=50, description="Pods of one namespace told at once after a pause, at most."
+    )
+
+
 class Planner(_Section):
     """How long one decision may take."""
 
@@ -318,5 +334,6 @@ class Config(_Section):
     config_maps: ConfigMaps = ConfigMaps()
     policies: Policies = Policies()
     events: Events = Events()
+    conditions: Conditions = Conditions()
     planner: Planner = Planner()
     gangs: Gangs = Gangs()

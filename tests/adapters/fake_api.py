@@ -219,7 +219,10 @@ class FakeApi:
     async def _on_patch(self, request: web.Request) -> web.Response:
         if self.failing:
             return _status(self.failing.pop(0))
-        assert request.content_type == "application/merge-patch+json"
+        assert request.content_type in (
+            "application/merge-patch+json",
+            "application/strategic-merge-patch+json",
+        )
         body = await request.json()
         self.patched.put_nowait((request.path, body))
         if self.frozen:

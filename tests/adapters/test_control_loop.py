@@ -30,6 +30,7 @@ from muster.gangs.messages.instructions import (
     Instruction,
     Outcome,
     PushVerdict,
+    ShowWaiting,
     WriteStatus,
 )
 from muster.gangs.reporting.differences import Differences
@@ -131,6 +132,7 @@ class Bench:
         self.emitted: list[EmitEvent] = []
         self.evicted: list[Evict] = []
         self.statuses: list[WriteStatus] = []
+        self.told: list[ShowWaiting] = []
         self.bindings: list[Any] = []
         self.loop = ControlLoop(
             self.gangs,
@@ -140,6 +142,7 @@ class Bench:
             emit=self.emitted.append,
             evict=self.evicted.append,
             write_status=self.statuses.append,
+            show_waiting=self.told.append,
             in_flight=self.in_flight,
             inbox=8,
             attempts=Attempts(Tracing()),

@@ -30,6 +30,7 @@ from muster.gangs.messages.instructions import (
     Instruction,
     Outcome,
     PushVerdict,
+    ShowWaiting,
     Solve,
 )
 from muster.gangs.messages.settings import Settings
@@ -109,6 +110,7 @@ class World:
         self.events: list[EmitEvent] = []
         self.evictions: list[Evict] = []
         self.questions: list[AskInTree] = []
+        self.shown: list[ShowWaiting] = []
         self.pods: dict[str, Pod] = {}
 
     # --- events -------------------------------------------------------------------------------------
@@ -173,6 +175,8 @@ class World:
                     self.questions.append(instruction)
                 case Evict():
                     self.evictions.append(instruction)
+                case ShowWaiting():
+                    self.shown.append(instruction)
         broken = check(self.coordinator)
         assert not broken, broken
         if self.auto and self.solves:

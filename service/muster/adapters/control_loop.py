@@ -34,6 +34,7 @@ from muster.gangs.messages.instructions import (
     Instruction,
     Moved,
     PushVerdict,
+    ShowWaiting,
     Solve,
     WriteStatus,
 )
@@ -131,6 +132,7 @@ class ControlLoop:
         emit: Callable[[EmitEvent], None],
         evict: Callable[[Evict], None],
         write_status: Callable[[WriteStatus], None],
+        show_waiting: Callable[[ShowWaiting], None],
         in_flight: InFlight,
         inbox: int,
         attempts: Attempts,
@@ -146,6 +148,7 @@ class ControlLoop:
         self._emit = emit
         self._evict = evict
         self._write_status = write_status
+        self._show_waiting = show_waiting
         self._in_flight = in_flight
         self._inbox: asyncio.Queue[Callable[[], None] | Input] = asyncio.Queue(inbox)
         self._synced = asyncio.Event()
@@ -263,6 +266,8 @@ class ControlLoop:
                     self._emit(instruction)
                 case WriteStatus():
                     self._write_status(instruction)
+                case ShowWaiting():
+                    self._show_waiting(instruction)
                 case Evict():
                     self._evict(instruction)
                 case Moved():

@@ -233,7 +233,9 @@ class PodCondition(_Object, frozen=True):
     """An entry of a pod's `status.conditions`."""
 
     type: str = ""
+    status: str = ""
     reason: str = ""
+    message: str = ""
 
 
 class PodStatus(_Object, frozen=True):

@@ -169,6 +169,14 @@ class KubeClient:
         async with self._request("PATCH", what, path, body=body) as response:
             return await response.read()
 
+    async def strategic_patch(self, what: str, path: str, body: object) -> bytes:
+        """Return the body of the answer to a PATCH that leaves entries of other keys in lists alone.
+
+        Raises like `get`.
+        """
+        async with self._request("PATCH", what, path, body=body, patch="strategic-merge") as response:
+            return await response.read()
+
     @contextlib.asynccontextmanager
     async def watch(
         self, what: str, path: str, query: dict[str, str], read_deadline_s: float
@@ -196,6 +204,7 @@ class KubeClient:
         *,
         query: dict[str, str] | None = None,
         body: object = None,
+        patch: str = "merge",
         read_deadline_s: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         import aiohttp
@@ -214,7 +223,7 @@ class KubeClient:
         try:
             headers = await self._headers()
             if verb == "PATCH":
-                headers["Content-Type"] = "application/merge-patch+json"
+                headers["Content-Type"] = f"application/{patch}-patch+json"
             async with asyncio.timeout(OPEN_TIMEOUT_S if read_deadline_s is not None else None):
                 answer = await self._rest.request(
                     verb, url, headers=headers, body=body, _request_timeout=timeout

@@ -8,9 +8,7 @@ and every collector read it.
 
 from __future__ import annotations
 
-import asyncio
 import re
-import sys
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -20,8 +18,8 @@ from uuid import uuid4
 import structlog
 
 from muster.adapters.kube.client import ApiError, KubeClient, KubeError
-from muster.adapters.kube.fairqueue import FairQueue, Shares
-from muster.adapters.kube.outbox import Outbox, Retry
+from muster.adapters.kube.outbox import Retry
+from muster.adapters.kube.rated import RatedOutbox, Rates
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.printable import printable
 from muster.gangs.messages.instructions import EmitEvent, EventReason
@@ -33,8 +31,6 @@ HTTP_CONFLICT = 409
 """There is an event of this name: a try whose answer did not come had landed."""
 NODES = ""
 """The budget of events on nodes, which are no namespace's."""
-WINDOW = 16
-"""Events of a namespace that are being sent or sent again: where its events are refused, the others go on."""
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,198}[a-z0-9])?")
 NORMAL = frozenset({EventReason.WAITING, EventReason.PLACED})
 
@@ -42,16 +38,9 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class EventSettings:
-    """`queue`: how many may wait. `per_s` and `burst`: how fast they are posted. `namespace_…`: the same for
-    one namespace. `repeat_after_s`: an object's last event is posted once more only after so long."""
+class EventSettings(Rates):
+    """`repeat_after_s`: an object's last event is posted once more only after so long."""
 
-    queue: int = 10_000
-    per_s: float = 50.0
-    burst: int = 100
-    namespace_queue: int = 1_000
-    namespace_per_s: float = 20.0
-    namespace_burst: int = 50
     repeat_after_s: float = 600.0
 
 
@@ -74,7 +63,7 @@ class _Post:
         return NODES if self.kind == "Node" else self.namespace
 
 
-class EventPoster(Outbox[_Post]):
+class EventPoster(RatedOutbox[_Post]):
     """Posts events. `instance` names this process in them."""
 
     def __init__(
@@ -86,25 +75,10 @@ class EventPoster(Outbox[_Post]):
         retry: Retry | None = None,
     ) -> None:
         self._settings = settings or EventSettings()
-        super().__init__(sys.maxsize, retry)  # what may wait is bounded before it
-        self._unsent = FairQueue[_Post](
-            Shares(
-                self._settings.queue,
-                self._settings.namespace_queue,
-                self._settings.namespace_per_s,
-                self._settings.namespace_burst,
-                WINDOW,
-            )
-        )
-        self._changed = asyncio.Event()
-        self._all_sent = asyncio.Event()
-        self._all_sent.set()
-        self._client = client
+        super().__init__(client, self._settings, retry)
         self._metrics = metrics
         self._instance = instance
         self._last: OrderedDict[str, tuple[EventReason, str, float]] = OrderedDict()
-        self._tokens = float(self._settings.burst)
-        self._filled = time.monotonic()
 
     def emit(self, instruction: EmitEvent) -> None:
         """Queue one event for each object. Never waits."""
@@ -124,48 +98,9 @@ class EventPoster(Outbox[_Post]):
             )
             if self._repeated(uid, instruction.reason, message):
                 self._metrics.event("repeated")
-            elif (dropped := self._unsent.put(post.budget, post, time.monotonic())) is not None:
+            elif (dropped := self._offer(post)) is not None:
                 self._last.pop(dropped.uid, None)  # it was not said
                 self._metrics.event("dropped")
-        if self._unsent:
-            self._all_sent.clear()
-            self._changed.set()
-
-    async def run(self) -> None:
-        """Post what is queued; ends only by cancellation."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(super().run())
-            group.create_task(self._feed())
-
-    async def drained(self) -> None:
-        """Return when nothing waits any more."""
-        await self._all_sent.wait()
-        await super().drained()
-
-    async def _feed(self) -> None:
-        """Pass on what its namespace's budget and the common rate allow, one namespace after another."""
-        while True:
-            ready_in = self._unsent.ready_in(time.monotonic())
-            if ready_in == 0:
-                await self._take_token()
-                post = self._unsent.take(time.monotonic())
-                self._put(post.budget, post.id, post, of=post.uid)
-                if not self._unsent:
-                    self._all_sent.set()
-                continue
-            self._changed.clear()
-            await self._until_changed(ready_in)
-
-    async def _until_changed(self, within_s: float | None) -> None:
-        # not wait_for: before Python 3.12 it loses a cancellation that comes with the change
-        timer = None
-        if within_s is not None:
-            timer = asyncio.get_running_loop().call_later(within_s, self._changed.set)
-        try:
-            await self._changed.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def _repeated(self, uid: str, reason: EventReason, message: str) -> bool:
         """Whether the object's last event said the same not long ago: a retry, and no change of state."""
@@ -179,23 +114,17 @@ class EventPoster(Outbox[_Post]):
             self._last.popitem(last=False)
         return False
 
-    async def _take_token(self) -> None:
-        now = time.monotonic()
-        grown = self._tokens + (now - self._filled) * self._settings.per_s
-        self._tokens, self._filled = min(float(self._settings.burst), grown) - 1, now
-        if self._tokens < 0:
-            await asyncio.sleep(-self._tokens / self._settings.per_s)
-
     async def _send(self, item: _Post) -> None:
         what = f"event on {item.kind.lower()} {item.namespace}/{item.name}"
         await self._client.post(what, f"/api/v1/namespaces/{item.namespace}/events", self._body(item))
 
-    def _heard_at(self) -> float:
-        return time.monotonic() - self._client.silent_s
+    def _budget(self, item: _Post) -> str:
+        return item.budget
 
-    def _ended(self, item: _Post, refusal: KubeError | None) -> None:
-        self._unsent.done(item.budget, time.monotonic())
-        self._changed.set()
+    def _key(self, item: _Post) -> tuple[str, str]:
+        return item.id, item.uid
+
+    def _done(self, item: _Post, refusal: KubeError | None) -> None:
         if refusal is None or (isinstance(refusal, ApiError) and refusal.status == HTTP_CONFLICT):
             self._metrics.event("posted")
         else:  # often in a namespace that is being deleted, where events no longer matter

@@ -53,6 +53,11 @@ class Metrics:
         self._statuses = counter(
             "muster_podgroup_statuses", "Statuses of PodGroups by result: written, dropped, failed.", "result"
         )
+        self._conditions = counter(
+            "muster_pod_conditions",
+            "Conditions of pods that wait for members, by result: written, gone, dropped, failed.",
+            "result",
+        )
         self._evictions = counter(
             "muster_evictions",
             "Members of partially bound gangs, by result: evicted, gone, failed, dropped, withdrawn.",
@@ -137,6 +142,10 @@ class Metrics:
     def status(self, result: str) -> None:
         """Count a status write by its result."""
         self._statuses.labels(result).inc()
+
+    def condition(self, result: str) -> None:
+        """Count a write of a pod's condition by its result."""
+        self._conditions.labels(result).inc()
 
     def eviction(self, result: str) -> None:
         """Count an eviction by its result."""

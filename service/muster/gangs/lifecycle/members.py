@@ -155,6 +155,15 @@ def recount_soon(state: State, gang: Gang, now: float) -> None:
         state.timers.set(gang, now + state.settings.settle_s, Timer.RECOUNT)
 
 
+def tell_soon(state: State, gang: Gang, there: int, now: float) -> None:
+    """Have the pods told in a moment what they wait for: some of them may be new.
+
+    A gang of thousands, whose pods come one after another, is not looked at every few seconds.
+    """
+    soon = now + max(state.settings.waiting_s, state.settings.member_s * there)
+    state.timers.set(gang, min(soon, gang.timers.get(Timer.PHASE, soon)))
+
+
 def recount(state: State, gang: Gang, now: float) -> None:
     """Count the gang: the pods that came or went one after another have done so."""
     if gang.phase in _COUNTED_LATER:

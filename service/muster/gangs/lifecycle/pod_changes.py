@@ -176,6 +176,8 @@ class Pods:
         gang.stale |= unaffected
         if unaffected and not (pod is not None and pod.present) and len(self._names[gang.name]) > 1:
             members.recount_soon(self._state, gang, now)  # other owners may be assigned to it now
+        if unaffected and gang.phase is Phase.COLLECTING:
+            members.tell_soon(self._state, gang, change.there, now)
         return unaffected
 
     def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:

@@ -70,6 +70,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
     else:
         state.go(gang, Trigger.COMPLETE, Planning())
         gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.until > now}
+        state.timers.set(gang, now + state.settings.waiting_s)
         planning.enqueue(state, gang)
 
 

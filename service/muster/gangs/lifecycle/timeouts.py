@@ -11,6 +11,7 @@ from muster.gangs.record.phases import (
     GivenUp,
     Permitted,
     Planned,
+    Planning,
     Reserving,
     Trigger,
     Unplaceable,
@@ -40,6 +41,9 @@ def _phase_due(state: State, gang: Gang, now: float) -> None:
     match gang.in_phase:
         case Collecting():
             state.publisher.emit(gang, EventReason.WAITING, gang.reason)
+            state.publisher.show_waiting(gang, now)
+        case Planning():
+            state.publisher.waiting_is_over(gang)
         case Planned() | Reserving():
             plans.withdraw(
                 state, gang, Trigger.TOO_LATE, "its pods were not ready to bind in time", now, pause=True

@@ -129,6 +129,20 @@ class WriteStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowWaiting:
+    """Let the condition of these pods, (name, UID) each, say what their gang waits for.
+
+    No `reason`: it waits for no member any more. Not `renew`: pods that say something are left alone.
+    """
+
+    namespace: str
+    pods: tuple[tuple[str, str], ...]
+    reason: str = ""
+    message: str = ""
+    renew: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """Note that a gang has entered `phase` at the time `at` of the inputs' clock, for traces.
 
@@ -144,4 +158,6 @@ class Moved:
     link: str = ""
 
 
-Instruction = Solve | EndSolve | PushVerdict | AskInTree | EmitEvent | Evict | WriteStatus | Moved
+Instruction = (
+    Solve | EndSolve | PushVerdict | AskInTree | EmitEvent | Evict | WriteStatus | ShowWaiting | Moved
+)

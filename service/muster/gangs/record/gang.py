@@ -146,6 +146,9 @@ class Gang:
     """Kinds of causes in its last refusal, whatever their numbers."""
     refused_at: float = -math.inf
     """When its last refusal was published."""
+    shown_at: float | None = None
+    """When its pods were last told what it waits for; -inf if they were told that it waits no more. None: it
+    is unknown what they show."""
     timers: dict[Timer, float] = field(default_factory=dict)
     """Timer → when it expires."""
     missed: bool = True

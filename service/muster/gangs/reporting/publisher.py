@@ -20,6 +20,7 @@ from muster.gangs.messages.instructions import (
     Moved,
     Outcome,
     PushVerdict,
+    ShowWaiting,
 )
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang, Timer
@@ -89,6 +90,7 @@ class Publisher:
         The shim lets a pod through once for each generation. With a new generation all pods fail again, with
         the new sentence.
         """
+        self.waiting_is_over(gang)
         gang.reason = text = short(text)
         last, members = gang.verdict, gang.waiting()
         if last is not None and last.outcome is Outcome.REFUSED and gang.kinds == kinds:
@@ -107,7 +109,29 @@ class Publisher:
 
     def forget(self, gang: Gang) -> None:
         """Forget what was published about the gang, because it no longer holds or no shim received it."""
-        gang.verdict, gang.kinds, gang.refused_at = None, (), -math.inf
+        gang.verdict, gang.kinds, gang.refused_at, gang.shown_at = None, (), -math.inf, None
+
+    def show_waiting(self, gang: Gang, now: float) -> None:
+        """Let the waiting pods of an incomplete gang say what it waits for.
+
+        No scheduling cycle says it: the shim holds these pods before the first. Pods that have come since are
+        told now, the others `numbers_s` after the last time. That is repeated, because a write may fail.
+        """
+        cause = gang.group.waits_for
+        if cause is None or not self._listening():
+            return
+        told = gang.shown_at
+        renew = told is None or now >= told + self._settings.numbers_s
+        gang.shown_at = now if told is None or renew else told
+        self._timers.set(gang, gang.shown_at + self._settings.numbers_s)
+        namespace, reason = gang.group.gang.namespace, type(cause).__name__
+        self._out.append(ShowWaiting(namespace, gang.waiting(), reason, short(gang.reason), renew))
+
+    def waiting_is_over(self, gang: Gang) -> None:
+        """Take back what the pods say: the gang is complete, or its pods say something else."""
+        if self._listening() and gang.shown_at != -math.inf:
+            gang.shown_at = -math.inf
+            self._out.append(ShowWaiting(gang.group.gang.namespace, gang.waiting()))
 
     def emit(
         self, gang: Gang, reason: EventReason, message: str, pods: tuple[tuple[str, str], ...] = ()

@@ -1,0 +1,175 @@
+"""The condition `gpu.topology/WaitingForMembers` of pods whose gang is incomplete.
+
+The gangs say what each pod is to show, the watch says what it shows, and what differs is written. So a write
+that is lost, dropped or overtaken by another is made up for. What a bound pod shows is taken back, also if
+another service said it. Only the leader writes.
+
+The pod's other conditions belong to others: a strategic merge patch leaves them alone. The UID in the patch
+keeps a later pod of the same name from being told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from muster.adapters.kube.client import ApiError, KubeClient, KubeError
+from muster.adapters.kube.outbox import Retry
+from muster.adapters.kube.rated import RatedOutbox, Rates
+from muster.adapters.kube.watch import Gone, Seen
+from muster.adapters.telemetry.metrics import Metrics
+from muster.dialects.objects import PodObject
+from muster.domain.printable import printable
+from muster.gangs.messages.instructions import ShowWaiting
+
+CONDITION = "gpu.topology/WaitingForMembers"
+COMPLETE = ("GangComplete", "The gang waits for no member.")
+"""Reason and message once it is over."""
+TEXT_LIMIT = 1024
+NOT_THERE = (404, 409)
+"""The pod is gone, or another one bears its name."""
+RATES = Rates(20_000, 50.0, 100, namespace_queue=10_000, namespace_per_s=10.0, namespace_burst=50)
+
+log = structlog.get_logger(__name__)
+
+Said = tuple[str, str]
+"""Reason and message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    namespace: str
+    name: str
+    uid: str
+
+
+class ConditionWriter(RatedOutbox[_Pod]):
+    """Writes the condition. `leads`: whether this service is the one that writes."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        metrics: Metrics,
+        leads: Callable[[], bool],
+        rates: Rates = RATES,
+        retry: Retry | None = None,
+    ) -> None:
+        super().__init__(client, rates, retry)
+        self._metrics = metrics
+        self._leads = leads
+        self._aims: dict[str, tuple[_Pod, Said | None]] = {}
+        """By UID: what pods are to show. None: nothing any more, which is forgotten once it is so."""
+        self._shown: dict[str, Said] = {}
+        """By UID: what pods show."""
+        self._queued: set[str] = set()
+        self._sent: dict[str, Said | None] = {}
+        """By UID: what the write under way says."""
+        self._unreviewed: set[str] = set()
+        """UIDs of pods that may show what is over, seen while another service was the leader."""
+        self._fails = False
+
+    def show(self, instruction: ShowWaiting) -> None:
+        """Take in what pods are to show. Never waits."""
+        self._catch_up()
+        said = (
+            (instruction.reason, printable(instruction.message, TEXT_LIMIT)) if instruction.reason else None
+        )
+        for name, uid in instruction.pods:
+            _, before = self._aims.get(uid, (None, None))
+            if said is None and before is None and uid not in self._shown:
+                continue
+            if said is None or before is None or instruction.renew:
+                self._aims[uid] = (_Pod(instruction.namespace, name, uid), said)
+                self._review(uid)
+
+    def see(self, change: Seen[PodObject] | Gone) -> None:
+        """Take in what a pod shows. Never waits."""
+        if isinstance(change, Gone):
+            self._aims.pop(change.key, None)
+            self._shown.pop(change.key, None)
+            self._unreviewed.discard(change.key)
+            return
+        metadata, status = change.object.metadata, change.object.status
+        uid = metadata.uid
+        true = (each for each in status.conditions or () if (each.type, each.status) == (CONDITION, "True"))
+        self._now_shows(uid, next(((each.reason, each.message) for each in true), None))
+        if change.object.spec.node_name and (uid in self._shown or uid in self._aims):
+            self._aims[uid] = (_Pod(metadata.namespace, metadata.name, uid), None)
+        self._catch_up()
+        self._review(uid)
+
+    def _catch_up(self) -> None:
+        if self._unreviewed and self._leads():
+            pods, self._unreviewed = self._unreviewed, set()
+            for uid in pods:
+                self._review(uid)
+
+    def _review(self, uid: str) -> None:
+        """Queue the pod if it is to show something else than it shows."""
+        if uid in self._queued or uid not in self._aims:
+            return
+        pod, said = self._aims[uid]
+        if said == self._shown.get(uid):
+            if said is None:
+                del self._aims[uid]
+        elif not self._leads():
+            self._unreviewed.add(uid)
+        else:
+            self._queued.add(uid)
+            if (dropped := self._offer(pod)) is not None:
+                self._queued.discard(dropped.uid)
+                self._metrics.condition("dropped")
+
+    def _budget(self, item: _Pod) -> str:
+        return item.namespace
+
+    def _key(self, item: _Pod) -> tuple[str, str]:
+        return item.uid, item.uid
+
+    def _wanted(self, item: _Pod) -> bool:
+        said = self._aims[item.uid][1] if item.uid in self._aims else None
+        if said != self._shown.get(item.uid):
+            self._sent[item.uid] = said
+            return True
+        self._queued.discard(item.uid)
+        self._sent.pop(item.uid, None)
+        self._left(item)
+        self._review(item.uid)
+        return False
+
+    async def _send(self, item: _Pod) -> None:
+        path = f"/api/v1/namespaces/{item.namespace}/pods/{item.name}/status"
+        what = f"condition of pod {item.namespace}/{item.name}"
+        await self._client.strategic_patch(what, path, self._body(item.uid))
+
+    def _done(self, item: _Pod, refusal: KubeError | None) -> None:
+        self._queued.discard(item.uid)
+        said = self._sent.pop(item.uid)
+        if refusal is None:
+            self._metrics.condition("written")
+            self._now_shows(item.uid, said)
+            self._review(item.uid)
+        elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
+            self._metrics.condition("gone")
+        else:
+            self._metrics.condition("failed")
+            if not self._fails:
+                log.warning("conditions are not written", error=str(refusal))
+        self._fails = refusal is not None
+
+    def _now_shows(self, uid: str, said: Said | None) -> None:
+        if said is None:
+            self._shown.pop(uid, None)
+        else:
+            self._shown[uid] = said
+
+    def _body(self, uid: str) -> dict[str, object]:
+        said = self._sent[uid]
+        reason, message = said or COMPLETE
+        condition = {"type": CONDITION, "status": str(said is not None), "reason": reason, "message": message}
+        if (uid in self._shown) is not (said is not None):
+            condition["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}

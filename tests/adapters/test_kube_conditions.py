@@ -1,0 +1,164 @@
+"""The condition of pods that wait for members: what differs is written, at a rate, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from muster.adapters.kube import conditions, decode
+from muster.adapters.kube.client import KubeClient
+from muster.adapters.kube.conditions import CONDITION, ConditionWriter
+from muster.adapters.kube.rated import Rates
+from muster.adapters.kube.watch import Gone, Seen
+from muster.adapters.telemetry.metrics import Metrics
+from muster.gangs.messages.instructions import ShowWaiting
+from tests.adapters.at_work import at_work
+from tests.adapters.fake_api import DEADLINE_S, FakeApi, pod
+
+FAST = Rates(1_000, 1_000.0, 1_000, 1_000, 1_000.0, 1_000)
+WAITS = ("MembersMissing", "Waiting for 1 more member: 1 of 2 are here.")
+
+
+class Desk:
+    """A writer, the instructions for it, and what the watch shows it."""
+
+    def __init__(self, writer: ConditionWriter, metrics: Metrics) -> None:
+        self.writer, self.metrics = writer, metrics
+
+    def show(
+        self, *names: str, said: tuple[str, str] = WAITS, renew: bool = True, ns: str = "default"
+    ) -> None:
+        pods = tuple((name, f"uid-{name}") for name in names)
+        self.writer.show(ShowWaiting(ns, pods, *said, renew=renew))
+
+    def see(
+        self, name: str, said: tuple[str, str] | None = None, node: str = "", status: str = "True"
+    ) -> None:
+        seen = pod(name)
+        if said is not None:
+            condition = {"type": CONDITION, "status": status, "reason": said[0], "message": said[1]}
+            seen["status"]["conditions"] = [condition]
+        if node:
+            seen["spec"]["nodeName"] = node
+        self.writer.see(Seen(decode.pods().item(json.dumps(seen).encode())))
+
+    async def written(self, times: int = 1) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while self.metrics.value("muster_pod_conditions_total", result="written") < times:  # noqa: ASYNC110 - a metric
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def writing(client: KubeClient, leads: bool = True, rates: Rates = FAST) -> AsyncIterator[Desk]:
+    metrics = Metrics()
+    writer = ConditionWriter(client, metrics, lambda: leads, rates)
+    async with at_work(writer):
+        yield Desk(writer, metrics)
+
+
+def said_in(body: dict[str, Any]) -> tuple[str, str, str]:
+    (condition,) = body["status"]["conditions"]
+    assert condition["type"] == CONDITION
+    return condition["status"], condition["reason"], condition["message"]
+
+
+async def test_a_pod_is_told_once_what_its_gang_waits_for(api: FakeApi, client: KubeClient) -> None:
+    async with writing(client) as desk:
+        desk.show("a")
+        path, body = await api.patch()
+        assert path == "/api/v1/namespaces/default/pods/a/status"
+        assert body["metadata"] == {"uid": "uid-a"}
+        assert said_in(body) == ("True", *WAITS)
+        assert "lastTransitionTime" in body["status"]["conditions"][0]
+        await desk.written()
+        desk.see("a", WAITS)
+        desk.show("a")
+        desk.show("b")
+        path, _ = await api.patch()
+        assert path.endswith("/b/status"), "a shows it already"
+
+
+async def test_numbers_that_change_keep_the_time_since_when(api: FakeApi, client: KubeClient) -> None:
+    async with writing(client) as desk:
+        desk.see("a", WAITS)
+        desk.show("a", said=("MembersMissing", "others"))
+        _, body = await api.patch()
+        assert said_in(body) == ("True", "MembersMissing", "others")
+        assert "lastTransitionTime" not in body["status"]["conditions"][0]
+
+
+async def test_pods_that_say_something_are_left_alone_unless_renewed(
+    api: FakeApi, client: KubeClient
+) -> None:
+    async with writing(client) as desk:
+        desk.show("a")
+        await api.patch()
+        desk.show("a", "b", said=("MembersMissing", "others"), renew=False)
+        path, body = await api.patch()
+        assert path.endswith("/b/status")
+        assert said_in(body)[2] == "others"
+
+
+async def test_it_is_false_once_the_gang_waits_for_no_member(api: FakeApi, client: KubeClient) -> None:
+    async with writing(client) as desk:
+        desk.see("a", WAITS)
+        desk.show("a", "never-told", said=("", ""))
+        _, body = await api.patch()
+        assert said_in(body) == ("False", *conditions.COMPLETE)
+        await desk.written()
+        desk.see("a", conditions.COMPLETE, status="False")
+        desk.show("b")
+        path, _ = await api.patch()
+        assert path.endswith("/b/status"), "nothing is written on a pod that said nothing"
+
+
+async def test_what_a_bound_pod_says_is_taken_back(api: FakeApi, client: KubeClient) -> None:
+    """Also if a service before this one said it."""
+    async with writing(client) as desk:
+        desk.see("a", WAITS, node="n")
+        _, body = await api.patch()
+        assert said_in(body)[0] == "False"
+
+
+async def test_a_write_that_was_overtaken_is_made_up_for(api: FakeApi, client: KubeClient) -> None:
+    async with writing(client) as desk:
+        desk.show("a")
+        await api.patch()
+        desk.show("a", said=("", ""))
+        desk.see("a", WAITS)  # the first write, seen only now
+        _, body = await api.patch()
+        assert said_in(body)[0] == "False"
+
+
+async def test_a_standby_writes_nothing(api: FakeApi, client: KubeClient) -> None:
+    async with writing(client, leads=False) as standby, writing(client) as leader:
+        standby.see("a", WAITS, node="n")
+        standby.writer.see(Gone("uid-a"))
+        leader.show("b")
+        path, _ = await api.patch()
+        assert path.endswith("/b/status")
+
+
+async def test_a_pod_that_is_gone_is_no_failure(api: FakeApi, client: KubeClient) -> None:
+    async with writing(client) as desk:
+        api.failing = [409]
+        desk.show("a")
+        desk.show("b")
+        await api.patch()
+        assert desk.metrics.value("muster_pod_conditions_total", result="gone") == 1
+        assert desk.metrics.value("muster_pod_conditions_total", result="failed") == 0
+
+
+async def test_a_namespace_that_floods_delays_itself_alone(api: FakeApi, client: KubeClient) -> None:
+    slow = Rates(1_000, 1_000.0, 1_000, namespace_queue=100, namespace_per_s=0.01, namespace_burst=2)
+    async with writing(client, rates=slow) as desk:
+        desk.show(*(f"p{number}" for number in range(500)), ns="flood")
+        desk.show("a", ns="other")
+        paths = [(await api.patch())[0] for _ in range(3)]
+        assert sum("/flood/" in path for path in paths) == 2, "its burst"
+        assert "/api/v1/namespaces/other/pods/a/status" in paths
+        assert desk.metrics.value("muster_pod_conditions_total", result="dropped") == 400
+        assert api.patched.empty()

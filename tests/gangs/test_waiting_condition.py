@@ -1,0 +1,97 @@
+"""What pods of an incomplete gang are told to show, and when it is taken back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.domain.pod import Pod
+from muster.gangs.messages import inputs
+from muster.gangs.messages.instructions import ShowWaiting
+from muster.gangs.messages.settings import Settings
+from tests.gangs.world import World, foreign, node, pod
+
+DEFAULTS = Settings()
+LONG_ENOUGH_S = DEFAULTS.waiting_s + 0.1
+
+
+def gang(*names: str, of: int) -> list[Pod]:
+    return [replace(pod(name, of=of), owner="job") for name in names]
+
+
+def told(world: World) -> list[tuple[str, str, list[str], bool]]:
+    """Reason, message, pods and `renew` of each instruction since the last look."""
+    found = [(s.reason, s.message, [name for name, _ in s.pods], s.renew) for s in world.shown]
+    world.shown.clear()
+    return found
+
+
+def test_pods_of_an_incomplete_gang_say_what_it_waits_for_until_it_is_refused() -> None:
+    world = World().start(node("a", 2))
+    world.see(foreign("f", "a", gpus=2), *gang("p0", "p1", of=3))
+    assert told(world) == []
+    world.wait(LONG_ENOUGH_S)
+    missing = "Waiting for 1 more member: 2 of 3 are here"
+    assert told(world) == [("MembersMissing", missing, ["p0", "p1"], True)]
+    world.see(*gang("p2", of=3))
+    world.wait(LONG_ENOUGH_S)
+    assert told(world) == [("", "", ["p0", "p1", "p2"], True)], "now they fail with the refusal's sentence"
+
+
+def test_pods_that_come_are_told_at_once_and_the_others_after_a_minute() -> None:
+    world = World().start(node("a", 8))
+    world.see(*gang("p0", of=4))
+    world.wait(LONG_ENOUGH_S)
+    world.see(*gang("p1", of=4))
+    world.wait(LONG_ENOUGH_S)
+    first, second = told(world)
+    assert (first[2], first[3]) == (["p0"], True)
+    assert (second[2], second[3]) == (["p0", "p1"], False)
+    world.wait(DEFAULTS.numbers_s)
+    assert told(world) == [(*second[:3], True)]
+    assert first[1] != second[1]
+
+
+def test_pods_that_come_do_not_make_the_others_be_told_again() -> None:
+    world = World().start(node("a", 8))
+    world.see(*gang("p0", of=40))
+    world.wait(LONG_ENOUGH_S)
+    for rank in range(1, 9):
+        world.see(*gang(f"p{rank}", of=40))
+        world.wait(LONG_ENOUGH_S)
+    assert [renew for *_, renew in told(world)] == [True, *[False] * 8]
+
+
+def test_a_complete_gang_that_is_placed_at_once_is_told_nothing() -> None:
+    """Each of its pods is bound, and the writer takes back what a bound pod says."""
+    world = World().start(node("a", 8))
+    world.see(*gang("p0", "p1", of=2))
+    world.run()
+    world.wait(DEFAULTS.numbers_s)
+    assert told(world) == []
+
+
+def test_a_complete_gang_that_waits_for_the_planner_does_not_wait_for_members() -> None:
+    world = World(auto=False).start(node("a", 8))
+    world.see(*gang("p0", of=2))
+    world.wait(LONG_ENOUGH_S)
+    world.see(*gang("p1", of=2))
+    world.wait(LONG_ENOUGH_S)
+    assert [reason for reason, *_ in told(world)] == ["MembersMissing", ""]
+
+
+def test_without_a_scheduler_nothing_is_said_and_a_new_one_says_all_again() -> None:
+    world = World().start(node("a", 8))
+    world.see(*gang("p0", of=2))
+    world.send(inputs.SessionClosed(world.now, world.epoch))
+    world.wait(LONG_ENOUGH_S)
+    assert told(world) == []
+    world.connect()
+    world.wait(LONG_ENOUGH_S)
+    assert [(reason, renew) for reason, _, _, renew in told(world)] == [("MembersMissing", True)]
+
+
+def test_pods_of_others_are_told_nothing() -> None:
+    world = World().start(node("a", 8))
+    world.see(pod("p0", claim=None, scheduler_name="default-scheduler"))
+    world.wait(DEFAULTS.numbers_s)
+    assert world.shown == list[ShowWaiting]()
