@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 import structlog
 
 from muster.adapters import scrape
@@ -43,7 +44,7 @@ from muster.adapters.page.history import History
 from muster.adapters.page.server import Limits, PageServer
 from muster.adapters.planner import Place, Planner
 from muster.adapters.status import VERSION as STATUS_VERSION
-from muster.adapters.status import Nodes, Status, nodes_of
+from muster.adapters.status import Explained, Nodes, Status, nodes_of
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.room import Room
@@ -59,6 +60,8 @@ from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings as GangSettings
 
 EVENTS_DRAIN_S = 2.0
+MOST_EXPLAINED = 8
+"""Gangs of one name: its incarnations."""
 BACKGROUND_NICENESS = 10
 """Of the process that decides about slow gangs: where cores are few, it leaves them to the rest."""
 
@@ -76,7 +79,7 @@ class App:
         self._config = config
         self.metrics = Metrics()
         self._tracing = Tracing()
-        attempts = Attempts(self._tracing)
+        self._attempts = attempts = Attempts(self._tracing)
         self._client = KubeClient(str(config.kubeconfig) if config.kubeconfig else None, config.context)
         events = EventSettings(**config.events.model_dump())
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
@@ -109,7 +112,7 @@ class App:
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(self.control_loop, self.endpoint, self.metrics, queue=config.session_queue)
-        self.web = Web(self.metrics, self._shown, self._nodes, self._unready, config.socket)
+        self.web = Web(self.metrics, self._shown, self._explained, self._nodes, self._unready, config.socket)
         product = dialect_settings(config).gpu_product
         self._board = Board(self.control_loop, history, product, config.gangs.extras_s)
         access = Access(self._client) if config.page.tokens else None
@@ -259,6 +262,16 @@ class App:
             "gangs": await self.control_loop.summary(namespace, name),
             "notes": [*self._unread(), *self._intake.repeated_names, *differences.notes()],
         }
+
+    async def _explained(self, namespace: str, name: str) -> Explained:
+        """Return what /explain says of the gangs that have this name, or a pod with it."""
+        found: list[dict[str, Any]] = []
+        for gang in (await self.control_loop.summary(namespace, name) if name else [])[:MOST_EXPLAINED]:
+            if (text := await self._board.detail(gang.key)) is not None:
+                trace_id = self._attempts.newest(gang.key)
+                link = self._config.traces.link.replace("{trace_id}", trace_id) if trace_id else ""
+                found.append({**msgspec.json.decode(text), "trace": {"id": trace_id, "link": link}})
+        return {"version": STATUS_VERSION, "kind": "explain", "gangs": found}
 
     def _unread(self) -> list[str]:
         """Return a sentence about the jobs that the account may not read."""

@@ -39,6 +39,7 @@ app = typer.Typer(
         "  muster serve             the service; the shim connects to its socket\n\n"
         "  muster status            gangs of the service: who waits, and why\n\n"
         "  muster why POD           what blocks its gang, and what would help\n\n"
+        "  muster explain POD       how its gang was decided, level by level\n\n"
         "  muster preflight         whether a cluster has what Muster needs\n\n"
         "  muster node-agent        on each node: containers get exactly the planned GPUs\n\n"
         "In a checkout it is .venv/bin/muster (`make setup` makes it), `make try` shows an example, "

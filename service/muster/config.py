@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.settings import Mode
@@ -154,6 +154,22 @@ class Events(_Section):
     repeat_after_s: Seconds = Field(
         default=600.0, description="A pod's last event is posted again only after so long."
     )
+
+
+class Traces(_Section):
+    """Where people look at traces. Where spans go is said by OTEL_* variables."""
+
+    link: str = Field(
+        default="",
+        description="Address of a trace in your tracing system, with {trace_id} in it, for muster trace.",
+    )
+
+    @field_validator("link")
+    @classmethod
+    def _names_the_trace(cls, link: str) -> str:
+        if link and "{trace_id}" not in link:
+            raise ValueError("should contain {trace_id}, such as https://jaeger.example/trace/{trace_id}")
+        return link
 
 
 class Conditions(_Section):
@@ -335,5 +351,6 @@ class Config(_Section):
     policies: Policies = Policies()
     events: Events = Events()
     conditions: Conditions = Conditions()
+    traces: Traces = Traces()
     planner: Planner = Planner()
     gangs: Gangs = Gangs()

@@ -1,14 +1,17 @@
-"""`kubectl gpu-topology`, and the same commands of `muster`: why, gangs, free, nodes.
+"""`kubectl gpu-topology`, and the same commands of `muster`: why, explain, trace, gangs, free, nodes.
 
 Everything slow is imported where it is needed: a plugin must start at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import io
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +22,12 @@ import typer
 from muster.console import Context, fail
 
 NOT_FOUND = 3
+EVERY_S = 2.0
+"""How often --watch asks."""
+PATIENCE_S = 600.0
+"""How long --watch goes on asking a service that does not answer."""
+CLEAR = "\x1b[H\x1b[2J"
+"""What empties a terminal."""
 
 
 class Output(StrEnum):
@@ -56,6 +65,9 @@ class Asking:
         no_service: Annotated[
             bool, typer.Option("--no-service", help="Ask no service: decide from the cluster.")
         ] = False,
+        watch: Annotated[
+            bool, typer.Option("--watch", "-w", help="Print again what changes, until Ctrl-C.")
+        ] = False,
     ) -> None:
         self._output = output
         self._url = url
@@ -63,20 +75,62 @@ class Asking:
         self._context = context
         self._namespace = muster_namespace
         self.by_engine = no_service
+        self.watches = watch
+        self._printed = ""
 
     def print(self, found: list[Any], table: Callable[[TextIO], None]) -> None:
         """Print what was found: as a table, or as the document that was asked for."""
         from muster.adapters.asking import show
 
+        text = io.StringIO()
         if self._output is Output.TABLE:
-            table(sys.stdout)
+            table(text)
         else:
-            show.dump(found, self._output.value, sys.stdout)
+            show.dump(found, self._output.value, text)
+        if text.getvalue() != self._printed:
+            clear = self.watches and self._output is Output.TABLE and sys.stdout.isatty()
+            self._printed = text.getvalue()
+            typer.echo((CLEAR if clear else "") + self._printed, nl=False)
+
+    def watch(self, asks: Callable[[], None]) -> None:
+        """Ask again and again, until Ctrl-C, or until the service has not answered for long.
+
+        Raises:
+            typer.Exit: There is no service, or no answer.
+        """
+        from muster.adapters.asking.service import NoAnswer
+
+        answered = time.monotonic()
+        while True:
+            try:
+                asks()
+                answered = time.monotonic()
+            except NoAnswer as problem:
+                if not self._printed or time.monotonic() > answered + PATIENCE_S:
+                    raise fail(f"{problem}. --watch needs a service") from None
+            time.sleep(EVERY_S)
 
     def gangs(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return gangs as the service shows them."""
         answer, _ = self._answers("/gangs", query)
         return list(answer["gangs"])
+
+    def explained(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return what the service knows of the gangs that have a name.
+
+        Raises:
+            typer.Exit: There is no service. Only it knows how gangs were decided.
+        """
+        from muster.adapters.asking.service import NoAnswer
+
+        if self.by_engine:
+            raise fail("only a service knows that: leave out --no-service, or ask `why`")
+        try:
+            return list(self._asked("/explain", query)["gangs"])
+        except NoAnswer as problem:
+            if self.watches:
+                raise
+            raise fail(str(problem)) from None
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return nodes as the service shows them."""
@@ -85,13 +139,14 @@ class Asking:
 
     def _answers(self, path: str, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the answers about gangs and nodes. A service is asked only for the path."""
-        from muster.adapters.asking.service import NoAnswer, Where, ask
+        from muster.adapters.asking.service import NoAnswer
 
         if not self.by_engine:
-            where = Where(self._url, self._kubeconfig, self._context, self._namespace)
             try:
-                answer = ask(where, path, query)
+                answer = self._asked(path, query)
             except NoAnswer as problem:
+                if self.watches:
+                    raise
                 if self._url:
                     raise fail(str(problem)) from None
                 typer.echo(f"note: {problem}", err=True)
@@ -106,6 +161,11 @@ class Asking:
         except NoAnswer as problem:
             raise fail(str(problem)) from None
 
+    def _asked(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        from muster.adapters.asking.service import Where, ask
+
+        return ask(Where(self._url, self._kubeconfig, self._context, self._namespace), path, query)
+
 
 def command(asks: Callable[..., None]) -> None:
     """Register a command. Its options are its own and those of `Asking`, which all commands share."""
@@ -115,34 +175,81 @@ def command(asks: Callable[..., None]) -> None:
     @functools.wraps(asks)
     def asked(**options: Any) -> None:
         asking = Asking(**{each.name: options.pop(each.name) for each in shared})
-        asks(asking, **options)
+        if asking.watches and asking.by_engine:
+            raise fail("--watch needs a service: leave out --no-service")
+        if not asking.watches:
+            asks(asking, **options)
+            return
+        with contextlib.suppress(KeyboardInterrupt):
+            asking.watch(functools.partial(asks, asking, **options))
 
     asked.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
     app.command()(asked)
 
 
+Name = Annotated[str, typer.Argument(help="A gang or a pod, as NAME or NAMESPACE/NAME.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")]
+
+
 @command
-def why(
-    asking: Asking,
-    name: Annotated[str, typer.Argument(help="A gang or a pod, as NAME or NAMESPACE/NAME.")],
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
-) -> None:
+def why(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
     """Say what blocks a gang, with numbers, and what would help. A pod stands for its gang.
 
     Exit code 3: no gang and no pod of a gang has this name.
     """
     from muster.adapters.asking import show
 
-    space, _, last = name.rpartition("/")
-    space = space or namespace
+    space, last = _split(name, namespace)
     found = asking.gangs({"namespace": space, "name": last})
     if asking.by_engine:
         found = [
             gang for gang in found if gang["namespace"] == space and last in (gang["name"], *gang["pods"])
         ]
+    asking.print(_some(found, space, last), functools.partial(show.why, found))
+
+
+@command
+def explain(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
+    """Say how a gang was decided: each level with its value and method, and the nodes that were refused.
+
+    Of a gang that waits it says what `why` says. Exit code 3: no gang and no pod of a gang has this name.
+    """
+    from muster.adapters.asking import explain as shown
+
+    space, last = _split(name, namespace)
+    found = _some(asking.explained({"namespace": space, "name": last}), space, last)
+    asking.print(found, functools.partial(shown.explain, found))
+
+
+@command
+def trace(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
+    """Say where the time of a gang went: its attempts, phase by phase, and the id of its trace.
+
+    With `traces.link` in the service's configuration, also the address of the trace. Exit code 3: no gang and
+    no pod of a gang has this name.
+    """
+    from muster.adapters.asking import explain as shown
+
+    space, last = _split(name, namespace)
+    found = _some(asking.explained({"namespace": space, "name": last}), space, last)
+    asking.print(found, functools.partial(shown.trace, found))
+
+
+def _split(name: str, namespace: str) -> tuple[str, str]:
+    """Return namespace and name."""
+    space, _, last = name.rpartition("/")
+    return space or namespace, last
+
+
+def _some(found: list[dict[str, Any]], namespace: str, name: str) -> list[dict[str, Any]]:
+    """Return what was found.
+
+    Raises:
+        typer.Exit: That is nothing.
+    """
     if not found:
-        raise fail(f"no gang in namespace {space} is named {last} or has such a pod", NOT_FOUND)
-    asking.print(found, functools.partial(show.why, found))
+        raise fail(f"no gang in namespace {namespace} is named {name} or has such a pod", NOT_FOUND)
+    return found
 
 
 @command

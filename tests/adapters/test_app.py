@@ -40,7 +40,7 @@ async def serving(api: FakeApi, folder: Path, **settings: Any) -> AsyncIterator[
         task = asyncio.create_task(app.run(stop))
         try:
             async with asyncio.timeout(DEADLINE_S):
-                while not app.web.url:
+                while not app.web.url or (config.page.port is not None and not app.page.url):
                     assert not task.done(), task
                     await asyncio.sleep(0.01)
             yield app, config
@@ -122,7 +122,7 @@ async def test_a_gang_that_does_not_fit_says_why(api: FakeApi, short_folder: Pat
     api.nodes = [gpu_node("a", 4)]
     api.pods = {"big": gpu_pod("big", 8)}
     async with (
-        serving(api, short_folder) as (app, _),
+        serving(api, short_folder, traces={"link": "https://traces.example/{trace_id}"}) as (app, _),
         grpc.aio.insecure_channel(app.endpoint.address) as channel,
     ):
         watch = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
@@ -133,6 +133,14 @@ async def test_a_gang_that_does_not_fit_says_why(api: FakeApi, short_folder: Pat
         assert (event["reason"], event["type"]) == ("TopologyUnplaceable", "Warning")
         _, gangs = await get(app, "/gangs")
         assert json.loads(gangs)["gangs"][0]["reason"] in event["message"]
+        _, text = await get(app, "/explain?namespace=default&name=big")
+        (explained,) = json.loads(text)["gangs"]
+        assert explained["gang"]["causes"]
+        assert [step["phase"] for step in explained["timeline"]][-1] == "unplaceable"
+        link = f"https://traces.example/{explained['trace']['id']}"
+        assert explained["trace"]["id"]
+        assert explained["trace"]["link"] == link
+        assert json.loads((await get(app, "/explain"))[1])["gangs"] == []
 
 
 async def test_nothing_is_ready_before_both_lists_are_there(api: FakeApi, short_folder: Path) -> None:

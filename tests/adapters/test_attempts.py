@@ -202,6 +202,15 @@ def test_gangs_that_run_already_and_gangs_that_end_leave_nothing(bench: Bench) -
     assert [span.name for span in bench.spans() if span.name == "gang"] == ["gang"]
 
 
+def test_the_last_trace_is_known_until_the_gang_is_gone(bench: Bench) -> None:
+    bench.move(0, "planning")
+    trace_id = bench.attempts.trace_id("g")
+    bench.move(10, "running")
+    assert (bench.attempts.trace_id("g"), bench.attempts.newest("g")) == ("", trace_id)
+    bench.move(20, "finished")
+    assert bench.attempts.newest("g") == ""
+
+
 def test_what_the_sampler_leaves_out_has_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     bench = Bench()

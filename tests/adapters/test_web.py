@@ -27,7 +27,7 @@ async def never(*_: str) -> object:
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[web.Web]:
     monkeypatch.setattr(web, "MOST_CONNECTIONS", PLACES)
-    served = web.Web(Metrics(), never, dict, str, tmp_path / "socket")
+    served = web.Web(Metrics(), never, never, dict, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
     yield served
     await served.stop()

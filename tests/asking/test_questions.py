@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from muster import questions
 from muster.adapters.asking.engine import gangs_of
+from muster.adapters.asking.service import NoAnswer
 from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.status import nodes_of
@@ -40,6 +41,16 @@ GANG = {
     "causes": [{"kind": "NotEnoughFree", "says": "8 are free\x1b[31m.", "helps": "Wait for 2 more."}],
     "helps": ["2 more free GPUs on v100-1"],
 }
+EXPLAINED = {
+    "gang": GANG,
+    "plan": None,
+    "refused": [],
+    "refused_left_out": 0,
+    "timeline": [],
+    "timeline_cut": False,
+    "known_since": 0.0,
+    "trace": {"id": "3c87", "link": ""},
+}
 NODES = [
     {"name": "a", "model": "H100", "gpus": 8, "free": 6, "takes_pods": True, "domains": {"rack": "r1"}},
     {"name": "b", "model": "H100", "gpus": 8, "free": 3, "takes_pods": True, "domains": {"rack": "r1"}},
@@ -56,8 +67,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
-        about_gangs = self.path.startswith("/gangs")
-        gangs = [] if "name=nothing" in self.path else [GANG]
+        about_gangs = self.path.startswith(("/gangs", "/explain"))
+        known = EXPLAINED if self.path.startswith("/explain") else GANG
+        gangs = [] if "name=nothing" in self.path else [known]
         body = json.dumps({"ready": True, "gangs": gangs} if about_gangs else {"nodes": NODES}).encode()
         self.send_response(200)
         self.end_headers()
@@ -100,6 +112,60 @@ def test_why_says_what_blocks_and_what_would_help(service: tuple[str, list[str]]
 def test_a_name_that_no_gang_has_is_an_error(service: tuple[str, list[str]]) -> None:
     output = said("why", "nothing", "--url", service[0], code=questions.NOT_FOUND)
     assert "no gang in namespace default is named nothing or has such a pod" in output
+
+
+@pytest.mark.parametrize("command", ["explain", "trace"])
+def test_explain_and_trace_ask_the_service_about_one_gang(
+    service: tuple[str, list[str]], command: str
+) -> None:
+    url, asked = service
+    assert "default/train is unplaceable" in said(command, "team/train-0", "--url", url)
+    assert asked == ["/explain?namespace=team&name=train-0"]
+    assert json.loads(said(command, "train", "--url", url, "-o", "json")) == [EXPLAINED]
+    assert "is named nothing" in said(command, "nothing", "--url", url, code=questions.NOT_FOUND)
+    assert "only a service knows that" in said(command, "train", "--no-service", code=1)
+
+
+def test_watching_prints_what_changed_and_nothing_else(
+    service: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, asked = service
+    free = [6, 6, 5]
+
+    def tick(_: float) -> None:
+        if len(asked) == len(free):
+            raise KeyboardInterrupt
+        monkeypatch.setitem(NODES[0], "free", free[len(asked)])
+
+    monkeypatch.setattr(questions.time, "sleep", tick)
+    printed = said("nodes", "--url", url, "--watch", "-o", "json")
+    first, second = printed.replace("]\n[", "]\n\x00[").split("\x00")
+    assert len(asked) == 3
+    assert [json.loads(text)[0]["free"] for text in (first, second)] == [6, 5]
+
+
+def test_watching_goes_on_while_a_service_is_away_and_ends_where_there_was_none(
+    service: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks, answers = ["ok", "away", "ok", "end"], iter(range(9))
+    real = questions.Asking._asked
+
+    def asked(self: questions.Asking, path: str, query: dict[str, str]) -> dict[str, Any]:
+        match asks[next(answers)]:
+            case "away":
+                raise NoAnswer("the service restarts")
+            case "end":
+                raise KeyboardInterrupt
+        return real(self, path, query)
+
+    monkeypatch.setattr(questions.Asking, "_asked", asked)
+    monkeypatch.setattr(questions.time, "sleep", lambda _: None)
+    said("gangs", "--url", service[0], "-w", "-o", "json")
+    assert next(answers) == len(asks)
+    asks[:] = ["away"] * 10
+    answers = iter(range(9))
+    assert "--watch needs a service" in said("gangs", "--url", service[0], "-w", code=1)
+    assert "--watch needs a service" in said("gangs", "--no-service", "-w", code=1)
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
@@ -179,7 +245,7 @@ def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
 
 def test_its_start_imports_nothing_slow() -> None:
     slow = {"kubernetes", "ortools", "aiohttp", "grpc", "numpy", "pydantic", "yaml"}
-    mine = "muster.questions, muster.adapters.asking.service, muster.adapters.asking.show"
+    mine = "muster.questions, muster.adapters.asking.service, muster.adapters.asking.explain"
     code = f"import sys, {mine}; print({slow} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from muster.domain.printable import printable
 from muster.domain.snapshot import Snapshot
@@ -22,6 +22,14 @@ class Status(TypedDict):
     ready: bool
     gangs: list[GangView]
     notes: list[str]
+
+
+class Explained(TypedDict):
+    """What is known of the gangs of one name: how each was decided, its timeline and its last trace."""
+
+    version: Literal[1]
+    kind: Literal["explain"]
+    gangs: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What the service shows over HTTP, read-only: /metrics, /healthz, /readyz, /gangs, /nodes.
+"""What the service shows over HTTP, read-only: /metrics, /healthz, /readyz, /gangs, /explain,
+/nodes.
 
 By default it uses a free port of the loopback interface. The address is written next to the socket, so that
 `muster status` finds it.
@@ -34,19 +35,21 @@ def address_file(socket: Path) -> Path:
 class Web:
     """The HTTP server. `gangs` gives what /gangs shows, by namespace and name, where "" is all of them.
 
-    `nodes` gives what /nodes shows, and `unready` why the service is not ready, or "".
+    `explained` and `nodes` give what /explain and /nodes show, `unready` why the service is not ready, or "".
     """
 
     def __init__(
         self,
         metrics: Metrics,
         gangs: Callable[[str, str], Awaitable[object]],
+        explained: Callable[[str, str], Awaitable[object]],
         nodes: Callable[[], object],
         unready: Callable[[], str],
         socket: Path,
     ) -> None:
         self._metrics = metrics
         self._gangs = gangs
+        self._explained = explained
         self._nodes = nodes
         self._unready = unready
         self._address_file = address_file(socket)
@@ -68,6 +71,7 @@ class Web:
                 web.get("/healthz", self._on_healthz),
                 web.get("/readyz", self._on_readyz),
                 web.get("/gangs", self._on_gangs),
+                web.get("/explain", self._on_explain),
                 web.get("/nodes", self._on_nodes),
             ]
         )
@@ -108,9 +112,19 @@ class Web:
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def _on_gangs(self, request: web.Request) -> web.Response:
-        asked = request.query
-        gangs = await self._gangs(asked.get("namespace", "default"), asked.get("name", ""))
-        return web.Response(body=msgspec.json.encode(gangs), content_type="application/json")
+        return _json(await self._gangs(*_named(request)))
+
+    async def _on_explain(self, request: web.Request) -> web.Response:
+        return _json(await self._explained(*_named(request)))
 
     async def _on_nodes(self, _: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(self._nodes()), content_type="application/json")
+        return _json(self._nodes())
+
+
+def _named(request: web.Request) -> tuple[str, str]:
+    """Return the namespace and the name that are asked for, "" for all names."""
+    return request.query.get("namespace", "default"), request.query.get("name", "")
+
+
+def _json(answer: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")

@@ -108,9 +108,15 @@ class Attempts:
         self._open: dict[str, _Attempt] = {}
         self._last: dict[str, SpanContext] = {}
         """Gang that waits → its attempt before."""
+        self._newest: dict[str, str] = {}
+        """Gang → the id of its last trace."""
 
     def __len__(self) -> int:
         return len(self._open) + len(self._last)
+
+    def newest(self, gang: str) -> str:
+        """Return the id of the gang's last trace, also after its end; "" if it is not known."""
+        return self._newest.get(gang, "")
 
     def trace_id(self, gang: str) -> str:
         """Return the id of the gang's trace, "" if it has none."""
@@ -202,11 +208,13 @@ class Attempts:
             attempt.trace_id = trace.format_trace_id(attempt.root.get_span_context().trace_id)
         else:
             attempt.trace_id = self._tracing.new_id()
-        self._open[move.gang] = attempt
+        self._open[move.gang], self._newest[move.gang] = attempt, attempt.trace_id
         return attempt
 
     def _end(self, move: Moved, outcome: str) -> None:
         self._last.pop(move.gang, None)
+        if outcome == "gone":
+            self._newest.pop(move.gang, None)
         attempt = self._open.pop(move.gang, None)
         if attempt is None or attempt.root is None:
             return

@@ -1,0 +1,106 @@
+"""Print how one gang was decided, and where its time went: `explain` and `trace`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TextIO
+
+from muster.adapters.asking import show
+from muster.domain.printable import printable
+
+Row = Mapping[str, Any]
+
+ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
+"""Phases that end an attempt. The gang stays in them until something changes."""
+
+
+def explain(gangs: Sequence[Row], out: TextIO) -> None:
+    """Print what blocks each gang, or by which method and against which alternatives it was placed."""
+    for at, found in enumerate(gangs):
+        if at:
+            out.write("\n")
+        show.why([found["gang"]], out)
+        for line in _decision(found):
+            out.write(printable(line) + "\n")
+
+
+def _decision(found: Row) -> Iterator[str]:
+    plan = found["plan"]
+    if plan is not None:
+        proof = "proven best" if plan["optimal"] else f"not proven best: {_gap(plan)}"
+        yield f"  Placed in {plan['domain'] or 'the cluster'}, {proof}"
+        yield "  Levels of the objective, the first one counts most:"
+        width = max((len(name) for name, _ in plan["levels"]), default=0)
+        for name, value in plan["levels"]:
+            yield f"    {name.ljust(width)}  {value}"
+        if plan["steps"]:
+            yield "  Decided by these exact methods:"
+        for step in plan["steps"]:
+            declined = "; ".join(f"{method} did not apply: {why}" for method, why in step["declined"])
+            yield f"    {step['level']}: {step['method']}" + (f" ({declined})" if declined else "")
+    elif found["gang"]["bound"]:
+        yield "  How it was placed is not known: this service has not planned it."
+    for each in found["refused"]:
+        yield f"  Refused after it was planned: node {each['node']}, by {each['plugin']}: {each['message']}"
+    if found["refused_left_out"]:
+        yield f"  … and {found['refused_left_out']} more nodes"
+
+
+def _gap(plan: Row) -> str:
+    if plan["gap"] is None:
+        return "no bound is known"
+    return f"at most {100 * plan['gap']:.1f} % from the best in {plan['unproven']}"
+
+
+def trace(gangs: Sequence[Row], out: TextIO) -> None:
+    """Print the phases of each gang as a tree of attempts, and the way to its trace."""
+    for at, found in enumerate(gangs):
+        if at:
+            out.write("\n")
+        for line in _timeline(found):
+            out.write(printable(line) + "\n")
+
+
+def _timeline(found: Row) -> Iterator[str]:
+    gang, steps = found["gang"], found["timeline"]
+    yield f"{gang['namespace']}/{gang['name']} is {gang['phase']}"
+    trace_id, link = found["trace"]["id"], found["trace"]["link"]
+    if trace_id:
+        yield f"  trace {trace_id}" + (f"  {link}" if link else "")
+    if found["timeline_cut"]:
+        yield "  … earlier steps are forgotten"
+    elif gang["created"] and gang["created"] < found["known_since"]:
+        yield f"  … this service began {_ago(found['known_since'])} ago, and the gang is older"
+    for number, attempt in enumerate(attempts(steps), 1):
+        last = attempt[-1][0]
+        outcome = last["phase"] if last["phase"] in ENDS else "under way"
+        took = sum(seconds for step, seconds in attempt if step["phase"] not in ENDS)
+        yield f"  attempt {number}: {outcome}, {_clock(attempt[0][0]['at'])}, {_seconds(took)}"
+        for step, seconds in attempt:
+            yield f"    {step['phase']:<12} {_seconds(seconds):>12}  {step['why']}"
+
+
+def attempts(steps: Sequence[Row], now: float | None = None) -> list[list[tuple[Row, float]]]:
+    """Return the steps of each attempt, with how long each lasted in seconds."""
+    now = time.time() if now is None else now
+    ends = [after["at"] for _, after in pairwise(steps)] + [max(now, steps[-1]["at"])] if steps else []
+    found: list[list[tuple[Row, float]]] = []
+    for step, end in zip(steps, ends, strict=True):
+        if not found or found[-1][-1][0]["phase"] in ENDS:
+            found.append([])
+        found[-1].append((step, end - step["at"]))
+    return found
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def _ago(at: float) -> str:
+    return _seconds(max(0.0, time.time() - at))

@@ -1,0 +1,103 @@
+"""`explain` and `trace`: what a gang's plan and its timeline look like in a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from muster.adapters.asking import explain
+from muster.adapters.page import detail
+from muster.adapters.page.history import Step
+from tests.gangs.world import World, foreign, node, pod
+
+TRACE = {"id": "3c878011acb847fa32d7767cde5de41b", "link": "https://traces.example/3c87"}
+
+
+def explained(world: World, *steps: Step, trace: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """What the service says of its one gang, as a client reads it."""
+    (key,) = world.coordinator.keys()
+    found = world.coordinator.details(key)
+    assert found is not None
+    shown = detail.shown(found, world.coordinator.snapshot(), steps, known_since=0.0)
+    read: dict[str, Any] = json.loads(json.dumps(shown))
+    return [{**read, "trace": trace or {"id": "", "link": ""}}]
+
+
+def printed(what: Any, found: list[dict[str, Any]]) -> list[str]:
+    out = io.StringIO()
+    what(found, out)
+    return out.getvalue().splitlines()
+
+
+def test_a_plan_is_explained_level_by_level_with_the_methods_that_decided() -> None:
+    world = World().start(node("a", 8), node("b", 8))
+    world.see(*(pod(f"p{rank}", of=4, gpus=2) for rank in range(4)))
+    lines = printed(explain.explain, explained(world))
+    assert lines[0].startswith("ns/g is planned: 4 of 4 members here, 0 bound")
+    assert lines[1].startswith("  Placed in nvlink-domain ")
+    assert lines[1].endswith(", proven best")
+    levels = [line.split()[0] for line in lines[3 : lines.index("  Decided by these exact methods:")]]
+    assert levels[0] == "preferred_reached" or "crossings" in levels
+    assert "best_fit" in levels
+    (found,) = explained(world)
+    for step in found["plan"]["steps"]:
+        assert any(line.startswith(f"    {step['level']}: {step['method']}") for line in lines)
+
+
+def test_a_gang_that_waits_is_explained_by_what_blocks_it() -> None:
+    world = World().start(node("a", 2))
+    world.see(foreign("f", "a", gpus=2), pod("p0", of=1))
+    lines = printed(explain.explain, explained(world))
+    assert any("It would help" in line for line in lines)
+    assert not any("Placed" in line for line in lines)
+
+
+def test_names_from_the_cluster_are_text() -> None:
+    (found,) = explained(planned())
+    found["refused"] = [{"node": "a\x1b[31m", "plugin": "P", "message": "no"}]
+    assert r"node a\x1b[31m, by P: no" in printed(explain.explain, [found])[-1]
+
+
+def planned() -> World:
+    world = World().start(node("a", 8))
+    world.see(pod("p0", of=1))
+    return world
+
+
+STEPS = (
+    Step(100.0, "collecting", "members are missing"),
+    Step(103.0, "planning", "all are there"),
+    Step(103.05, "planned", "placed"),
+    Step(103.5, "withdrawn", "a node changed"),
+    Step(104.5, "planning", "all are there"),
+    Step(105.0, "running", "all are bound"),
+)
+
+
+def test_a_timeline_is_a_tree_of_attempts() -> None:
+    lines = printed(explain.trace, explained(planned(), *STEPS, trace=TRACE))
+    assert lines[1] == f"  trace {TRACE['id']}  {TRACE['link']}"
+    heads = [line.split(", ") for line in lines if line.startswith("  attempt")]
+    assert [(head[0], head[2]) for head in heads] == [
+        ("  attempt 1: withdrawn", "3.5 s"),
+        ("  attempt 2: running", "500.0 ms"),
+    ]
+    assert [line.split()[0] for line in lines if line.startswith("    ")] == [step.phase for step in STEPS]
+    assert "    planning          50.0 ms  all are there" in lines
+
+
+@pytest.mark.parametrize("steps", [(), STEPS[:1]])
+def test_a_timeline_may_have_no_end(steps: tuple[Step, ...]) -> None:
+    lines = printed(explain.trace, explained(planned(), *steps))
+    assert sum(line.startswith("  attempt") for line in lines) == len(steps)
+    assert not any("trace" in line for line in lines), "an unknown trace is not named"
+
+
+def test_the_last_phase_of_an_attempt_lasts_until_the_next_one() -> None:
+    steps = [{"at": step.at, "phase": step.phase, "why": ""} for step in STEPS]
+    first, second = explain.attempts(steps, now=110.0)
+    assert [seconds for _, seconds in first] == pytest.approx([3.0, 0.05, 0.45, 1.0])
+    assert [seconds for _, seconds in second] == pytest.approx([0.5, 5.0])
