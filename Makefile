@@ -258,7 +258,7 @@ page-bench: $(READY) ## The page at 5,000 nodes in Chromium: first paint, update
 	$(PY) -m benchmarks.page
 
 .PHONY: screenshots
-screenshots: $(READY) ## Pictures of the page into docs/images/page (needs /usr/bin/chromium)
+screenshots: $(READY) ## Pictures of the page into docs/images/page (needs Chromium or Chrome)
 	$(PY) -m benchmarks.page.screenshots
 
 # --- trying it out --------------------------------------------------------------------------------

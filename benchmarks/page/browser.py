@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,9 @@ from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
 from muster.adapters.page.server import Limits, PageServer
 
-CHROMIUM = Path("/usr/bin/chromium")
+NAMES = ("chromium", "google-chrome")
+"""Debian has the first one. The machines of GitHub have the second one too."""
+CHROMIUM = Path(next(filter(None, map(shutil.which, NAMES)), "/usr/bin/chromium"))
 INSTALL = "apt-get install --no-install-recommends chromium fonts-dejavu-core"
 ARGUMENTS = (
     "--no-sandbox",
@@ -29,7 +32,7 @@ ARGUMENTS = (
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
-    """Start Debian's Chromium, and end it."""
+    """Start the machine's Chromium, and end it."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         try:
