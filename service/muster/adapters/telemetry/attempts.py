@@ -222,7 +222,7 @@ class Attempts:
         root = attempt.root
         if root.is_recording():
             for part in attempt.parts:
-                self._export(attempt, part, trace.set_span_in_context(root))
+                self._export(attempt, part, root.get_span_context())
         root.set_attributes({"muster.outcome": outcome, "muster.why": move.why})
         if outcome in ("withdrawn", "given up"):
             root.set_status(Status(StatusCode.ERROR, move.why))
@@ -230,15 +230,12 @@ class Attempts:
         if outcome in ("refused", "withdrawn", "outdated", "ill-formed"):
             self._last[move.gang] = root.get_span_context()
 
-    def _export(self, attempt: _Attempt, part: _Part, parent: Any) -> None:
-        span = self._tracing.tracer.start_span(
-            part.name, parent, attributes=part.attributes, start_time=attempt.ns(part.began)
-        )
-        for name, at in part.events:
-            span.add_event(name, timestamp=attempt.ns(at))
+    def _export(self, attempt: _Attempt, part: _Part, parent: SpanContext) -> None:
+        times = (attempt.ns(part.began), attempt.ns(part.ended))
+        events = [(name, attempt.ns(at)) for name, at in part.events]
+        context = self._tracing.ended(part.name, parent, times, part.attributes, events)
         for inside in part.inside:
-            self._export(attempt, inside, trace.set_span_in_context(span))
-        span.end(attempt.ns(part.ended))
+            self._export(attempt, inside, context)
 
 
 def _asked(solve: Solve) -> Attributes:

@@ -10,18 +10,20 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+SCOPE = InstrumentationScope("muster", "")
 CLOSE_DEADLINE_S = 3.0
 """How long the end of the service waits for a collector to take the last spans."""
 
@@ -42,9 +44,41 @@ class Tracing:
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": name}), shutdown_on_exit=False
         )
-        if exporter is not None:
-            self._provider.add_span_processor(BatchSpanProcessor(ReportedOnce(exporter)))
-        self.tracer: trace.Tracer = self._provider.get_tracer("muster")
+        self._processor = BatchSpanProcessor(ReportedOnce(exporter)) if exporter is not None else None
+        if self._processor is not None:
+            self._provider.add_span_processor(self._processor)
+        self.tracer: trace.Tracer = self._provider.get_tracer(SCOPE.name)
+
+    def ended(
+        self,
+        name: str,
+        parent: trace.SpanContext,
+        times_ns: tuple[int, int],
+        attributes: Mapping[str, Any],
+        events: Sequence[tuple[str, int]] = (),
+    ) -> trace.SpanContext:
+        """Hand over a span that has ended already, below a sampled one. Return its context.
+
+        A span of the tracer could be changed by several threads until its end, which takes twice the time.
+        """
+        context = trace.SpanContext(
+            parent.trace_id, self._ids.generate_span_id(), is_remote=False, trace_flags=parent.trace_flags
+        )
+        if self._processor is not None:
+            began, ended = times_ns
+            span = ReadableSpan(
+                name,
+                context,
+                parent,
+                self._provider.resource,
+                attributes,
+                [Event(event, timestamp=at) for event, at in events],
+                start_time=began,
+                end_time=ended,
+                instrumentation_scope=SCOPE,
+            )
+            self._processor.on_end(span)
+        return context
 
     def new_id(self) -> str:
         """Return an id for a trace that is not exported, by which logs and annotations can be joined."""
