@@ -41,7 +41,7 @@ GANG = {
     "causes": [{"kind": "NotEnoughFree", "says": "8 are free\x1b[31m.", "helps": "Wait for 2 more."}],
     "helps": ["2 more free GPUs on v100-1"],
 }
-EXPLAINED = {
+EXPLAINED: dict[str, Any] = {
     "gang": GANG,
     "plan": None,
     "refused": [],
@@ -137,7 +137,7 @@ def test_watching_prints_what_changed_and_nothing_else(
             raise KeyboardInterrupt
         monkeypatch.setitem(NODES[0], "free", free[len(asked)])
 
-    monkeypatch.setattr(questions.time, "sleep", tick)
+    monkeypatch.setattr("muster.questions.time.sleep", tick)
     printed = said("nodes", "--url", url, "--watch", "-o", "json")
     first, second = printed.replace("]\n[", "]\n\x00[").split("\x00")
     assert len(asked) == 3
@@ -159,7 +159,7 @@ def test_watching_goes_on_while_a_service_is_away_and_ends_where_there_was_none(
         return real(self, path, query)
 
     monkeypatch.setattr(questions.Asking, "_asked", asked)
-    monkeypatch.setattr(questions.time, "sleep", lambda _: None)
+    monkeypatch.setattr("muster.questions.time.sleep", lambda _: None)
     said("gangs", "--url", service[0], "-w", "-o", "json")
     assert next(answers) == len(asks)
     asks[:] = ["away"] * 10
