@@ -270,6 +270,7 @@ def test_a_podgroup_that_is_given_up(scene: Scene, stack: Stack) -> None:
     scene.client.post(groups, group | {"spec": {"minMember": 2}})
     words = objects.Words({}, {"scheduling.run.ai/pod-group": "g"})
     scene.create(objects.pod("w-0", gang=words))
+    scene.until(lambda: "gpu.topology/WaitingForMembers" in scene.conditions("w-0"), "it says that it waits")
     with refusing(scene, "w-0"):
         scene.create(objects.pod("w-1", gang=words))
         scene.until(lambda: scene.bound() == {"w-1"}, "one of two is bound")
