@@ -54,18 +54,12 @@ class Metrics:
             "muster_podgroup_statuses", "Statuses of PodGroups by result: written, dropped, failed.", "result"
         )
         self._conditions = counter(
-            "muster_pod_conditions",
-            "Conditions of pods that wait for members, by result: written, gone, dropped, failed.",
-            "result",
+            "muster_pod_conditions", "Conditions of pods by result: written, gone, dropped, failed.", "result"
         )
         self._evictions = counter(
-            "muster_evictions",
-            "Members of partially bound gangs, by result: evicted, gone, failed, dropped, withdrawn.",
-            "result",
+            "muster_evictions", "Evictions by result: evicted, gone, failed, dropped, withdrawn.", "result"
         )
-        self._causes = counter(
-            "muster_decision_causes", "Causes of refusals, by the planner's answers.", "cause"
-        )
+        self._causes = counter("muster_decision_causes", "Causes of the planner's refusals.", "cause")
         self._methods = counter(
             "muster_decision_methods", "Plans in which an exact method decided at least one level.", "method"
         )
