@@ -295,7 +295,7 @@ kind-up: $(READY) ## A kind cluster with GPU-shaped nodes and Muster in it (need
 	$(PY) kind-cluster/up.py
 
 # Tests that kill processes of Muster have none to kill there; test_kind.py deletes the leader's pod instead.
-KIND_TESTS := $(addprefix e2e/test_,$(addsuffix .py,kind documents placing capacity waiting bad_input podgroup_apis kind_uninstall))
+KIND_TESTS := $(addprefix e2e/test_,$(addsuffix .py,kind documents placing capacity waiting bad_input podgroup_apis kind_chart kind_uninstall))
 
 .PHONY: kind-test
 kind-test: $(READY) ## End-to-end tests on that cluster, and a gang of each document on its kubelets (after kind-up)

@@ -27,6 +27,16 @@ CONTROL_PLANE = "muster-control-plane"
 DOCKER_WITHIN_S = 20.0
 EXEC_WITHIN_S = 60.0
 KWOK_READY_S = 60.0
+NAMESPACE = "muster-system"
+
+# Where `make kind-up` leaves the manifests in the control plane's container
+OVERLAY = "--kustomize=/muster/kind-cluster"
+CRD = "--filename=/muster/scheduler-config/podgroups/crd-podgroup.yaml"
+OF_THE_CLUSTER = (
+    "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
+    "flowschemas,priorityclasses,customresourcedefinitions,namespaces"
+)
+OF_NAMESPACES = "roles,rolebindings,leases,configmaps,serviceaccounts,deployments,pods,services"
 
 
 def why_not() -> str:
@@ -61,6 +71,36 @@ def kubectl(*arguments: str) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=EXEC_WITHIN_S, check=False)
     assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}"
     return done.stdout
+
+
+def install() -> None:
+    """Install the manifests of `make kind-up` again, and wait until Muster is ready."""
+    for what in (OVERLAY, CRD):
+        kubectl("apply", "--server-side", "--force-conflicts", what)
+    wait_ready()
+
+
+def uninstall() -> None:
+    """Take the manifests of `make kind-up` away."""
+    for what in (OVERLAY, CRD):
+        kubectl("delete", "--ignore-not-found", what)
+
+
+def wait_ready() -> None:
+    """Return when all replicas of Muster are ready."""
+    kubectl("rollout", "status", "deployment/muster", f"--namespace={NAMESPACE}", "--timeout=50s")
+
+
+def left() -> list[str]:
+    """Return what has Muster's name in its own, but for what kind names after its nodes."""
+    asked = ((OF_THE_CLUSTER,), (OF_NAMESPACES, "--all-namespaces"))
+    lines = [line for what in asked for line in kubectl("get", *what, "--output=name").splitlines()]
+    return [line for line in lines if "muster" in line and not _of_kind(line)]
+
+
+def _of_kind(line: str) -> bool:
+    name = line.rpartition("/")[2]
+    return "muster-worker" in name or CONTROL_PLANE in name
 
 
 @contextlib.contextmanager
