@@ -141,7 +141,9 @@ def test_the_chart_runs_with_its_options_and_leaves_what_the_docs_say(
     assert status == 200
     assert f"{scene.name}-a" in gzip.decompress(state).decode()
 
-    helm("uninstall", "muster", "--wait", "--cascade=foreground")  # with its pods
+    helm("uninstall", "muster", "--wait")
+    pods = ("pods", "--selector=app.kubernetes.io/name=muster", f"--namespace={kind.NAMESPACE}")
+    kind.kubectl("wait", "--for=delete", *pods, "--timeout=50s")  # helm does not wait for them
     assert sorted(kind.left()) == ["lease.coordination.k8s.io/muster", f"namespace/{kind.NAMESPACE}"]
     kind.kubectl("delete", "namespace", kind.NAMESPACE)
     assert kind.left() == []
