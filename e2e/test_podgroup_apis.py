@@ -99,7 +99,9 @@ def test_as_many_of_kais_subgroups_start_as_are_enough_and_another_once_it_fits(
     for names in started:
         used = [short(scene, scene.pods()[name].node) for name in names]
         assert len({nodes[node]["metadata"]["labels"]["topology.kubernetes.io/rack"] for node in used}) == 1
-    scene.node(objects.node("large", gpus=12, labels={"topology.kubernetes.io/rack": "r3"}))
+    large = objects.node("large", gpus=0, labels={"topology.kubernetes.io/rack": "r3"})
+    large["status"]["capacity"]["nvidia.com/gpu"] = large["status"]["allocatable"]["nvidia.com/gpu"] = "12"
+    scene.node(large)
     scene.runs(name for names in replicas for name in names)
 
 
