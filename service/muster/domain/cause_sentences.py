@@ -72,10 +72,8 @@ def cause_sentence(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 — o
             who = such_pods(f"pod {pod}", pods)
             return f"{who} came with the annotation {key}, which only the scheduler may write"
         case reasons.DialectsDisagree(pod, first, second, pods):
-            names = "names" if pods == 1 else "name"
-            return (
-                f"{such_pods(f'pod {pod}', pods)} {names} two different gangs or counts: {first} and {second}"
-            )
+            who, names = such_pods(f"pod {pod}", pods), "names" if pods == 1 else "name"
+            return f"{who} {names} two different gangs or counts: {first} and {second}"
         case reasons.MembersMissing(present, needed, role):
             missing = max(0, needed - present)
             members = f"{plural('member', missing)}{f' of role {role}' if role else ''}"

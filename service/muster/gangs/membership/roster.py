@@ -360,24 +360,26 @@ def _group(
     identity = _as_identity((lone,) if lone else tuple(waves))
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
-    succeeded = sum(1 for pod in pods if pod.succeeded)
+    succeeded = [pod for pod in pods if pod.succeeded]
+    done, least_of = stated_roles(succeeded), of_object.role_min if of_object is not None else {}
     oldest = min((pod.created for pod in bound), default=0.0)
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
-    quorum = _quorum(of_object, pods)
+    asked = of_object.quorum if of_object is not None else None
+    quorum = asked.less(done) if asked is not None else None
     least = members_of(quorum.fewest() or ()) if quorum is not None else 0
     sizes = [claim.size for claim in claims if claim.size is not None]
     return Group(
         GangId(namespace, dialect, name, identity),
         bound,
         unbound,
-        needed=max(0, max(counts) - succeeded) if quorum is None else max(not succeeded, least),
-        size=max(sizes) - succeeded if sizes else None,
+        needed=max(0, max(counts) - len(succeeded)) if quorum is None else max(not succeeded, least),
+        size=max(sizes) - len(succeeded) if sizes else None,
         causes=ill_formed(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
         claims=claims,
         owners=owners,
         pod_group=of_object,
-        role_needed=_role_needed(of_object, pods) if of_object is not None and of_object.role_min else {},
+        role_needed={role: members - done[role] for role, members in least_of.items()},
         quorum=quorum,
         ambiguous=ambiguous,
         since=min((since[pod.owner] for pod in unbound), default=oldest),
@@ -391,14 +393,3 @@ def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
         return tuple(ordered)
     digest = hashlib.blake2b("\n".join(ordered).encode(), digest_size=16, usedforsecurity=False)
     return (f"{len(ordered)}-owners", digest.hexdigest())
-
-
-def _role_needed(of_object: PodGroup, pods: Iterable[Pod]) -> Mapping[str, int]:
-    succeeded = stated_roles(pod for pod in pods if pod.succeeded)
-    return {role: least - succeeded[role] for role, least in of_object.role_min.items()}
-
-
-def _quorum(of_object: PodGroup | None, pods: Iterable[Pod]) -> Quorum | None:
-    if of_object is None or of_object.quorum is None:
-        return None
-    return of_object.quorum.less(stated_roles(pod for pod in pods if pod.succeeded))
