@@ -31,3 +31,10 @@ def test_each_place_has_the_version(place: str) -> None:
     versions = [next(filter(None, each.groups())) for each in found]
     assert versions
     assert set(versions) == {VERSION}
+
+
+def test_the_changelog_has_the_release_with_its_date() -> None:
+    headings = re.findall(r"(?m)^## (.+)$", (REPOSITORY / "CHANGELOG.md").read_text())
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert headings[-len(released) :] == released, "changes that are not released stand first"
+    assert re.fullmatch(rf"{re.escape(VERSION)} \(\d{{4}}-\d\d-\d\d\)", released[0])
