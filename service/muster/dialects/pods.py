@@ -44,10 +44,7 @@ PodGroup come first: it is asked for by the dialect of the first. `own` comes on
 
 
 def read(
-    obj: PodObject,
-    settings: Settings = DEFAULTS,
-    member: Member | None = None,
-    claims: Claims | None = None,
+    obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = None, claims: Claims | None = None
 ) -> Pod:
     """Return the facts of one pod. `member` is its place by its owner, if its owner's pods are a gang: it
     counts for a pod that names no gang itself. `claims` are those of the cluster, where they are known.
@@ -67,10 +64,9 @@ def read(
         right, slips = (meta, ()) if spec.node_name else misspelt.corrected(where, meta, settings)
         said = own.read(where, right)
         claim, causes = _claim(where, obj, asked, shared, right, said, settings, member)
-        causes = (*slips, *causes) if claim is not None else ()
         if claim is not None:
             asked, refused = _with_claims(where, obj, asked, shared, by_claims, claims is not None)
-            causes = causes if spec.node_name else (*causes, *refused, *wrong)
+            causes = (*slips, *causes, *(() if spec.node_name else (*refused, *wrong)))
     pod = Pod(
         uid=meta.uid,
         namespace=meta.namespace,

@@ -84,31 +84,29 @@ def cause_sentence(cause: reasons.Cause) -> str:  # noqa: PLR0911, PLR0912 — o
             return f"{job} is not there; its pods wait for it, since it says how many they are"
         case reasons.ClaimsMissing(claims, further):
             count = len(claims) + further
-            listed = ", ".join(claims[:LISTED])
-            verb = "does" if count == 1 else "do"
+            listed, verb = ", ".join(claims[:LISTED]), "does" if count == 1 else "do"
             return f"{plural('PersistentVolumeClaim', count)} {listed}{and_more(count)} {verb} not exist"
         case reasons.RefusedEverywhere(role, by):
             return f"no node admits {the_role(role)}: {by}"
         case reasons.MemberTooLarge(role, resource, needed, node, largest, anywhere):
             which = f"the largest node{'' if anywhere else ' that admits it'}, {node},"
             asks = f"a member{of_role(role)} asks for {amount(resource, needed)}"
-            on_one = " on one GPU" if resource == reasons.GPU_MEMORY else ""
-            return f"{asks}{on_one}, and {which} has {amount(resource, largest)}"
+            asks += " on one GPU" if resource == reasons.GPU_MEMORY else ""
+            return f"{asks}, and {which} has {amount(resource, largest)}"
         case (
             reasons.ClusterTooSmall() | reasons.NotEnoughFree() | reasons.FreeInPieces() | reasons.FreeApart()
         ):
             return _short_of(cause)
         case reasons.NodesExcluded(role, by, nodes):
-            verb = "does" if nodes == 1 else "do"
-            return f"{counted('node', nodes)} {verb} not admit {the_role(role)}: {by}"
+            not_admit = f"{'does' if nodes == 1 else 'do'} not admit"
+            return f"{counted('node', nodes)} {not_admit} {the_role(role)}: {by}"
         case reasons.NotSupported(rule, scope, attribute) if attribute:
             return f"{rule} {scope} is not supported together with matchAttribute {attribute}"
         case reasons.NotSupported(rule, scope):
             return f"{rule} {scope} is not supported where members share GPUs"
         case reasons.SubgroupsNeeded(needed, subgroups, roles):
-            listed = ", ".join(roles[:LISTED]) + and_more(len(roles))
-            needs = f"the gang needs {needed} of its {subgroups} subgroups"
-            return f"{needs}, and no others fit either: this is about {listed}"
+            needs = f"the gang needs {needed} of its {subgroups} subgroups, and no others fit either"
+            return f"{needs}: this is about {', '.join(roles[:LISTED])}{and_more(len(roles))}"
         case reasons.NotDecided(truncated):
             by = "wall clock" if truncated else "its budget"
             return f"the search was ended by {by} before it found a plan or a proof that there is none"
