@@ -120,6 +120,8 @@ check-python: $(READY) ## Of it: Python
 	$(TOOL)/lint-imports
 	$(call say,check: plain English)
 	$(PY) -m checks.prose
+	$(call say,check: lengths)
+	$(PY) -m checks.sizes
 
 .PHONY: check-protos
 check-protos: $(READY) ## Of it: protos, and the code generated from them

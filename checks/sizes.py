@@ -1,0 +1,42 @@
+"""Say which modules and functions of the service are too long to be read in one go.
+
+    python -m checks.sizes
+
+A module has at most 400 lines and a function at most 60, as CONTRIBUTING.md says. Generated code does not
+count.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SERVICE = Path(__file__).parents[1] / "service" / "muster"
+OF_MODULE, OF_FUNCTION = 400, 60
+
+
+def main() -> int:
+    """Print what is too long, and return the exit status."""
+    found = [each for path in sorted(SERVICE.rglob("*.py")) for each in too_long(path)]
+    sys.stderr.writelines(f"{each}\n" for each in found)
+    return 1 if found else 0
+
+
+def too_long(path: Path) -> Iterator[str]:
+    """Yield a sentence for the module, and for each of its functions, that has too many lines."""
+    if "generated" in path.parts:
+        return
+    text = path.read_text()
+    if (lines := len(text.splitlines())) > OF_MODULE:
+        yield f"{path}: {lines} lines, at most {OF_MODULE}: split it by subject"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > OF_FUNCTION:
+                yield f"{path}:{node.lineno}: {node.name} has {lines} lines, at most {OF_FUNCTION}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
