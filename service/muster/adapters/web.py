@@ -1,5 +1,4 @@
-"""What the service shows over HTTP, read-only: /metrics, /healthz, /readyz, /gangs, /explain,
-/nodes.
+"""What the service shows over HTTP, read-only: /metrics, /healthz, /readyz, /gangs, /explain, /nodes.
 
 By default it uses a free port of the loopback interface. The address is written next to the socket, so that
 `muster status` finds it.

@@ -1,4 +1,4 @@
-"""What is to be written to the API server and may wait: a bounded queue each for events, evictions, statuses.
+"""What is to be written to the API server and may wait: a bounded queue for each kind of write.
 
 `_put` never waits. Each namespace has a few lines, and all that concerns one object stands in the same line.
 The lines take turns, and `run` sends in a few lanes, of a line one item at a time. So 10,000 items of one

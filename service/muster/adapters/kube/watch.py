@@ -78,7 +78,7 @@ class Gone:
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
     """`page_size`: objects a list request. `timeout_s`: after how long the server is asked to end a watch.
-    `read_deadline_s`: silence after which one watch is opened again, though the server answers (`pulse`).
+    `read_deadline_s`: silence after which one watch is opened again, though the server answers (`liveness`).
     `backoff_first_s`, `backoff_limit_s`: waits between tries."""
 
     page_size: int = 500
