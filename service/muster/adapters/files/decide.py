@@ -113,8 +113,7 @@ def decide(
         request = requests.request(group, ledger, policies)
         needed = requests.least_of(request, group)
         others = chain((least.group for least in again), islice(pending, number + 1, None))
-        fewer = needed.size < request.size or needed.quorum != request.quorum
-        if fewer and _must_share(group, request, others):
+        if requests.asks_for_less(needed, request) and _must_share(group, request, others):
             least = _outcome(group, needed, ledger, place, clock)
             if least.placed is not None:
                 again.append(replace(least, request=request))

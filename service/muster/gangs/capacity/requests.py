@@ -23,7 +23,7 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.roster import Group, stated_roles
 from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.peer_changes import PeerInterest
-from muster.placement.gang.blocks import rank_key
+from muster.placement.gang.blocks import first_by_rank, rank_key
 
 _Alike = tuple[
     str,
@@ -75,11 +75,21 @@ def least_of(request: Request, group: Group) -> Request:
 
 def _least_of_subgroups(request: Request, quorum: Quorum) -> Request:
     kept = of_roles(((leaf, leaf.least) for leaf in quorum.leaves()), request.waiting)
-    roles = (
-        replace(role, members=tuple(sorted(role.members, key=rank_key)[: kept[role.name]]))
-        for role in request.roles
-    )
-    return replace(request, roles=tuple(roles), quorum=quorum.no_more())
+    roles = tuple(first_by_rank(role, kept[role.name]) for role in request.roles)
+    return replace(request, roles=roles, quorum=quorum.no_more())
+
+
+def asks_for_less(least: Request, request: Request) -> bool:
+    """Return whether the first of two requests for a gang is for fewer members, or for fewer subgroups."""
+    return least.size < request.size or least.quorum != request.quorum
+
+
+def all_must_fit(group: Group) -> bool:
+    """Return whether all waiting members must fit at once, because some role has too few bound ones.
+
+    Which roles come first is not up to the planner. Which subgroups come first is, if some are enough.
+    """
+    return group.quorum is None and any(group.roles_short(group.bound))
 
 
 def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
@@ -122,13 +132,9 @@ def _quorum(group: Group, by_role: dict[str, list[Pod]]) -> Quorum | None:
 
 
 def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None) -> int:
-    """Return the fewest members that must fit at once.
-
-    Which roles come first is not up to the planner: until each has its minimum, all must fit. Which subgroups
-    come first is, if some are enough.
-    """
+    """Return the fewest members that must fit at once."""
     if quorum is None:
-        return len(group.unbound) if any(group.roles_short(group.bound)) else _least(group)
+        return len(group.unbound) if all_must_fit(group) else _least(group)
     chosen = quorum.fewest({role.name: len(role.members) for role in roles}, some=True)
     return len(group.unbound) if chosen is None else members_of(chosen)
 

@@ -199,8 +199,8 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     request = state.in_tree.refine(gang.key, request)
     gang.arrived = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
-    by_role = gang.group.quorum is None and any(gang.group.roles_short(gang.group.bound))
-    hint = QueueingHint.of(requests.least_of(request, gang.group) if by_role else request, interest)
+    wanted = requests.least_of(request, gang.group) if requests.all_must_fit(gang.group) else request
+    hint = QueueingHint.of(wanted, interest)
     state.in_tree.used(gang.key)
     if causes:
         gang.blocked, gang.helps = tuple(causes), ()
@@ -214,7 +214,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
         # What overtook its last plan could overtake each one: its equals wait this time.
         overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
         floor = requests.priority(gang.group) + overtaken
-    partial = asked.size < request.size or asked.quorum != request.quorum
+    partial = requests.asks_for_less(asked, request)
     state.solving[lane] = Solving(gang.key, gang.generation, asked, snapshot, hint, lane, floor, partial)
     share.began(namespace, state.now, state.settings.patience_s, gang.ended)
     state.publisher.instruct(Solve(gang.key, gang.generation, asked, snapshot, excluded, lane))
@@ -237,7 +237,7 @@ def next_question(gang: Gang, solving: Solving) -> Ask | None:
     A gang whose roles have minimums is asked about as a whole until each has its own: which members to leave
     out is not up to the planner then. Those that it needs may fit if not all do.
     """
-    if gang.group.quorum is not None or not any(gang.group.roles_short(gang.group.bound)):
+    if not requests.all_must_fit(gang.group):
         return Ask.ALL if solving.partial else None
     if solving.partial or requests.least_of(solving.request, gang.group).size == solving.request.size:
         return None

@@ -126,7 +126,8 @@ class Group:
         if self.quorum is not None:
             for leaf, missing in self.quorum.less(there).fewest() or ():
                 if missing:
-                    yield MembersMissing(leaf.of(there), leaf.of(there) + missing, ", ".join(leaf.roles))
+                    present, roles = leaf.of(there), ", ".join(sorted(leaf.roles))
+                    yield MembersMissing(present, present + missing, roles)
         for role, needed in self.role_needed.items():
             if there[role] < needed:
                 yield MembersMissing(there[role], needed, role)
@@ -365,15 +366,17 @@ def _group(
     oldest = min((pod.created for pod in bound), default=0.0)
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
-    asked = of_object.quorum if of_object is not None else None
-    quorum = asked.less(done) if asked is not None else None
-    least = members_of(quorum.fewest() or ()) if quorum is not None else 0
+    quorum = of_object.quorum.less(done) if of_object is not None and of_object.quorum is not None else None
+    if quorum is None:
+        needed = max(0, max(counts) - len(succeeded))
+    else:  # a gang whose minimums are all 0 needs one member to begin
+        needed = members_of(quorum.fewest() or ()) or int(not succeeded)
     sizes = [claim.size for claim in claims if claim.size is not None]
     return Group(
         GangId(namespace, dialect, name, identity),
         bound,
         unbound,
-        needed=max(0, max(counts) - len(succeeded)) if quorum is None else max(not succeeded, least),
+        needed=needed,
         size=max(sizes) - len(succeeded) if sizes else None,
         causes=ill_formed(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
         claims=claims,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from muster.domain.quorums import Quorum, of_roles
 from muster.domain.reasons import MembersMissing, SubgroupsNeeded
 from muster.domain.request import Request
-from muster.placement.gang.blocks import rank_key
+from muster.placement.gang.blocks import first_by_rank
 from muster.placement.gang.instance import Instance, instance_with
 
 
@@ -24,11 +24,8 @@ def fewest(instance: Instance) -> Instance | tuple[MembersMissing, ...]:
     if chosen is None:
         return tuple(_missing(quorum.less(waiting), waiting))
     kept = of_roles(chosen, waiting)
-    roles = (
-        replace(role, members=tuple(sorted(role.members, key=rank_key)[: kept[role.name]]))
-        for role in request.roles
-    )
-    alone = replace(request, roles=tuple(roles), quorum=None)
+    roles = tuple(first_by_rank(role, kept[role.name]) for role in request.roles)
+    alone = replace(request, roles=roles, quorum=None)
     return instance_with(instance.columns, replace(alone, min_member=alone.size), instance.admitted)
 
 

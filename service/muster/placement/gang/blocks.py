@@ -67,7 +67,7 @@ def blocks_of(request: Request, kept: Mapping[str, int] | None = None) -> Blocks
         if not role.segments and count == len(role.members):
             cut.roles.append(role)
         elif not role.segments:
-            cut.roles.append(replace(role, members=tuple(sorted(role.members, key=rank_key)[:count])))
+            cut.roles.append(first_by_rank(role, count))
         else:
             members = sorted(role.members, key=rank_key)
             every = [_Ranked(member, left_out=i >= count) for i, member in enumerate(members)]
@@ -83,6 +83,11 @@ def blocks_of(request: Request, kept: Mapping[str, int] | None = None) -> Blocks
 def rank_key(member: Member) -> tuple[object, ...]:
     """Return a sort key by rank. Members without a rank come last, in the natural order of their names."""
     return (member.rank is None, member.rank or 0, natural(member.name), member.uid)
+
+
+def first_by_rank(role: Role, count: int) -> Role:
+    """Return the role with `count` of its members, the first by rank."""
+    return replace(role, members=tuple(sorted(role.members, key=rank_key)[:count]))
 
 
 def _divided(
