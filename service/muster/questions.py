@@ -216,8 +216,7 @@ def explain(asking: Asking, name: Name, namespace: Namespace = "default") -> Non
     """
     from muster.adapters.asking import explain as shown
 
-    space, last = _split(name, namespace)
-    found = _some(asking.explained({"namespace": space, "name": last}), space, last)
+    found = _explained(asking, name, namespace)
     asking.print(found, functools.partial(shown.explain, found))
 
 
@@ -230,9 +229,14 @@ def trace(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
     """
     from muster.adapters.asking import explain as shown
 
-    space, last = _split(name, namespace)
-    found = _some(asking.explained({"namespace": space, "name": last}), space, last)
+    found = _explained(asking, name, namespace)
     asking.print(found, functools.partial(shown.trace, found))
+
+
+def _explained(asking: Asking, name: str, namespace: str) -> list[dict[str, Any]]:
+    """Return what the service knows of the gangs that are asked for: one at least."""
+    space, last = _split(name, namespace)
+    return _some(asking.explained({"namespace": space, "name": last}), space, last)
 
 
 def _split(name: str, namespace: str) -> tuple[str, str]:

@@ -39,12 +39,14 @@ def test_a_plan_is_explained_level_by_level_with_the_methods_that_decided() -> N
     assert lines[0].startswith("ns/g is planned: 4 of 4 members here, 0 bound")
     assert lines[1].startswith("  Placed in nvlink-domain ")
     assert lines[1].endswith(", proven best")
-    levels = [line.split()[0] for line in lines[3 : lines.index("  Decided by these exact methods:")]]
-    assert levels[0] == "preferred_reached" or "crossings" in levels
-    assert "best_fit" in levels
+    methods = lines.index("  Decided by these exact methods:")
     (found,) = explained(world)
-    for step in found["plan"]["steps"]:
-        assert any(line.startswith(f"    {step['level']}: {step['method']}") for line in lines)
+    levels = [line.split(maxsplit=1) for line in lines[3:methods]]
+    assert levels == found["plan"]["levels"]
+    assert ["crossings", "node: 1, nvlink-domain: 1"] in levels
+    steps = [f"    {step['level']}: {step['method']}" for step in found["plan"]["steps"]]
+    assert lines[methods + 1 :] == steps
+    assert "    nodes: single-node" in steps
 
 
 def test_a_gang_that_waits_is_explained_by_what_blocks_it() -> None:

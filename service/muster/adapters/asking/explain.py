@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TextIO
 
 from muster.adapters.asking import show
-from muster.domain.printable import printable
 
 Row = Mapping[str, Any]
 
@@ -18,12 +17,7 @@ ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
 
 def explain(gangs: Sequence[Row], out: TextIO) -> None:
     """Print what blocks each gang, or by which method and against which alternatives it was placed."""
-    for at, found in enumerate(gangs):
-        if at:
-            out.write("\n")
-        show.why([found["gang"]], out)
-        for line in _decision(found):
-            out.write(printable(line) + "\n")
+    show.paragraphs((chain(show.blocking(found["gang"]), _decision(found)) for found in gangs), out)
 
 
 def _decision(found: Row) -> Iterator[str]:
@@ -56,11 +50,7 @@ def _gap(plan: Row) -> str:
 
 def trace(gangs: Sequence[Row], out: TextIO) -> None:
     """Print the phases of each gang as a tree of attempts, and the way to its trace."""
-    for at, found in enumerate(gangs):
-        if at:
-            out.write("\n")
-        for line in _timeline(found):
-            out.write(printable(line) + "\n")
+    show.paragraphs(map(_timeline, gangs), out)
 
 
 def _timeline(found: Row) -> Iterator[str]:

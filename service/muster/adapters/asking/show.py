@@ -33,14 +33,20 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) 
 
 def why(gangs: Sequence[Row], out: TextIO) -> None:
     """Print what blocks each of these gangs and what would help."""
-    for at, gang in enumerate(gangs):
+    paragraphs(map(blocking, gangs), out)
+
+
+def paragraphs(found: Iterable[Iterable[str]], out: TextIO) -> None:
+    """Print lines, with an empty line between two paragraphs."""
+    for at, lines in enumerate(found):
         if at:
             out.write("\n")
-        for line in _why(gang):
+        for line in lines:
             out.write(printable(line) + "\n")
 
 
-def _why(gang: Row) -> Iterator[str]:
+def blocking(gang: Row) -> Iterator[str]:
+    """Yield what blocks a gang and what would help, line by line."""
     members = f"{gang['present']} of {gang['needed']} members here, {gang['bound']} bound"
     yield f"{gang['namespace']}/{gang['name']} is {gang['phase']}: {members}, {_age(gang['created'])} old"
     causes = gang.get("causes", ())

@@ -1,8 +1,8 @@
 """The condition `gpu.topology/WaitingForMembers` of pods whose gang is incomplete.
 
-The gangs say what each pod is to show, the watch says what it shows, and what differs is written. So a write
-that is lost, dropped or overtaken by another is made up for. What a bound pod shows is taken back, also if
-another service said it. Only the leader writes.
+The gangs say what each pod is to show, and the watch says what it shows. What differs is written. So a write
+that was lost, dropped or overtaken by another is repeated. What a bound pod shows is taken back, also if
+another service wrote it. Only the leader writes.
 
 The pod's other conditions belong to others: a strategic merge patch leaves them alone. The UID in the patch
 keeps a later pod of the same name from being told.
@@ -94,8 +94,8 @@ class ConditionWriter(RatedOutbox[_Pod]):
             return
         metadata, status = change.object.metadata, change.object.status
         uid = metadata.uid
-        true = (each for each in status.conditions or () if (each.type, each.status) == (CONDITION, "True"))
-        self._now_shows(uid, next(((each.reason, each.message) for each in true), None))
+        ours = (each for each in status.conditions or () if (each.type, each.status) == (CONDITION, "True"))
+        self._now_shows(uid, next(((each.reason, each.message) for each in ours), None))
         if change.object.spec.node_name and (uid in self._shown or uid in self._aims):
             self._aims[uid] = (_Pod(metadata.namespace, metadata.name, uid), None)
         self._catch_up()

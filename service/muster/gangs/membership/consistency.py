@@ -71,12 +71,17 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
 
 
 def _unallocated(where: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
-    """Return a cause if members wait for one claim. kube-scheduler allocates it for one pod, and refuses the
-    others until that one is bound: the gang would never start."""
+    """Return a cause if members wait for one claim.
+
+    kube-scheduler allocates it for one pod, and refuses the others until that one is bound. So the gang would
+    never start.
+    """
     times = Counter(name for pod in unbound for name in pod.unallocated_claims)
-    shared = next((name for name, members in sorted(times.items()) if members > 1), None)
-    expected = f"a claim that has its devices before the gang starts: {times[shared or '']} members name it"
-    return [BadValue(where, "resourceClaimName", shared, expected)] if shared is not None else []
+    for name, members in sorted(times.items()):
+        if members > 1:
+            expected = f"a claim that has its devices before the gang starts: {members} members name it"
+            return [BadValue(where, "resourceClaimName", name, expected)]
+    return []
 
 
 def _disagreement(asked: tuple[str, list[Pod], Describe]) -> MembersDisagree | None:

@@ -132,7 +132,8 @@ class WriteStatus:
 class ShowWaiting:
     """Let the condition of these pods, (name, UID) each, say what their gang waits for.
 
-    No `reason`: it waits for no member any more. Not `renew`: pods that say something are left alone.
+    Without `reason`, it waits for no member any more. Without `renew`, pods that say something already are
+    left alone.
     """
 
     namespace: str

@@ -120,10 +120,10 @@ class Publisher:
         cause = gang.group.waits_for
         if cause is None or not self._listening():
             return
-        told = gang.shown_at
-        renew = told is None or now >= told + self._settings.numbers_s
-        gang.shown_at = now if told is None or renew else told
-        self._timers.set(gang, gang.shown_at + self._settings.numbers_s)
+        told = -math.inf if gang.shown_at is None else gang.shown_at
+        renew = now >= told + self._settings.numbers_s
+        gang.shown_at = told = now if renew else told
+        self._timers.set(gang, told + self._settings.numbers_s)
         namespace, reason = gang.group.gang.namespace, type(cause).__name__
         self._out.append(ShowWaiting(namespace, gang.waiting(), reason, short(gang.reason), renew))
 
