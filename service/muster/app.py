@@ -61,7 +61,7 @@ from muster.gangs.messages.settings import Settings as GangSettings
 
 EVENTS_DRAIN_S = 2.0
 MOST_EXPLAINED = 8
-"""Gangs of one name: its incarnations."""
+"""Gangs of one name that /explain shows: its incarnations."""
 BACKGROUND_NICENESS = 10
 """Of the process that decides about slow gangs: where cores are few, it leaves them to the rest."""
 
@@ -79,14 +79,14 @@ class App:
         self._config = config
         self.metrics = Metrics()
         self._tracing = Tracing()
-        self._attempts = attempts = Attempts(self._tracing)
+        self._attempts = Attempts(self._tracing)
         self._client = KubeClient(str(config.kubeconfig) if config.kubeconfig else None, config.context)
         events = EventSettings(**config.events.model_dump())
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
         self._evictor = Evictor(self._client, self.metrics, gangs.evicts)
         limits_s = {Lane.FOREGROUND: config.gangs.patience_s, Lane.BACKGROUND: config.planner.time_limit_s}
         self._planners = {
-            lane: Planner(place, self._put, self.metrics, attempts, limits_s[lane])
+            lane: Planner(place, self._put, self.metrics, self._attempts, limits_s[lane])
             for lane, place in places.items()
         }
         self._left_out = LeftOut(self.metrics, self._events.emit)
@@ -106,13 +106,20 @@ class App:
             show_waiting=self._conditions.show if config.conditions.enabled else lambda _: None,
             in_flight=self._intake.in_flight,
             inbox=config.inbox,
-            attempts=attempts,
+            attempts=self._attempts,
             moved=history.moved,
         )
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(self.control_loop, self.endpoint, self.metrics, queue=config.session_queue)
-        self.web = Web(self.metrics, self._shown, self._explained, self._nodes, self._unready, config.socket)
+        self.web = Web(
+            self.metrics,
+            gangs=self._shown,
+            explained=self._explained,
+            nodes=self._nodes,
+            unready=self._unready,
+            socket=config.socket,
+        )
         product = dialect_settings(config).gpu_product
         self._board = Board(self.control_loop, history, product, config.gangs.extras_s)
         access = Access(self._client) if config.page.tokens else None
@@ -266,7 +273,8 @@ class App:
     async def _explained(self, namespace: str, name: str) -> Explained:
         """Return what /explain says of the gangs that have this name, or a pod with it."""
         found: list[dict[str, Any]] = []
-        for gang in (await self.control_loop.summary(namespace, name) if name else [])[:MOST_EXPLAINED]:
+        gangs = await self.control_loop.summary(namespace, name) if name else []
+        for gang in gangs[:MOST_EXPLAINED]:
             if (text := await self._board.detail(gang.key)) is not None:
                 trace_id = self._attempts.newest(gang.key)
                 link = self._config.traces.link.replace("{trace_id}", trace_id) if trace_id else ""

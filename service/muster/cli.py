@@ -114,7 +114,7 @@ def serve(
     context: Context = None,
     socket: SocketPath = None,
     http_port: Annotated[
-        int | None, typer.Option(help="Port of /metrics, /healthz, /readyz and /gangs; 0 takes a free one.")
+        int | None, typer.Option(help="Port of /metrics, /healthz, /gangs …; 0 takes a free one.")
     ] = None,
     page_port: Annotated[
         int | None, typer.Option(help="Port of the page for browsers, on loopback; 0 takes a free one.")

@@ -49,7 +49,7 @@ class Http(_Section):
     """Where the service answers HTTP."""
 
     host: str = Field(
-        default="127.0.0.1", description="Address that /metrics, /healthz, /readyz and /gangs listen on."
+        default="127.0.0.1", description="Address of what is shown over HTTP: /metrics, /healthz, /gangs …"
     )
     port: int | None = Field(
         default=0,

@@ -42,14 +42,14 @@ class Quorum:
         for part in self.parts:
             yield from (part,) if isinstance(part, Leaf) else part.leaves()
 
-    def each(self, change: Callable[[Leaf], Leaf]) -> Quorum:
+    def map_leaves(self, change: Callable[[Leaf], Leaf]) -> Quorum:
         """Return the tree with changed leaves."""
-        parts = (change(part) if isinstance(part, Leaf) else part.each(change) for part in self.parts)
+        parts = (change(part) if isinstance(part, Leaf) else part.map_leaves(change) for part in self.parts)
         return Quorum(self.least, tuple(parts), self.only)
 
     def less(self, there: Counts) -> Quorum:
         """Return what still must come when these members are there."""
-        return self.each(lambda leaf: Leaf(leaf.roles, max(0, leaf.least - leaf.of(there))))
+        return self.map_leaves(lambda leaf: Leaf(leaf.roles, max(0, leaf.least - leaf.of(there))))
 
     def no_more(self) -> Quorum:
         """Return the tree in which nothing starts beyond what must."""

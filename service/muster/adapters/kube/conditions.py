@@ -31,7 +31,6 @@ COMPLETE = ("GangComplete", "The gang waits for no member.")
 TEXT_LIMIT = 1024
 NOT_THERE = (404, 409)
 """The pod is gone, or another one bears its name."""
-RATES = Rates(20_000, 50.0, 100, namespace_queue=10_000, namespace_per_s=10.0, namespace_burst=50)
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +53,7 @@ class ConditionWriter(RatedOutbox[_Pod]):
         client: KubeClient,
         metrics: Metrics,
         leads: Callable[[], bool],
-        rates: Rates = RATES,
+        rates: Rates,
         retry: Retry | None = None,
     ) -> None:
         super().__init__(client, rates, retry)

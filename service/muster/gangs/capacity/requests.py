@@ -128,7 +128,7 @@ def _quorum(group: Group, by_role: dict[str, list[Pod]]) -> Quorum | None:
     if group.quorum is None:
         return None
     lacking = group.quorum.less(stated_roles(group.bound))
-    return lacking.each(lambda leaf: replace(leaf, roles=_named(by_role, leaf.roles)))
+    return lacking.map_leaves(lambda leaf: replace(leaf, roles=_named(by_role, leaf.roles)))
 
 
 def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None) -> int:

@@ -216,7 +216,7 @@ class InTree:
                 replace(each, roles=_all_of(each.roles, names)) for each in request.role_preferences
             ),
             quorum=request.quorum
-            and request.quorum.each(lambda leaf: replace(leaf, roles=_all_of(leaf.roles, names))),
+            and request.quorum.map_leaves(lambda leaf: replace(leaf, roles=_all_of(leaf.roles, names))),
         )
 
     def excluded(

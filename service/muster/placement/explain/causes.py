@@ -25,7 +25,7 @@ from muster.placement.explain.refused_roles import resource_missing
 from muster.placement.explain.relaxations import relaxations
 from muster.placement.explain.running import joining
 from muster.placement.explain.shortage import RULES, shortage
-from muster.placement.explain.subgroups import fewest, said_of
+from muster.placement.explain.subgroups import fewest, subgroups_needed
 from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.instance import Instance
 from muster.placement.limits import Budget, Limits
@@ -45,7 +45,8 @@ def explained(instance: Instance, limits: Limits, budget: Budget, proven: bool) 
         chosen = fewest(instance)
         if isinstance(chosen, Instance):
             refused = explained(chosen, limits, budget, proven)
-            return replace(refused, causes=(*refused.causes, *said_of(instance.request, chosen.request)))
+            needed = subgroups_needed(instance.request, chosen.request)
+            return replace(refused, causes=(*refused.causes, *needed))
         return Unplaceable(instance.request.gang, chosen)
     gang, spare = instance.request.gang, Budget(limits)  # explaining gets as much time as searching had
     assumptions = Assumptions(instance, limits.excluded)

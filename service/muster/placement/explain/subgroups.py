@@ -38,7 +38,7 @@ def _missing(lacking: Quorum, waiting: Mapping[str, int]) -> Iterator[MembersMis
             yield MembersMissing(there, there + leaf.least, ", ".join(sorted(leaf.roles)))
 
 
-def said_of(request: Request, chosen: Request) -> Iterator[SubgroupsNeeded]:
+def subgroups_needed(request: Request, chosen: Request) -> Iterator[SubgroupsNeeded]:
     """Yield the cause that says which subgroups the other causes are about, unless the gang runs already."""
     if request.quorum is not None and not request.quorum.starts({}):
         roles = tuple(role.name for role in chosen.roles if role.members)
