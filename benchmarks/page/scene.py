@@ -171,8 +171,8 @@ class Scene:
         while (due := self.coordinator.next_deadline()) is not None and due <= time.monotonic():
             self._send(inputs.Tick(time.monotonic()))
 
-    def _send(self, event: inputs.Input) -> None:
-        self._take(self.coordinator.handle(event))
+    def _send(self, given: inputs.Input) -> None:
+        self._take(self.coordinator.handle(given))
 
     def _take(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:

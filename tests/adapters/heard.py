@@ -17,9 +17,9 @@ class Heard:
         self.events: list[Input] = []
         self._more = asyncio.Condition()
 
-    async def put(self, event: Input) -> None:
+    async def put(self, given: Input) -> None:
         async with self._more:
-            self.events.append(event)
+            self.events.append(given)
             self._more.notify_all()
 
     async def hears(self, condition: Callable[[Input], bool]) -> None:

@@ -54,13 +54,13 @@ class Recorded:
         self.shown: list[int] = []
         """How many gangs were looked at, each time."""
 
-    def handle(self, event: Input) -> list[Instruction]:
-        if self.fails is type(event):
+    def handle(self, given: Input) -> list[Instruction]:
+        if self.fails is type(given):
             raise RuntimeError("a defect")
-        self.heard.append(event)
-        if isinstance(event, Tick):
+        self.heard.append(given)
+        if isinstance(given, Tick):
             self.deadline = None
-        return self.gives.get(type(event), [])
+        return self.gives.get(type(given), [])
 
     def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
         self.heard.append(PodGone(0.0, "a call"))

@@ -35,8 +35,8 @@ class Heard:
         self.read: list[str] = []
         self.claims: list[str | None] = []
 
-    async def put(self, event: Input) -> None:
-        self.events.append(event)
+    async def put(self, given: Input) -> None:
+        self.events.append(given)
 
     async def read_again(self, node: str) -> None:
         self.read.append(node)
@@ -156,8 +156,8 @@ async def test_a_pod_is_read_again_when_its_claim_is_made_or_its_class_changes(h
 async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     pods, all_read = 3 * READ_AT_ONCE, asyncio.Event()
 
-    async def put(event: Input) -> None:
-        await heard.put(event)
+    async def put(given: Input) -> None:
+        await heard.put(given)
         if len(heard.events) == pods:
             all_read.set()
 

@@ -237,8 +237,8 @@ class Events:
         self.seen: list[Input] = []
         self.intake = Intake(Settings(), self._put, lambda _: None)
 
-    async def _put(self, event: Input) -> None:
-        self.seen.append(event)
+    async def _put(self, given: Input) -> None:
+        self.seen.append(given)
 
     async def pod(self, item: dict[str, Any]) -> None:
         added = decode.pods().event(json.dumps({"type": "ADDED", "object": item}).encode())

@@ -42,8 +42,8 @@ class Bench:
         self.posted: list[EmitEvent] = []
         self.intake = Intake(Settings(), self._put, self.posted.append)
 
-    async def _put(self, event: Input) -> None:
-        self.events.append(event)
+    async def _put(self, given: Input) -> None:
+        self.events.append(given)
 
     async def sees_pod(self, item: dict[str, Any]) -> None:
         added = decode.pods().event(json.dumps({"type": "ADDED", "object": item}).encode())

@@ -32,8 +32,8 @@ class Bench:
         settings = Settings(infer_gangs=modes_of(modes))
         self.intake = Intake(settings, self._put, self.posted.append)
 
-    async def _put(self, event: Input) -> None:
-        self.world.send(event)
+    async def _put(self, given: Input) -> None:
+        self.world.send(given)
 
     async def start(self, gpus: int = 8) -> Bench:
         self.world.start()

@@ -44,9 +44,9 @@ class Bench:
         self.events: list[VolumeClaimSeen] = []
         self.intake = VolumeIntake(self._put)
 
-    async def _put(self, event: Input) -> None:
-        assert isinstance(event, VolumeClaimSeen)
-        self.events.append(event)
+    async def _put(self, given: Input) -> None:
+        assert isinstance(given, VolumeClaimSeen)
+        self.events.append(given)
 
     async def sees(self, kind: str, item: Object | str) -> None:
         """The object, or a key that is gone."""

@@ -53,8 +53,8 @@ class Churn:
         self._history: list[list[str]] = []
         self.pods = 0
 
-    async def _put(self, event: Input) -> None:
-        self.world.send(replace(event, now=self.world.now))
+    async def _put(self, given: Input) -> None:
+        self.world.send(replace(given, now=self.world.now))
 
     async def prepare(self) -> None:
         """Two nodes, and a shim."""

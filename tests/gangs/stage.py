@@ -77,12 +77,12 @@ class Cut(World):
 
     missed: list[inputs.Input] | None = None
 
-    def send(self, event: inputs.Input) -> None:
-        told_by_watch = isinstance(event, inputs.PodSeen | inputs.PodGone | inputs.NodeSeen | inputs.NodeGone)
+    def send(self, given: inputs.Input) -> None:
+        told_by_watch = isinstance(given, inputs.PodSeen | inputs.PodGone | inputs.NodeSeen | inputs.NodeGone)
         if self.missed is not None and told_by_watch:
-            self.missed.append(event)
+            self.missed.append(given)
         else:
-            super().send(event)
+            super().send(given)
 
     def goes_on(self) -> None:
         missed, self.missed = self.missed or [], None

@@ -63,8 +63,8 @@ class Planner:
                     self._end(asked, told=False)
             world.now += STEP_S
 
-    def _send(self, event: inputs.Input) -> None:
-        out = self.world.coordinator.handle(event)
+    def _send(self, given: inputs.Input) -> None:
+        out = self.world.coordinator.handle(given)
         self._began |= {each.lane: self.world.now for each in out if isinstance(each, Solve)}
         self.world.take(out)
         for end in out:

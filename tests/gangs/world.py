@@ -158,8 +158,8 @@ class World:
             raise AssertionError("the deadlines never end")
         self.now = until
 
-    def send(self, event: inputs.Input) -> None:
-        self.take(self.coordinator.handle(event))
+    def send(self, given: inputs.Input) -> None:
+        self.take(self.coordinator.handle(given))
 
     def take(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:

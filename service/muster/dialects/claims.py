@@ -27,7 +27,7 @@ _SHARED = "resourceClaimTemplateName: GPUs that pods share are not planned yet"
 
 
 @dataclass(frozen=True, slots=True)
-class Bond:
+class Constraint:
     """A constraint that binds several devices. `field` is that of the API. `requests` is the bit mask of the
     claim's requests that it binds, by their order."""
 
@@ -52,7 +52,7 @@ class ClaimAsked:
     """What a claim asks for, and what binds its devices to each other."""
 
     requests: tuple[DeviceRequest, ...]
-    bonds: tuple[Bond, ...]
+    constraints: tuple[Constraint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Claims:
         """
         before = self._asked.pop(key, None), key in self._unallocated
         self._unallocated.discard(key)
-        after = ClaimAsked(tuple(_requests(spec)), tuple(_bonds(spec))) if spec is not None else None
+        after = ClaimAsked(tuple(_requests(spec)), tuple(_constraints(spec))) if spec is not None else None
         if after is not None:
             self._asked[key] = after
             if unallocated and after.requests:
@@ -127,8 +127,8 @@ class Claims:
         resource = next(iter(counts), "")
         agreed, others = self._agreed(named)
         causes += [
-            BadValue(where, f"resourceClaims {claim.name}, {bond.field}", bond.attribute, _NOT_OF_ALL)
-            for claim, bond in others.items()
+            BadValue(where, f"resourceClaims {claim.name}, {other.field}", other.attribute, _NOT_OF_ALL)
+            for claim, other in others.items()
         ]
         gpus = counts.get(resource, 0)
         free = sorted({claim.key or "" for claim in named if claim.shared} & self._unallocated)
@@ -144,18 +144,20 @@ class Claims:
     def _resource(self, request: DeviceRequest) -> str:
         return next(filter(None, map(self._resource_of, request.classes)), "")
 
-    def _agreed(self, named: list[NamedClaim]) -> tuple[tuple[str, ...], dict[NamedClaim, Bond]]:
-        """Return the attributes on which all GPUs of the pod must agree, and the first bond of each claim
-        that binds GPUs in another way."""
-        agreed, others = set[str](), dict[NamedClaim, Bond]()
+    def _agreed(self, named: list[NamedClaim]) -> tuple[tuple[str, ...], dict[NamedClaim, Constraint]]:
+        """Return the attributes on which all GPUs of the pod must agree.
+
+        Also return the first constraint of each claim that binds GPUs in another way.
+        """
+        agreed, others = set[str](), dict[NamedClaim, Constraint]()
         asked = [(claim, self._asked[claim.key or ""]) for claim in named]
-        with_gpus = [(claim, each.bonds, gpus) for claim, each in asked if (gpus := self._gpus(each))]
-        for claim, bonds, gpus in with_gpus:
-            for bond in (each for each in bonds if each.requests & gpus):
-                if bond.field == _MATCH and bond.requests == gpus and len(with_gpus) == 1:
-                    agreed.add(bond.attribute)
+        with_gpus = [(claim, each.constraints, gpus) for claim, each in asked if (gpus := self._gpus(each))]
+        for claim, constraints, gpus in with_gpus:
+            for constraint in (each for each in constraints if each.requests & gpus):
+                if constraint.field == _MATCH and constraint.requests == gpus and len(with_gpus) == 1:
+                    agreed.add(constraint.attribute)
                 else:
-                    others.setdefault(claim, bond)
+                    others.setdefault(claim, constraint)
         return tuple(sorted(agreed)), others
 
     def _gpus(self, asked: ClaimAsked) -> int:
@@ -190,7 +192,7 @@ def _mode(exact: ExactRequest) -> tuple[str, str] | None:
     return ("capacity", "set") if exact.capacity is not None else None
 
 
-def _bonds(spec: ClaimSpec) -> Iterator[Bond]:
+def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:
     """Return the constraints that bind several devices. A request may be named with an alternative of it."""
     requests = spec.devices.requests or ()
     for each in spec.devices.constraints or ():
@@ -200,4 +202,4 @@ def _bonds(spec: ClaimSpec) -> Iterator[Bond]:
             field, attribute = _MATCH, each.match_attribute
             if attribute is None:
                 field, attribute = "distinctAttribute", each.distinct_attribute or ""
-            yield Bond(field, attribute, mask_of(bound))
+            yield Constraint(field, attribute, mask_of(bound))
