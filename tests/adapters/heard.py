@@ -1,4 +1,4 @@
-"""Events as the gangs would get them, gathered, and awaited."""
+"""Inputs as the gangs would get them, gathered, and awaited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEADLINE_S = 60.0
 
 
 class Heard:
-    """`put` is what an Intake puts its events into."""
+    """`put` is what an Intake puts its inputs into."""
 
     def __init__(self) -> None:
         self.events: list[Input] = []
@@ -23,6 +23,6 @@ class Heard:
             self._more.notify_all()
 
     async def hears(self, condition: Callable[[Input], bool]) -> None:
-        """Return once such an event has come."""
+        """Return once such an input has come."""
         async with self._more, asyncio.timeout(DEADLINE_S):
             await self._more.wait_for(lambda: any(condition(event) for event in self.events))

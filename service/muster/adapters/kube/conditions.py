@@ -59,7 +59,7 @@ class ConditionWriter(RatedOutbox[_Pod]):
         super().__init__(client, rates, retry)
         self._metrics = metrics
         self._leads = leads
-        self._aims: dict[str, tuple[_Pod, Said | None]] = {}
+        self._desired: dict[str, tuple[_Pod, Said | None]] = {}
         """By UID: what pods are to show. None: nothing any more, which is forgotten once it is so."""
         self._shown: dict[str, Said] = {}
         """By UID: what pods show."""
@@ -77,17 +77,17 @@ class ConditionWriter(RatedOutbox[_Pod]):
             (instruction.reason, printable(instruction.message, TEXT_LIMIT)) if instruction.reason else None
         )
         for name, uid in instruction.pods:
-            _, before = self._aims.get(uid, (None, None))
+            _, before = self._desired.get(uid, (None, None))
             if said is None and before is None and uid not in self._shown:
                 continue
             if said is None or before is None or instruction.renew:
-                self._aims[uid] = (_Pod(instruction.namespace, name, uid), said)
+                self._desired[uid] = (_Pod(instruction.namespace, name, uid), said)
                 self._review(uid)
 
     def see(self, change: Seen[PodObject] | Gone) -> None:
         """Take in what a pod shows. Never waits."""
         if isinstance(change, Gone):
-            self._aims.pop(change.key, None)
+            self._desired.pop(change.key, None)
             self._shown.pop(change.key, None)
             self._unreviewed.discard(change.key)
             return
@@ -95,8 +95,8 @@ class ConditionWriter(RatedOutbox[_Pod]):
         uid = metadata.uid
         ours = (each for each in status.conditions or () if (each.type, each.status) == (CONDITION, "True"))
         self._now_shows(uid, next(((each.reason, each.message) for each in ours), None))
-        if change.object.spec.node_name and (uid in self._shown or uid in self._aims):
-            self._aims[uid] = (_Pod(metadata.namespace, metadata.name, uid), None)
+        if change.object.spec.node_name and (uid in self._shown or uid in self._desired):
+            self._desired[uid] = (_Pod(metadata.namespace, metadata.name, uid), None)
         self._catch_up()
         self._review(uid)
 
@@ -108,12 +108,12 @@ class ConditionWriter(RatedOutbox[_Pod]):
 
     def _review(self, uid: str) -> None:
         """Queue the pod if it is to show something else than it shows."""
-        if uid in self._queued or uid not in self._aims:
+        if uid in self._queued or uid not in self._desired:
             return
-        pod, said = self._aims[uid]
+        pod, said = self._desired[uid]
         if said == self._shown.get(uid):
             if said is None:
-                del self._aims[uid]
+                del self._desired[uid]
         elif not self._leads():
             self._unreviewed.add(uid)
         else:
@@ -129,7 +129,7 @@ class ConditionWriter(RatedOutbox[_Pod]):
         return item.uid, item.uid
 
     def _wanted(self, item: _Pod) -> bool:
-        said = self._aims[item.uid][1] if item.uid in self._aims else None
+        said = self._desired[item.uid][1] if item.uid in self._desired else None
         if said != self._shown.get(item.uid):
             self._sent[item.uid] = said
             return True
