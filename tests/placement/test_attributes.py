@@ -50,6 +50,13 @@ def test_members_do_not_span_groups() -> None:
     assert sorted(mask_of(member.gpus) for member in decision.members) == sorted(PAIRS[ROOT])
 
 
+def test_many_attributes_make_no_more_groups_than_there_are_gpus() -> None:
+    """A driver may publish 32 attributes of a device, and a claim may name all of them."""
+    snapshot = grouped(": a[8]", a={f"gpu.example.com/a{i}": PAIRS[ROOT] for i in range(32)})
+    node = snapshot.nodes["a"].node
+    assert groups_of(node, tuple(node.attribute_groups)) == PAIRS[ROOT]
+
+
 def test_a_wide_nvlink_domain_is_no_group() -> None:
     decision = place(grouped(": a[8, clique k]", a=PAIRS), asked("2 x 4 GPU", NUMA))
     assert isinstance(decision, Placed)

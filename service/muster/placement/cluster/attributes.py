@@ -71,8 +71,9 @@ def groups_of(node: Node, attributes: tuple[str, ...]) -> tuple[int, ...]:
     groups = [everything]
     for attribute in attributes:
         masks = node.attribute_groups.get(attribute, ())
-        groups = [group & mask for group in groups for mask in masks]
-    groups = [group for group in groups if group.bit_count() > 1]
+        # Only these can lie in the result. All products would be as many as masks to the power of attributes.
+        parts = (group & mask for group in groups for mask in masks)
+        groups = [part for part in parts if part.bit_count() > 1]
     alone = everything & ~sum(groups)
     groups += [1 << gpu for gpu in range(node.topology.gpu_count) if alone >> gpu & 1] if groups else []
     return tuple(sorted(groups, key=lambda mask: mask & -mask))
