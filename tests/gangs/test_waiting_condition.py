@@ -46,7 +46,7 @@ def test_pods_that_come_are_told_at_once_and_the_others_after_a_minute() -> None
     first, second = told(world)
     assert (first[2], first[3]) == (["p0"], True)
     assert (second[2], second[3]) == (["p0", "p1"], False)
-    world.wait(DEFAULTS.numbers_s)
+    world.wait(1.5 * DEFAULTS.numbers_s)
     assert told(world) == [(*second[:3], True)]
     assert first[1] != second[1]
 
@@ -66,7 +66,7 @@ def test_a_complete_gang_that_is_placed_at_once_is_told_nothing() -> None:
     world = World().start(node("a", 8))
     world.see(*gang("p0", "p1", of=2))
     world.run()
-    world.wait(DEFAULTS.numbers_s)
+    world.wait(1.5 * DEFAULTS.numbers_s)
     assert told(world) == []
 
 
@@ -93,5 +93,21 @@ def test_without_a_scheduler_nothing_is_said_and_a_new_one_says_all_again() -> N
 def test_pods_of_others_are_told_nothing() -> None:
     world = World().start(node("a", 8))
     world.see(pod("p0", claim=None, scheduler_name="default-scheduler"))
-    world.wait(DEFAULTS.numbers_s)
+    world.wait(1.5 * DEFAULTS.numbers_s)
     assert world.shown == list[ShowWaiting]()
+
+
+def test_gangs_that_were_told_at_once_are_told_again_one_after_another() -> None:
+    """When the service starts, all gangs are counted at once. One Tick for all would hold up the shim."""
+    world = World().start(node("a", 8))
+    world.see(*(replace(pod(f"p{i}", gang=f"g{i}"), owner=f"job{i}") for i in range(200)))
+    world.wait(LONG_ENOUGH_S)
+    assert len(told(world)) == 200
+    most = 0
+    for _ in range(200):
+        due = world.coordinator.next_deadline()
+        assert due is not None
+        world.now = max(world.now, due)
+        world.send(inputs.Tick(world.now))
+        most = max(most, len(told(world)))
+    assert most == 1

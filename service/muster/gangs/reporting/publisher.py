@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from zlib import crc32
 
 from muster.domain.pod import Controller
 from muster.domain.sentences import MAX_CHARACTERS
@@ -115,15 +116,17 @@ class Publisher:
         """Let the waiting pods of an incomplete gang say what it waits for.
 
         No scheduling cycle says it: the shim holds these pods before the first. Pods that have come since are
-        told now, the others `numbers_s` after the last time. That is repeated, because a write may fail.
+        told now, the others `numbers_s` after the last time, or up to half as much later: so gangs that were told
+        in one Tick are not all told again in one. It is repeated, because a write may fail.
         """
         cause = gang.group.waits_for
         if cause is None or not self._listening():
             return
         told = -math.inf if gang.shown_at is None else gang.shown_at
-        renew = now >= told + self._settings.numbers_s
+        again_s = self._settings.numbers_s * (1 + crc32(gang.key.encode()) / 2**33)
+        renew = now >= told + again_s
         gang.shown_at = told = now if renew else told
-        self._timers.set(gang, told + self._settings.numbers_s)
+        self._timers.set(gang, told + again_s)
         namespace, reason = gang.group.gang.namespace, type(cause).__name__
         self._out.append(ShowWaiting(namespace, gang.waiting(), reason, short(gang.reason), renew))
 
