@@ -142,6 +142,39 @@ async def test_a_standby_writes_nothing(api: FakeApi, client: KubeClient) -> Non
         assert path.endswith("/b/status")
 
 
+async def test_what_still_waits_is_not_written_once_another_service_leads(
+    api: FakeApi, client: KubeClient
+) -> None:
+    leads, metrics = [True], Metrics()
+    slow = Rates(1_000, 1_000.0, 1_000, 1_000, namespace_per_s=20.0, namespace_burst=1)
+    writer = ConditionWriter(client, metrics, lambda: leads[0], slow)
+    async with at_work(writer):
+        desk = Desk(writer, metrics)
+        desk.show("a", "b")
+        path, _ = await api.patch()
+        assert path.endswith("/a/status")
+        leads[0] = False
+        await asyncio.wait_for(writer.drained(), DEADLINE_S)
+        assert api.patched.empty()
+        leads[0] = True
+        desk.see("c")
+        path, _ = await api.patch()
+        assert path.endswith("/b/status"), "the leader says what is still to be said"
+
+
+async def test_pods_that_are_gone_before_the_gangs_know_it_are_forgotten(
+    api: FakeApi, client: KubeClient
+) -> None:
+    few = Rates(1_000, 1_000.0, 1_000, namespace_queue=2, namespace_per_s=1_000.0, namespace_burst=10)
+    async with writing(client, rates=few) as desk:
+        api.failing = [404, 404]
+        for name in ("a", "b", "c"):
+            desk.writer.see(Gone(f"uid-{name}"))
+        desk.show("a", "b", "c")
+        await asyncio.wait_for(desk.writer.drained(), DEADLINE_S)
+        assert desk.writer.kept == 0
+
+
 async def test_a_pod_that_is_gone_is_no_failure(api: FakeApi, client: KubeClient) -> None:
     async with writing(client) as desk:
         api.failing = [409]

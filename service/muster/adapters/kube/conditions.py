@@ -70,6 +70,11 @@ class ConditionWriter(RatedOutbox[_Pod]):
         """UIDs of pods that may show what is over, seen while another service was the leader."""
         self._fails = False
 
+    @property
+    def kept(self) -> int:
+        """Return of how many pods anything is kept."""
+        return len(self._desired.keys() | self._shown.keys() | self._queued | self._sent.keys() | self._unreviewed)
+
     def show(self, instruction: ShowWaiting) -> None:
         """Take in what pods are to show. Never waits."""
         self._catch_up()
@@ -120,6 +125,8 @@ class ConditionWriter(RatedOutbox[_Pod]):
             self._queued.add(uid)
             if (dropped := self._offer(pod)) is not None:
                 self._queued.discard(dropped.uid)
+                if dropped.uid not in self._shown:
+                    self._desired.pop(dropped.uid, None)  # it may be gone, which nothing would say again
                 self._metrics.condition("dropped")
 
     def _budget(self, item: _Pod) -> str:
@@ -130,7 +137,7 @@ class ConditionWriter(RatedOutbox[_Pod]):
 
     def _wanted(self, item: _Pod) -> bool:
         said = self._desired[item.uid][1] if item.uid in self._desired else None
-        if said != self._shown.get(item.uid):
+        if said != self._shown.get(item.uid) and self._leads():
             self._sent[item.uid] = said
             return True
         self._queued.discard(item.uid)
@@ -153,6 +160,7 @@ class ConditionWriter(RatedOutbox[_Pod]):
             self._review(item.uid)
         elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
             self._metrics.condition("gone")
+            self._desired.pop(item.uid, None)  # the gangs may have named it after the watch said that it is gone
         else:
             self._metrics.condition("failed")
             if not self._fails:
