@@ -58,3 +58,30 @@ async def test_others_keep_no_probe_out(server: web.Web, sent: bytes) -> None:
             assert await next(ends)
     for _, each in [*others, (reader, writer)]:
         each.close()
+
+
+async def test_few_answers_of_explain_are_made_at_a_time(tmp_path: Path) -> None:
+    """Every pod of a cluster may ask. The loop that answers the shim makes these answers too."""
+    begun = []
+    go_on = asyncio.Event()
+
+    async def explained(*asked: str) -> object:
+        begun.append(asked)
+        await go_on.wait()
+        return {}
+
+    served = web.Web(Metrics(), never, explained, dict, str, tmp_path / "socket")
+    await served.start("127.0.0.1", 0)
+    asking = b"GET /explain?namespace=n&name=g HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    async with asyncio.timeout(DEADLINE_S):
+        clients = [await connect(served, asking) for _ in range(3 * web.EXPLAINED_AT_ONCE)]
+        reader, writer = await connect(served, READY)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        assert begun == [("n", "g")] * web.EXPLAINED_AT_ONCE
+        go_on.set()
+        for each, _ in clients:
+            assert (await each.readline()).startswith(b"HTTP/1.1 200")
+    for _, each in clients:
+        each.close()
+    await served.stop()

@@ -22,6 +22,8 @@ SHUTDOWN_S = 1.0
 MOST_CONNECTIONS = 256
 """In a cluster every pod may connect: beyond these the oldest connection is cut off, idle ones first."""
 SEND_S = 30.0
+EXPLAINED_AT_ONCE = 2
+"""Answers of /explain that are made at a time. Each takes milliseconds of the loop, and a thread."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +57,7 @@ class Web:
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._connections: Connections | None = None
+        self._explaining = asyncio.Semaphore(EXPLAINED_AT_ONCE)
         self.url = ""
 
     async def start(self, host: str, port: int) -> None:
@@ -114,7 +117,8 @@ class Web:
         return _json(await self._gangs(*_named(request)))
 
     async def _on_explain(self, request: web.Request) -> web.Response:
-        return _json(await self._explained(*_named(request)))
+        async with self._explaining:
+            return _json(await self._explained(*_named(request)))
 
     async def _on_nodes(self, _: web.Request) -> web.Response:
         return _json(self._nodes())

@@ -73,7 +73,9 @@ class ConditionWriter(RatedOutbox[_Pod]):
     @property
     def kept(self) -> int:
         """Return of how many pods anything is kept."""
-        return len(self._desired.keys() | self._shown.keys() | self._queued | self._sent.keys() | self._unreviewed)
+        return len(
+            self._desired.keys() | self._shown.keys() | self._queued | self._sent.keys() | self._unreviewed
+        )
 
     def show(self, instruction: ShowWaiting) -> None:
         """Take in what pods are to show. Never waits."""
@@ -160,7 +162,9 @@ class ConditionWriter(RatedOutbox[_Pod]):
             self._review(item.uid)
         elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
             self._metrics.condition("gone")
-            self._desired.pop(item.uid, None)  # the gangs may have named it after the watch said that it is gone
+            self._desired.pop(
+                item.uid, None
+            )  # the gangs may have named it after the watch said that it is gone
         else:
             self._metrics.condition("failed")
             if not self._fails:
