@@ -202,6 +202,20 @@ async def test_a_watch_of_something_idle_is_opened_again_and_nothing_waits_for_i
         assert silences == []
 
 
+async def test_a_watch_that_never_brings_anything_is_listed_again(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy that holds back what a watch brings, but not its head, would leave the view stale for ever."""
+    monkeypatch.setattr(watch, "SILENT_TIMES", 3)
+    async with watching(client, IMPATIENT) as bench:
+        for _ in range(3):
+            await api.stream()
+            api.has("a")
+        await bench.sink.hears("+a/1")
+        assert len(api.lists) == 2
+        assert bench.restarts("silent") == 1
+
+
 async def test_a_silent_watch_that_can_not_be_opened_again_is_known_to_be_behind(
     api: FakeApi, client: KubeClient
 ) -> None:

@@ -80,8 +80,8 @@ async def test_few_answers_of_explain_are_made_at_a_time(tmp_path: Path) -> None
         writer.close()
         assert begun == [("n", "g")] * web.EXPLAINED_AT_ONCE
         go_on.set()
-        for each, _ in clients:
-            assert (await each.readline()).startswith(b"HTTP/1.1 200")
+        for answer, _ in clients:
+            assert (await answer.readline()).startswith(b"HTTP/1.1 200")
     for _, each in clients:
         each.close()
     await served.stop()

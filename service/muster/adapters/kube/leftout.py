@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from muster.adapters.telemetry.metrics import Metrics
+from muster.dialects.objects import Metadata
 from muster.domain.printable import printable
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
@@ -32,6 +33,13 @@ class On:
     namespace: str
     name: str
     uid: str
+
+    @classmethod
+    def read(cls, kind: str, path: str, metadata: Metadata) -> On:
+        """Return the object with this metadata. `path` is that of its kind in the API."""
+        _, root, *version = path.split("/")
+        api_version = version[0] if root == "api" else "/".join(version[:2])
+        return cls(kind, api_version, metadata.namespace, metadata.name, metadata.uid)
 
 
 class LeftOut:

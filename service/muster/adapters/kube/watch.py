@@ -39,7 +39,6 @@ from muster.adapters.kube.decode import (
 )
 from muster.adapters.kube.leftout import LeftOut, On
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects.objects import Metadata
 from muster.domain.printable import printable
 
 HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_GONE = 403, 404, 410
@@ -50,6 +49,8 @@ SHORT_LIVED_S = 1.0
 """A watch that ended sooner and brought nothing counts as a failure: no hot loop against a broken server."""
 PAGE_BYTES = 8 * 1024 * 1024
 """Of a list, at a time. 500 pods have 3 MB; the API server would also send 500 times 1.5 MB."""
+SILENT_TIMES = 8
+"""After this number of watches that brought nothing a list is read: a proxy may hold back what they bring."""
 SLICE_S = 0.005
 """Objects are read for so long before the loop's other tasks get a turn."""
 THREAD_BYTES = 256 * 1024
@@ -138,7 +139,7 @@ class Watcher(Generic[T]):
         self._page_size = self._settings.page_size
         self._on_silence = on_silence
         self._on_absence = on_absence
-        self._silent = False
+        self._silent, self._silences = False, 0
         self._forbidden = 0
         """How often in a row the list was forbidden."""
 
@@ -158,6 +159,10 @@ class Watcher(Generic[T]):
                 await self._watch()
             except Silent:
                 await self._caught_up()
+                self._silences += 1
+                if self._silences >= SILENT_TIMES:
+                    self._version, self._silences = "", 0
+                    self._metrics.watch_restarted(plural, "silent")
             except _Expired:
                 reason, delay = "expired", self._backoff.delay()
                 self._version = ""
@@ -331,6 +336,7 @@ class Watcher(Generic[T]):
             try:
                 async for lines in batches:
                     self._heard()
+                    self._silences = 0
                     lines_read += len(lines)
                     for line in lines:
                         if line:
@@ -369,7 +375,7 @@ class Watcher(Generic[T]):
         key, version = self._resource.key(item.metadata), item.metadata.resource_version
         if self._known.get(key) == version:
             return  # listed again, unchanged
-        on = self._object(item.metadata)
+        on = On.read(self._resource.kind, self._path, item.metadata)
         with self._left_out.guard(self._resource.plural, key, named(item.metadata), on):
             await self._sink(Seen(item))
         self._known[key] = version
@@ -383,14 +389,8 @@ class Watcher(Generic[T]):
 
     def _leave_out(self, problem: Undecodable) -> None:
         """One object of another shape than its kind: what was known of it stays, the rest goes on."""
-        on = self._object(problem.metadata)
+        on = On.read(self._resource.kind, self._path, problem.metadata)
         self._left_out.add(self._resource.plural, problem.key, str(problem), on)
-
-    def _object(self, metadata: Metadata) -> On:
-        """Return the object, to post an event on."""
-        _, root, *version = self._path.split("/")
-        api_version = version[0] if root == "api" else "/".join(version[:2])
-        return On(self._resource.kind, api_version, metadata.namespace, metadata.name, metadata.uid)
 
     @property
     def _path(self) -> str:

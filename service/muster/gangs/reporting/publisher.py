@@ -116,8 +116,8 @@ class Publisher:
         """Let the waiting pods of an incomplete gang say what it waits for.
 
         No scheduling cycle says it: the shim holds these pods before the first. Pods that have come since are
-        told now, the others `numbers_s` after the last time, or up to half as much later: so gangs that were told
-        in one Tick are not all told again in one. It is repeated, because a write may fail.
+        told now, the others `numbers_s` after the last time, or up to half as much later. So gangs that were
+        told in one Tick are not all told again in one. It is repeated, because a write may fail.
         """
         cause = gang.group.waits_for
         if cause is None or not self._listening():
