@@ -14,6 +14,7 @@ from muster.domain.policies import Policies, Policy
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Request, RolePreference, SelectorTerm, Term
 from muster.domain.typical import TypicalRequest
+from muster.gangs.capacity import requests
 from muster.gangs.membership.podgroups import completed
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
@@ -351,3 +352,24 @@ def test_a_gang_whose_pod_group_is_deleted_between_permit_and_binding_is_still_e
     world.wait(31)
     (evict,) = world.evictions
     assert [name for name, _ in evict.pods] == ["p0"]
+
+
+def test_the_names_of_roles_are_looked_up_once_and_not_for_each_subgroup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user may have 256 subgroups and thousands of pods that all differ, each of them a role."""
+    calls, wishes = [], requests._wishes
+
+    def counted(pod: Pod) -> Wishes:
+        calls.append(pod.uid)
+        return wishes(pod)
+
+    names = [f"s{i}" for i in range(100)]
+    quorum = Quorum(50, tuple(Leaf(frozenset({name}), 1) for name in names))
+    role_wishes = {name: Wishes(role=name) for name in names}
+    world = World(Settings(settle_s=0)).start(node("a", gpus=100))
+    seen(world, replace(REPLICAS, min_member=50, role_wishes=role_wishes, quorum=quorum, size=100))
+    monkeypatch.setattr(requests, "_wishes", counted)
+    world.see(*(pod for name in names for pod in replica(name, count=1)))
+    assert gang(world).phase in (Phase.PLANNED, Phase.UNPLACEABLE)
+    assert 0 < len(calls) < 50 * len(names)

@@ -104,12 +104,13 @@ def _fewest(part: Part, waiting: Counts | None, some: bool) -> Chosen | None:
     first = _joined(options[: part.least])
     if not some or members_of(first):
         return first
-    with_one = [
-        _joined([*[other for other in options if other[0] != i][: part.least - 1], (i, chosen)])
-        for i, one in enumerate(part.parts)
-        if (chosen := _fewest(one, waiting, True))
-    ]
-    return min(with_one, key=members_of, default=None)
+    # The others that start need no member, whichever part it is that gets one.
+    with_one = [(i, chosen) for i, one in enumerate(part.parts) if (chosen := _fewest(one, waiting, True))]
+    if not with_one:
+        return None
+    fewest = min(with_one, key=lambda option: members_of(option[1]))
+    others = [other for other in options if other[0] != fewest[0]]
+    return _joined([*others[: part.least - 1], fewest])
 
 
 def _joined(options: list[tuple[int, Chosen]]) -> Chosen:

@@ -17,7 +17,7 @@ from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.quorums import Quorum, members_of, of_roles
+from muster.domain.quorums import Leaf, Quorum, members_of, of_roles
 from muster.domain.request import Member, NodeRules, Request, Role, RolePreference, Running, Segment, Slice
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.roster import Group, stated_roles
@@ -127,8 +127,13 @@ def _quorum(group: Group, by_role: dict[str, list[Pod]]) -> Quorum | None:
     """Return how many subgroups start, by the names that roles have in the request, less what is bound."""
     if group.quorum is None:
         return None
+    named: dict[str, list[str]] = {}
+    for name, pods in by_role.items():
+        named.setdefault(_wishes(pods[0]).role, []).append(name)
     lacking = group.quorum.less(stated_roles(group.bound))
-    return lacking.map_leaves(lambda leaf: replace(leaf, roles=_named(by_role, leaf.roles)))
+    return lacking.map_leaves(
+        lambda leaf: Leaf(frozenset(name for role in leaf.roles for name in named.get(role, ())), leaf.least)
+    )
 
 
 def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None) -> int:
