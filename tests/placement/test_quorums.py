@@ -14,6 +14,8 @@ from muster.domain.quorums import Leaf, Quorum
 from muster.domain.reasons import MembersMissing, SubgroupsNeeded
 from muster.domain.request import GangId, Member, Request, Role
 from muster.placement.place import Limits, place
+from muster.placement.search import members as numbers
+from muster.placement.search.plan import Found
 from muster.placement.verify import verify
 from tests.placement.drawings import RESOURCE, cluster
 
@@ -138,3 +140,25 @@ def test_subgroups_whose_members_are_not_there_are_named() -> None:
     asked = replicas(2, 2, 1)
     decision = place(FOUR, replace(asked, roles=(role("a", 1, 1), role("b", 1, 1))))
     assert decision == Unplaceable(asked.gang, (MembersMissing(1, 2, "a"),))
+
+
+def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fits_never(self: numbers._Fewer, counts: tuple[int, ...], method: str) -> bool:
+        self.tried[counts] = (self.instance, Found(()))
+        return False
+
+    looked_at = list[dict[str, int]]()
+    starts = Request.starts
+
+    def counted(self: Request, counts: dict[str, int]) -> bool:
+        looked_at.append(counts)
+        return starts(self, counts)
+
+    monkeypatch.setattr(numbers._Fewer, "_attempt", fits_never)
+    monkeypatch.setattr(Request, "starts", counted)
+    limits = Limits(seconds_left=lambda: float(len(looked_at) < 100))
+    decision = place(FOUR, replicas(4, 4, 4, 4, 4, 4, 4, 4, 4, gpus=1), limits)
+    assert isinstance(decision, Unplaceable)
+    assert len(looked_at) in range(100, 110)

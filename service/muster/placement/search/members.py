@@ -187,8 +187,12 @@ class _Fewer:
         caps, request = self._caps(), self.instance.request
         every = range(min(sum(caps), request.size - 1), request.min_member - 1, -1)
         ways = (counts for total in every for counts in shared_out(total, caps))
-        yield from (counts for counts in islice(ways, MOST_WAYS) if self._starts(counts))
-        self.proven &= next(ways, None) is None
+        for counts in islice(ways, MOST_WAYS):
+            if self.budget.late:
+                break
+            if self._starts(counts):
+                yield counts
+        self.proven &= not self.budget.late and next(ways, None) is None
 
     def _starts(self, counts: Counts) -> bool:
         names = (role.name for role in self.instance.request.roles)
