@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects import nodes, selectors
+from muster.dialects import dra, dra_offer, nodes, selectors
 from muster.dialects.dra import Slices
 from muster.dialects.dra_objects import DeviceClassObject, DeviceTaintRule, ResourceSlice
+from muster.dialects.dra_offer import KINDS_OF_NODES
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
 from tests.dialects.objects import node_object
@@ -136,6 +137,17 @@ def test_gpus_that_agree_on_an_attribute() -> None:
         f"{NVIDIA}/even": [0b0101, 0b1010],
         f"{NVIDIA}/type": [0b1111],
     }
+
+
+def test_a_node_that_publishes_something_else_all_the_time_takes_little_memory() -> None:
+    slices = seen()
+    for number in range(2 * KINDS_OF_NODES):
+        devices = [gpu(at) for at in range(10)]
+        for at, device in enumerate(devices):
+            device["attributes"]["even"] = {"bool": bool(number >> at & 1)}
+        slices.see_slice("s", piece(devices))
+        assert read(slices).attribute_groups
+    assert max(dra._shared.cache_info().currsize, dra_offer._groups.cache_info().currsize) <= 256
 
 
 def test_taints_make_gpus_unhealthy() -> None:

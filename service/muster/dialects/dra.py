@@ -25,7 +25,7 @@ from muster.dialects.dra_objects import (
     SliceSpec,
     TaintedDevices,
 )
-from muster.dialects.dra_offer import Column, Offer, Offered
+from muster.dialects.dra_offer import KINDS_OF_NODES, Column, Offer, Offered
 from muster.dialects.selectors import Term, UnreadableSelectorError, Value
 from muster.dialects.settings import Settings
 from muster.domain.node import Device, PoolKey
@@ -242,7 +242,7 @@ def _agreed(chosen: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevic
     return _shared(tuple(columns))
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=KINDS_OF_NODES)
 def _shared(columns: tuple[Column, ...]) -> tuple[Column, ...]:
     """Return the first of all equal arguments, since thousands of nodes have equal ones."""
     return columns

@@ -15,6 +15,10 @@ from muster.domain.allocation import MAX_BYTES, MAX_GPUS
 from muster.domain.node import Device
 from muster.domain.topology import mask_of
 
+KINDS_OF_NODES = 256
+"""For how many of them what their devices agree on is kept. One of 128 GPUs may have 100 KiB, and a node may
+publish something else all the time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offered:
@@ -69,7 +73,7 @@ def groups(offer: Offer, devices: tuple[Device | None, ...]) -> dict[str, tuple[
     return _groups(offer.agreed, tuple(numbers.get(each.device, -1) for each in offer.devices))
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=KINDS_OF_NODES)
 def _groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Return the same. Nodes of a cluster are much alike, so most of them share one result."""
     found = {}
