@@ -72,7 +72,7 @@ class Churn:
             await self._pod_group()
             await self._node_with_facts()
             self.world.wait(30)
-            for told in (self.world.verdicts, self.world.events, self.world.evictions):
+            for told in (self.world.verdicts, self.world.events, self.world.evictions, self.world.shown):
                 told.clear()
             self.world.pods.clear()
 
