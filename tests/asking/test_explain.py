@@ -44,6 +44,7 @@ def test_a_plan_is_explained_level_by_level_with_the_methods_that_decided() -> N
     levels = [line.split(maxsplit=1) for line in lines[3:methods]]
     assert levels == found["plan"]["levels"]
     assert ["crossings", "node: 1, nvlink-domain: 1"] in levels
+    assert ["preferred_reached", "–"] in levels  # no scope is preferred
     steps = [f"    {step['level']}: {step['method']}" for step in found["plan"]["steps"]]
     assert lines[methods + 1 :] == steps
     assert "    nodes: single-node" in steps

@@ -137,6 +137,9 @@ def _plan(placed: Placed) -> dict[str, Any]:
 
 
 def _levels(by_name: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each level and its value as text; of a level that the gang does not have, a dash."""
     for name, value in by_name.items():
-        pairs = isinstance(value, tuple)
-        yield name, ", ".join(f"{each}: {number}" for each, number in value) if pairs else str(value)
+        if isinstance(value, tuple):
+            yield name, ", ".join(f"{each}: {number}" for each, number in value) or "–"
+        else:
+            yield name, "–" if value is None else str(value)
