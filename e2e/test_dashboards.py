@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,9 @@ from e2e.scene import Scene
 from local_cluster.prometheus import Prometheus
 from local_cluster.stack import Stack
 from tests.dashboards.panels import Target, queries_of_variables, targets
+from tests.local_cluster.cluster_waiting import eventually
 
 SCRAPED_WITHIN_S = 120.0
-POLL_EVERY_S = 0.25
 
 pytestmark = pytest.mark.timeout(1800)  # Prometheus is built if it is not in the cache
 
@@ -35,7 +35,7 @@ def test_no_query_is_empty_and_none_fails(stack: Stack, scene: Scene, tmp_path: 
         Prometheus(tmp_path / "native", stack, native=True) as native,
     ):
         for prometheus in (classic, native):
-            _until(lambda p=prometheus: len(p.query("up == 1")) == 2, "both processes are scraped")  # type: ignore[misc]
+            eventually(partial(_scraped, prometheus), "both processes are scraped", SCRAPED_WITHIN_S)
         _gangs(scene, "stays")
         until = time.monotonic() + SCRAPED_WITHIN_S
         for attempt in itertools.count(2):
@@ -48,7 +48,16 @@ def test_no_query_is_empty_and_none_fails(stack: Stack, scene: Scene, tmp_path: 
         for prometheus, stored in ((classic, [True, False]), (native, [False, True])):
             assert [bool(prometheus.query(f"count({name})")) for name in (f"{shim}_bucket", shim)] == stored
         waits = f'sum(muster_namespace_gangs{{gang_namespace="{scene.name}",phase="unplaceable"}}) == 1'
-        _until(lambda: bool(classic.query(waits)), "one gang of the namespace waits, as Prometheus sees it")
+        eventually(
+            lambda: classic.query(waits),
+            "Prometheus sees the gang that waits",
+            SCRAPED_WITHIN_S,
+        )
+
+
+def _scraped(prometheus: Prometheus) -> bool:
+    """Whether both the service and the scheduler answer."""
+    return len(prometheus.query("up == 1")) == 2
 
 
 def _gangs_come_and_go(scene: Scene, name: str) -> None:
@@ -78,10 +87,3 @@ def _empty(prometheus: Prometheus) -> list[str]:
 
 def _has_value(prometheus: Prometheus, target: Target) -> bool:
     return any(not math.isnan(value) for _, value in prometheus.query(target.expr))
-
-
-def _until(question: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + SCRAPED_WITHIN_S
-    while not question():
-        assert time.monotonic() < until, what
-        time.sleep(POLL_EVERY_S)

@@ -157,7 +157,7 @@ class Events(_Section):
 
 
 class Traces(_Section):
-    """Where people look at traces. Where spans go is said by OTEL_* variables."""
+    """Where people look at traces. The OTEL_* environment variables say where Muster sends spans."""
 
     link: str = Field(
         default="",

@@ -60,25 +60,26 @@ async def test_others_keep_no_probe_out(server: web.Web, sent: bytes) -> None:
         each.close()
 
 
-async def test_few_answers_of_explain_are_made_at_a_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/gangs", "/explain"])
+async def test_few_answers_about_gangs_are_made_at_a_time(path: str, tmp_path: Path) -> None:
     """Every pod of a cluster may ask. The loop that answers the shim makes these answers too."""
     begun = []
     go_on = asyncio.Event()
 
-    async def explained(*asked: str) -> object:
+    async def answered(*asked: str) -> object:
         begun.append(asked)
         await go_on.wait()
         return {}
 
-    served = web.Web(Metrics(), never, explained, dict, str, tmp_path / "socket")
+    served = web.Web(Metrics(), answered, answered, dict, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
-    asking = b"GET /explain?namespace=n&name=g HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    asking = f"GET {path}?namespace=n&name=g HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
     async with asyncio.timeout(DEADLINE_S):
-        clients = [await connect(served, asking) for _ in range(3 * web.EXPLAINED_AT_ONCE)]
+        clients = [await connect(served, asking) for _ in range(3 * web.GANGS_AT_ONCE)]
         reader, writer = await connect(served, READY)
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         writer.close()
-        assert begun == [("n", "g")] * web.EXPLAINED_AT_ONCE
+        assert begun == [("n", "g")] * web.GANGS_AT_ONCE
         go_on.set()
         for answer, _ in clients:
             assert (await answer.readline()).startswith(b"HTTP/1.1 200")

@@ -20,10 +20,9 @@ from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.place import Limits, place
 from muster.placement.search.plan import Share
 from muster.placement.search.role_aggregation import Aggregation, aggregated_roles
-from tests.placement import naive
 from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import RESOURCE, cluster, gang
-from tests.placement.test_multi_domain import racks_drawn, without
+from tests.placement.test_multi_domain import assert_as_good_as_solved, racks_drawn, without
 from tests.placement.test_properties import examples
 from tests.placement.worlds import World, worlds
 
@@ -169,11 +168,4 @@ def test_as_one_role_they_are_placed_as_well_as_by_the_solver(monkeypatch: pytes
     assert not all(dealt)
     without(monkeypatch, "role-aggregation")
     for snapshot, request, decision in found:
-        solved = place(snapshot, request, Limits(deterministic_time=60))
-        assert isinstance(decision, Placed) == isinstance(solved, Placed)
-        if isinstance(decision, Placed) and isinstance(solved, Placed):
-            assert decision.optimal
-            assert solved.optimal
-            assert decision.objective == solved.objective
-            ours, theirs = (naive.worth(snapshot, request, plan.members) for plan in (decision, solved))
-            assert ours == theirs
+        assert_as_good_as_solved(snapshot, request, decision)

@@ -22,8 +22,8 @@ SHUTDOWN_S = 1.0
 MOST_CONNECTIONS = 256
 """In a cluster every pod may connect: beyond these the oldest connection is cut off, idle ones first."""
 SEND_S = 30.0
-EXPLAINED_AT_ONCE = 2
-"""Answers of /explain that are made at a time. Each takes milliseconds of the loop, and a thread."""
+GANGS_AT_ONCE = 2
+"""Answers of /gangs and /explain that are made at a time. Each takes milliseconds of the loop."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ class Web:
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._connections: Connections | None = None
-        self._explaining = asyncio.Semaphore(EXPLAINED_AT_ONCE)
+        self._gang_answers = asyncio.Semaphore(GANGS_AT_ONCE)
         self.url = ""
 
     async def start(self, host: str, port: int) -> None:
@@ -114,10 +114,11 @@ class Web:
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def _on_gangs(self, request: web.Request) -> web.Response:
-        return _json(await self._gangs(*_named(request)))
+        async with self._gang_answers:
+            return _json(await self._gangs(*_named(request)))
 
     async def _on_explain(self, request: web.Request) -> web.Response:
-        async with self._explaining:
+        async with self._gang_answers:
             return _json(await self._explained(*_named(request)))
 
     async def _on_nodes(self, _: web.Request) -> web.Response:

@@ -192,17 +192,8 @@ func TestAVolumeOfAClaimIsACauseForThisClaimAlone(t *testing.T) {
 		"is taken":              {of(""), of("c1"), true},
 		"goes":                  {of(""), nil, true},
 	} {
-		a.questions["g"].named, a.questions["g"].causes = false, a.causes
-		switch handler := a.volumes(); {
-		case row.before == nil:
-			handler.OnAdd(row.after, false)
-		case row.after == nil:
-			handler.OnDelete(row.before)
-		default:
-			handler.OnUpdate(row.before, row.after)
-		}
-		if q, _, _ := a.next(time.Now().Add(time.Hour)); (q != nil) != row.want {
-			t.Errorf("a volume that %s: answered again: %v", name, q != nil)
+		if again := answersAgain(a, a.volumes(), row.before, row.after); again != row.want {
+			t.Errorf("a volume that %s: answered again: %v", name, again)
 		}
 	}
 }
@@ -240,19 +231,26 @@ func TestADeviceClaimIsACauseForOthersOnlyByItsDevices(t *testing.T) {
 		"changes, its own":      {of("mine", "1"), of("mine", "2"), true},
 		"goes, its own":         {of("mine", "1"), nil, true},
 	} {
-		a.questions["g"].named, a.questions["g"].causes = false, a.causes
-		switch handler := a.deviceClaims(); {
-		case row.before == nil:
-			handler.OnAdd(row.after, false)
-		case row.after == nil:
-			handler.OnDelete(row.before)
-		default:
-			handler.OnUpdate(row.before, row.after)
-		}
-		if q, _, _ := a.next(time.Now().Add(time.Hour)); (q != nil) != row.want {
-			t.Errorf("a claim that %s: answered again: %v", name, q != nil)
+		if again := answersAgain(a, a.deviceClaims(), row.before, row.after); again != row.want {
+			t.Errorf("a claim that %s: answered again: %v", name, again)
 		}
 	}
+}
+
+// answersAgain tells whether the question of gang g is answered again after a change of an object. A nil object
+// before the change means that the object is new, and nil after it that the object is gone.
+func answersAgain[T any](a *Asker, handler cache.ResourceEventHandler, before, after *T) bool {
+	a.questions["g"].named, a.questions["g"].causes = false, a.causes
+	switch {
+	case before == nil:
+		handler.OnAdd(after, false)
+	case after == nil:
+		handler.OnDelete(before)
+	default:
+		handler.OnUpdate(before, after)
+	}
+	q, _, _ := a.next(time.Now().Add(time.Hour))
+	return q != nil
 }
 
 // The node n0 has attachments for two volumes. Pods 0 to 3 share a claim, and pods 11 to 14 have one each.

@@ -162,9 +162,8 @@ class ConditionWriter(RatedOutbox[_Pod]):
             self._review(item.uid)
         elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
             self._metrics.condition("gone")
-            self._desired.pop(
-                item.uid, None
-            )  # the gangs may have named it after the watch said that it is gone
+            # The gangs may have named the pod after the watch said that it is gone.
+            self._desired.pop(item.uid, None)
         else:
             self._metrics.condition("failed")
             if not self._fails:

@@ -116,7 +116,7 @@ class Board:
         self._numbers = Numbers()
         self._seen = _Seen()
         self._fresh = asyncio.Event()
-        """Set between a look and the next one: what is seen is not older than the pause."""
+        """Set while what was seen is recent: it is cleared when the cluster is looked at again."""
         self._told = asyncio.Event()
         self._watching = 0
         self._watched = asyncio.Event()
