@@ -122,6 +122,9 @@ class Cluster(Users):
         if self.world.missed is not None:
             self.world.goes_on()
             self.world.send(inputs.WatchResumed(self.world.now, "pods"))
+            due = self.world.coordinator.state.timers.next()
+            if due is not None and due < self.world.now:
+                raise Broken("a timer is overdue after the watches are back: it will look like a standstill")
 
     # --- the shim -----------------------------------------------------------------------------------
 

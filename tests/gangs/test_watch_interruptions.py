@@ -207,3 +207,17 @@ def test_an_interruption_is_counted_once(happens: Callable[[World], None]) -> No
     world.see(pod("q0", gang="q"))
     world.wait(3)
     assert "Waiting" in world.reasons()
+
+
+def test_a_late_pod_of_an_incomplete_gang_postpones_nothing_a_second_time() -> None:
+    world = World().start(node("a"))
+    world.see(pod("p0", of=3))
+    silent(world)
+    world.wait(30)
+    world.see(pod("p1", of=3))
+    heard(world)
+    due = world.coordinator.next_deadline()
+    assert due is not None
+    assert world.now < due <= world.now + world.settings.waiting_s
+    world.send(inputs.Tick(world.now))
+    assert world.coordinator.next_deadline() == due

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 
 from muster.domain.sentences import sentence
@@ -158,10 +159,12 @@ def recount_soon(state: State, gang: Gang, now: float) -> None:
 def tell_soon(state: State, gang: Gang, there: int, now: float) -> None:
     """Have the pods told in a moment what they wait for: some of them may be new.
 
-    A gang of thousands, whose pods come one after another, is not looked at every few seconds.
+    A gang of thousands, whose pods come one after another, is not looked at every few seconds. A timer that is
+    due earlier stays as it was set: set again, it would look as if the service had stood still since then.
     """
     soon = now + max(state.settings.waiting_s, state.settings.member_s * there)
-    state.timers.set(gang, min(soon, gang.timers.get(Timer.PHASE, soon)))
+    if soon < gang.timers.get(Timer.PHASE, math.inf):
+        state.timers.set(gang, soon)
 
 
 def recount(state: State, gang: Gang, now: float) -> None:
