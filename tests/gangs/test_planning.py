@@ -392,3 +392,14 @@ def test_verdict_answers_and_bindings_follow_one_order_of_the_members(
         for values, uid in zip(answer.annotations, ("p0", "p1"), strict=True)
     ]
     assert given == [0b1, 0b11]
+
+
+def test_a_pod_that_came_while_the_planner_was_asked_is_counted_after_a_defect() -> None:
+    """With p3, the pods without an owner are enough for a gang of their own."""
+    world = World(auto=False).start(node("a"))
+    world.see(*(wishing(f"p{i}", of=3, owner=owner) for i, owner in enumerate(("", "", "run", ""))))
+    [asked] = world.solves
+    world.send(inputs.SolveFailed(world.now, asked.gang, asked.generation, "boom"))
+    world.wait(0)
+    phases = {key: gang.phase for key, gang in world.coordinator.state.gangs.items()}
+    assert phases == {"ns/annotations/g": "planning", "ns/annotations/g/run": "collecting"}

@@ -150,17 +150,11 @@ def members_moving(state: State, gang: Gang, change: Change, now: float) -> None
         state.timers.set(gang, max(now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
 
 
-def recount_soon(state: State, gang: Gang, now: float) -> None:
-    """Have the gangs of the name counted in a moment: pods go one after another."""
-    if Timer.RECOUNT not in gang.timers:
-        state.timers.set(gang, now + state.settings.settle_s, Timer.RECOUNT)
-
-
 def tell_soon(state: State, gang: Gang, there: int, now: float) -> None:
     """Have the pods told in a moment what they wait for: some of them may be new.
 
-    A gang of thousands, whose pods come one after another, is not looked at every few seconds. A timer that is
-    due earlier stays as it was set: set again, it would look as if the service had stood still since then.
+    A gang of thousands, whose pods come one after another, is not looked at every few seconds. A timer that
+    is due earlier stays as it was set: set again, it would look as if the service had stood still since then.
     """
     soon = now + max(state.settings.waiting_s, state.settings.member_s * there)
     if soon < gang.timers.get(Timer.PHASE, math.inf):

@@ -41,7 +41,7 @@ class Pods:
         for name in state.roster.take_begun():
             for gang in self._gangs_of(name):
                 gang.stale = True
-                members.recount_soon(state, gang, now)
+                state.recount_soon(gang)
         return touched
 
     def gone(self, uid: str, now: float) -> None:
@@ -175,7 +175,7 @@ class Pods:
         unaffected = change.leaves_in_place(gang)
         gang.stale |= unaffected
         if unaffected and not (pod is not None and pod.present) and len(self._names[gang.name]) > 1:
-            members.recount_soon(self._state, gang, now)  # other owners may be assigned to it now
+            self._state.recount_soon(gang)  # other owners may be assigned to it now
         if unaffected and gang.phase is Phase.COLLECTING:
             members.tell_soon(self._state, gang, change.there, now)
         return unaffected

@@ -19,7 +19,7 @@ from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.scheduling_queue import SchedulingQueue
 from muster.gangs.record.gang import Gang, Solving, Timer
-from muster.gangs.record.phases import InPhase, Phase, Planned, Trigger
+from muster.gangs.record.phases import InPhase, Phase, Planned, Trigger, Unplaceable
 from muster.gangs.record.timers import Timers
 from muster.gangs.reporting.publisher import Publisher
 from muster.gangs.reservations.backfill import Backfill, BackfillReservation, hidden_by
@@ -132,6 +132,11 @@ class State:
             gang.group, gang.stale, gang.landed = same, False, 0
         return gang.group
 
+    def recount_soon(self, gang: Gang) -> None:
+        """Have the gangs of the name counted in a moment: pods come and go one after another."""
+        if Timer.RECOUNT not in gang.timers:
+            self.timers.set(gang, self.now + self.settings.settle_s, Timer.RECOUNT)
+
     def go(self, gang: Gang, trigger: Trigger, to: InPhase) -> None:
         """Move the gang to its next phase, and drop the timers of the phase before.
 
@@ -144,6 +149,8 @@ class State:
         gang.timers.pop(Timer.PHASE, None)
         if not gang.stale:  # else what has changed would not be counted
             gang.timers.pop(Timer.RECOUNT, None)
+        elif isinstance(to, Unplaceable):  # nothing else would have it counted
+            self.recount_soon(gang)
         gang.timers.pop(Timer.IN_TREE, None)
         if isinstance(to, Planned):
             self.ahead[gang.key] = len(to.plan.order)
