@@ -1,4 +1,4 @@
-"""The judge: good plans pass, each broken one is refused for what is broken in it. No planner is needed."""
+"""The judge: good plans pass, each broken one is refused for what is broken in it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from muster.domain.decision import Placed
 from muster.domain.levels import DEFAULT_LEVELS
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
+from muster.domain.typical import TypicalRequest
+from muster.placement.place import place
 from muster.placement.verify import verify
 from tests.placement import naive
 from tests.placement.constraints import TESTED
@@ -409,3 +411,15 @@ def _claimed_otherwise(draw: st.DrawFn, placed: Placed) -> Placed:
             ]
         )
     )
+
+
+def test_a_slice_of_a_gpu_that_the_node_lacks_is_a_sentence() -> None:
+    """Priced damage is counted over all GPUs of the node."""
+    typical = (TypicalRequest(share=1, gpus=1, cpu_milli=1),)
+    snapshot = replace(cluster(": a[4, share, mem 4 4 4 4] b[4]"), typical=typical)
+    request = gang("1 x 1 GiB")
+    found = place(snapshot, request)
+    assert isinstance(found, Placed)
+    [member] = found.members
+    wrong = replace(found, members=(replace(member, gpus=(4,)),))
+    assert any("GPU 4" in sentence for sentence in verify(snapshot, request, wrong))

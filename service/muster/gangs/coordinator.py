@@ -59,8 +59,9 @@ class Coordinator:
                 self._sessions.activate(now)
             case inputs.SessionOpened():
                 self._sessions.opened(given)
-            case inputs.SessionClosed(now, epoch) if epoch == self.state.epoch:
-                self._sessions.closed(now)
+            case inputs.SessionClosed(now, epoch):
+                if epoch == self.state.epoch:
+                    self._sessions.closed(now)
             case inputs.WatchInterrupted(now, resource):
                 self._clock.interrupted(resource, now)
             case inputs.WatchResumed(now, resource):
@@ -77,7 +78,7 @@ class Coordinator:
             self.state.publisher.instruct(write)
         return planning.take_instructions(self.state)
 
-    def _cluster_changed(self, given: inputs.Input) -> None:
+    def _cluster_changed(self, given: inputs.ClusterChange) -> None:
         """Take in a change of an object in the cluster."""
         match given:
             case inputs.PodSeen(now, pod):

@@ -188,7 +188,7 @@ class Tick:
     now: float
 
 
-Input = (
+ClusterChange = (
     NodeSeen
     | NodeGone
     | PodSeen
@@ -200,6 +200,10 @@ Input = (
     | VolumeClaimSeen
     | DeviceClaimSeen
     | PoliciesSeen
+)
+"""Objects of the cluster that were seen or are gone."""
+Input = (
+    ClusterChange
     | Synced
     | SessionOpened
     | SessionClosed

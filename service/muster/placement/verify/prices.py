@@ -91,8 +91,9 @@ def _after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli: int)
     shared = {gpu: member.units for member in members if member.units for gpu in member.gpus}
     count = sum(len(member.gpus) for member in members if not member.units)
     gone = [*before.whole][len(before.whole) - count :] if count else []
-    for gpu in (*gone, *shared) if units else ():
-        units[gpu] -= shared.get(gpu, units[gpu])
+    for gpu in (*gone, *shared):
+        if gpu < len(units):  # a GPU that the node lacks is a sentence of `members`
+            units[gpu] -= shared.get(gpu, units[gpu])
     whole = [gpu for gpu in before.whole if gpu not in gone and gpu not in shared]
     return _Left(before.cpu_milli - cpu_milli, whole, units)
 
