@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from muster.gangs.lifecycle import clock
+from muster.gangs.lifecycle import clock, pod_changes
 from tests.gangs.model import Cluster
 from tests.gangs.stage import Chooser
 
 T = TypeVar("T")
 FEW_TIMERS, MANY_TIMERS = 2, clock.AT_ONCE
+FEW_PODS, MANY_PODS = 2, (pod_changes.MANY, pod_changes.COUNT_EVERY_S)
 ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.create_all: 6,
     Cluster.as_it_should: 12,
@@ -76,9 +77,11 @@ class Dice:
 def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     """One sequence: the transitions that it saw, and what it broke, "" for nothing.
 
-    In every second one, a Tick leaves timers to the next, as in a cluster of thousands of gangs.
+    In every second one, a Tick leaves timers to the next, as in a cluster of thousands of gangs. In others,
+    gangs are not counted for each change, as if they had many pods.
     """
     clock.AT_ONCE = (FEW_TIMERS, MANY_TIMERS)[number % 2]
+    pod_changes.MANY, pod_changes.COUNT_EVERY_S = ((FEW_PODS, 0.1), MANY_PODS)[number // 2 % 2]
     dice, cluster = Dice(f"{seed}/{number}"), Cluster()
     actions = [action for action, times in ACTIONS.items() for _ in range(times)]
     done: list[str] = []

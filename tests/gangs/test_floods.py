@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.node import Resources
-from muster.domain.pod import Pod
+from muster.domain.pod import Pod, Wishes
 from muster.domain.reasons import BadValue
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
+from muster.gangs.lifecycle.pod_changes import COUNT_EVERY_S, MANY
 from muster.gangs.membership.roster import Group, NameKey
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import Settings
@@ -105,7 +106,8 @@ def test_pods_of_thousands_of_owners_are_counted_a_few_times(monkeypatch: pytest
     counted = counting(world, monkeypatch)
     for number in range(200):
         world.see(pod(f"p{number}", of=200, owner=f"o{number}"))
-    assert len(counted) <= 4
+    world.wait(COUNT_EVERY_S * 200)
+    assert len(counted) <= 5
     assert [solve.request.size for solve in world.solves] == [200]
 
 
@@ -324,3 +326,33 @@ def test_times_grow_with_the_gang() -> None:
         200,
         210,
     )
+
+
+def test_pods_of_thousands_of_roles_are_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pod asks for something else than those before, so none of them can be left uncounted for good."""
+    world = World(settings=Settings()).start(node("a"))
+    counted = counting(world, monkeypatch)
+    stream(world, [wishing(f"p{i}", Wishes(role=f"r{i}"), of=1000) for i in range(999)])
+    assert world.phase() == "collecting"
+    assert len(counted) < 2 * MANY
+    stream(world, [wishing("p999", Wishes(role="r999"), of=1000)])
+    world.wait(2)
+    assert world.phase() == "unplaceable"
+
+
+@pytest.mark.parametrize("at", ["collecting", "unplaceable"])
+def test_a_member_of_thousands_that_changes_again_and_again_is_counted_a_few_times(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(settings=Settings()).start(node("a"))
+    needed = 1000 if at == "unplaceable" else 1001
+    stream(world, [wishing(f"p{i}", of=needed) for i in range(1000)])
+    world.wait(5)
+    assert world.phase() == at
+    counted = counting(world, monkeypatch)
+    stream(world, [wishing("p0", Wishes(role=f"r{i % 7}"), of=needed) for i in range(200)])
+    assert len(counted) <= 10
+    world.wait(5)
+    assert world.phase() == at
+    members = world.coordinator.state.gangs["ns/annotations/g"].group.unbound
+    assert {pod.claim.wishes.role for pod in members if pod.claim} == {"", "r3"}

@@ -246,6 +246,7 @@ class _Counted(dict[str, str]):
 def test_an_answer_of_many_pods_is_compared_once() -> None:
     world = cluster()
     world.see(*(wishing(f"m{i}", of=64, peers=PeerRules(volume_claims=(f"c{i}",))) for i in range(64)))
+    world.wait(1)
     world.report(but("n03"))
     refused = _Counted(but("n03").refused)
     _Counted.compared = 0

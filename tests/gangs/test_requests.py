@@ -349,6 +349,7 @@ def test_a_gang_of_two_roles_is_not_counted_again_for_each_pod(monkeypatch: pyte
 
     monkeypatch.setattr(roster, "groups", count)
     world.see(*(wishing(f"p{i}", Wishes("xy"[i % 2]), of=200) for i in range(200)))
+    world.wait(1)
     assert asked(world).size == 200
     assert len(counted) < 10
 

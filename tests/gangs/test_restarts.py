@@ -118,6 +118,7 @@ def test_a_gang_of_thousands_is_not_counted_again_for_each_pod(monkeypatch: pyte
         if index == 99:
             world.wait(3)
             assert world.events[-1].message == "Waiting for 400 more members: 100 of 500 are here"
+    world.wait(1)
     assert len(counted) < 10
     assert world.solves[0].request.size == 500
     world.see(replace(members[7], running=True))

@@ -9,7 +9,7 @@ requests, whatever order their pods were seen in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 
@@ -36,6 +36,9 @@ _Alike = tuple[
 That is its name, what the pods request, the placement constraints of the role, and its constraints between
 pods.
 """
+
+Names = Mapping[str, Sequence[str]]
+"""Role that pods state → the names of its roles in the request, one for each way its pods differ."""
 
 Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, tuple[str, ...], tuple[object, ...]]
 """What a pod requests of a node, with the role name that the pod states."""
@@ -103,7 +106,8 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     peers = Peers(group.members, ledger.existing_pods, ledger.nodes)
     roles = _by_role(group.members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
-    quorum = _quorum(group, roles)
+    named = _by_stated(roles)
+    quorum = _quorum(group, named)
     asked = tuple(_roles(roles))
     return Request(
         gang=group.gang,
@@ -114,8 +118,8 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
         per_scope=wishes.per_scope,
         running=tuple(_running(roles, ledger)),
         terms=policies.terms(wishes.policies),
-        subgroups=tuple(_subgroups(group, roles)),
-        role_preferences=tuple(_role_preferences(group, roles)),
+        subgroups=tuple(_subgroups(group, named)),
+        role_preferences=tuple(_role_preferences(group, roles, named)),
         constraints=peers.constraints(waiting),
         quorum=quorum,
         priority=priority(group),
@@ -123,17 +127,20 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     )
 
 
-def _quorum(group: Group, by_role: dict[str, list[Pod]]) -> Quorum | None:
-    """Return how many subgroups start, by the names that roles have in the request, less what is bound."""
-    if group.quorum is None:
-        return None
+def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
+    """Return the names in the request of the roles that pods state."""
     named: dict[str, list[str]] = {}
     for name, pods in by_role.items():
         named.setdefault(_wishes(pods[0]).role, []).append(name)
+    return named
+
+
+def _quorum(group: Group, named: Names) -> Quorum | None:
+    """Return how many subgroups start, by the names that roles have in the request, less what is bound."""
+    if group.quorum is None:
+        return None
     lacking = group.quorum.less(stated_roles(group.bound))
-    return lacking.map_leaves(
-        lambda leaf: Leaf(frozenset(name for role in leaf.roles for name in named.get(role, ())), leaf.least)
-    )
+    return lacking.map_leaves(lambda leaf: Leaf(_named(named, leaf.roles), leaf.least))
 
 
 def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None) -> int:
@@ -144,26 +151,28 @@ def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None) -> i
     return len(group.unbound) if chosen is None else members_of(chosen)
 
 
-def _subgroups(group: Group, by_role: dict[str, list[Pod]]) -> Iterator[Subgroup]:
+def _subgroups(group: Group, named: Names) -> Iterator[Subgroup]:
     """Yield the scopes that several roles share, by the names that these have in the request."""
     for subgroup in group.subgroups:
-        yield replace(subgroup, roles=_named(by_role, subgroup.roles))
+        yield replace(subgroup, roles=_named(named, subgroup.roles))
 
 
-def _role_preferences(group: Group, by_role: dict[str, list[Pod]]) -> Iterator[RolePreference]:
+def _role_preferences(
+    group: Group, by_role: Mapping[str, list[Pod]], named: Names
+) -> Iterator[RolePreference]:
     """Yield the preferences of several roles together, then those of each role."""
     for preference in group.role_preferences:
-        yield replace(preference, roles=_named(by_role, preference.roles))
+        yield replace(preference, roles=_named(named, preference.roles))
     wishes = {_wishes(pods[0]).role: _wishes(pods[0]) for pods in by_role.values()}
     for role, wish in wishes.items():
         if wish.role_preferred:
-            name = f"role {role}" if role else "the role"
-            yield RolePreference(name, wish.role_preferred, _named(by_role, {role}))
+            whose = f"role {role}" if role else "the role"
+            yield RolePreference(whose, wish.role_preferred, frozenset(named[role]))
 
 
-def _named(by_role: dict[str, list[Pod]], stated: Collection[str]) -> frozenset[str]:
+def _named(named: Names, stated: Iterable[str]) -> frozenset[str]:
     """Return the roles of the request whose pods state one of these role names."""
-    return frozenset(name for name, pods in by_role.items() if _wishes(pods[0]).role in stated)
+    return frozenset(name for role in stated for name in named.get(role, ()))
 
 
 def _least(group: Group) -> int:

@@ -12,7 +12,7 @@ from muster.gangs.record.gang import Gang
 from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Phase
 
-_MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
+MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
 """Phases in which a member that goes voids nothing."""
 
 
@@ -53,7 +53,7 @@ class Change:
             return False
         if self.there == gang.group.size and not gang.group.ambiguous:
             return False  # the last one that is expected
-        return self._joins(gang) or (gang.phase in _MAY_LEAVE and self.leaves())
+        return self._joins(gang) or (gang.phase in MAY_LEAVE and self.leaves())
 
     def leaves(self) -> bool:
         """Return whether a waiting member goes while others stay."""

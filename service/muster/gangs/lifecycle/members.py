@@ -150,6 +150,16 @@ def members_moving(state: State, gang: Gang, change: Change, now: float) -> None
         state.timers.set(gang, max(now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
 
 
+def count_later(state: State, gang: Gang, until: float, now: float) -> None:
+    """Note that the gang's pods changed, and that it is counted at `until`."""
+    gang.stale = True
+    reconciliation.note_arrival(state, gang, now)
+    if gang.phase is Phase.PLANNING:
+        state.go(gang, Trigger.IN_MOTION, Collecting())
+    if Timer.RECOUNT not in gang.timers:
+        state.timers.set(gang, until, Timer.RECOUNT)
+
+
 def tell_soon(state: State, gang: Gang, there: int, now: float) -> None:
     """Have the pods told in a moment what they wait for: some of them may be new.
 

@@ -110,21 +110,23 @@ class State:
         has all gangs of the name looked at.
         """
         group = self.counted(gang)
-        if group is None:
+        if group is None and Timer.RECOUNT not in gang.timers:
             self.timers.set(gang, self.now, Timer.RECOUNT)
         return group or gang.group
 
     def counted(self, gang: Gang) -> Group | None:
         """Return the gang's group, counted again if it is stale.
 
-        Return None if some of its pods belong to another gang by now. The gang stays stale then: to count it
-        alone would leave these pods without a gang.
+        Return None if some of its pods belong to another gang by now, or if a gang of its name is not known
+        yet. The gang stays stale then: to count it alone would leave these pods without a gang.
         """
         if gang.stale:
             # The key is not enough: it does not show that some pods have no owner.
             groups = {(group.gang.key, group.owners): group for group in self.roster.groups(gang.name)}
             same = groups.get((gang.key, gang.group.owners))
-            if same is None or any(
+            if same is None or any(key not in self.gangs for key, _ in groups):
+                return None
+            if any(
                 (pod := self.roster.pods.get(uid)) is not None and pod.present
                 for uid in gang.group.uids - same.uids
             ):
