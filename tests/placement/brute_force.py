@@ -16,6 +16,7 @@ from collections import Counter
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from muster.domain.decision import Placed
+from muster.domain.reasons import NotDecided
 from muster.domain.request import Request
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
@@ -39,6 +40,10 @@ ASKED = {
     "roles with scopes of their own": ("role scope",),
     "segments": ("segments",),
     "segments by rank": ("segments", "ranks"),
+    "pairs, at most so many in one part": ("pairs", "max per"),
+    "pairs, kept apart and spread": ("pairs", "anti-affinity", "skew"),
+    "few must fit, in pairs, spread, at most so many": ("least", "pairs", "skew", "max per"),
+    "pairs spread near others, beside members that run": ("pairs", "skew", "affinity", "running"),
     "members that run": ("running",),
     "members that run on GPUs nobody knows": ("unknown running",),
     "segments beside members that run": ("segments", "ranks", "running"),
@@ -113,6 +118,7 @@ def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) ->
     if expected is None:
         assert not isinstance(decision, Placed), decision.members
         assert decision.causes
+        assert not any(isinstance(cause, NotDecided) for cause in decision.causes)
         return
     value, best = expected
     assert isinstance(decision, Placed), f"{sentence(decision)} — but {best.members}"

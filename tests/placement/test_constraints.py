@@ -26,8 +26,9 @@ from muster.domain.decision import Placed, Unplaceable
 from muster.domain.reasons import (
     Cause,
     ClusterTooSmall,
+    SegmentsTooLarge,
 )
-from muster.domain.relaxations import Relaxation
+from muster.domain.relaxations import Relaxation, SmallerSegments
 from muster.domain.request import Member, Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import place
@@ -196,6 +197,15 @@ REFUSED: dict[str, tuple[str, tuple[Constraint, ...], tuple[Cause, ...], tuple[R
         (SkewTooLarge("even", ZONE, 1, 5, 6, even_empty=True),),
         (DropConstraint("even"),),
     ),
+    "whole segments cannot be so even": (
+        "6 x 1 GPU by 2 node",
+        (Spread("even", ZONE, 1, W, W),),
+        (
+            SegmentsTooLarge("w", ((2, "node"),), 5, 6, even_empty=True),
+            SkewTooLarge("even", ZONE, 1, 5, 6, even_empty=True),
+        ),
+        (SmallerSegments("w", ()), DropConstraint("even")),
+    ),
     "what is not to blame is not told": (
         "13 x 1 GPU",
         (Spread("even", ZONE, 9, W, W), Affinity("near", ZONE, W, W, frozenset("ac"))),
@@ -233,6 +243,15 @@ def test_preferences_decide_between_equals_alone() -> None:
     plain = place(snapshot, request)
     assert isinstance(plain, Placed)
     assert plain.objective.preference_penalty is None
+
+
+@pytest.mark.parametrize("scope", ["node", "nvlink-domain"])
+def test_of_segments_that_a_spread_forbids_the_shorter_one_is_proven_the_most(scope: str) -> None:
+    """Two members on one node are one too many, so only the last of three is placed: as a segment of one."""
+    rule = Spread("even", HOSTNAME, 1, W, W)
+    decision = place(cluster(TWO_ZONES), asked(f"3 x 1 GPU by 2 {scope}, min 1", rule))
+    assert isinstance(decision, Placed)
+    assert (len(decision.members), decision.optimal) == (1, True)
 
 
 def test_fewer_members_start_on_one_node_if_a_spread_over_nodes_forbids_more() -> None:

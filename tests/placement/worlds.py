@@ -49,6 +49,7 @@ BLOCKS = (DEFAULT_LEVELS[0], Level("block", ("example.com/block", "example.com/p
 """A level between zone and rack, with two labels that may name its parts."""
 TREE = (LABELS["zone"], "example.com/row", "example.com/seat")
 """The labels of a Topology of KAI, widest first."""
+PAIRS = st.sampled_from([(Segment(2, "node"),), (Segment(2, "node"),), (Segment(2, "nvlink-domain"),)])
 
 
 @st.composite
@@ -146,6 +147,7 @@ FEATURES = (
     "ranks",
     "role scope",
     "segments",
+    "pairs",
     "max per",
     "running",
     "unknown running",
@@ -168,7 +170,8 @@ FEATURES = (
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
 hold few members. "scores": preferences of kube-scheduler, by node. "least": few must fit, and a crowd of a
-further role fits nowhere. "subgroups": several roles lie in one part of a scope.
+further role fits nowhere. "pairs": each role is in segments of two inside nodes. "subgroups": several roles
+lie in one part of a scope.
 "typical": the cluster says what usually comes. "paths": equal names under different parents. "inside": the
 scopes of roles are nodes and what lies inside them. "one node": so is the gang's required scope.
 "quorum": some of several subgroups are enough."""
@@ -240,7 +243,7 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
         request = replace(request, roles=roles, required_scope=None)
     scopes = [*(level.scope for level in snapshot.levels), "node", "nvlink-domain"]
     scopes = ["zone", *TREE[1:], "rack", "node"] if "paths" in features else scopes
-    if "segments" in features:
+    if {"segments", "pairs"}.intersection(features):
         first, *others = request.roles
         longer = draw(_longer(first, 6 - sum(len(role.members) for role in others)))
         request = replace(request, roles=(longer, *others))
@@ -251,8 +254,9 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
         inside = ["gpu", "gpu", "nvlink-domain", "node"]
         some = st.sampled_from([None, *(inside if "inside" in features else [*scopes, *scopes, "gpu"])])
         roles = tuple(replace(role, required_scope=draw(some)) for role in roles)
-    if "segments" in features:
-        roles = tuple(replace(role, segments=draw(_segments([*scopes, "gpu"]))) for role in roles)
+    if {"segments", "pairs"}.intersection(features):
+        segments = PAIRS if "pairs" in features else _segments([*scopes, "gpu"])
+        roles = tuple(replace(role, segments=draw(segments)) for role in roles)
     least = min(request.min_member, request.size)
     if "least" in features:
         crowd = tuple(Member(f"z{i}", f"z-{i}") for i in range(draw(st.integers(12, 30))))

@@ -94,5 +94,9 @@ MAX_PER = Tested(
             "rack r1: a[4]\n rack r2: c[4]",
             "2 x 1 GPU by 2 rack, max zone=1, min 1",
         ),
+        "two roles in segments, and a cap that holds one segment and a half": (
+            "rack r1: a[2] b[2]\n rack r2: c[2] d[2]\n rack r3: e[2]",
+            "4 x 1 GPU by 2 node + 2 x 1 GPU by 2 node, max rack=3",
+        ),
     },
 )

@@ -92,13 +92,12 @@ class Instance:
 
     def unit(self, role: int) -> int:
         """Return a number of members whose multiples satisfy the unit of each node's rule."""
-        return lcm(1, *(rule.unit_of(role) for rule in self.rules.node_rules if rule is not None))
+        return lcm(*self.rules.units_of(role))
 
     def common_unit(self, role: int) -> int:
         """Return the largest number such that every node takes a multiple of it, whatever its rule."""
-        used = np.flatnonzero(np.bincount(self.rules.in_node)).tolist()
-        rules = [self.rules.node_rules[i] for i in used]
-        return gcd(*(1 if rule is None else rule.unit_of(role) for rule in rules))
+        units, used = self.rules.units_of(role), np.flatnonzero(np.bincount(self.rules.in_node)).tolist()
+        return gcd(*(units[i] for i in used))
 
     def keeping(self, kept: Mapping[str, int]) -> Instance:
         """Return the instance for only `kept` members of each role, the first by rank."""

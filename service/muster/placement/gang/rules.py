@@ -70,6 +70,10 @@ class Rules:
         """The blocks that have members."""
         return tuple(b for b, role in enumerate(self.blocks.roles) if role.members)
 
+    def units_of(self, block: int) -> Counts:
+        """Return for each of `node_rules` its unit of the block: such a node takes a multiple of it."""
+        return tuple(1 if rule is None else rule.unit_of(block) for rule in self.node_rules)
+
     def cap(self, block: int, most: Ints) -> None:
         """Let each node hold at most `most` [row] int64 members of the block."""
         if self.caps is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from muster.placement.model import by_part
 from muster.placement.model.objective import SUMS, WIDE, Level, parts_level
 from muster.placement.model.problem import FREE, Bools, Problem
-from muster.placement.model.variables import IntVar, LinearExpr, Variables
+from muster.placement.model.variables import LinearExpr, LinearExprT, Variables
 
 
 def build(problem: Problem, level: Level | None = None, pooled: Bools | None = None) -> Variables:
@@ -54,7 +54,9 @@ def _members_placed(variables: Variables) -> None:
         variables.model.add(LinearExpr.sum(list(here.values())) == placed).with_name(f"members/{role}")
 
 
-def _hosted(variables: Variables, role: int, chosen: Sequence[int] | None, placed: IntVar, name: str) -> None:
+def _hosted(
+    variables: Variables, role: int, chosen: Sequence[int] | None, placed: LinearExprT, name: str
+) -> None:
     hosted = variables.total(variables.problem.patterns.counts[:, :, role], chosen)
     rule = hosted == placed if variables.problem.exact else hosted >= placed
     variables.model.add(rule).with_name(name)

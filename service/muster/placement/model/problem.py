@@ -6,7 +6,7 @@ Everything is an array: with 20,000 nodes no code here may loop over classes in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -88,8 +88,9 @@ class Problem:
     pattern] bool is which patterns are not ruled out. `parts` maps a scope to the part of each cell, or FREE.
 
     `exact` is whether members are placed as the patterns say. Otherwise a node may take less than its
-    pattern, which is enough for the levels that count parts and nodes. `partial` is whether some members may
-    stay out. `at_most` has what was decided: level → value.
+    pattern, which is enough for the levels that count parts and nodes. It takes multiples of `unit` [role,
+    cell] members, None if any number will do. `partial` is whether some members may stay out. `at_most` has
+    what was decided: level → value.
     """
 
     need: tuple[int, ...]
@@ -105,6 +106,11 @@ class Problem:
     partial: bool = False
     at_most: Mapping[str, int] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
+    unit: Ints | None = None
+
+    def unit_of(self, roles: Sequence[int]) -> int:
+        """Return a number such that each node takes a multiple of it of these roles together."""
+        return 1 if self.unit is None or not roles else int(np.gcd.reduce(self.unit[list(roles)], axis=None))
 
     @property
     def classes(self) -> int:

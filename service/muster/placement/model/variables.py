@@ -13,6 +13,7 @@ from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use
 
 LinearExpr = cp_model.LinearExpr
 IntVar = cp_model.IntVar
+LinearExprT = cp_model.LinearExprT
 
 
 class Model(cp_model.CpModel):
@@ -77,24 +78,25 @@ class Variables:
         ]
         self.placed_in = self._by_cell() if problem.rules else {}
 
-    def _by_cell(self) -> dict[tuple[int, int], cp_model.IntVar]:
+    def _by_cell(self) -> dict[tuple[int, int], LinearExprT]:
         cells = sorted({group.cell for group in self.groups if group.cell is not None})
         roles = [(role, need) for role, need in enumerate(self.problem.need) if need]
-        return {
-            (role, cell): self.model.new_int_var(0, need, f"placed/{role}/{cell}")
-            for role, need in roles
-            for cell in cells
-        }
+        return {(role, cell): self._placed_in(role, cell, need) for role, need in roles for cell in cells}
 
-    def by_part(self, part: Ints, roles: Iterable[int]) -> dict[int, list[cp_model.IntVar]]:
+    def _placed_in(self, role: int, cell: int, need: int) -> LinearExprT:
+        unit = 1 if self.problem.unit is None else int(self.problem.unit[role, cell])
+        units = self.model.new_int_var(0, need // unit, f"placed/{role}/{cell}")
+        return units if unit == 1 else unit * units
+
+    def by_part(self, part: Ints, roles: Iterable[int]) -> dict[int, list[LinearExprT]]:
         """Return `placed_in` of these roles by the part of the cell, -1 for none. `part` is [cell]."""
-        wanted, found = set(roles), dict[int, list[cp_model.IntVar]]()
+        wanted, found = set(roles), dict[int, list[LinearExprT]]()
         for (role, cell), variable in self.placed_in.items():
             if role in wanted:
                 found.setdefault(int(part[cell]), []).append(variable)
         return found
 
-    def total(self, weight: Ints, chosen: Sequence[int] | None = None) -> cp_model.LinearExprT:
+    def total(self, weight: Ints, chosen: Sequence[int] | None = None) -> LinearExprT:
         """Return Σ over nodes of the weight [kind, pattern] of their pattern, over all `takes` or the chosen
         ones.
         """
@@ -103,7 +105,7 @@ class Variables:
         kept = np.flatnonzero(values)
         return LinearExpr.weighted_sum([self.takes[at[i]] for i in kept], values[kept].tolist())
 
-    def cost(self, level: Level) -> cp_model.LinearExprT:
+    def cost(self, level: Level) -> LinearExprT:
         """Return the cost of a level: the sum over the patterns taken, plus the parts touched."""
         summed = self.total(level.cost(self.problem.patterns))
         if level.scope not in self.touched:

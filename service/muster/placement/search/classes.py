@@ -92,7 +92,24 @@ def coarse(
     if instance.existing:
         patterns.nodes[len(kinds) :] = 0
     problem = _problem(need, patterns, rows[kept], kind[kept], cells, exact=False)
-    return replace(problem, rules=tuple(rule(problem) for rule in instance.rules.model)), complete
+    rules = tuple(rule(problem) for rule in instance.rules.model)
+    return replace(problem, rules=rules, unit=_units(instance, rows[kept], cells.of_row)), complete
+
+
+def _units(instance: Instance, rows: Ints, cell: Ints) -> Ints | None:
+    """Return [role, cell] such that each of these nodes takes a multiple of it; None if it is 1 everywhere.
+
+    It is also None without rules of the model: then members are not counted cell by cell.
+    """
+    if not instance.rules.model or not len(cell):
+        return None
+    units = np.array([instance.rules.units_of(role) for role in range(len(instance.roles))])
+    if (units == 1).all():
+        return None
+    found = np.zeros((len(units), int(cell.max()) + 1), np.int64)
+    for of_role, by_rule in zip(found, units, strict=True):
+        np.gcd.at(of_role, cell, by_rule[instance.rules.in_node[rows]])
+    return found
 
 
 def nodes_of(problem: Problem) -> tuple[Ints, Ints]:

@@ -100,7 +100,7 @@ def _with_tables(
     size = np.ones(len(most), np.int64)
     return replace(
         problem, patterns=patterns, cell=every, kind=kind, size=size, start=every, rows=every,
-        open=patterns.valid[kind], parts=parts, exact=True, rules=(),
+        open=patterns.valid[kind], parts=parts, exact=True, rules=(), unit=None,
     )  # fmt: skip
 
 

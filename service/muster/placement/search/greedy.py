@@ -46,6 +46,8 @@ def _shared_out(problem: Problem) -> Use | None:
     )
     if share.roles != tuple(active) or (problem.open.any(axis=1) & (share.part < 0)).any():
         return None
+    if (share.low > share.even).any():  # no whole segments lie between
+        return None
     other = problem.part(scope) if scope else np.zeros(problem.classes, np.int64)
     held = [_by_part(share.capacity, other, share.part == part) for part in range(len(share.low))]
     counts, left = share.low.copy(), problem.need[active[0]] - int(share.low.sum())

@@ -40,7 +40,8 @@ class MaxPerPart(Rule):
     def share(self, problem: Problem) -> PartShare:
         """Return the limits of each part for the bound."""
         low, part = np.zeros(len(self.left), np.int64), self.part[problem.cell]
-        return PartShare(self.roles, part, low, self.left, self.left, capacity(problem, self.roles))
+        left = self.left - self.left % problem.unit_of(self.roles)
+        return PartShare(self.roles, part, low, left, left, capacity(problem, self.roles))
 
 
 class _MaxPer(ByScope):

@@ -51,20 +51,21 @@ class Skew(Rule):
         if set(self.roles) != set(self.others):
             return None
         part, held_by = self.counts[problem.cell], capacity(problem, self.roles)
+        unit = problem.unit_of(self.roles)
         parts, inside = len(self.there), part >= 0
         held = np.bincount(part[inside], held_by[inside], parts).astype(np.int64)
         reached = self.there + held
         highest = min([self.highest, *reached[self.eligible].tolist()])
 
         def most(least: int) -> Ints:
-            return np.where(self.eligible, np.clip(least + self.most - self.there, 0, held), 0)
+            return np.where(self.eligible, np.clip(least + self.most - self.there, 0, held) // unit * unit, 0)
 
         lowest, need = self.lowest, sum(problem.need[role] for role in self.roles)
         elsewhere = ((self.part[problem.cell] >= 0) & ~inside & (held_by > 0)).any()
         if not problem.partial and not elsewhere:
             while lowest < highest and int(most(lowest).sum()) < need:
                 lowest += 1
-        low = np.where(self.eligible, np.maximum(0, lowest - self.there), 0)
+        low = np.where(self.eligible, -(np.minimum(0, self.there - lowest) // unit * unit), 0)
         return PartShare(self.roles, part, low, most(highest), most(lowest), held_by)
 
     def add(self, variables: Variables, name: str) -> None:
