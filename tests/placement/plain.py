@@ -38,7 +38,7 @@ SHAPES = [
 SCOPES = ["zone", "rack", "rack", "node", NVLINK]
 TIME = 20.0
 """Deterministic time for each level of the plain model."""
-BELOW = ("nvlink_domains", "weakest_link", "ring", "damage", "best_fit")
+BELOW = ("nvlink_domains", "weakest_link", "ring", "sockets", "damage", "best_fit")
 """Levels that the plain model does not have."""
 
 
