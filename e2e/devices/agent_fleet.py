@@ -1,10 +1,12 @@
-"""Real nodes with node agents, which offer GPUs as aliyun.com/gpu and their memory as aliyun.com/gpu-mem."""
+"""Real nodes with node agents. These offer GPUs as aliyun.com/gpu, or their memory as aliyun.com/gpu-mem, or
+are second endpoints for nvidia.com/gpu."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from e2e.devices.fleet import Fleet
 from local_cluster.places import TOPOLOGIES
@@ -25,35 +27,19 @@ OFFERS = {
 WHOLE_NODES = ("topology-0", "topology-1")
 
 
-class AgentFleet(Fleet):
-    """Two nodes with whole GPUs, and two that share theirs. `library` is a file that all nodes have."""
+class WithAgents(Fleet):
+    """Real nodes with node agents, whose GPUs files describe."""
 
-    path = "device plugin"
-    keeps_order = True
+    matrix: ClassVar[str]
+    """What the nodes' fake NVML tells: a file of local_cluster/topologies."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.matrices = directory / "gpus"
-        self.library = self.matrices / "libvgpu.so"
-
-    def start(self) -> None:
-        """Start the nodes, Muster, and the agents."""
-        self.matrices.mkdir(parents=True)
-        self.library.touch()
-        for node in OFFERS:
-            self.describe(node)
-        shown = agents.shown(self.matrices)
-        for mode, resource, _, count in GROUPS:
-            group = agents.group(f"{mode}-{{index}}", mode, resource, 16)
-            self.cluster.start_real_nodes(count, group=group, shown=shown)
-        self.stack.start()
-        self.deploy()
-        self.until(lambda: self.agents_ready(OFFERS), "all agents are ready")
-        self.until(self.offer_all, "all nodes offer their GPUs")
 
     def describe(self, node: str, **said: str) -> None:
-        """Write what the node's fake NVML tells: the matrix of document 2, and settings (`memory_gib`)."""
-        text = (TOPOLOGIES / "v100-8x-gputopology-document.txt").read_text()
+        """Write what the node's fake NVML tells: the matrix, and settings (`memory_gib`)."""
+        text = (TOPOLOGIES / self.matrix).read_text()
         more = "".join(f"# {key.replace('_', '-')}: {value}\n" for key, value in said.items())
         file = self.matrices / f"{node}.txt"
         partial = file.with_suffix(".partial")
@@ -64,10 +50,6 @@ class AgentFleet(Fleet):
         """Return whether the kubelet offers this amount of the resource."""
         status = self.api.get(f"/api/v1/nodes/{node}")["status"]
         return int(status.get("allocatable", {}).get(resource, 0)) == amount
-
-    def offer_all(self) -> bool:
-        """Return whether all nodes offer all that they have."""
-        return all(self.offers(node, resource, amount) for node, (resource, amount) in OFFERS.items())
 
     def label(self, node: str, labels: dict[str, str | None]) -> None:
         """Give the node labels, or take them away."""
@@ -116,3 +98,56 @@ class AgentFleet(Fleet):
             answer = self.api.send("GET", f"{agents.PODS}/{pod['metadata']['name']}/log")
             ends.append(f"agent of {node}:\n" + "\n".join(answer.body.decode().splitlines()[-15:]))
         return "\n".join(ends)
+
+
+class AgentFleet(WithAgents):
+    """Two nodes with whole GPUs, and two that share theirs. `library` is a file that all nodes have."""
+
+    path = "device plugin"
+    keeps_order = True
+    matrix = "v100-8x-gputopology-document.txt"
+    """The matrix of document 2."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.library = self.matrices / "libvgpu.so"
+
+    def start(self) -> None:
+        """Start the nodes, Muster, and the agents."""
+        self.matrices.mkdir(parents=True)
+        self.library.touch()
+        for node in OFFERS:
+            self.describe(node)
+        shown = agents.shown(self.matrices)
+        for mode, resource, _, count in GROUPS:
+            group = agents.group(f"{mode}-{{index}}", mode, resource, 16)
+            self.cluster.start_real_nodes(count, group=group, shown=shown)
+        self.stack.start()
+        self.deploy()
+        self.until(lambda: self.agents_ready(OFFERS), "all agents are ready")
+        self.until(self.offer_all, "all nodes offer their GPUs")
+
+    def offer_all(self) -> bool:
+        """Return whether all nodes offer all that they have."""
+        return all(self.offers(node, resource, amount) for node, (resource, amount) in OFFERS.items())
+
+
+class SecondFleet(WithAgents):
+    """Two nodes where a device plugin offers nvidia.com/gpu, and agents are second endpoints for it."""
+
+    path = "second endpoint"
+    keeps_order = False
+    matrix = "hgx-h100-8x-nvswitch.txt"
+    nodes = ("real-0", "real-1")
+
+    def start(self) -> None:
+        """Start the nodes, Muster, and the agents."""
+        self.matrices.mkdir(parents=True)
+        for node in self.nodes:
+            self.describe(node)
+        self.cluster.start_real_nodes(len(self.nodes), shown=agents.shown(self.matrices))
+        self.stack.start()
+        for node in self.nodes:
+            self.label(node, {"gpu.topology/node-agent": "second-endpoint"})
+        self.deploy()
+        self.until(lambda: self.agents_ready(self.nodes), "all agents are ready")

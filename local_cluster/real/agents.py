@@ -99,9 +99,9 @@ def ready(pod: Object) -> bool:
 
 def _exclude(spec: Any, off: Mapping[str, str]) -> None:
     wanted = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (term,) = wanted["nodeSelectorTerms"]
     rules = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in off.items()]
-    term["matchExpressions"] = [*term["matchExpressions"], *rules]
+    for term in wanted["nodeSelectorTerms"]:
+        term["matchExpressions"] = [*term["matchExpressions"], *rules]
 
 
 def _adapt(spec: Any, api_port: int, matrices: Path, options: tuple[str, ...]) -> None:

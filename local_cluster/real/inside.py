@@ -9,6 +9,7 @@ Standard library only, imported before the root changes: it starts with `python 
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -165,7 +166,7 @@ def main(descriptor: str, file: str) -> None:
     commands = {command[0]: command for command in settings["commands"]}
     for command in commands.values():
         programs.start(*command)
-    while (ended := programs.wait())[0] in commands and ended[1] == 0:
+    while (ended := programs.wait())[0] in commands and ended[1] in (0, -signal.SIGTERM):
         # it was told to end, as a test does: another one is started, as systemd would
         programs.start(*commands[ended[0]])
     sys.exit(f"{ended[0]} ended (status {ended[1]})")

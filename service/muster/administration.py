@@ -106,6 +106,10 @@ def node_agent(
     pod's Binding names. Where that can't be, its pod fails with the reason
     (UnexpectedAdmissionError), and gets no other GPU.
 
+    On nodes with the label gpu.topology/node-agent=second-endpoint it offers
+    nothing itself: it is a second endpoint for nvidia.com/gpu, and NVIDIA's
+    device plugin stays. Pods without a plan get that plugin's choice.
+
     It also writes on its node how the GPUs are linked (GPU_TOPOLOGY), which
     of them are unhealthy, and labels of gpu.topology/. docs/devices.md has
     all of it.

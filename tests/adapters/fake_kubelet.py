@@ -15,9 +15,14 @@ from muster.adapters.agent.kubelet import Sockets
 
 
 class FakeKubelet:
-    """Its sockets lie in `folder`. `pods`: name → container → devices, as PodResources has them."""
+    """Its sockets lie in `folder`. `pods`: name → container → devices, as PodResources has them.
 
-    def __init__(self, folder: Path) -> None:
+    `devices`: all that it may give out.
+    """
+
+    def __init__(self, folder: Path, resource: str = "aliyun.com/gpu") -> None:
+        self.resource = resource
+        self.devices: list[str] = []
         self.sockets = Sockets(folder / "plugins", folder / "pods")
         self.pods: dict[str, dict[str, list[str]]] = {}
         self.registered: asyncio.Queue[v1beta1.RegisterRequest] = asyncio.Queue()
@@ -42,7 +47,10 @@ class FakeKubelet:
         await self._serve(
             self.sockets.pod_resources / "kubelet.sock",
             "v1.PodResourcesLister",
-            {"List": (self._list, v1.ListPodResourcesRequest)},
+            {
+                "List": (self._list, v1.ListPodResourcesRequest),
+                "GetAllocatableResources": (self._allocatable, v1.AllocatableResourcesRequest),
+            },
         )
         await self._serve(
             self.sockets.registration,
@@ -74,6 +82,12 @@ class FakeKubelet:
         self.registered.put_nowait(request)
         return v1beta1.Empty()
 
+    async def _allocatable(
+        self, _request: v1.AllocatableResourcesRequest, _: Any
+    ) -> v1.AllocatableResourcesResponse:
+        devices = [v1.ContainerDevices(resource_name=self.resource, device_ids=self.devices)]
+        return v1.AllocatableResourcesResponse(devices=devices)
+
     async def _list(self, _request: v1.ListPodResourcesRequest, _: Any) -> v1.ListPodResourcesResponse:
         found = []
         for pod, containers in self.pods.items():
@@ -81,7 +95,7 @@ class FakeKubelet:
             each = [
                 v1.ContainerResources(
                     name=container,
-                    devices=[v1.ContainerDevices(resource_name="aliyun.com/gpu", device_ids=devices)],
+                    devices=[v1.ContainerDevices(resource_name=self.resource, device_ids=devices)],
                 )
                 for container, devices in containers.items()
             ]
@@ -111,6 +125,17 @@ class Asking:
         answer = await self._call("Allocate", request, v1beta1.AllocateResponse)
         found: v1beta1.ContainerAllocateResponse = answer.container_responses[0]
         return found
+
+    async def options(self) -> v1beta1.DevicePluginOptions:
+        """Return what may be asked."""
+        found: v1beta1.DevicePluginOptions
+        found = await self._call("GetDevicePluginOptions", v1beta1.Empty(), v1beta1.DevicePluginOptions)
+        return found
+
+    async def before_start(self, devices: list[str]) -> None:
+        """Tell that a container of these devices starts."""
+        request = v1beta1.PreStartContainerRequest(devices_ids=devices)
+        await self._call("PreStartContainer", request, v1beta1.PreStartContainerResponse)
 
     def devices(self) -> Any:
         """Watch the devices."""

@@ -361,3 +361,53 @@ async def test_the_levels_of_the_policies_give_kais_labels_their_words(bench: Be
     assert bench.last_group().wishes.required_scope == "example.com/rack"
     await bench.sees_config_map(policies(POLICIES))
     assert bench.last_group().wishes.required_scope == "rack"
+
+
+def agent_pod(name: str, node: str, ready: str = "True", **metadata: Any) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": "muster-node-agent"}
+    made: dict[str, Any] = gpu_pod(name, 0)
+    made["metadata"] |= {"namespace": "muster-nodes", "labels": labels} | metadata
+    made["spec"]["nodeName"] = node
+    made["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}
+    return made
+
+
+async def test_a_node_has_a_second_endpoint_while_its_agent_is_ready(bench: Bench) -> None:
+    """Also during a rolling update, and if the node is seen after its agent."""
+    node = gpu_node("node-a", 8)
+    node["metadata"]["labels"] = {"gpu.topology/node-agent": "second-endpoint"}
+    await bench.sees_node(node)
+    assert not bench.last_node().second_endpoint
+    (problem,) = bench.last_node().problems
+    assert problem.startswith(
+        "the label gpu.topology/node-agent asks for a node agent, and none is ready there"
+    )
+    await bench.sees_pod(agent_pod("agent-1", "node-a", ready="False"))
+    assert not bench.last_node().second_endpoint
+    await bench.sees_pod(agent_pod("agent-1", "node-a"))
+    assert (bench.last_node().second_endpoint, bench.last_node().problems) == (True, ())
+    await bench.sees_pod(agent_pod("agent-2", "node-a"))
+    await bench.intake.on_pod(Gone("uid-agent-1"))
+    assert bench.last_node().second_endpoint
+    await bench.sees_pod(agent_pod("agent-2", "node-a", deletionTimestamp="2026-11-23T00:00:00Z"))
+    assert not bench.last_node().second_endpoint
+    await bench.sees_pod(agent_pod("agent-3", "node-b"))
+    await bench.sees_node(node | {"metadata": node["metadata"] | {"name": "node-b"}})
+    assert bench.last_node().second_endpoint
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"namespace": "team"}, {"labels": {"app.kubernetes.io/name": "x"}}, {"labels": None}]
+)
+async def test_no_other_pod_is_a_node_agent(bench: Bench, metadata: dict[str, Any]) -> None:
+    node = gpu_node("node-a", 8)
+    node["metadata"]["labels"] = {"gpu.topology/node-agent": "second-endpoint"}
+    await bench.sees_node(node)
+    await bench.sees_pod(agent_pod("forged", "node-a", **metadata))
+    assert not bench.last_node().second_endpoint
+
+
+async def test_an_agent_that_offers_gpus_itself_is_no_second_endpoint(bench: Bench) -> None:
+    await bench.sees_node(gpu_node("node-a", 8))
+    await bench.sees_pod(agent_pod("agent-1", "node-a"))
+    assert (bench.last_node().second_endpoint, bench.last_node().problems) == (False, ())

@@ -39,6 +39,12 @@ def test_what_a_mode_serves(labels: dict[str, str], resources: set[str], problem
     assert len(node.problems) == problems
 
 
+def test_an_unknown_word_for_the_node_agent_is_a_problem() -> None:
+    node = read(node_object(BOTH, {"gpu.topology/node-agent": "second"}), agent=True)
+    assert not node.second_endpoint
+    assert node.problems == ("the label gpu.topology/node-agent is 'second', expected second-endpoint",)
+
+
 def test_what_a_node_offers() -> None:
     spec = {"unschedulable": True, "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}
     node = read(node_object({"cpu": "1500m"}, spec=spec, ready="Unknown"))

@@ -66,6 +66,25 @@ def test_permit_says_what_each_binding_carries_and_says_it_again() -> None:
     assert world.events[-1].message.startswith("2 of 2 members on node a")
 
 
+@pytest.mark.parametrize(
+    ("resource", "second_endpoint", "indices"),
+    [
+        ("nvidia.com/gpu", True, "planned"),
+        ("nvidia.com/gpu", False, "advisory"),
+        ("amd.com/gpu", True, "advisory"),
+        ("aliyun.com/gpu", False, "planned"),
+    ],
+)
+def test_a_binding_says_whether_its_gpus_are_exact(
+    resource: str, second_endpoint: bool, indices: str
+) -> None:
+    offered = frozenset({resource})
+    world = World().start(node("a", gpu_resources=offered, second_endpoint=second_endpoint))
+    world.see(*(pod(f"p{i}", gpu_resource=resource) for i in (0, 1)))
+    world.reserve()
+    assert json.loads(world.permit().annotations[0][ALLOCATION])["indices"] == indices
+
+
 def test_those_that_are_not_placed_are_not_told_that_they_are() -> None:
     world = World().start(node("a", 2))
     world.see(*(wishing(f"p{i}", of=2) for i in range(8)))

@@ -1,6 +1,6 @@
 // fake-gpus is the stand-in for NVIDIA's device plugin on a real node without GPUs: it offers devices with
 // the names GPU-0, GPU-1, …, prefers the lowest free ones, and tells a container by NVIDIA_VISIBLE_DEVICES
-// which ones it got.
+// and by CDI which ones it got.
 //
 //	fake-gpus RESOURCE COUNT
 package main
@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	endpoint  = "fake-gpus.sock"
+	endpoint  = "nvidia-gpu.sock" // as NVIDIA's: muster node-agent looks for it
 	socket    = api.DevicePluginPath + endpoint
 	lookEvery = 200 * time.Millisecond
 	patience  = 10 * time.Second
@@ -73,9 +73,11 @@ func (p *plugin) Allocate(_ context.Context, asked *api.AllocateRequest) (*api.A
 	for _, container := range asked.ContainerRequests {
 		devices := slices.Clone(container.DevicesIds)
 		slices.SortFunc(devices, byIndex)
-		answer.ContainerResponses = append(answer.ContainerResponses, &api.ContainerAllocateResponse{
-			Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(devices, ",")},
-		})
+		given := &api.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(devices, ",")}}
+		for _, device := range devices {
+			given.CdiDevices = append(given.CdiDevices, &api.CDIDevice{Name: "nvidia.com/gpu=" + device})
+		}
+		answer.ContainerResponses = append(answer.ContainerResponses, given)
 	}
 	return answer, nil
 }

@@ -32,9 +32,10 @@ class Booking:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why no devices are given; the text is for the pod's event."""
+    """Why no devices are given; the text is for the pod's event. `planless`: the pod has no plan."""
 
     text: str
+    planless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,8 @@ def asking(
     ((waiter, left),) = lacking
     booking = next((each for each in waiter.bookings if each.container == left[0]), None)
     if booking is None:
-        return Refusal(
-            f"pod {waiter.name} has no plan for its GPUs: let Muster schedule it (spec.schedulerName: muster)"
-        )
+        said = f"pod {waiter.name} has no plan for its GPUs"
+        return Refusal(f"{said}: let Muster schedule it (spec.schedulerName: muster)", planless=True)
     return waiter, booking
 
 

@@ -66,9 +66,9 @@ class Inventory:
 
     def devices(self, resource: str) -> tuple[Device, ...]:
         """Return the devices of a resource: GPUs, or each GiB of their memory."""
-        if resource == WHOLE:
-            return tuple(Device(gpu.uuid, gpu.healthy) for gpu in self.gpus)
-        return tuple(Device(unit, gpu.healthy) for gpu in self.gpus for unit in units_of(gpu))
+        if resource == MEMORY:
+            return tuple(Device(unit, gpu.healthy) for gpu in self.gpus for unit in units_of(gpu))
+        return tuple(Device(gpu.uuid, gpu.healthy) for gpu in self.gpus)
 
 
 def units_of(gpu: Gpu) -> tuple[str, ...]:

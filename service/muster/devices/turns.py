@@ -39,11 +39,15 @@ class Turns:
 
     _turn: _Turn | None = None
     _served: dict[str, set[str]] = field(default_factory=dict)
+    _passed_on: frozenset[str] = frozenset()
+    """What another plugin chose for a pod without a plan that asked last."""
+    _passing: bool = False
+    """The kubelet has not taken these yet."""
 
     @property
     def pending(self) -> bool:
         """Return whether the kubelet was told of devices that it has not taken yet."""
-        return self._turn is not None and self._turn.chosen is not None
+        return self._passing or (self._turn is not None and self._turn.chosen is not None)
 
     def prefer(
         self,
@@ -66,10 +70,20 @@ class Turns:
         if isinstance(chosen, Refusal):
             self._turn = None
             return waiter, chosen
+        self._passed_on, self._passing = frozenset(), False
         if self._turn is None or self._turn.waiter.uid != waiter.uid:
             self._turn = _Turn(waiter)
         self._turn.chosen = (booking, frozenset(chosen))
         return waiter, chosen
+
+    def pass_on(self, chosen: Collection[str]) -> None:
+        """Remember what another plugin chose for a pod without a plan. The kubelet takes these next."""
+        self._turn, self._passed_on, self._passing = None, frozenset(chosen), True
+
+    def takes_passed_on(self, devices: Collection[str]) -> bool:
+        """Return whether another plugin chose all of these, for a pod without a plan that asked last."""
+        self._passing = False
+        return frozenset(devices) <= self._passed_on
 
     def allocate(
         self, inventory: Inventory, devices: Collection[str], isolation: Isolation

@@ -13,7 +13,7 @@ from muster.dialects.configmaps import NodeFact, NodeTopology
 from muster.dialects.dra_offer import Offer
 from muster.dialects.objects import NodeObject
 from muster.dialects.reading import NAME_PATTERN, natural, positive
-from muster.dialects.settings import DEFAULTS, Settings
+from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT, Settings
 from muster.domain.allocation import MAX_BYTES, MAX_GPUS
 from muster.domain.node import Device, Node, Resources, Taint
 from muster.domain.topology import GpuTopology, bits
@@ -29,9 +29,11 @@ def read(
     settings: Settings = DEFAULTS,
     more: Iterable[NodeFact] = (),
     offer: Offer = NO_OFFER,
+    *,
+    agent: bool = False,
 ) -> Node:
     """Return the facts of one node. `more` is what ConfigMaps say of it, in any order; `offer` what its
-    ResourceSlices offer."""
+    ResourceSlices offer; `agent`: a node agent is ready there."""
     reader = _Reader(obj, settings, more)
     memory = reader.whole(settings.gpu_memory)
     installed = reader.installed(settings.gpu_memory) if memory else 0
@@ -67,6 +69,7 @@ def read(
         devices=devices,
         attribute_groups=dra_offer.groups(offer, devices) if devices else {},
         machine=reader.machine,
+        second_endpoint=reader.second_endpoint(agent),
         problems=tuple(reader.problems),
     )
 
@@ -137,6 +140,19 @@ class _Reader:
         devices, tainted, problems = dra_offer.numbered(offer, self.annotations.get(key), key)
         self.problems.extend(problems)
         return devices, tainted
+
+    def second_endpoint(self, agent: bool) -> bool:
+        """Return whether a node agent is a second endpoint for the GPUs of NVIDIA's device plugin."""
+        key = self._settings.node_agent
+        said = self.labels.get(key)
+        if said is None:
+            return False
+        if said != SECOND_ENDPOINT:
+            self.problems.append(f"the label {key} is {said[:63]!r}, expected {SECOND_ENDPOINT}")
+        elif not agent:
+            asks = f"the label {key} asks for a node agent, and none is ready there"
+            self.problems.append(f"{asks}: containers may get other GPUs than planned")
+        return said == SECOND_ENDPOINT and agent
 
     def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
         """Return the node's GPUs; by label where its allocatable has `memory` of them alone.

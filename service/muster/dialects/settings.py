@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["off", "warn", "on"]
+SECOND_ENDPOINT = "second-endpoint"
+"""Value of the label `node_agent`: the agent is a second endpoint for what NVIDIA's device plugin offers."""
 BY_REQUEST = ("StatefulSet",)
 """Kinds of jobs whose pods are a gang only if the settings name the kind."""
 
@@ -19,6 +21,7 @@ class Settings:
     `gpu_memory`: the extended resource that counts memory of shared GPUs, in GiB.
     `shared_gpus`: on nodes the extended resource that counts the GPUs which share their memory; on pods the
     label that says over how many GPUs the pod's memory is spread.
+    `node_agents`: the namespace of the node agents, and their label app.kubernetes.io/name.
     `policies_…`: where the ConfigMap of the cluster's policies is, and its key.
     `infer_gangs`: by kind of job, "default" for all that are not named, whether its pods are a gang without
     saying so. A StatefulSet's are only where it is named.
@@ -49,6 +52,8 @@ class Settings:
     memory_by_gpu: str = "gpu.topology/gpu-mem"
     gpu_uuids: str = "gpu.topology/gpu-uuids"
     unhealthy: str = "gpu.topology/unhealthy"
+    node_agent: str = "gpu.topology/node-agent"
+    node_agents: tuple[str, str] = ("muster-nodes", "muster-node-agent")
     system_namespace: str = "kube-system"
     unhealthy_prefix: str = "unhealthy-gpu-"
     policies_namespace: str = "kai-scheduler"

@@ -62,6 +62,8 @@ RESERVED_KEYS = (
 
 FOLLOWED_RESOURCE = "aliyun.com/gpu"
 """Its device plugin gives the container the GPUs that the annotation names; the others choose themselves."""
+SECOND_RESOURCE = "nvidia.com/gpu"
+"""A node agent may be a second endpoint for it, and then gives the planned GPUs."""
 
 VERSION = 1
 MAX_GPUS = 256
@@ -82,6 +84,8 @@ def write(
     decision: str,
     gpu_memory: tuple[int, ...] = (),
     devices: tuple[str, ...] = (),
+    *,
+    second_endpoint: bool = False,
 ) -> dict[str, str]:
     """Return the annotations of one member's Binding, all but their time.
 
@@ -89,14 +93,15 @@ def write(
 
     `generation` and `decision` (`write_decision`) are the plan's; `gpu_memory`: what each GPU of its node
     offers in slices, in GiB (`Node.gpu_memory`); `devices`: what a DRA driver gives it, as
-    driver/pool/name in the order of its GPUs.
+    driver/pool/name in the order of its GPUs; `second_endpoint`: as in Node.
     """
     values = {DECISION: decision}
     if not place.gpus:
         return values
     # Both device plugins of aliyun follow the annotation, and claims name devices. Others choose themselves.
     followed = bool(place.units) or pod.gpu_resource == FOLLOWED_RESOURCE
-    values[ALLOCATION] = _allocation(pod, place, generation, followed or bool(devices), devices)
+    exact = followed or bool(devices) or (second_endpoint and pod.gpu_resource == SECOND_RESOURCE)
+    values[ALLOCATION] = _allocation(pod, place, generation, exact, devices)
     if place.units:
         return values | _shared(pod, place, gpu_memory)
     if followed:
@@ -199,14 +204,14 @@ def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:
 
 
 def _allocation(
-    pod: Pod, place: MemberPlacement, generation: int, followed: bool, devices: tuple[str, ...]
+    pod: Pod, place: MemberPlacement, generation: int, exact: bool, devices: tuple[str, ...]
 ) -> str:
     value: dict[str, Any] = {
         "version": VERSION,
         "generation": generation,
         "containers": container_gpus(pod, place.gpus),
         "gpus": list(place.gpus),
-        "indices": "planned" if followed else "advisory",
+        "indices": "planned" if exact else "advisory",
     }
     if place.units:
         value["gpu_mem"] = {str(gpu): place.units for gpu in place.gpus}

@@ -112,6 +112,7 @@ class Node:
     GPUs that agree on it, as bit masks. A GPU without the attribute is in none of them. Attributes on which
     no two GPUs agree are left out.
     `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
+    `second_endpoint`: a node agent gives containers the planned GPUs of NVIDIA's device plugin.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
     GPU_TOPOLOGY): the node is used without it.
     """
@@ -130,6 +131,7 @@ class Node:
     devices: tuple[Device | None, ...] = ()
     attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     machine: str = ""
+    second_endpoint: bool = False
     problems: tuple[str, ...] = ()
 
 

@@ -1,10 +1,11 @@
-"""Answers for the containers of one node: from what the kubelet and the API server know, or a refusal."""
+"""Which planned devices a container of this node gets: from what the kubelet and the API server know."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import msgspec
 
@@ -13,13 +14,13 @@ from muster.adapters.agent.kubelet import KubeletError, Sockets, devices_of_pods
 from muster.adapters.agent.outbox import Outbox, Target
 from muster.adapters.agent.plugin import Refused
 from muster.adapters.agent.pods import waiters
-from muster.devices.answers import VISIBLE, Grant, Isolation
+from muster.devices.answers import VISIBLE, Isolation
 from muster.devices.booking import Refusal, Waiter
-from muster.devices.inventory import MEMORY, Inventory, uuid_of
-from muster.devices.turns import Turns
-from muster.domain.allocation import ASSIGNED, DEVICES, MEM_ASSIGNED, write_devices
+from muster.devices.inventory import Inventory, uuid_of
+from muster.devices.turns import Given, Turns
+from muster.domain.allocation import DEVICES, write_devices
 
-REFUSED, NOT_ISOLATED, DIFFER = "GpusRefused", "GpuMemoryNotIsolated", "GpusDiffer"
+REFUSED, DIFFER = "GpusRefused", "GpusDiffer"
 """Reasons of events."""
 
 log = logging.getLogger(__name__)
@@ -34,18 +35,26 @@ class Facts:
     cdi: bool = True
 
 
+class Planless(Refused):
+    """The container's pod has no plan. `planned` are the GPUs that plans of other pods on the node name."""
+
+    def __init__(self, text: str, planned: frozenset[str]) -> None:
+        super().__init__(text)
+        self.planned = planned
+
+
 class Allocator:
     """Answers the kubelet for one resource, one question after another."""
 
     def __init__(
         self, api: ApiServer, sockets: Sockets, outbox: Outbox, node: str, resource: str, facts: Facts
     ) -> None:
+        self.facts = facts
+        self.resource = resource
         self._api = api
         self._sockets = sockets
         self._outbox = outbox
         self._node = node
-        self._resource = resource
-        self._facts = facts
         self._turns = Turns()
         self._lock = asyncio.Lock()
         self._compared: dict[str, frozenset[str]] = {}
@@ -54,38 +63,67 @@ class Allocator:
         """Return the devices that the container in admission should get.
 
         Raises:
-            Refused: there is no plan, or it can't be kept.
+            Planless: its pod has no plan. That is not told to the user yet.
+            Refused: its plan can't be kept.
         """
         async with self._lock:
             try:
-                held = await devices_of_pods(self._sockets, self._resource)
-                pods = await waiters(self._api, self._node, self._resource)
+                held = await devices_of_pods(self._sockets, self.resource)
+                pods = await self._waiters()
             except (KubeletError, ApiError, msgspec.DecodeError) as problem:
-                raise self._refused(None, f"the plan of its GPUs can't be read: {problem}") from problem
-            asked = (available, must, size)
-            waiter, chosen = self._turns.prefer(pods, held, self._facts.inventory, asked)
-            if isinstance(chosen, Refusal):
-                raise self._refused(waiter, chosen.text)
-            return chosen
+                raise self.refused(None, f"the plan of its GPUs can't be read: {problem}") from problem
+            inventory = self.facts.inventory
+            waiter, chosen = self._turns.prefer(pods, held, inventory, (available, must, size))
+            if not isinstance(chosen, Refusal):
+                return chosen
+            if chosen.planless:
+                raise Planless(chosen.text, _planned(pods, inventory))
+            raise self.refused(waiter, chosen.text)
 
-    async def allocate(self, devices: list[str]) -> Grant:
-        """Return what the container of these devices gets.
+    async def allocate(self, devices: list[str]) -> Given:
+        """Return the container that gets these devices, with what it gets.
 
         Raises:
             Refused: they are not what was answered.
         """
         async with self._lock:
-            given = self._turns.allocate(self._facts.inventory, devices, self._facts.isolation)
+            given = self._turns.allocate(self.facts.inventory, devices, self.facts.isolation)
             if isinstance(given, Refusal):
-                raise self._refused(None, given.text)
-            waiter, grant = given.waiter, given.grant
-            log.info("%s: container %s gets %s", waiter.name, given.booking.container, grant.env[VISIBLE])
-            for note in grant.notes:
-                self._outbox.event(_target(waiter), NOT_ISOLATED, note)
-            if not given.booking.lends:
-                assigned = MEM_ASSIGNED if self._resource == MEMORY else ASSIGNED
-                self._outbox.annotate(_target(waiter), {assigned: "true"})
-            return grant if self._facts.cdi else replace(grant, cdi=())
+                raise self.refused(None, given.text)
+            gpus = given.grant.env[VISIBLE]
+            log.info("%s: container %s gets %s", given.waiter.name, given.booking.container, gpus)
+            return given
+
+    def pass_on(self, chosen: Collection[str]) -> None:
+        """Remember what another plugin chose for a pod without a plan."""
+        self._turns.pass_on(chosen)
+
+    async def may_pass_on(self, devices: list[str]) -> bool:
+        """Return whether another plugin may give these devices to the container in admission.
+
+        It may if it chose them for a pod without a plan, and if no pod with a plan waits.
+
+        Raises:
+            Refused: the API server does not tell.
+        """
+        async with self._lock:
+            if self._turns.takes_passed_on(devices):
+                return True
+            try:
+                pods = await self._waiters()
+            except (ApiError, msgspec.DecodeError) as problem:
+                raise self.refused(
+                    None, f"whether its GPUs are planned can't be read: {problem}"
+                ) from problem
+            return not any(waiter.bookings and not waiter.admitted for waiter in pods)
+
+    def refused(self, waiter: Waiter | None, text: str) -> Refused:
+        """Return the refusal, and tell of it on the pod, or on the node if the pod is not known."""
+        self._outbox.event(target(waiter) if waiter else Target(self._node, ""), REFUSED, text)
+        return Refused(text)
+
+    async def _waiters(self) -> list[Waiter]:
+        return await waiters(self._api, self._node, self.resource)
 
     async def compare(self) -> None:
         """Compare the devices that containers hold with the plans, where they are not those of last time.
@@ -99,11 +137,11 @@ class Allocator:
                 return  # a List now could free the devices of the container in admission
             held = {
                 pod: frozenset(uuid_of(device) for devices in containers.values() for device in devices)
-                for pod, containers in (await devices_of_pods(self._sockets, self._resource)).items()
+                for pod, containers in (await devices_of_pods(self._sockets, self.resource)).items()
                 if containers
             }
             new = {pod for pod, gpus in held.items() if self._compared.get(pod) != gpus}
-            pods = await waiters(self._api, self._node, self._resource) if new else []
+            pods = await self._waiters() if new else []
             for waiter in pods:
                 if waiter.name in new and waiter.admitted:
                     self._report(waiter, held[waiter.name])
@@ -113,23 +151,24 @@ class Allocator:
 
     def _report(self, waiter: Waiter, gpus: frozenset[str]) -> None:
         """Tell of other GPUs than the planned ones: from then on these count as taken."""
-        inventory = self._facts.inventory
+        inventory = self.facts.inventory
         planned = {gpu for booking in waiter.bookings if not booking.lends for gpu in booking.gpus}
         found = {inventory.place(uuid) for uuid in gpus}
         indices = {index for index in found if index is not None}
         if len(indices) < len(gpus):
             text = f"its containers hold {len(gpus)} GPUs, of which the node has {len(indices)} now"
-            self._outbox.event(_target(waiter), DIFFER, text)
+            self._outbox.event(target(waiter), DIFFER, text)
         elif indices != planned:
-            self._outbox.annotate(_target(waiter), {DEVICES: write_devices(indices)})
+            self._outbox.annotate(target(waiter), {DEVICES: write_devices(indices)})
             log.warning("%s has GPUs %s, planned %s", waiter.name, sorted(indices), sorted(planned))
 
-    def _refused(self, waiter: Waiter | None, text: str) -> Refused:
-        target = _target(waiter) if waiter else Target(self._node, "")
-        self._outbox.event(target, REFUSED, text)
-        return Refused(text)
 
-
-def _target(waiter: Waiter) -> Target:
+def target(waiter: Waiter) -> Target:
+    """Return the pod, as events name it."""
     namespace, _, name = waiter.name.partition("/")
     return Target(name, waiter.uid, namespace)
+
+
+def _planned(pods: list[Waiter], inventory: Inventory) -> frozenset[str]:
+    indices = {gpu for waiter in pods for booking in waiter.bookings for gpu in booking.gpus}
+    return frozenset(gpu.uuid for gpu in inventory.gpus if gpu.index in indices)

@@ -15,13 +15,14 @@ from muster.adapters.agent.generated import v1, v1beta1
 VERSION = "v1beta1"
 REGISTER = "/v1beta1.Registration/Register"
 LIST = "/v1.PodResourcesLister/List"
+ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 TIMEOUT_S = 4.0
 MOST_BYTES = 32 * 1024 * 1024
 OPTIONS = v1beta1.DevicePluginOptions(get_preferred_allocation_available=True)
 
 
 class KubeletError(Exception):
-    """The kubelet did not answer, or refused."""
+    """The kubelet or a device plugin did not answer, or refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,16 @@ class Sockets:
         """Return the socket on which plugins register."""
         return self.plugins / "kubelet.sock"
 
-    def made(self) -> int:
-        """Return when the kubelet made its socket, in ns; 0 if there is none. Inode numbers are used again,
-        times are not."""
-        try:
-            return self.registration.stat().st_ctime_ns
-        except OSError:
-            return 0
+
+def made(socket: Path) -> int:
+    """Return when a socket was made, in ns; 0 if there is none.
+
+    Inode numbers are used again, times are not.
+    """
+    try:
+        return socket.stat().st_ctime_ns
+    except OSError:
+        return 0
 
 
 async def register(sockets: Sockets, endpoint: str, resource: str) -> None:
@@ -54,7 +58,7 @@ async def register(sockets: Sockets, endpoint: str, resource: str) -> None:
     request = v1beta1.RegisterRequest(
         version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS
     )
-    await _call(sockets.registration, REGISTER, request, v1beta1.Empty)
+    await call(sockets.registration, REGISTER, request, v1beta1.Empty)
 
 
 async def devices_of_pods(sockets: Sockets, resource: str) -> dict[str, dict[str, list[str]]]:
@@ -63,13 +67,20 @@ async def devices_of_pods(sockets: Sockets, resource: str) -> dict[str, dict[str
     Raises:
         KubeletError: no answer in time.
     """
-    answer = await _call(
-        sockets.pod_resources / "kubelet.sock",
-        LIST,
-        v1.ListPodResourcesRequest(),
-        v1.ListPodResourcesResponse,
-    )
+    request, socket = v1.ListPodResourcesRequest(), sockets.pod_resources / "kubelet.sock"
+    answer = await call(socket, LIST, request, v1.ListPodResourcesResponse)
     return {f"{pod.namespace}/{pod.name}": _held(pod, resource) for pod in answer.pod_resources}
+
+
+async def devices_of_node(sockets: Sockets, resource: str) -> list[str]:
+    """Return the healthy devices of a resource, as the kubelet knows them.
+
+    Raises:
+        KubeletError: no answer in time.
+    """
+    request, socket = v1.AllocatableResourcesRequest(), sockets.pod_resources / "kubelet.sock"
+    answer = await call(socket, ALLOCATABLE, request, v1.AllocatableResourcesResponse)
+    return [device for each in answer.devices if each.resource_name == resource for device in each.device_ids]
 
 
 def _held(pod: v1.PodResources, resource: str) -> dict[str, list[str]]:
@@ -81,13 +92,18 @@ def _held(pod: v1.PodResources, resource: str) -> dict[str, list[str]]:
     return found
 
 
-async def _call(socket: Path, method: str, request: Any, answer: Any) -> Any:
+async def call(socket: Path, method: str, request: Any, answer: Any) -> Any:
+    """Return the answer of the process that listens on the socket.
+
+    Raises:
+        KubeletError: refused, or no answer in time.
+    """
     options = [("grpc.max_receive_message_length", MOST_BYTES)]
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
-        call = channel.unary_unary(method, request_serializer=bytes, response_deserializer=answer.parse)
+        ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=answer.parse)
         try:
             async with asyncio.timeout(2 * TIMEOUT_S):
-                return await call(request, timeout=TIMEOUT_S)
+                return await ask(request, timeout=TIMEOUT_S)
         except (grpc.aio.AioRpcError, TimeoutError) as problem:
             why = problem.details() if isinstance(problem, grpc.aio.AioRpcError) else "no answer in time"
             raise KubeletError(f"{method} at {socket}: {why}") from problem

@@ -1,28 +1,22 @@
-"""A device plugin on its unix socket: one resource of the node, offered and given out as planned."""
+"""A device plugin on its unix socket: it answers the kubelet for one resource of the node."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 
 from muster.adapters.agent.generated import v1beta1 as api
-from muster.adapters.agent.kubelet import OPTIONS
-from muster.devices.answers import Grant
-from muster.devices.inventory import Device
 
-HEALTH = {True: "Healthy", False: "Unhealthy"}
 SERVICE = "v1beta1.DevicePlugin"
 MOST_BYTES = 32 * 1024 * 1024
 STOP_GRACE_S = 2.0
 
-Prefer = Callable[[list[str], list[str], int], Awaitable[tuple[str, ...]]]
-Allocate = Callable[[list[str]], Awaitable[Grant]]
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -31,23 +25,36 @@ class Refused(Exception):
     """No devices are given; the kubelet puts the text into the pod's status."""
 
 
+class Backend(Protocol):
+    """What a plugin offers and answers. All but `devices` may raise Refused. `prefer`, `allocate` and
+    `before_start` are for one container."""
+
+    async def look(self) -> str:
+        """Return why containers may get other GPUs than planned; "" if they don't."""
+
+    async def options(self) -> api.DevicePluginOptions:
+        """Return what the kubelet may ask."""
+
+    def devices(self) -> AsyncIterator[api.ListAndWatchResponse]:
+        """Return all devices, and again whenever one changes. The kubelet disconnects at the end."""
+
+    async def prefer(self, available: list[str], must: list[str], size: int) -> Sequence[str]:
+        """Return the devices that the kubelet should take: `size` of `available`, and all of `must`."""
+
+    async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
+        """Return what the container of these devices gets."""
+
+    async def before_start(self, devices: list[str]) -> None:
+        """Do what must be done before the container of these devices starts."""
+
+
 class Plugin:
-    """Serves one resource. `prefer` and `allocate` answer for each container, and raise Refused."""
+    """Serves one resource."""
 
-    def __init__(self, socket: Path, prefer: Prefer, allocate: Allocate) -> None:
+    def __init__(self, socket: Path, backend: Backend) -> None:
         self.socket = socket
-        self._prefer = prefer
-        self._allocate = allocate
-        self._devices: tuple[Device, ...] = ()
-        self._changed = asyncio.Event()
+        self._backend = backend
         self._server: Any = None
-
-    def offer(self, devices: tuple[Device, ...]) -> None:
-        """Tell the kubelet of these devices from now on."""
-        if devices != self._devices:
-            self._devices = devices
-            self._changed.set()
-            self._changed = asyncio.Event()
 
     async def start(self) -> None:
         """Listen on the socket.
@@ -92,19 +99,18 @@ class Plugin:
             },
         )
 
-    async def _options(self, _: api.Empty, __: Any) -> api.DevicePluginOptions:
-        return OPTIONS
+    async def _options(self, _: api.Empty, context: Any) -> api.DevicePluginOptions:
+        return await self._or_abort(self._backend.options(), context)
 
-    async def _before_start(self, _: api.PreStartContainerRequest, __: Any) -> api.PreStartContainerResponse:
+    async def _before_start(
+        self, request: api.PreStartContainerRequest, context: Any
+    ) -> api.PreStartContainerResponse:
+        await self._or_abort(self._backend.before_start(request.devices_ids), context)
         return api.PreStartContainerResponse()
 
     async def _watch(self, _: api.Empty, __: Any) -> AsyncIterator[api.ListAndWatchResponse]:
-        while True:
-            changed = self._changed
-            yield api.ListAndWatchResponse(
-                devices=[api.Device(id=each.id, health=HEALTH[each.healthy]) for each in self._devices]
-            )
-            await changed.wait()
+        async for devices in self._backend.devices():
+            yield devices
 
     async def _preferred(
         self, request: api.PreferredAllocationRequest, context: Any
@@ -112,18 +118,18 @@ class Plugin:
         answers = []
         for each in request.container_requests:
             asked = (each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size)
-            chosen = await self._or_abort(self._prefer(*asked), context)
+            chosen = await self._or_abort(self._backend.prefer(*asked), context)
             answers.append(api.ContainerPreferredAllocationResponse(device_i_ds=list(chosen)))
         return api.PreferredAllocationResponse(container_responses=answers)
 
     async def _allocated(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
-        answers = []
-        for each in request.container_requests:
-            grant = await self._or_abort(self._allocate(each.devices_ids), context)
-            answers.append(_answer(grant))
+        answers = [
+            await self._or_abort(self._backend.allocate(each.devices_ids), context)
+            for each in request.container_requests
+        ]
         return api.AllocateResponse(container_responses=answers)
 
-    async def _or_abort(self, answer: Awaitable[Any], context: Any) -> Any:
+    async def _or_abort(self, answer: Awaitable[T], context: Any) -> T:
         try:
             return await answer
         except Refused as refusal:
@@ -131,11 +137,4 @@ class Plugin:
         except Exception as problem:
             log.exception("a defect: the container gets no devices")
             await context.abort(grpc.StatusCode.INTERNAL, f"muster node-agent has a defect: {problem!r}")
-
-
-def _answer(grant: Grant) -> api.ContainerAllocateResponse:
-    return api.ContainerAllocateResponse(
-        envs=dict(grant.env),
-        mounts=[api.Mount(container_path=path, host_path=path, read_only=True) for path in grant.mounts],
-        cdi_devices=[api.CdiDevice(name=name) for name in grant.cdi],
-    )
+        raise AssertionError("abort always raises")

@@ -1,7 +1,7 @@
 """The life of a node agent: it offers the node's GPUs to each kubelet, and publishes what they are.
 
 `_look` reads the GPUs every few seconds. Their health goes to the kubelet and to the node's object. `_offer`
-serves the resource that the node's label asks for, and registers with each new kubelet. `_publish` writes
+serves the resource that the node's labels ask for, to one kubelet after another. `_publish` writes
 links and labels of the node when they changed. The outbox writes events, and which pods got their GPUs.
 """
 
@@ -12,27 +12,35 @@ import contextlib
 import logging
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
 from muster.adapters.agent.allocation import Allocator, Facts
 from muster.adapters.agent.api import ApiError, ApiServer
 from muster.adapters.agent.gpus import Source
-from muster.adapters.agent.kubelet import KubeletError, Sockets, register
+from muster.adapters.agent.kubelet import KubeletError, Sockets
+from muster.adapters.agent.offering import Offer, Offering, Times
 from muster.adapters.agent.outbox import Outbox, Target
-from muster.adapters.agent.plugin import Plugin
+from muster.adapters.agent.own_devices import OwnDevices
+from muster.adapters.agent.plugin import Refused
 from muster.adapters.agent.probe import Probe
+from muster.adapters.agent.second_endpoint import SecondEndpoint
 from muster.adapters.kube.backoff import Backoff
 from muster.devices.answers import Isolation
 from muster.devices.hardware import UUIDS, Hardware, changes, with_lost
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
 from muster.dialects.objects import NodeObject
-from muster.dialects.settings import DEFAULTS
+from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT
+from muster.domain.allocation import SECOND_RESOURCE
 
-RESOURCE_OF_MODE = {"topology": WHOLE, "share": MEMORY, "cgpu": MEMORY}
+RESOURCE_OF_MODE = {"topology": WHOLE, "share": MEMORY, "cgpu": MEMORY, SECOND_ENDPOINT: SECOND_RESOURCE}
+"""By the value of a node's label."""
 ENDPOINT = "muster-{}.sock"
-BROKEN, LOST = "GpusUnreadable", "GpuVanished"
+FIRST = "nvidia-gpu.sock"
+"""The socket of NVIDIA's device plugin for nvidia.com/gpu."""
+BROKEN, LOST, INEXACT = "GpusUnreadable", "GpuVanished", "GpusNotAsPlanned"
 """Reasons of events."""
 
 log = logging.getLogger(__name__)
@@ -52,8 +60,7 @@ class Settings:
     probe_port: int = 0
     look_every_s: float = 2.0
     publish_every_s: float = 30.0
-    kubelet_every_s: float = 0.5
-    compare_every_s: float = 30.0
+    times: Times = field(default_factory=Times)
 
 
 class Agent:
@@ -74,8 +81,14 @@ class Agent:
         self._uuids: tuple[str, ...] = ()
         self._read = asyncio.Event()
         self._changed = asyncio.Event()
-        self._offered: tuple[Plugin, str] | None = None
+        self._own: tuple[OwnDevices, str] | None = None
         self._facts: Facts | None = None
+        self._stopping = False
+
+    @property
+    def ready(self) -> bool:
+        """Return whether the kubelet asks this agent, and containers get what is planned."""
+        return self._probe.ready
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
@@ -89,7 +102,7 @@ class Agent:
         tasks = [asyncio.create_task(part) for part in parts]
         stopped = asyncio.create_task(stop.wait())
         done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        self._probe.ready = False
+        self._probe.ready, self._stopping = False, True
         for task in (*tasks, stopped):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -151,9 +164,9 @@ class Agent:
         if self._facts is None:
             self._facts = Facts(self._hardware.inventory, isolation, self._settings.cdi)
         self._facts.inventory, self._facts.isolation = self._hardware.inventory, isolation
-        if self._offered is not None:
-            plugin, resource = self._offered
-            plugin.offer(self._hardware.inventory.devices(resource))
+        if self._own is not None:
+            own, resource = self._own
+            own.offer(self._hardware.inventory.devices(resource))
 
     # --- the node's object ------------------------------------------------------------------------
 
@@ -179,7 +192,7 @@ class Agent:
         if not self._read.is_set():
             self._uuids = tuple(annotations.get(UUIDS, "").split(","))
             self._read.set()
-        self._note(mode=labels.get(DEFAULTS.ack_node_mode, ""))
+        self._note(mode=_mode(labels))
         if self._hardware is None:
             return
         shared = RESOURCE_OF_MODE.get(self._mode or "") == MEMORY
@@ -192,62 +205,67 @@ class Agent:
     # --- the kubelet ------------------------------------------------------------------------------
 
     async def _offer(self) -> None:
-        """Offer what the node's label asks for, to one kubelet after another."""
-        while True:
-            changed, resource = self._changed, RESOURCE_OF_MODE.get(self._mode or "")
-            if self._hardware is None or self._mode is None or resource is None:
-                self._probe.ready = self._hardware is not None and self._mode is not None
+        """Offer what the node's labels ask for, to one kubelet after another.
+
+        A server of gRPC that stops may swallow a cancellation (`asyncio.wait_for` before Python 3.12).
+        """
+        backoff = Backoff(limit=10.0)
+        for old in self._settings.sockets.plugins.glob(ENDPOINT.format("*")):
+            old.unlink(missing_ok=True)  # of an agent that was killed
+        while not self._stopping:
+            changed, mode = self._changed, self._mode
+            if self._facts is None or mode not in RESOURCE_OF_MODE:
+                self._probe.ready = self._hardware is not None and mode is not None
                 await changed.wait()
                 continue
-            await self._offer_to_one_kubelet(resource)
+            try:
+                await self._offering(mode, self._facts, backoff).run(lambda: self._is_wanted(mode))  # noqa: B023
+            except (OSError, Refused) as problem:
+                log.warning("%s can't be offered: %s", RESOURCE_OF_MODE[mode], problem)
+                await asyncio.sleep(0 if self._stopping else backoff.delay())
 
-    async def _offer_to_one_kubelet(self, resource: str) -> None:
-        """Return when the kubelet is another one, or the label asks for something else."""
-        settings, facts = self._settings, self._facts
-        assert self._hardware is not None
-        assert facts is not None
-        endpoint = ENDPOINT.format(resource.rpartition("/")[2])
-        allocator = Allocator(self._answers, settings.sockets, self._outbox, settings.node, resource, facts)
-        plugin = Plugin(settings.sockets.plugins / endpoint, allocator.prefer, allocator.allocate)
-        kubelet, backoff, registered = settings.sockets.made(), Backoff(limit=10.0), False
-        compare_at = time.monotonic() + settings.compare_every_s
-        try:
-            if kubelet:
-                await plugin.start()
-                plugin.offer(self._hardware.inventory.devices(resource))
-                self._offered = plugin, resource
-            while settings.sockets.made() == kubelet and RESOURCE_OF_MODE.get(self._mode or "") == resource:
-                if kubelet and not plugin.socket.exists():
-                    return  # a kubelet that starts removes all sockets
-                if kubelet and not registered:
-                    registered = await self._register(endpoint, resource)
-                    self._probe.ready = registered
-                    await asyncio.sleep(0 if registered else backoff.delay())
-                if registered and time.monotonic() >= compare_at:
-                    await self._compare(allocator)
-                    compare_at = time.monotonic() + settings.compare_every_s
-                await asyncio.sleep(settings.kubelet_every_s)
-        except OSError as problem:
-            log.warning("%s can't be offered: %s", resource, problem)
-            await asyncio.sleep(backoff.delay())
-        finally:
-            self._probe.ready, self._offered = False, None
-            await plugin.stop()
+    def _is_wanted(self, mode: str) -> bool:
+        return self._mode == mode and not self._stopping
 
-    async def _compare(self, allocator: Allocator) -> None:
-        try:
-            await allocator.compare()
-        except (KubeletError, ApiError, msgspec.DecodeError) as problem:
-            log.warning("devices and plans are not compared: %s", problem)
+    def _offering(self, mode: str, facts: Facts, backoff: Backoff) -> Offering:
+        settings, resource = self._settings, RESOURCE_OF_MODE[mode]
+        sockets = settings.sockets
+        allocator = Allocator(self._answers, sockets, self._outbox, settings.node, resource, facts)
+        short = resource.rpartition("/")[2]
+        if mode == SECOND_ENDPOINT:
+            first = sockets.plugins / FIRST
+            # The kubelet may still know a socket of the same name, and would refuse it.
+            endpoint = ENDPOINT.format(f"{short}-{time.time_ns() // 1_000_000:x}")
+            offer = Offer(resource, SecondEndpoint(first, sockets, allocator), endpoint, first)
+            self._own = None
+        else:
+            own = OwnDevices(allocator, self._outbox)
+            own.offer(facts.inventory.devices(resource))
+            offer = Offer(resource, own, ENDPOINT.format(short))
+            self._own = own, resource
 
-    async def _register(self, endpoint: str, resource: str) -> bool:
-        try:
-            await register(self._settings.sockets, endpoint, resource)
-        except KubeletError as problem:
-            log.warning("the kubelet does not take %s yet: %s", resource, problem)
-            return False
-        log.info("offered as %s", resource)
-        return True
+        def ready(found: bool) -> None:
+            self._probe.ready = found
+            if found:
+                backoff.reset()
+
+        def inexact(why: str) -> None:
+            self._outbox.event(Target(settings.node, ""), INEXACT, why)
+
+        async def compare() -> None:
+            try:
+                await allocator.compare()
+            except (KubeletError, ApiError, msgspec.DecodeError) as problem:
+                log.warning("devices and plans are not compared: %s", problem)
+
+        return Offering(offer, sockets, settings.times, ready=ready, inexact=inexact, compare=compare)
+
+
+def _mode(labels: Mapping[str, str]) -> str:
+    """Return what the node's GPUs serve. Being a second endpoint comes first: NVIDIA's plugin offers them."""
+    if labels.get(DEFAULTS.node_agent) == SECOND_ENDPOINT:
+        return SECOND_ENDPOINT
+    return labels.get(DEFAULTS.ack_node_mode, "")
 
 
 def serve(settings: Settings, source: Source, for_answers: ApiServer, for_writes: ApiServer) -> None:

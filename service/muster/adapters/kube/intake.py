@@ -24,6 +24,7 @@ from muster.adapters.kube.decode import config_map_key, named
 from muster.adapters.kube.devices import DeviceIntake
 from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.node_agents import NodeAgents
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import configmaps, nodes, peers, podgroups, pods, resize
@@ -91,6 +92,7 @@ class Intake:
         self._pod_digests: dict[str, bytes] = {}
         """Of the objects that they were read from."""
         self._claiming = ClaimingPods()
+        self._agents = NodeAgents(settings, self._read_known_node)
         self._read_later: dict[str, None] = {}
         """UIDs of pods whose claims have changed, in order."""
         self._later: asyncio.Task[None] | None = None
@@ -122,11 +124,13 @@ class Intake:
         if isinstance(change, Gone):
             self._pod_digests.pop(change.key, None)
             self._claiming.see(change.key, None)
+            await self._agents.see(change.key, None)
             await self.jobs.pod_gone(change.key)
             if self._pods.pop(change.key, None) is not None:
                 await self._put(PodGone(time.monotonic(), change.key))
             return
         uid, digest = change.object.metadata.uid, _digest(change.object)
+        await self._agents.see(uid, change.object)
         if self._pod_digests.get(uid) == digest:
             return
         ours = change.object.spec.scheduler_name in self._settings.scheduler_names
@@ -205,10 +209,9 @@ class Intake:
         await self._read_node(name)
 
     async def _read_node(self, name: str) -> None:
-        facts = self._facts_of.get(name, {})
-        more = [facts[key] for key in sorted(facts)]
-        offer = self.devices.slices.offer(name)
-        node = nodes.read(self._node_objects[name], self._settings, more, offer)
+        more = [fact for _, fact in sorted(self._facts_of.get(name, {}).items())]
+        obj, agent = self._node_objects[name], self._agents.ready(name)
+        node = nodes.read(obj, self._settings, more, self.devices.slices.offer(name), agent=agent)
         before = self._nodes.get(name)
         if before == node:
             return

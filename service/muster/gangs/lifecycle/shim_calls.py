@@ -243,6 +243,7 @@ def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
             decision,
             nodes[places[uid].node].gpu_memory,
             _devices(state, places[uid]),
+            second_endpoint=nodes[places[uid].node].second_endpoint,
         )
         for uid in plan.order
     )

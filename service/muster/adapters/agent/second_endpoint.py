@@ -1,0 +1,126 @@
+"""A second endpoint for the resource of another device plugin, which stays as it is.
+
+The kubelet keeps several endpoints of one resource, and asks the last one that registered. This one passes
+everything on to the other plugin, except for the choice: a container whose pod has a plan gets the planned
+devices or none. The other plugin chooses for pods without a plan, from devices that no plan names while there
+are enough of them.
+
+The other plugin alone lists the devices. NVIDIA's never ends a list that a client has left, and tells each
+change of health to one list only: a second list could swallow it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+from muster.adapters.agent.allocation import Allocator, Planless
+from muster.adapters.agent.generated import v1beta1 as api
+from muster.adapters.agent.kubelet import KubeletError, Sockets, call, devices_of_node
+from muster.adapters.agent.plugin import SERVICE, Refused
+
+
+class SecondEndpoint:
+    """Answers for the resource of the plugin on the socket `first`."""
+
+    def __init__(self, first: Path, sockets: Sockets, allocator: Allocator) -> None:
+        self._first = first
+        self._sockets = sockets
+        self._allocator = allocator
+
+    async def look(self) -> str:
+        """Return why containers may get other GPUs than planned.
+
+        Raises:
+            Refused: the first plugin does not answer.
+        """
+        await self.options()
+        try:
+            devices = await devices_of_node(self._sockets, self._allocator.resource)
+        except KubeletError as problem:
+            return str(problem)
+        if foreign := self._foreign(devices):
+            offers = f"the device plugin of {self._allocator.resource} offers {foreign}"
+            return f"{offers}, which is no whole GPU of the node: with time slicing or MIG it chooses itself"
+        return ""
+
+    async def options(self) -> api.DevicePluginOptions:
+        """Return those of the first plugin. The kubelet may always ask which devices to take."""
+        options = await self._options_of_first()
+        options.get_preferred_allocation_available = True
+        return options
+
+    async def devices(self) -> AsyncIterator[api.ListAndWatchResponse]:
+        """Return none, and never end."""
+        await asyncio.Event().wait()
+        yield api.ListAndWatchResponse()
+
+    async def prefer(self, available: list[str], must: list[str], size: int) -> list[str]:
+        """Return the planned devices, or the first plugin's choice for a pod without a plan.
+
+        Raises:
+            Refused: the plan can't be kept, or the first plugin does not answer.
+        """
+        planned = frozenset[str]()
+        if not self._foreign(available):
+            try:
+                return list(await self._allocator.prefer(available, must, size))
+            except Planless as planless:
+                planned = planless.planned
+        others = [each for each in available if each not in planned or each in must]
+        chosen = await self._choose(others if len(others) >= size else available, must, size)
+        self._allocator.pass_on(chosen)
+        return chosen
+
+    async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
+        """Return what the first plugin gives the container of these devices.
+
+        Raises:
+            Refused: they are not the planned ones, or the first plugin does not answer.
+        """
+        if not self._foreign(devices) and not await self._allocator.may_pass_on(devices):
+            await self._allocator.allocate(devices)
+        request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=devices)])
+        answer = await self._ask("Allocate", request, api.AllocateResponse)
+        given: api.ContainerAllocateResponse = answer.container_responses[0]
+        return given
+
+    async def before_start(self, devices: list[str]) -> None:
+        """Let the first plugin do it.
+
+        Raises:
+            Refused: it does not answer.
+        """
+        request = api.PreStartContainerRequest(devices_ids=devices)
+        await self._ask("PreStartContainer", request, api.PreStartContainerResponse)
+
+    async def _choose(self, available: list[str], must: list[str], size: int) -> list[str]:
+        """Return the choice of the first plugin. Without one any devices are as good."""
+        options = await self._options_of_first()
+        if not options.get_preferred_allocation_available:
+            return [*must, *(each for each in available if each not in must)][:size]
+        asked = api.ContainerPreferredAllocationRequest(
+            available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
+        )
+        request = api.PreferredAllocationRequest(container_requests=[asked])
+        answer = await self._ask("GetPreferredAllocation", request, api.PreferredAllocationResponse)
+        return list(answer.container_responses[0].device_i_ds)
+
+    async def _options_of_first(self) -> api.DevicePluginOptions:
+        found: api.DevicePluginOptions
+        found = await self._ask("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
+        return found
+
+    async def _ask(self, method: str, request: Any, answer: Any) -> Any:
+        try:
+            return await call(self._first, f"/{SERVICE}/{method}", request, answer)
+        except KubeletError as problem:
+            resource = self._allocator.resource
+            raise Refused(f"the device plugin of {resource} does not answer: {problem}") from problem
+
+    def _foreign(self, devices: Iterable[str]) -> str:
+        """Return a device that is no whole GPU of this node; "" if there is none."""
+        inventory = self._allocator.facts.inventory
+        return next((device for device in devices if inventory.place(device) is None), "")
