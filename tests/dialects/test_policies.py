@@ -131,7 +131,7 @@ def test_levels_extend_those_there_are(listed: str, wide_first: list[str]) -> No
 def test_a_preset_replaces_the_default_levels(preset: str) -> None:
     policies = good(f"topologyAwareScheduling: {{preset: {preset}}}")
     assert policies.levels == PRESETS[preset]
-    assert {"zone", "rack"} <= {level.scope for level in policies.levels}
+    assert {level.scope for level in DEFAULT_LEVELS} <= {level.scope for level in policies.levels}
     row = f"topologyAwareScheduling: {{preset: {preset}, levels: [{{name: rack, label: x/rack}}]}}"
     assert {level.scope: level.labels for level in good(row).levels}["rack"] == ("x/rack",)
     assert scopes(row) == [level.scope for level in PRESETS[preset]]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.dialects.reading import A_SCOPE
 from tests.files.manifests import (
     EXAMPLES,
     Object,
@@ -235,7 +236,7 @@ def test_a_replacement_goes_where_the_others_run(name: str, tmp_path: Path) -> N
 BAD: dict[str, tuple[list[Object], str]] = {
     "a value that is none": (
         [wishing(pod("x"), scope="/")],
-        'pod/default/x: gpu.topology/scope is "/", expected one of gpu, nvlink-domain, node, rack, zone',
+        f'pod/default/x: gpu.topology/scope is "/", expected {A_SCOPE}',
     ),
     "no count": (
         [wishing(pod("x"), group="g"), wishing(pod("y"), group="g")],

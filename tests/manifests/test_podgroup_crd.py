@@ -15,6 +15,7 @@ from local_cluster.cluster import LocalCluster
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
+from muster.dialects.reading import A_SCOPE
 from muster.domain.podgroup import PodGroupStatus
 from muster.gangs.messages.instructions import WriteStatus
 from muster.gangs.record.phases import Phase
@@ -105,7 +106,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a count in words": ({"minMember": "four"}, "must be of type integer"),
     "a scope that is no label": (
         {"minMember": 1, "topologyPolicy": {"scope": "my rack"}},
-        "one of gpu, nvlink-domain, node, rack, zone, or a label key of nodes",
+        A_SCOPE,
     ),
     "a slip of the pen": ({"minMember": 1, "topologyPolicy": {"scop": "rack"}}, "unknown field"),
     "an operator that is none": (terms(operator="is", values=["x"]), "Unsupported value"),

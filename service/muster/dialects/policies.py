@@ -55,9 +55,9 @@ BUILT_IN = MappingProxyType(
 )
 """Scopes that keep their meaning → the labels that may be said of them: they change nothing."""
 
-_ORDER = (*BUILT_IN, Scope.RACK.value, Scope.ZONE.value)
+_ORDER = (*BUILT_IN, *(level.scope for level in reversed(DEFAULT_LEVELS)))
 
-_ZONE, _RACK = DEFAULT_LEVELS
+_ZONE = next(level for level in DEFAULT_LEVELS if level.scope == Scope.ZONE)
 PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
     {
         "topograph": (

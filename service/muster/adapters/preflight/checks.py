@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from muster.adapters.preflight.facts import Facts, NodeFacts
+from muster.domain.levels import DEFAULT_LEVELS
 from muster.domain.words import listed
 
 BUILT_FOR = 37
@@ -217,15 +218,18 @@ def gpus(facts: Facts) -> Finding:
 
 
 def topology(facts: Facts) -> Finding:
-    """Say of how many GPU nodes rack, zone and links are known."""
+    """Say of how many GPU nodes the domains of each level, and the links, are known."""
     offering = [node for node in facts.nodes if node.gpus]
     if not offering:
         return Finding("topology", Level.NOTE, "there are no nodes with GPUs yet")
+    levels = DEFAULT_LEVELS[::-1]
     lacks = {
-        "no rack": [node.name for node in offering if "topology.kubernetes.io/rack" not in node.labels],
-        "no zone": [node.name for node in offering if "topology.kubernetes.io/zone" not in node.labels],
-        "unknown links": [node.name for node in offering if not node.links_known and _has_whole_gpus(node)],
+        f"no {level.scope}": [node.name for node in offering if node.labels.keys().isdisjoint(level.labels)]
+        for level in levels
     }
+    lacks["unknown links"] = [
+        node.name for node in offering if not node.links_known and _has_whole_gpus(node)
+    ]
     said = [
         f"{len(names)} of {len(offering)} nodes have {what} ({listed(names)})"
         for what, names in lacks.items()
@@ -238,9 +242,8 @@ def topology(facts: Facts) -> Finding:
             "; ".join(said),
             "label the nodes, or name your labels in the policies (docs/policies.md); links: docs/links.md",
         )
-    return Finding(
-        "topology", Level.OK, f"rack, zone and links of all {len(offering)} nodes with GPUs are known"
-    )
+    known = f"{', '.join(level.scope for level in levels)} and links"
+    return Finding("topology", Level.OK, f"{known} of all {len(offering)} nodes with GPUs are known")
 
 
 def other_schedulers(facts: Facts) -> Finding:

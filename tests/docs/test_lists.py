@@ -1,0 +1,39 @@
+"""Lists that pages, manifests and help repeat by hand: each has every word that the code knows."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from muster.dialects.reading import A_SCOPE
+from muster.domain.levels import DEFAULT_LEVELS
+from muster.domain.request import Scope
+from tests.files.manifests import REPOSITORY
+
+SCOPES = {*Scope}
+LISTS = {
+    "docs/coming-from-kai.md": SCOPES,
+    "docs/glossary.md": SCOPES,
+    "docs/objective.md": SCOPES,
+    "docs/policies.md": SCOPES,
+    "docs/preflight.md": {level.scope for level in DEFAULT_LEVELS},
+    "docs/surfaces.md": SCOPES,
+    "service/muster/questions.py": SCOPES - {Scope.GPU},
+}
+"""File → the scopes that it lists."""
+
+
+@pytest.mark.parametrize("file", LISTS)
+def test_a_list_of_scopes_has_all_of_them(file: str) -> None:
+    """A list is a paragraph or a row of a table, with the words as they are or in prose: "NVLink domain"."""
+    text = (REPOSITORY / file).read_text().lower().replace("nvlink domain", "nvlink-domain")
+    words = [set(re.findall(r"[\w-]+", part)) for part in re.split(r"\n\n|\n(?=\|)", text)]
+    lacking = min((LISTS[file] - there for there in words), key=len)
+    assert lacking == set(), "the list that has most scopes lacks some"
+
+
+def test_the_crd_lists_scopes_as_the_annotations_do() -> None:
+    """In the description of the field, and in the message about a wrong one."""
+    text = (REPOSITORY / "scheduler-config/podgroups/crd-podgroup.yaml").read_text()
+    assert " ".join(text.split()).count(A_SCOPE.removeprefix("one of ")) == 2
