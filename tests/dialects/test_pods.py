@@ -17,6 +17,7 @@ from muster.domain.node import Resources
 from muster.domain.pod import Batch, Controller, GangClaim
 from muster.domain.reasons import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
+from muster.placement.explain.relaxations import SAY_MIN_MEMBER
 from tests.dialects.objects import pod_object
 
 GANG = {"gpu-topology": "train", "gpu-topology-replica": "2"}
@@ -104,6 +105,10 @@ CASES = {
         (),
         1,
     ),
+    "our annotations": Case(
+        {"annotations": {"gpu.topology/group": "g", "gpu.topology/min-member": "2"}},
+        GangClaim("annotations", "g", min_member=2),
+    ),
     "a forged allocation": Case(
         {"limits": GPU, "annotations": {"gpu.topology/allocation": "{}", "ALIYUN_COM_GPU_GROUP": "0"}},
         LONE,
@@ -126,6 +131,15 @@ def test_what_a_pod_says(case: Case) -> None:
     said = tuple(f"forged {c.key}" if isinstance(c, ForgedAllocation) else _field(c) for c in pod.causes)
     assert said == case.causes
     assert pod.gpus == case.gpus
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_count_has_its_key_and_may_be_lowered_unless_it_is_exact(case: Case) -> None:
+    claim = read(pod_object(**case.pod)).claim
+    if claim is None or claim.lone or claim.min_member is None:
+        return
+    assert claim.count_key, "warnings name it: the dialect's module gives it"
+    assert claim.replicas or claim.dialect in SAY_MIN_MEMBER, "explain/relaxations.py lacks the dialect"
 
 
 def _field(cause: object) -> str:

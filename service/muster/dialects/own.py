@@ -92,13 +92,14 @@ def claim(where: str, said: Said, other: GangClaim | None) -> Reading:
     """Return the gang that the annotations name; `other` is what the pod claims in another dialect. A
     min-member or a size alone belongs to that."""
     if said.group is not None:
-        return Reading(GangClaim(NAME, said.group, said.min_member, size=said.size), said.gang_causes)
+        named = GangClaim(NAME, said.group, said.min_member, size=said.size, count_key=MIN_MEMBER)
+        return Reading(named, said.gang_causes)
     counts = [(MIN_MEMBER, said.min_member), (SIZE, said.size)]
     given = next((each for each in counts if each[1] is not None), None)
     if given is None or said.gang_causes:
         return Reading(causes=said.gang_causes)
     if other is not None:
-        return Reading(GangClaim(NAME, other.name, said.min_member, size=said.size))
+        return Reading(GangClaim(NAME, other.name, said.min_member, size=said.size, count_key=MIN_MEMBER))
     key, count = given
     expected = f"a gang beside it: add the annotation {GROUP}"
     return Reading(causes=(BadValue(where, key, str(count), expected),))

@@ -42,9 +42,11 @@ def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
         elif _contradict(claim, other):
             causes.append(DialectsDisagree(pod, _words(claim), _words(other)))
         else:
+            counted = claim if claim.min_member is not None else other
             claim = replace(
                 claim,
-                min_member=claim.min_member or other.min_member,
+                min_member=counted.min_member,
+                count_key=counted.count_key,
                 replicas=claim.replicas or other.replicas,
                 size=claim.size or other.size,
             )

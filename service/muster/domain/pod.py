@@ -34,7 +34,8 @@ class GangClaim:
     """What one pod says of the gang it belongs to.
 
     `min_member` is None when the pod does not say it. `replicas` is the exact number of members where the
-    dialect fixes it (ACK's gpu-topology-replica): more live pods than that are an error. `size` is the number
+    dialect fixes it (ACK's gpu-topology-replica): more live pods than that are an error. `count_key` is the
+    key that gives these two, for sentences: it does not tell claims apart. `size` is the number
     of members that are expected: when they are there, the gang waits for no more. `by_object`: a PodGroup of
     the dialect and name says the rest, and the gang waits until there is one. If a job says it, and no
     PodGroup, `job` is its kind, namespace and name.
@@ -49,6 +50,7 @@ class GangClaim:
     by_object: bool = False
     size: int | None = None
     job: str = ""
+    count_key: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

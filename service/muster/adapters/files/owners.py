@@ -96,9 +96,7 @@ class Owners:
             elif of_owner is not None and of_owner.is_warned_of(settings):
                 yield f"{_title(key)}: {of_owner.advice}"
 
-    def differences(
-        self, pods: Sequence[tuple[Metadata, Pod]], groups: Iterable[PodGroup], settings: Settings
-    ) -> Iterator[str]:
+    def differences(self, pods: Sequence[tuple[Metadata, Pod]], groups: Iterable[PodGroup]) -> Iterator[str]:
         """Yield where the number that pods or their PodGroup state is not the number of their job's pods.
 
         Gangs of several jobs are left out: their number is that of all these jobs together.
@@ -116,7 +114,7 @@ class Owners:
             f"{_title(key)}: {difference}"
             for (_, claim), (key, *others) in gangs.items()
             if key is not None and not others and (of_owner := self.families.get(key)) is not None
-            if (difference := of_owner.difference(claim, settings))
+            if (difference := of_owner.difference(claim))
         }
         yield from sorted(said)
 

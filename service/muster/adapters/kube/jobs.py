@@ -256,7 +256,7 @@ class Jobs:
             reason, said = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
         else:
             stated = self._named.completed(key[1], claim)
-            reason, said = EventReason.COUNTS_DIFFER, of_job.difference(stated, self._settings)
+            reason, said = EventReason.COUNTS_DIFFER, of_job.difference(stated)
         if said:
             job.warned = True
             where, by = ((of_job.group.name, of_job.group.uid),), of_job.group.api_version

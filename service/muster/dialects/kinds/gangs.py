@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from muster.dialects import own
 from muster.dialects.fields import Fields
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import Described, Kind, Owner, Role
@@ -72,16 +71,14 @@ class Family:
             f'gpu.topology/group: {name}, gpu.topology/min-member: "{least}"'
         )
 
-    def difference(self, claim: GangClaim, settings: Settings) -> str:
+    def difference(self, claim: GangClaim) -> str:
         """Return how the number that the pods state for their gang differs from that of the object's pods.
 
         Return "" if they agree, or if the object's own numbers can't be read. A min-member may be smaller.
         """
-        said, stated = f"they say {own.MIN_MEMBER}", claim.min_member
+        said, stated = f"they say {claim.count_key}", claim.min_member
         if claim.by_object:
             said = f"their PodGroup {claim.name} says minMember"
-        elif claim.replicas is not None:
-            said, stated = f"they say {settings.ack_replicas}", claim.replicas
         if stated is None or claim.dialect == self.kind or self.group.causes:
             return ""
         if stated > self.pods:

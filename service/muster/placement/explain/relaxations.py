@@ -29,8 +29,8 @@ from muster.placement.gang.constraints import CONSTRAINTS
 LISTED = 3
 """The most relaxations that are reported. The search ends when they are found."""
 
-SAYS_MIN_MEMBER = "annotations"
-"""The dialect in which users say how many members must fit."""
+SAY_MIN_MEMBER = frozenset({"annotations"})
+"""The dialects in which users say how many members must fit."""
 
 CORDONED, TAINT = "cordoned", "taint "
 SELECTORS = ("selector ", "affinity ")
@@ -109,7 +109,7 @@ def _fewer(conflict: Conflict) -> Iterator[Relaxation]:
     nothing says which one the user can do without.
     """
     world, request = conflict.as_it_is, conflict.assumptions.request
-    if request.gang.dialect != SAYS_MIN_MEMBER or len(request.roles) > 1 or request.running:
+    if request.gang.dialect not in SAY_MIN_MEMBER or len(request.roles) > 1 or request.running:
         return
     fit = conflict.oracle.most(world).members
     if 0 < fit < world.wanted:
