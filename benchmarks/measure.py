@@ -13,8 +13,8 @@ from benchmarks.gangs import Case
 from benchmarks.peers.fabric import Fabric, Peer
 from benchmarks.peers.kai import kai
 from benchmarks.peers.kueue import kueue
+from muster.domain.causes.not_planned import NotDecided
 from muster.domain.decision import Decision, Placed, Unplaceable
-from muster.domain.reasons import NotDecided
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Limits, Timings

@@ -6,8 +6,9 @@ import os
 import signal
 import time
 
+from muster.domain.causes.not_planned import NotDecided
+from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Objective, Placed, Unplaceable
-from muster.domain.reasons import DomainTooSmall, NotDecided
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Limits

@@ -20,8 +20,8 @@ from structlog.testing import capture_logs
 
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.tracing import ENDPOINTS, ReportedOnce, Tracing, ids_of_call, span_context
+from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Objective, Placed, Step, Unplaceable
-from muster.domain.reasons import DomainTooSmall
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.instructions import Lane, Moved, Solve

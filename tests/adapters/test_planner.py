@@ -15,8 +15,10 @@ from muster.adapters.solver.process import Defect
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
+from muster.domain.causes.not_planned import TookTooLong, TookTooMuchMemory
+from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Objective, Placed, Unplaceable
-from muster.domain.reasons import Cause, DomainTooSmall, TookTooLong, TookTooMuchMemory
+from muster.domain.reasons import Cause
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.inputs import Decided, SolveFailed

@@ -16,8 +16,9 @@ import pytest
 
 from muster.adapters.solver.inside import Inside, Outside
 from muster.adapters.solver.process import LONG_S, MARGIN_S, Bounds, CantStart, Closed, Defect, PlannerProcess
+from muster.domain.causes.not_planned import NotDecided, TookTooLong, TookTooMuchMemory
+from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Placed, Unplaceable
-from muster.domain.reasons import DomainTooSmall, NotDecided, TookTooLong, TookTooMuchMemory
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.instructions import Solve

@@ -7,114 +7,151 @@ from typing import get_args
 
 import pytest
 
-from muster.domain import constraints, reasons
+from muster.domain import constraints
 from muster.domain.advice import explained
+from muster.domain.causes.cause import ConstraintCause
+from muster.domain.causes.ill_formed import (
+    BadValue,
+    DialectsDisagree,
+    ForgedAllocation,
+    MembersDisagree,
+    TooManyMembers,
+)
+from muster.domain.causes.not_planned import (
+    ClaimsMissing,
+    NotDecided,
+    NotSupported,
+    PlannerDefect,
+    RefusedEverywhere,
+    TookTooLong,
+    TookTooMuchMemory,
+    TooManyRoles,
+)
+from muster.domain.causes.out_of_place import (
+    DomainTooSmall,
+    IndicesUnknown,
+    NodesExcluded,
+    NoSuchDomain,
+    RoleScope,
+    RunningElsewhere,
+    SegmentsTooLarge,
+)
+from muster.domain.causes.too_little import (
+    ClusterTooSmall,
+    FreeApart,
+    FreeInPieces,
+    MemberTooLarge,
+    NotEnoughFree,
+    SubgroupsNeeded,
+)
+from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
+from muster.domain.reasons import Cause
 
 GPU = "nvidia.com/gpu"
 
-GOLDEN: list[tuple[reasons.Cause, str, str]] = [
+GOLDEN: list[tuple[Cause, str, str]] = [
     (
-        reasons.BadValue("pod/default/w-0", "label gpu-topology-replica", "four", "a positive integer"),
+        BadValue("pod/default/w-0", "label gpu-topology-replica", "four", "a positive integer"),
         'Pod/default/w-0: label gpu-topology-replica is "four", expected a positive integer.',
         "Set label gpu-topology-replica to a positive integer, and create the pods again.",
     ),
     (
-        reasons.MembersDisagree("gpu-topology-replica", (("2", "w-0"), ("3", "w-1"))),
+        MembersDisagree("gpu-topology-replica", (("2", "w-0"), ("3", "w-1"))),
         'Pods of one gang disagree on gpu-topology-replica: "2" (pod w-0), "3" (pod w-1).',
         "Give all pods of the gang the same gpu-topology-replica, and create those again that differ.",
     ),
     (
-        reasons.TooManyMembers(5, 4),
+        TooManyMembers(5, 4),
         "The gang has 5 live pods, more than its 4 replicas.",
         "Delete 1 pod, or give each new gang a name of its own.",
     ),
     (
-        reasons.ForgedAllocation("w-0", "gpu.topology/allocation"),
+        ForgedAllocation("w-0", "gpu.topology/allocation"),
         "Pod w-0 came with the annotation gpu.topology/allocation, which only the scheduler may write.",
         "Create the pods without the annotation gpu.topology/allocation.",
     ),
     (
-        reasons.DialectsDisagree("w-0", "ack gang a", "kai gang b"),
+        DialectsDisagree("w-0", "ack gang a", "kai gang b"),
         "Pod w-0 names two different gangs or counts: ack gang a and kai gang b.",
         "Name the gang and its size in one way, or in the same words in each.",
     ),
     (
-        reasons.MembersMissing(2, 4, "worker"),
+        MembersMissing(2, 4, "worker"),
         "Waiting for 2 more members of role worker: 2 of 4 are here.",
         "Create 2 more pods of role worker, or ask for fewer members. A quota or a suspended job may hold pods back.",
     ),
     (
-        reasons.PodGroupMissing("default/g"),
+        PodGroupMissing("default/g"),
         "PodGroup default/g does not exist yet; its pods wait for it.",
         "Create PodGroup default/g, or remove its name from the pods.",
     ),
     (
-        reasons.JobMissing("Job default/train"),
+        JobMissing("Job default/train"),
         "Job default/train is not there; its pods wait for it, since it says how many they are.",
         "Create Job default/train again, or delete its pods.",
     ),
     (
-        reasons.ClaimsMissing(("data", "logs")),
+        ClaimsMissing(("data", "logs")),
         "PersistentVolumeClaims data, logs do not exist.",
         "Create the PersistentVolumeClaims.",
     ),
     (
-        reasons.RefusedEverywhere("worker", "DynamicResources: no claim"),
+        RefusedEverywhere("worker", "DynamicResources: no claim"),
         "No node admits role worker: DynamicResources: no claim.",
         "Change what the plugin refuses in the pod, or in the objects that the pod names.",
     ),
     (
-        reasons.MemberTooLarge("worker", GPU, 16, "a", 8),
+        MemberTooLarge("worker", GPU, 16, "a", 8),
         "A member of role worker asks for 16 nvidia.com/gpu, and the largest node that admits it, a, has 8 nvidia.com/gpu.",
         "Ask for at most 8 nvidia.com/gpu in one pod, or add a node with 16 nvidia.com/gpu.",
     ),
     (
-        reasons.ClusterTooSmall("worker", GPU, 16, 24, 16, 24, "a", 8),
+        ClusterTooSmall("worker", GPU, 16, 24, 16, 24, "a", 8),
         "Role worker needs 24 nvidia.com/gpu for 24 members, and the nodes that admit it have 16 nvidia.com/gpu in all: 16 of 24 fit, even if nothing else ran.",
         "Ask for fewer members, or add nodes: it does not fit even on an empty cluster.",
     ),
     (
-        reasons.NotEnoughFree("worker", GPU, 10, 12, 2, 3),
+        NotEnoughFree("worker", GPU, 10, 12, 2, 3),
         "Role worker needs 12 nvidia.com/gpu for 3 members, and 10 nvidia.com/gpu are free: 2 of 3 fit.",
         "Wait until 2 nvidia.com/gpu more are free, ask for less, or add nodes.",
     ),
     (
-        reasons.NotEnoughFree("", "cpu", 1500, 3000, 0, 2),
+        NotEnoughFree("", "cpu", 1500, 3000, 0, 2),
         "The gang needs 3 cpu for 2 members, and 1.5 cpu are free: none of 2 fits.",
         "Wait until 1.5 cpu more are free, ask for less, or add nodes.",
     ),
     (
-        reasons.FreeInPieces("worker", GPU, 12, 12, 1, 3, "a", 6),
+        FreeInPieces("worker", GPU, 12, 12, 1, 3, "a", 6),
         "Role worker needs 12 nvidia.com/gpu for 3 members; 12 nvidia.com/gpu are free, but in pieces too small, at most 6 on one node (a): 1 of 3 fits.",
         "Ask for at most 6 nvidia.com/gpu in one pod, or wait until more is free on one node.",
     ),
     (
-        reasons.FreeApart("worker", ((GPU, 2), ("cpu", 3000)), 1, 2),
+        FreeApart("worker", ((GPU, 2), ("cpu", 3000)), 1, 2),
         "Role worker needs room for 2 members; 2 nvidia.com/gpu and 3 cpu are free, but not on the same nodes: 1 of 2 fits.",
         "Wait until the resources are free on the same nodes, or ask for less of one of them.",
     ),
     (
-        reasons.DomainTooSmall("rack", "r1", 6, 8),
+        DomainTooSmall("rack", "r1", 6, 8),
         "No one rack holds all 8 members: the best, r1, holds 6.",
         "Require a wider scope than rack, or only prefer rack, or wait until more is free in one rack.",
     ),
     (
-        reasons.RoleScope("worker", "rack", "r1", 6, 8, even_empty=True),
+        RoleScope("worker", "rack", "r1", 6, 8, even_empty=True),
         "No one rack holds all 8 members of role worker, even if nothing else ran: the best, r1, holds 6.",
         "Require a wider scope than rack, or only prefer rack.",
     ),
     (
-        reasons.NoSuchDomain("rack", labels=("topology.kubernetes.io/rack",)),
+        NoSuchDomain("rack", labels=("topology.kubernetes.io/rack",)),
         "No node carries the label topology.kubernetes.io/rack, which scope rack needs.",
         "Label the nodes with topology.kubernetes.io/rack, or require another scope than rack.",
     ),
     (
-        reasons.IndicesUnknown("nvlink-domain", 2),
+        IndicesUnknown("nvlink-domain", 2),
         "No one nvlink-domain can be promised: on 2 nodes, pods have GPUs and do not say which.",
         "Wait until those pods end, or only prefer nvlink-domain.",
     ),
     (
-        reasons.SegmentsTooLarge("worker", ((16, "rack"),), 8, 16),
+        SegmentsTooLarge("worker", ((16, "rack"),), 8, 16),
         "Members of role worker must lie by segments of 16 in one rack: 8 of 16 fit.",
         "Make the segments smaller, or their scope wider.",
     ),
@@ -124,53 +161,53 @@ GOLDEN: list[tuple[reasons.Cause, str, str]] = [
         "Relax the constraint, or wait until other pods make room for it.",
     ),
     (
-        reasons.RunningElsewhere("rack", "r1", 3),
+        RunningElsewhere("rack", "r1", 3),
         "3 members run already in rack r1, and the others must join them.",
         "Wait until more is free in that rack, or start the whole gang again.",
     ),
     (
-        reasons.NodesExcluded("worker", "cordoned", 2),
+        NodesExcluded("worker", "cordoned", 2),
         "",
         "Let the nodes admit the pods, or the pods accept this: cordoned.",
     ),
     (
-        reasons.NotSupported("max-per", "nvlink-domain", "example.com/numa"),
+        NotSupported("max-per", "nvlink-domain", "example.com/numa"),
         "Max-per nvlink-domain is not supported together with matchAttribute example.com/numa.",
         "Remove max-per or matchAttribute example.com/numa.",
     ),
     (
-        reasons.NotSupported("max-per", "gpu"),
+        NotSupported("max-per", "gpu"),
         "Max-per gpu is not supported where members share GPUs.",
         "Remove max-per, or ask for whole GPUs.",
     ),
     (
-        reasons.NotSupported("role-scope", "gpu"),
+        NotSupported("role-scope", "gpu"),
         "Role-scope gpu is not supported where members share GPUs.",
         "Let one pod ask for the memory of all, or make the role a gang of its own with scope gpu.",
     ),
     (
-        reasons.SubgroupsNeeded(2, 3, ("a", "b")),
+        SubgroupsNeeded(2, 3, ("a", "b")),
         "",
         "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang.",
     ),
-    (reasons.NotDecided(True), "", "It is tried again. If that does not help, make the pods more alike."),
+    (NotDecided(True), "", "It is tried again. If that does not help, make the pods more alike."),
     (
-        reasons.PlannerDefect("ValueError: x"),
+        PlannerDefect("ValueError: x"),
         "Not decided: the planner has a defect; please report it with the input (`muster capture` writes it from a cluster): ValueError: x.",
         "Report it with the output of `muster capture`.",
     ),
     (
-        reasons.TookTooLong(10.0),
+        TookTooLong(10.0),
         "Not decided: the planner was ended after 10.0 s, the limit for one gang.",
         "It is tried again. If that does not help, make the pods more alike.",
     ),
     (
-        reasons.TookTooMuchMemory(1024),
+        TookTooMuchMemory(1024),
         "Not decided: the planner was ended because it needed more than 1024 MiB of memory, the limit for one gang.",
         "Make the pods more alike, or raise planner.memory_mib.",
     ),
     (
-        reasons.TooManyRoles(80, 64),
+        TooManyRoles(80, 64),
         "Its pods are of 80 different roles, and a gang may have 64: give pods that do the same work equal requests, node selectors and tolerations.",
         "Give pods that do the same work equal requests: a gang may have 64 roles.",
     ),
@@ -178,7 +215,7 @@ GOLDEN: list[tuple[reasons.Cause, str, str]] = [
 
 
 @pytest.mark.parametrize(("cause", "says", "helps"), GOLDEN, ids=lambda each: type(each).__name__)
-def test_what_blocks_and_what_would_help(cause: reasons.Cause, says: str, helps: str) -> None:
+def test_what_blocks_and_what_would_help(cause: Cause, says: str, helps: str) -> None:
     (view,) = explained([cause])
     assert view.kind == type(cause).__name__
     assert view.says == says or not says
@@ -187,11 +224,11 @@ def test_what_blocks_and_what_would_help(cause: reasons.Cause, says: str, helps:
 
 
 def test_every_kind_of_cause_has_a_golden_sentence() -> None:
-    known = set(get_args(reasons.Cause)) - {reasons.ConstraintCause}
+    known = set(get_args(Cause)) - {ConstraintCause}
     assert known <= {type(cause) for cause, _, _ in GOLDEN}
 
 
 def test_what_users_wrote_is_one_line() -> None:
-    (view,) = explained([reasons.BadValue("pod/a/b", "label x\n<script>", "y\x1b[31m", "z")])
+    (view,) = explained([BadValue("pod/a/b", "label x\n<script>", "y\x1b[31m", "z")])
     assert view.says.isprintable()
     assert view.helps.isprintable()

@@ -10,8 +10,8 @@ import pytest
 
 from muster.dialects import configmaps, nodes, podgroups, pods, policies
 from muster.dialects.configmaps import NodeFact, PolicyText
-from muster.domain.cause_sentences import cause_sentence
-from muster.domain.reasons import BadValue, Cause, DialectsDisagree, ForgedAllocation
+from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
+from muster.domain.reasons import Cause
 from muster.domain.sentences import MAX_CHARACTERS, sentence
 from tests.dialects.objects import as_json, config_map, custom_object, full_matrix, node_object, pod_object
 
@@ -164,7 +164,7 @@ def test_a_bad_pod_gets_a_typed_cause(said: dict[str, Any], expected: str) -> No
     assert pod.claim is not None  # it is held, so somebody must answer it
     assert expected in [reason(cause) for cause in pod.causes]
     for cause in pod.causes:
-        assert len(cause_sentence(cause)) <= MAX_CHARACTERS
+        assert len(str(cause)) <= MAX_CHARACTERS
     assert expected.rsplit(maxsplit=1)[-1] in sentence(pod.causes)
 
 

@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 
 from muster.dialects import pods
 from muster.dialects.objects import PodObject
-from muster.domain import reasons, relaxations
+from muster.domain import relaxations
+from muster.domain.causes.cause import ConstraintCause
+from muster.domain.causes.waiting import MembersMissing
+from muster.domain.constraints import CAUSES
 from muster.domain.decision import Unplaceable
 from muster.domain.printable import printable
+from muster.domain.reasons import Cause
 from muster.domain.request import GangId
 from muster.domain.sentences import MAX_CHARACTERS, sentence, unhealthy_sentence
 
@@ -108,7 +112,11 @@ def concrete(union: Any) -> list[Any]:
     return [each for kind in get_args(union) for each in kind.__subclasses__() or [kind]]
 
 
-@pytest.mark.parametrize("kind", concrete(reasons.Cause), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    [*(kind for kind in get_args(Cause) if kind is not ConstraintCause), *CAUSES],
+    ids=lambda kind: kind.__name__,
+)
 def test_each_cause(kind: Any) -> None:
     said = sentence((example(kind),))
     assert harmless(said)
@@ -117,7 +125,7 @@ def test_each_cause(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", concrete(relaxations.Relaxation), ids=lambda kind: kind.__name__)
 def test_each_relaxation(kind: Any) -> None:
-    cause = reasons.MembersMissing(1, 2)
+    cause = MembersMissing(1, 2)
     assert harmless(sentence(Unplaceable(GangId("n", "d", "g"), (cause,), (example(kind),))))
 
 

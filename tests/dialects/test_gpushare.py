@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from muster.dialects import nodes, pods
 from muster.domain import allocation
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.decision import MemberPlacement
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
-from muster.domain.reasons import BadValue
 from muster.domain.request import Slice
 from muster.domain.topology import mask_of
 from tests.dialects.objects import node_object, pod_object

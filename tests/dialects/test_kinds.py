@@ -13,8 +13,8 @@ from muster.dialects.kinds.pruned import pruned
 from muster.dialects.kinds.table import KINDS, member, modes_of
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
 from muster.dialects.settings import DEFAULTS, Mode, Settings
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.levels import DEFAULT_LEVELS
-from muster.domain.reasons import BadValue
 from muster.domain.request import Segment
 
 Object = dict[str, Any]

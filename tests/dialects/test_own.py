@@ -10,9 +10,9 @@ import pytest
 from muster.dialects.own import KEYS, PREFIX
 from muster.dialects.pods import read
 from muster.dialects.settings import Settings
+from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.constraints import PER_SCOPE
 from muster.domain.pod import GangClaim, Wishes
-from muster.domain.reasons import BadValue, DialectsDisagree
 from muster.domain.request import Segment
 from muster.domain.sentences import MAX_CHARACTERS, sentence
 from tests.dialects.objects import pod_object

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from muster.dialects import peers
 from muster.dialects.objects import PodAffinityTerm
 from muster.dialects.pods import read
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.peers import (
     NO_PEER_RULES,
     HostPort,
@@ -22,7 +23,6 @@ from muster.domain.peers import (
     matches,
     selector_words,
 )
-from muster.domain.reasons import BadValue
 from muster.domain.request import SelectorTerm
 from tests.dialects.objects import pod_object
 

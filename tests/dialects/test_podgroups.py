@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from muster.dialects import podgroups, pods
 from muster.dialects.objects import CustomObject
+from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
 from muster.domain.quorums import Leaf, Quorum
-from muster.domain.reasons import BadValue, DialectsDisagree
 from muster.domain.request import RolePreference, SelectorTerm
 from tests.dialects.objects import custom_object, pod_object
 

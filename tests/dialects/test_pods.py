@@ -13,9 +13,9 @@ import pytest
 from muster.dialects.pods import gang_keys, read
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import Settings
+from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.node import Resources
 from muster.domain.pod import Batch, Controller, GangClaim
-from muster.domain.reasons import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from muster.placement.explain.relaxations import SAY_MIN_MEMBER
 from tests.dialects.objects import pod_object

@@ -22,7 +22,6 @@ from muster.dialects.objects import (
     VolumeClaim,
 )
 from muster.dialects.settings import DEFAULTS
-from muster.domain.cause_sentences import cause_sentence
 from muster.domain.peers import NO_PEER_RULES
 
 
@@ -99,7 +98,7 @@ def test_a_pod_with_too_many_claims_is_refused_and_keeps_no_more(claims: int) ->
     volumes = [Volume(f"v{n}", VolumeClaim(f"c{n:05}")) for n in range(claims)]
     rules, causes = peers.read("pod/n/p", Metadata(name="p", namespace="n"), PodSpec(volumes=volumes))
     assert len(rules.volume_claims) == peers.MAX_CLAIMS
-    said = [cause_sentence(cause) for cause in causes]
+    said = [str(cause) for cause in causes]
     field = "number of PersistentVolumeClaims in volumes"
     wanted = [f'pod/n/p: {field} is "{claims}", expected at most {peers.MAX_CLAIMS}']
     assert said == (wanted if claims > peers.MAX_CLAIMS else [])

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from jsonschema import ValidationError
 
 from checks.schemas import FOLDER, texts
-from muster.adapters.files.report import cause_json
+from muster.adapters.files.report import cause_json, cause_type
+from muster.domain.causes.cause import ConstraintCause
+from muster.domain.causes.ill_formed import IllFormed
+from muster.domain.causes.not_planned import NotPlanned
+from muster.domain.causes.out_of_place import OutOfPlace
+from muster.domain.causes.too_little import TooLittle
+from muster.domain.causes.waiting import Waiting
 from muster.domain.constraints import CAUSES
-from muster.domain.reasons import Cause, ConstraintCause
-from tests.files.manifests import DEMO, EXAMPLES, decisions, gang, node, place, pod, write
+from muster.domain.reasons import Cause
+from tests.files.manifests import DEMO, EXAMPLES, REPOSITORY, decisions, gang, node, place, pod, write
 from tests.placement.test_sentences import GOLDEN
 from tests.published import assert_as_published, validator
 
@@ -53,6 +60,24 @@ def test_an_answer_of_each_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cause", [cause for cause, _ in GOLDEN], ids=str)
 def test_each_cause(cause: Cause) -> None:
     validator("place-v1.json", type(cause).__name__).validate(json.loads(json.dumps(cause_json(cause))))
+
+
+def test_the_page_lists_the_causes_by_status() -> None:
+    text = (REPOSITORY / "docs/place.md").read_text()
+    (row,) = re.findall(r"(?m)^\| `causes` .*$", text)
+    listed = {
+        status: {*re.findall(r"[\w-]+", types)}
+        for status, types in re.findall(r"(?i)of `(\w+)`: ((?:`[\w-]+`(?:, )?)+)", row)
+    }
+    by_status: dict[str, tuple[Any, ...]] = {
+        "invalid": get_args(IllFormed),
+        "waiting": get_args(Waiting),
+        "unplaceable": (*get_args(TooLittle | OutOfPlace | NotPlanned), *CAUSES),
+    }
+    assert listed == {status: {*map(cause_type, causes)} for status, causes in by_status.items()}
+    schema = json.loads((FOLDER / "place-v1.json").read_text())["$defs"]
+    types = {schema[each["$ref"].rpartition("/")[2]]["title"] for each in schema["Cause"]["oneOf"]}
+    assert set[str]().union(*listed.values()) == types
 
 
 def test_the_causes_of_all_constraints_are_listed() -> None:

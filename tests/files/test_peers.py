@@ -16,9 +16,9 @@ from muster.adapters.files.decide import decide
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import DEFAULTS
+from muster.domain.causes.too_little import MemberTooLarge
 from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
 from muster.domain.decision import Decision, Unplaceable
-from muster.domain.reasons import MemberTooLarge
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Timings

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from muster.domain import allocation
+from muster.domain.causes.not_planned import TookTooLong
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
-from muster.domain.reasons import TookTooLong
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
     BindingFate,

@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 
+from muster.domain.causes.not_planned import NotSupported
+from muster.domain.causes.too_little import NotEnoughFree
 from muster.domain.decision import Unplaceable
 from muster.domain.levels import Naming
 from muster.domain.node import Node, Resources
 from muster.domain.pod import Pod, Wishes
-from muster.domain.reasons import (
-    BadValue,
-    Cause,
-    ConstraintCause,
-    DialectsDisagree,
-    DomainTooSmall,
-    ForgedAllocation,
-    FreeApart,
-    FreeInPieces,
-    IndicesUnknown,
-    JobMissing,
-    MembersDisagree,
-    MembersMissing,
-    NodesExcluded,
-    NotDecided,
-    NotEnoughFree,
-    NotSupported,
-    PodGroupMissing,
-    RoleScope,
-    RunningElsewhere,
-    SegmentsTooLarge,
-    SubgroupsNeeded,
-    TooManyMembers,
-)
+from muster.domain.reasons import Cause
 from muster.domain.request import NodeRules, Request, SelectorTerm
 from muster.domain.snapshot import Snapshot
-from muster.gangs.lifecycle.planning import NEVER
 from muster.gangs.messages.settings import Settings
 from muster.gangs.reservations.best_domain import best_domain
 from tests.gangs.world import World, foreign, node, pod, wishing
@@ -162,39 +139,6 @@ def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
     world.gone("e1")
     world.gone("old")
     assert state.backfill_reservation is None
-
-
-HELPED: set[type[object]] = {
-    ConstraintCause,
-    DomainTooSmall,
-    FreeApart,
-    FreeInPieces,
-    IndicesUnknown,
-    NodesExcluded,
-    NotDecided,
-    NotEnoughFree,
-    RoleScope,
-    RunningElsewhere,
-    SegmentsTooLarge,
-    SubgroupsNeeded,
-}
-"""Causes that a pod that ends can change."""
-BEFORE_PLANNING: set[type[object]] = {
-    BadValue,
-    DialectsDisagree,
-    ForgedAllocation,
-    JobMissing,
-    MembersDisagree,
-    MembersMissing,
-    PodGroupMissing,
-    TooManyMembers,
-}
-"""Causes of gangs that the planner is not asked about."""
-
-
-def test_of_every_cause_it_is_known_whether_a_pod_that_ends_can_change_it() -> None:
-    assert set(get_args(Cause)) == NEVER | HELPED | BEFORE_PLANNING
-    assert not NEVER & (HELPED | BEFORE_PLANNING)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.allocation import ALLOCATION
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Device, Node, Resources, Usage
 from muster.domain.pod import GangClaim
 from muster.domain.policies import DEFAULT_POLICIES
-from muster.domain.reasons import BadValue
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request

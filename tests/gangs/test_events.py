@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.pod import Controller, Pod
-from muster.domain.reasons import BadValue
 from muster.gangs.messages.instructions import EmitEvent, EventReason, Outcome
 from tests.gangs.world import World, foreign, node, pod
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
-from muster.domain.reasons import BadValue
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
 from muster.gangs.lifecycle.pod_changes import COUNT_EVERY_S, MANY
 from muster.gangs.membership.roster import Group, NameKey

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.causes.too_little import MemberTooLarge
 from muster.domain.constraints import AntiAffinity
 from muster.domain.decision import Unplaceable
 from muster.domain.peers import PeerRules, SpreadTerm
 from muster.domain.pod import Pod
-from muster.domain.reasons import MemberTooLarge
 from muster.domain.request import SelectorTerm
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Solve

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from muster.domain.causes.not_planned import Ended, TookTooLong, TookTooMuchMemory
 from muster.domain.decision import MemberPlacement, Placed, Unplaceable
-from muster.domain.reasons import Ended, TookTooLong, TookTooMuchMemory
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.gangs.messages.settings import Settings

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from muster.domain import allocation
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.decision import Placed
-from muster.domain.reasons import BadValue
 from muster.domain.request import Slice
 from muster.domain.sentences import MAX_CHARACTERS
 from muster.gangs.lifecycle import planning

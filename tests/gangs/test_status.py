@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup, PodGroupStatus
-from muster.domain.reasons import BadValue
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EventReason, Instruction, WriteStatus
 from muster.gangs.messages.settings import Settings

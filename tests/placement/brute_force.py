@@ -15,8 +15,8 @@ from collections import Counter
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
+from muster.domain.causes.not_planned import NotDecided
 from muster.domain.decision import Placed
-from muster.domain.reasons import NotDecided
 from muster.domain.request import Request
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.domain.cause_sentences import cause_sentence
+from muster.domain.causes.not_planned import NotSupported
 from muster.domain.constraints import AttributesDiffer, DropConstraint
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import NotSupported
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import bits, mask_of
@@ -131,7 +130,7 @@ def test_refusals_name_the_attribute(name: str) -> None:
     decision = place(grouped(drawn, a=said), asked(text, ROOT))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (cause,)
-    assert sentence in cause_sentence(cause)
+    assert sentence in str(cause)
     assert DropConstraint(f"matchAttribute {ROOT}") in decision.relaxations
 
 
@@ -142,7 +141,7 @@ def test_rules_by_nvlink_domain_are_not_supported_beside_it() -> None:
         assert isinstance(decision, Unplaceable)
         (cause,) = decision.causes
         assert isinstance(cause, NotSupported)
-        assert cause_sentence(cause).endswith(f"is not supported together with matchAttribute {ROOT}")
+        assert str(cause).endswith(f"is not supported together with matchAttribute {ROOT}")
 
 
 def test_roles_with_different_attributes_are_not_supported() -> None:

@@ -7,25 +7,26 @@ from dataclasses import dataclass, replace
 import pytest
 
 from muster.adapters.files.report import cause_json
-from muster.domain.constraints import DropConstraint, SubgroupScope
-from muster.domain.decision import Unplaceable
-from muster.domain.node import Resources, Taint, Usage
-from muster.domain.reasons import (
-    GPU_MEMORY,
-    Cause,
-    ClusterTooSmall,
+from muster.domain.causes.out_of_place import (
     DomainTooSmall,
-    FreeApart,
-    FreeInPieces,
     IndicesUnknown,
-    MemberTooLarge,
     NodesExcluded,
     NoSuchDomain,
-    NotEnoughFree,
     RoleScope,
     RunningElsewhere,
     SegmentsTooLarge,
 )
+from muster.domain.causes.too_little import (
+    ClusterTooSmall,
+    FreeApart,
+    FreeInPieces,
+    MemberTooLarge,
+    NotEnoughFree,
+)
+from muster.domain.constraints import DropConstraint, SubgroupScope
+from muster.domain.decision import Unplaceable
+from muster.domain.node import Resources, Taint, Usage
+from muster.domain.reasons import Cause
 from muster.domain.relaxations import (
     DropSelector,
     FewerMembers,
@@ -39,6 +40,7 @@ from muster.domain.relaxations import (
 from muster.domain.request import GangId, Request
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
+from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.candidates import UNSCHEDULABLE
 from muster.placement.place import place
 from tests.placement.constraints import TESTED

@@ -14,6 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.domain.causes.not_planned import NotDecided
+from muster.domain.causes.out_of_place import (
+    DomainTooSmall,
+    IndicesUnknown,
+    NodesExcluded,
+    NoSuchDomain,
+    RoleScope,
+    RunningElsewhere,
+    SegmentsTooLarge,
+)
+from muster.domain.causes.too_little import FreeApart, FreeInPieces, NotEnoughFree
 from muster.domain.constraints import (
     Affinity,
     AffinityUnsatisfied,
@@ -29,21 +40,7 @@ from muster.domain.constraints import (
 )
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
-from muster.domain.reasons import (
-    GPU_MEMORY,
-    Cause,
-    DomainTooSmall,
-    FreeApart,
-    FreeInPieces,
-    IndicesUnknown,
-    NodesExcluded,
-    NoSuchDomain,
-    NotDecided,
-    NotEnoughFree,
-    RoleScope,
-    RunningElsewhere,
-    SegmentsTooLarge,
-)
+from muster.domain.reasons import Cause
 from muster.domain.relaxations import (
     DropSelector,
     FewerMembers,
@@ -57,6 +54,7 @@ from muster.domain.request import GangId, Request, Role, Running, Segment, Selec
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
+from muster.domain.words import GPU_MEMORY
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.causes import conflict_of, explained
 from muster.placement.explain.deletion_filter import irreducible

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.domain.causes.out_of_place import SegmentsTooLarge
+from muster.domain.causes.too_little import ClusterTooSmall
 from muster.domain.constraints import (
     NODE,
     Affinity,
@@ -23,11 +25,7 @@ from muster.domain.constraints import (
     Spread,
 )
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import (
-    Cause,
-    ClusterTooSmall,
-    SegmentsTooLarge,
-)
+from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation, SmallerSegments
 from muster.domain.request import Member, Request
 from muster.domain.snapshot import Snapshot

@@ -7,18 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from muster.domain.causes.out_of_place import DomainTooSmall, IndicesUnknown, NodesExcluded
+from muster.domain.causes.too_little import ClusterTooSmall, FreeInPieces, MemberTooLarge, NotEnoughFree
 from muster.domain.constraints import SubgroupScope
 from muster.domain.decision import Decision, Placed, Unplaceable
-from muster.domain.reasons import (
-    Cause,
-    ClusterTooSmall,
-    DomainTooSmall,
-    FreeInPieces,
-    IndicesUnknown,
-    MemberTooLarge,
-    NodesExcluded,
-    NotEnoughFree,
-)
+from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.domain.sentences import relaxation_sentence, sentence
 from muster.domain.snapshot import Snapshot

@@ -9,8 +9,9 @@ from typing import cast
 
 import pytest
 
+from muster.domain.causes.not_planned import NotDecided, TooManyRoles
+from muster.domain.causes.out_of_place import NodesExcluded
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import NodesExcluded, NotDecided, TooManyRoles
 from muster.domain.request import Member
 from muster.placement import place as planner
 from muster.placement.explain import feasibility

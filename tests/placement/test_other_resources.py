@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.domain.causes.too_little import ClusterTooSmall, FreeInPieces, MemberTooLarge, NotEnoughFree
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.node import Node, Resources, Usage
-from muster.domain.reasons import ClusterTooSmall, FreeInPieces, MemberTooLarge, NotEnoughFree
 from muster.domain.request import Request, Role
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.causes.too_little import SubgroupsNeeded
+from muster.domain.causes.waiting import MembersMissing
 from muster.domain.constraints import Subgroup
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.node import Resources
 from muster.domain.quorums import Leaf, Quorum
-from muster.domain.reasons import MembersMissing, SubgroupsNeeded
 from muster.domain.request import GangId, Member, Request, Role
 from muster.placement.place import Limits, place
 from muster.placement.search import members as numbers

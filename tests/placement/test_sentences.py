@@ -7,6 +7,39 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.causes.ill_formed import (
+    BadValue,
+    DialectsDisagree,
+    ForgedAllocation,
+    MembersDisagree,
+    TooManyMembers,
+)
+from muster.domain.causes.not_planned import (
+    NotDecided,
+    NotSupported,
+    PlannerDefect,
+    TookTooLong,
+    TookTooMuchMemory,
+    TooManyRoles,
+)
+from muster.domain.causes.out_of_place import (
+    DomainTooSmall,
+    IndicesUnknown,
+    NodesExcluded,
+    NoSuchDomain,
+    RoleScope,
+    RunningElsewhere,
+    SegmentsTooLarge,
+)
+from muster.domain.causes.too_little import (
+    ClusterTooSmall,
+    FreeApart,
+    FreeInPieces,
+    MemberTooLarge,
+    NotEnoughFree,
+    SubgroupsNeeded,
+)
+from muster.domain.causes.waiting import MembersMissing
 from muster.domain.constraints import (
     AffinityUnsatisfied,
     AntiAffinityLimits,
@@ -17,36 +50,7 @@ from muster.domain.constraints import (
     SubgroupScope,
 )
 from muster.domain.decision import Invalid, Placed, Unplaceable
-from muster.domain.reasons import (
-    GPU_MEMORY,
-    BadValue,
-    Cause,
-    ClusterTooSmall,
-    DialectsDisagree,
-    DomainTooSmall,
-    ForgedAllocation,
-    FreeApart,
-    FreeInPieces,
-    IndicesUnknown,
-    MembersDisagree,
-    MembersMissing,
-    MemberTooLarge,
-    NodesExcluded,
-    NoSuchDomain,
-    NotDecided,
-    NotEnoughFree,
-    NotSupported,
-    PlannerDefect,
-    RoleScope,
-    RunningElsewhere,
-    SegmentsTooLarge,
-    SubgroupsNeeded,
-    TookTooLong,
-    TookTooMuchMemory,
-    TooManyMembers,
-    TooManyRoles,
-    gpus_with,
-)
+from muster.domain.reasons import Cause
 from muster.domain.relaxations import (
     DropSelector,
     FewerMembers,
@@ -59,6 +63,7 @@ from muster.domain.relaxations import (
 )
 from muster.domain.request import GangId, RolePreference
 from muster.domain.sentences import MAX_CHARACTERS, placed_sentence, relaxation_sentence, sentence
+from muster.domain.words import GPU_MEMORY, gpus_with
 from muster.placement.place import place
 from tests.placement.constraints import TESTED
 from tests.placement.drawings import cluster, gang

@@ -7,21 +7,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from muster.domain.causes.not_planned import NotSupported
+from muster.domain.causes.out_of_place import DomainTooSmall, NodesExcluded
+from muster.domain.causes.too_little import FreeApart, FreeInPieces, MemberTooLarge, NotEnoughFree
 from muster.domain.decision import MemberPlacement, Placed, Unplaceable
 from muster.domain.node import Node, Resources, Usage
-from muster.domain.reasons import (
-    GPU_MEMORY,
-    Cause,
-    DomainTooSmall,
-    FreeApart,
-    FreeInPieces,
-    MemberTooLarge,
-    NodesExcluded,
-    NotEnoughFree,
-    NotSupported,
-)
+from muster.domain.reasons import Cause
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
+from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import columns
 from muster.placement.firstfit import first_fit
 from muster.placement.gpus.choices import choices

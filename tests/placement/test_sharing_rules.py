@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from muster.domain.causes.not_planned import NotSupported
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import NotSupported
 from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.instance import instance_of
 from muster.placement.place import place

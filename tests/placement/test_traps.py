@@ -8,16 +8,11 @@ from itertools import pairwise, permutations
 
 import pytest
 
+from muster.domain.causes.out_of_place import DomainTooSmall, NodesExcluded
+from muster.domain.causes.too_little import ClusterTooSmall, FreeInPieces, MemberTooLarge
 from muster.domain.decision import Placed
 from muster.domain.node import Node, Resources
-from muster.domain.reasons import (
-    Cause,
-    ClusterTooSmall,
-    DomainTooSmall,
-    FreeInPieces,
-    MemberTooLarge,
-    NodesExcluded,
-)
+from muster.domain.reasons import Cause
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, Link

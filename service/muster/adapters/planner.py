@@ -20,8 +20,8 @@ import structlog
 from muster.adapters.solver.process import Defect
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
+from muster.domain.causes.not_planned import Ended
 from muster.domain.decision import Decision, Placed
-from muster.domain.reasons import Ended
 from muster.gangs.messages.inputs import Decided, SolveFailed
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.placement.limits import PHASES, Stretch

@@ -15,8 +15,9 @@ from muster.adapters.files.answer import Answer
 from muster.adapters.files.report import cause_type
 from muster.adapters.preflight.report import Preflight
 from muster.adapters.status import Status
+from muster.domain.causes.cause import ConstraintCause
 from muster.domain.constraints import CAUSES
-from muster.domain.reasons import Cause, ConstraintCause
+from muster.domain.reasons import Cause
 
 Schema = dict[str, Any]
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import Reading, positive
 from muster.dialects.settings import Settings
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.pod import GangClaim
-from muster.domain.reasons import BadValue
 
 NAME = "ack"
 

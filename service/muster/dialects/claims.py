@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from muster.dialects.dra_objects import ClaimSpec, ExactRequest
 from muster.dialects.objects import PodObject
-from muster.domain.reasons import BadValue
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.topology import mask_of
 
 MAX_CLAIMS = 32

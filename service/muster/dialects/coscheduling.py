@@ -9,8 +9,8 @@ from __future__ import annotations
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import AN_OBJECT_NAME, OBJECT_NAME, Reading, agreed
 from muster.dialects.settings import Settings
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.pod import GangClaim
-from muster.domain.reasons import BadValue
 
 NAME = "coscheduling"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from muster.domain.reasons import BadValue
+from muster.domain.causes.ill_formed import BadValue
 
 MAX_COUNT = 2**31 - 1
 """Kubernetes' counts are int32."""

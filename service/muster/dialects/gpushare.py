@@ -17,7 +17,7 @@ from muster.dialects.reading import natural, positive
 from muster.dialects.requests import Asked
 from muster.dialects.settings import Settings
 from muster.domain.allocation import MAX_GPUS
-from muster.domain.reasons import BadValue
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.request import Slice
 
 BINPACK, SPREAD = "binpack", "spread"

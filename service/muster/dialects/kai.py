@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import A_NAME, AN_OBJECT_NAME, NAME_PATTERN, OBJECT_NAME, Reading, agreed
 from muster.dialects.settings import Settings
+from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.pod import GangClaim
-from muster.domain.reasons import BadValue, Cause, DialectsDisagree
+from muster.domain.reasons import Cause
 
 NAME = "kai"
 

@@ -20,7 +20,7 @@ from muster.dialects import coscheduling, kai, own
 from muster.dialects.objects import Metadata
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import RESERVED_KEYS
-from muster.domain.reasons import BadValue
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.words import listed, nearest
 
 LABEL, ANNOTATION, EITHER = "label", "annotation", ""

@@ -19,9 +19,9 @@ from itertools import pairwise
 
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Reading, natural, positive
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.constraints import PER_SCOPE, PerScope
 from muster.domain.pod import GangClaim, Wishes
-from muster.domain.reasons import BadValue
 from muster.domain.request import Scope, Segment
 
 NAME = "annotations"

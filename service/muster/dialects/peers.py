@@ -24,6 +24,7 @@ from muster.dialects.objects import (
     PodSpec,
     TopologySpreadConstraint,
 )
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.peers import (
     ANY_ADDRESS,
     NO_PEER_RULES,
@@ -34,7 +35,6 @@ from muster.domain.peers import (
     Selector,
     SpreadTerm,
 )
-from muster.domain.reasons import BadValue
 from muster.domain.request import SelectorTerm
 
 MAX_TERMS = 16

@@ -28,8 +28,9 @@ from muster.dialects.reading import Reading, agreed
 from muster.dialects.requests import MAX_OF_A_POD, Asked
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
+from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.pod import Controller, GangClaim, Pod, Wishes
-from muster.domain.reasons import BadValue, Cause, DialectsDisagree, ForgedAllocation
+from muster.domain.reasons import Cause
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from muster.domain.topology import mask_of
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from muster.domain.causes.ill_formed import DialectsDisagree
 from muster.domain.pod import GangClaim
-from muster.domain.reasons import Cause, DialectsDisagree
+from muster.domain.reasons import Cause
 from muster.domain.request import Scope
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

@@ -22,8 +22,8 @@ from muster.dialects import quantities, resize
 from muster.dialects.objects import Container, PodSpec, PodStatus
 from muster.dialects.quantities import Quantity
 from muster.dialects.settings import Settings
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources
-from muster.domain.reasons import BadValue
 
 Amounts = dict[str, Fraction]
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, get_args
 
-from muster.domain.reasons import ConstraintCause
+from muster.domain.causes.cause import ConstraintCause
 from muster.domain.relaxations import ConstraintRelaxation
 from muster.domain.words import counted, of_role, plural, plural_verb, so_many_fit
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from muster.domain.reasons import Cause, NotDecided, TookTooLong
+from muster.domain.causes.not_planned import NotDecided, TookTooLong
+from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation
 from muster.domain.request import GangId
 

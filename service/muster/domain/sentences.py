@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster.domain.cause_sentences import clauses
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.printable import printable
-from muster.domain.reasons import BadValue, Cause
+from muster.domain.reasons import Cause
 from muster.domain.relaxations import (
     ConstraintRelaxation,
     DropSelector,

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from muster.domain.reasons import GPU_MEMORY, in_bytes
-
 LISTED = 4
 """Things that one sentence lists; it counts the others."""
+GPU_MEMORY = "GPU memory"
+"""In causes, the resource of shared GPUs, in GiB."""
+
+
+def in_bytes(resource: str) -> bool:
+    """Return whether amounts of the resource are bytes."""
+    return resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-")
+
+
+def gpus_with(units: int) -> str:
+    """Return the name that causes give to GPUs with this much memory for slices."""
+    return f"GPUs of {units} GiB"
 
 
 def the_role(role: str) -> str:

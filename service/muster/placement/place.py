@@ -7,8 +7,8 @@ get names, and `verify` checks the plan without any of that code. If nothing fit
 
 from __future__ import annotations
 
+from muster.domain.causes.not_planned import TooManyRoles
 from muster.domain.decision import Decision, Placed, Unplaceable
-from muster.domain.reasons import TooManyRoles
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.attributes import attributes_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from muster.domain.causes.out_of_place import NoSuchDomain
 from muster.domain.constraints import MaxPer, MorePerPart, TooFewParts
-from muster.domain.reasons import NoSuchDomain
 from muster.domain.relaxations import FewerMembers
 from tests.placement.constraints.tested import Tested
 

@@ -16,8 +16,9 @@ from muster.adapters.files.answer import Decided as DecidedLevel
 from muster.adapters.files.decide import Decided, Outcome, Status
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
-from muster.domain.reasons import Cause, in_bytes
+from muster.domain.reasons import Cause
 from muster.domain.sentences import relaxation_sentence
+from muster.domain.words import in_bytes
 
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 

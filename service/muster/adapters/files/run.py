@@ -19,9 +19,9 @@ from muster.adapters.files.notes import nothing_pending
 from muster.adapters.files.problems import BadInput
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import Settings
+from muster.domain.causes.not_planned import PlannerDefect
 from muster.domain.decision import Decision, Unplaceable
 from muster.domain.printable import printable
-from muster.domain.reasons import PlannerDefect
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Limits, Timings

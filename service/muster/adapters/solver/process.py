@@ -25,8 +25,8 @@ import structlog
 from muster.adapters.solver import wire
 from muster.adapters.solver.messages import Answer, Ask, Failed, OutOfMemory, Ready
 from muster.adapters.solver.replica import Sent
+from muster.domain.causes.not_planned import TookTooLong, TookTooMuchMemory
 from muster.domain.decision import Decision, Unplaceable
-from muster.domain.reasons import TookTooLong, TookTooMuchMemory
 from muster.gangs.messages.instructions import Solve
 from muster.placement.limits import MOST_ROLES, Stretch
 

@@ -16,33 +16,33 @@ import time
 from collections.abc import Callable
 from operator import attrgetter
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from muster.domain import (
     constraints,
     decision,
     levels,
     node,
-    reasons,
     relaxations,
     request,
     snapshot,
     topology,
     typical,
 )
+from muster.domain.reasons import Cause
 
 _MODULES: tuple[ModuleType, ...] = (
     constraints,
     decision,
     levels,
     node,
-    reasons,
     relaxations,
     request,
     snapshot,
     topology,
     typical,
 )
+_DOMAIN = "muster.domain."
 _LENGTH = struct.Struct(">Q")
 _CHUNK = 1 << 20
 
@@ -108,12 +108,10 @@ def _left(until: float | None) -> float | None:
 def _reducers() -> dict[type, Callable[[Any], Any]]:
     """How each dataclass of the domain is taken apart."""
     table: dict[type, Callable[[Any], Any]] = dict(copyreg.dispatch_table)
-    for module in _MODULES:
-        for made in vars(module).values():
-            if not isinstance(made, type) or made.__module__ != module.__name__:
-                continue  # imported there
-            if dataclasses.is_dataclass(made):
-                table[made] = _reducer(made)
+    found: list[Any] = [made for module in _MODULES for made in vars(module).values()]
+    for made in (*found, *get_args(Cause)):
+        if isinstance(made, type) and dataclasses.is_dataclass(made) and made.__module__.startswith(_DOMAIN):
+            table[made] = _reducer(made)
     return table
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muster.domain.causes.not_planned import Ended, NotDecided, PlannerDefect
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.reasons import Ended, NotDecided, PlannerDefect
 from muster.domain.sentences import sentence
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import planning, reconciliation, refusals

@@ -11,19 +11,6 @@ from functools import partial
 
 from muster.domain.decision import Placed
 from muster.domain.pod import Batch
-from muster.domain.reasons import (
-    Cause,
-    ClaimsMissing,
-    ClusterTooSmall,
-    MemberTooLarge,
-    NoSuchDomain,
-    NotSupported,
-    PlannerDefect,
-    RefusedEverywhere,
-    TookTooLong,
-    TookTooMuchMemory,
-    TooManyRoles,
-)
 from muster.domain.request import Request
 from muster.domain.sentences import sentence
 from muster.gangs.capacity import requests
@@ -44,21 +31,6 @@ _WOKEN_AT_ONCE = 250
 """Refused gangs that are queued again for one input: about 20 ms. The others follow with the next inputs."""
 _AT_ONCE = 32
 """Gangs that are looked at for one input, at most, until one needs the planner."""
-NEVER: frozenset[type[Cause]] = frozenset(
-    {
-        ClaimsMissing,
-        ClusterTooSmall,
-        MemberTooLarge,
-        NoSuchDomain,
-        NotSupported,
-        PlannerDefect,
-        RefusedEverywhere,
-        TookTooLong,
-        TookTooMuchMemory,
-        TooManyRoles,
-    }
-)
-"""Causes that no pod that ends can change: a gang with one of them gets no backfill reservation."""
 
 
 def enqueue(state: State, gang: Gang) -> None:
@@ -316,7 +288,7 @@ def review_backfill(state: State, now: float) -> None:
 def _request_for_backfill(state: State, key: str) -> Request | None:
     """Return the gang's request; None if it can never fit, or if no pod of it waits."""
     gang = state.gangs[key]
-    if NEVER & set(map(type, gang.blocked)):
+    if any(cause.stays for cause in gang.blocked):
         return None
     group = state.fresh(gang)
     return requests.request(group, state.ledger, state.roster.policies) if group.unbound else None

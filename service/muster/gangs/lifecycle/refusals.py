@@ -6,12 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from muster.domain.causes.ill_formed import BadValue, MembersDisagree
 from muster.domain.pod import Pod
-from muster.domain.reasons import (
-    BadValue,
-    Cause,
-    MembersDisagree,
-)
+from muster.domain.reasons import Cause
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.lifecycle.state import State

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 
+from muster.domain.causes.ill_formed import BadValue, MembersDisagree, TooManyMembers, counted_once
 from muster.domain.constraints import PER_SCOPE, PerScope
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.policies import Policies
-from muster.domain.reasons import BadValue, Cause, MembersDisagree, TooManyMembers, counted_once
+from muster.domain.reasons import Cause
 from muster.domain.request import SelectorTerm
 from muster.placement.cluster.candidates import term_text
 

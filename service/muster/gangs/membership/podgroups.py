@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup, PodGroupKey
-from muster.domain.reasons import BadValue, DialectsDisagree
 
 NO_WISHES = Wishes()
 

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.constraints import Subgroup
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.quorums import Quorum, members_of
-from muster.domain.reasons import Cause, JobMissing, MembersMissing, PodGroupMissing
+from muster.domain.reasons import Cause
 from muster.domain.request import GangId, RolePreference
 from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.incarnations import Incarnation, assign, is_ambiguous, of_job

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from muster.domain.cause_sentences import cause_sentence
+from muster.domain.causes.not_planned import ClaimsMissing, RefusedEverywhere
 from muster.domain.constraints import Affinity, AntiAffinity, Constraint
 from muster.domain.pod import Pod
-from muster.domain.reasons import Cause, ClaimsMissing, RefusedEverywhere
+from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
@@ -354,4 +354,4 @@ def _all_of(roles: frozenset[str], names: Mapping[str, tuple[str, ...]]) -> froz
 
 
 def _missing(answer: InTreeAnswer) -> str:
-    return cause_sentence(ClaimsMissing(answer.missing_claims, answer.more_missing_claims))
+    return str(ClaimsMissing(answer.missing_claims, answer.more_missing_claims))

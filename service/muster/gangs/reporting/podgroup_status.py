@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from muster.domain.causes.waiting import MembersMissing
 from muster.domain.pod import Pod
 from muster.domain.podgroup import OURS, PodGroup, PodGroupKey, PodGroupStatus
-from muster.domain.reasons import MembersMissing
 from muster.domain.sentences import sentence
 from muster.gangs.capacity import requests
 from muster.gangs.membership.roster import NameKey, Roster

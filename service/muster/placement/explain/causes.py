@@ -12,8 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from muster.domain.causes.not_planned import NotDecided
+from muster.domain.causes.out_of_place import NodesExcluded
 from muster.domain.decision import Unplaceable
-from muster.domain.reasons import Cause, NodesExcluded, NotDecided
+from muster.domain.reasons import Cause
 from muster.domain.request import Role
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.conflict import Conflict

@@ -9,9 +9,9 @@ from typing import overload
 import numpy as np
 
 from muster.domain.node import Usage
-from muster.domain.reasons import GPU_MEMORY
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState
+from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.arrays import Codes
 from muster.placement.cluster.columns import Bools, Columns, Ints, amounts_of, memory_of
 from muster.placement.cluster.fabric import Shape

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from muster.domain.reasons import GPU_MEMORY, Cause, DomainTooSmall, IndicesUnknown, NoSuchDomain
+from muster.domain.causes.out_of_place import DomainTooSmall, IndicesUnknown, NoSuchDomain
+from muster.domain.reasons import Cause
 from muster.domain.request import Role, Scope
-from muster.domain.words import nearest
+from muster.domain.words import GPU_MEMORY, nearest
 from muster.placement.cluster.columns import Bools, Columns
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import World

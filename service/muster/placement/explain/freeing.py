@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from muster.domain.reasons import GPU_MEMORY
 from muster.domain.relaxations import MoreFree
 from muster.domain.request import Role
 from muster.domain.topology import bits, mask_of
+from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import ALL_GPUS, LARGEST, MASK_GPUS, Columns, gpus_in
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Assumption, Kind, World

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from muster.domain.reasons import GPU_MEMORY
 from muster.domain.relaxations import MoreFree
 from muster.domain.request import Role, Slice
+from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Assumption, Kind, World

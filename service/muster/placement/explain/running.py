@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from muster.domain.reasons import RunningElsewhere
+from muster.domain.causes.out_of_place import RunningElsewhere
 from muster.domain.request import Role, Scope
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Kind

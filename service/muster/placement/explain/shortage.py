@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from muster.domain.reasons import (
-    GPU_MEMORY,
-    Cause,
+from muster.domain.causes.too_little import (
     ClusterTooSmall,
     FreeApart,
     FreeInPieces,
     MemberTooLarge,
     NotEnoughFree,
-    gpus_with,
 )
+from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
+from muster.domain.words import GPU_MEMORY, gpus_with
 from muster.placement.cluster.columns import Columns, Ints
 from muster.placement.explain.assumptions import Kind, World
 from muster.placement.explain.conflict import Conflict

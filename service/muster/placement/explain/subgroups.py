@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from muster.domain.causes.too_little import SubgroupsNeeded
+from muster.domain.causes.waiting import MembersMissing
 from muster.domain.quorums import Quorum, of_roles
-from muster.domain.reasons import MembersMissing, SubgroupsNeeded
 from muster.domain.request import Request
 from muster.placement.gang.blocks import first_by_rank
 from muster.placement.gang.instance import Instance, instance_with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.domain.reasons import NotSupported
+from muster.domain.causes.not_planned import NotSupported
 from muster.domain.request import Request, Role, Scope
 from muster.placement.cluster.attributes import attributes_of
 from muster.placement.gang.constraints import CONSTRAINTS

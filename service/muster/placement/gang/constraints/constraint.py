@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from muster.domain.causes.out_of_place import IndicesUnknown, NoSuchDomain
 from muster.domain.constraints import DropConstraint, PerScope
-from muster.domain.reasons import Cause, IndicesUnknown, NoSuchDomain
+from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation
 from muster.domain.request import Request, Role
 from muster.placement.gang.existing import ExistingMembers

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from muster.domain.causes.out_of_place import RoleScope as RoleScopeTooSmall
 from muster.domain.reasons import Cause
-from muster.domain.reasons import RoleScope as RoleScopeTooSmall
 from muster.domain.relaxations import WiderScope
 from muster.domain.request import Request, Role, Scope
 from muster.placement.cluster.columns import Bools

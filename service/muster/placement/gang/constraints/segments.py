@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from muster.domain.reasons import Cause, SegmentsTooLarge
+from muster.domain.causes.out_of_place import SegmentsTooLarge
+from muster.domain.reasons import Cause
 from muster.domain.relaxations import SmallerSegments
 from muster.domain.request import Request, Role, Scope, Segment
 from muster.placement.gang.constraints.constraint import Findings, OfRoles, role_of

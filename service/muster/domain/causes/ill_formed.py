@@ -1,0 +1,130 @@
+"""Causes of gangs that are ill-formed: the pods contradict themselves or each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from muster.domain.causes.cause import BaseCause
+from muster.domain.words import LISTED, and_more, counted, quoted, such_pods
+
+
+@dataclass(frozen=True, slots=True)
+class BadValue(BaseCause):
+    """A label, annotation or field that can't be read. `where` is the object, as kind/namespace/name: the
+    first of `pods` members that have it."""
+
+    where: str
+    field: str
+    value: str
+    expected: str
+    pods: int = 1
+    stays = True
+
+    def __str__(self) -> str:
+        where = such_pods(self.where, self.pods)
+        return f"{where}: {self.field} is {quoted(self.value)}, expected {self.expected}"
+
+    @property
+    def advice(self) -> str:
+        return f"Set {self.field} to {self.expected}, and create the pods again."
+
+
+@dataclass(frozen=True, slots=True)
+class MembersDisagree(BaseCause):
+    """Pods of one gang give a field different values."""
+
+    field: str
+    values: tuple[tuple[str, str], ...]
+    """(value, the name of one pod that has it)."""
+    stays = True
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{quoted(value)} (pod {pod})" for value, pod in self.values[:LISTED])
+        return f"pods of one gang disagree on {self.field}: {said}{and_more(len(self.values))}"
+
+    @property
+    def advice(self) -> str:
+        return f"Give all pods of the gang the same {self.field}, and create those again that differ."
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyMembers(BaseCause):
+    """More pods than replicas belong to the gang."""
+
+    live: int
+    replicas: int
+    stays = True
+
+    def __str__(self) -> str:
+        return f"the gang has {self.live} live pods, more than its {self.replicas} replicas"
+
+    @property
+    def advice(self) -> str:
+        return f"Delete {counted('pod', self.live - self.replicas)}, or give each new gang a name of its own."
+
+
+@dataclass(frozen=True, slots=True)
+class ForgedAllocation(BaseCause):
+    """A pod, the first of `pods`, came with an annotation that only the scheduler may write."""
+
+    pod: str
+    key: str
+    pods: int = 1
+    stays = True
+
+    def __str__(self) -> str:
+        who = such_pods(f"pod {self.pod}", self.pods)
+        return f"{who} came with the annotation {self.key}, which only the scheduler may write"
+
+    @property
+    def advice(self) -> str:
+        return f"Create the pods without the annotation {self.key}."
+
+
+@dataclass(frozen=True, slots=True)
+class DialectsDisagree(BaseCause):
+    """A pod, the first of `pods`, speaks two dialects that name different gangs or counts."""
+
+    pod: str
+    first: str
+    second: str
+    pods: int = 1
+    stays = True
+
+    def __str__(self) -> str:
+        who, names = such_pods(f"pod {self.pod}", self.pods), "names" if self.pods == 1 else "name"
+        return f"{who} {names} two different gangs or counts: {self.first} and {self.second}"
+
+    @property
+    def advice(self) -> str:
+        return "Name the gang and its size in one way, or in the same words in each."
+
+
+IllFormed = BadValue | MembersDisagree | TooManyMembers | ForgedAllocation | DialectsDisagree
+
+C = TypeVar("C", bound=BaseCause)
+
+
+def counted_once(causes: Iterable[C]) -> list[C]:
+    """Return each cause of several pods once: that of the first pod by name, with the number of pods."""
+    pods: dict[C, list[str]] = {}
+    for cause in dict.fromkeys(causes):
+        match cause:
+            case BadValue(where):
+                pods.setdefault(replace(cause, where=""), []).append(where)
+            case ForgedAllocation(pod) | DialectsDisagree(pod):
+                pods.setdefault(replace(cause, pod=""), []).append(pod)
+            case _:
+                pods[cause] = []
+    return [_of_first(cause, sorted(names)) for cause, names in pods.items()]
+
+
+def _of_first(cause: C, names: list[str]) -> C:
+    match cause:
+        case BadValue():
+            return replace(cause, where=names[0], pods=len(names))
+        case ForgedAllocation() | DialectsDisagree():
+            return replace(cause, pod=names[0], pods=len(names))
+    return cause

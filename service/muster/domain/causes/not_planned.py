@@ -1,0 +1,160 @@
+"""Causes of gangs without a plan, whatever the room: something is missing, refused or too much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.domain.causes.cause import BaseCause
+from muster.domain.words import LISTED, and_more, plural, the_role
+
+AGAIN = "It is tried again. If that does not help, make the pods more alike."
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsMissing(BaseCause):
+    """The pods name PersistentVolumeClaims that do not exist (yet). `more`: their number besides `claims`."""
+
+    claims: tuple[str, ...]
+    more: int = 0
+    stays = True
+
+    def __str__(self) -> str:
+        count = len(self.claims) + self.more
+        listed, verb = ", ".join(self.claims[:LISTED]), "does" if count == 1 else "do"
+        return f"{plural('PersistentVolumeClaim', count)} {listed}{and_more(count)} {verb} not exist"
+
+    @property
+    def advice(self) -> str:
+        return f"Create the {plural('PersistentVolumeClaim', len(self.claims) + self.more)}."
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEverywhere(BaseCause):
+    """An in-tree plugin refuses members of the role whatever the node. `by` is the plugin and its reason."""
+
+    role: str
+    by: str
+    stays = True
+
+    def __str__(self) -> str:
+        return f"no node admits {the_role(self.role)}: {self.by}"
+
+    @property
+    def advice(self) -> str:
+        return "Change what the plugin refuses in the pod, or in the objects that the pod names."
+
+
+@dataclass(frozen=True, slots=True)
+class NotSupported(BaseCause):
+    """The gang shares GPUs, and has a rule about parts inside a node, `rule` (max-per, role-scope or
+    segment-scope, or a subgroup's level) by `scope`: that is not decided. `attribute`: it shares no GPUs, and
+    has the rule together with this matchAttribute."""
+
+    rule: str
+    scope: str
+    attribute: str = ""
+    stays = True
+
+    def __str__(self) -> str:
+        if self.attribute:
+            return f"{self.rule} {self.scope} is not supported together with matchAttribute {self.attribute}"
+        return f"{self.rule} {self.scope} is not supported where members share GPUs"
+
+    @property
+    def advice(self) -> str:
+        if (self.rule, self.scope) == ("role-scope", "gpu"):
+            return "Let one pod ask for the memory of all, or make the role a gang of its own with scope gpu."
+        if self.attribute:
+            return f"Remove {self.rule} or matchAttribute {self.attribute}."
+        return f"Remove {self.rule}, or ask for whole GPUs."
+
+
+@dataclass(frozen=True, slots=True)
+class NotDecided(BaseCause):
+    """The search ended before it found a plan or a proof that there is none. `truncated`: by wall clock."""
+
+    truncated: bool
+    stays = False
+
+    def __str__(self) -> str:
+        by = "wall clock" if self.truncated else "its budget"
+        return f"the search was ended by {by} before it found a plan or a proof that there is none"
+
+    @property
+    def advice(self) -> str:
+        return AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerDefect(BaseCause):
+    """The planner failed on this gang, as `error` says: nothing is known."""
+
+    error: str
+    stays = True
+
+    def __str__(self) -> str:
+        report = "please report it with the input (`muster capture` writes it from a cluster)"
+        return f"not decided: the planner has a defect; {report}: {self.error}"
+
+    @property
+    def advice(self) -> str:
+        return "Report it with the output of `muster capture`."
+
+
+@dataclass(frozen=True, slots=True)
+class TookTooLong(BaseCause):
+    """The planner was ended after `seconds` of wall clock: nothing is known. `others_wait`: because other
+    gangs waited for it, and not because that is the limit."""
+
+    seconds: float
+    others_wait: bool = False
+    stays = True
+
+    def __str__(self) -> str:
+        why = "because other gangs waited" if self.others_wait else "the limit for one gang"
+        return f"not decided: the planner was ended after {self.seconds:.1f} s, {why}"
+
+    @property
+    def advice(self) -> str:
+        return AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class TookTooMuchMemory(BaseCause):
+    """The planner was ended when it needed more than `limit_mib` MiB for the decision: nothing is known."""
+
+    limit_mib: int
+    stays = True
+
+    def __str__(self) -> str:
+        limit = f"{self.limit_mib} MiB of memory, the limit for one gang"
+        return f"not decided: the planner was ended because it needed more than {limit}"
+
+    @property
+    def advice(self) -> str:
+        return "Make the pods more alike, or raise planner.memory_mib."
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyRoles(BaseCause):
+    """The gang's members differ too much: there are `roles` roles, and `most` are planned together."""
+
+    roles: int
+    most: int
+    stays = True
+
+    def __str__(self) -> str:
+        way_out = "give pods that do the same work equal requests, node selectors and tolerations"
+        return f"its pods are of {self.roles} different roles, and a gang may have {self.most}: {way_out}"
+
+    @property
+    def advice(self) -> str:
+        return f"Give pods that do the same work equal requests: a gang may have {self.most} roles."
+
+
+Ended = TookTooLong | TookTooMuchMemory
+"""Causes that say nothing about the cluster: the planner was ended."""
+
+NotPlanned = (
+    ClaimsMissing | RefusedEverywhere | NotSupported | NotDecided | PlannerDefect | Ended | TooManyRoles
+)

@@ -1,0 +1,202 @@
+"""Causes of gangs for which there may be enough, but not where members may lie.
+
+`members_fit` of `members_needed` fit; None if the search for the greatest number did not end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.domain.causes.cause import BaseCause
+from muster.domain.request import Scope
+from muster.domain.words import counted, if_empty, of_role, plural, plural_verb, so_many_fit, the_role
+
+
+@dataclass(frozen=True, slots=True)
+class DomainTooSmall(BaseCause):
+    """No part of the required scope holds all; the best one holds `members_fit`, or, where it holds none, has
+    most free. `role`: "" where all roles of the gang are meant."""
+
+    scope: str
+    best: str
+    members_fit: int | None
+    members_needed: int
+    has_nvlink: bool = True
+    """False when the scope is an nvlink-domain and the best part is a GPU without NVLink."""
+    even_empty: bool = False
+    """Also if nothing else ran there: `members_fit` counts that."""
+    role: str = ""
+    stays = False
+
+    def __str__(self) -> str:
+        why = "" if self.has_nvlink else "; its node has no NVLink"
+        return f"{_none_holds(self)}{why}"
+
+    @property
+    def advice(self) -> str:
+        return _another_scope(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleScope(BaseCause):
+    """All members of a role must lie in one part of its own scope. The best part holds `members_fit` of them;
+    if that is all, it does not leave the other roles enough."""
+
+    role: str
+    scope: str
+    best: str
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+    stays = False
+
+    def __str__(self) -> str:
+        if self.members_fit is None or self.members_fit < self.members_needed:
+            return _none_holds(self)
+        must = f"{_all(self.members_needed)}{of_role(self.role)} must lie in one {self.scope}"
+        return f"{must}, and no one holds them beside the other roles"
+
+    @property
+    def advice(self) -> str:
+        return _another_scope(self)
+
+
+@dataclass(frozen=True, slots=True)
+class NoSuchDomain(BaseCause):
+    """No node that admits the gang lies in a part of the required scope."""
+
+    scope: str
+    role: str = ""
+    labels: tuple[str, ...] = ()
+    """The node labels that name its parts, if no node of the cluster carries any of them; else ()."""
+    meant: str = ""
+    """The scope that was probably meant then, "" if there is none."""
+    stays = True
+
+    def __str__(self) -> str:
+        if not self.labels:
+            must = f"{the_role(self.role)} must lie in one {self.scope}"
+            return f"{must}, and no node that admits it lies in any"
+        which = f"{plural('label', len(self.labels))} {' or '.join(self.labels)}"
+        hint = f"; did you mean {self.meant}?" if self.meant else ""
+        return f"no node carries the {which}, which scope {self.scope}{of_role(self.role)} needs{hint}"
+
+    @property
+    def advice(self) -> str:
+        label = f" with {' or '.join(self.labels)}" if self.labels else ""
+        return f"Label the nodes{label}, or require another scope than {self.scope}."
+
+
+@dataclass(frozen=True, slots=True)
+class IndicesUnknown(BaseCause):
+    """No part of the scope, narrower than a node, can be promised: on the nodes that admit the gang, GPUs are
+    taken by pods that do not say which. `role`: "" if the gang or several of its roles ask for the scope."""
+
+    scope: str
+    nodes: int
+    role: str = ""
+    stays = False
+
+    def __str__(self) -> str:
+        where, whom = counted("node", self.nodes), f" to {the_role(self.role)}" if self.role else ""
+        return f"no one {self.scope} can be promised{whom}: on {where}, pods have GPUs and do not say which"
+
+    @property
+    def advice(self) -> str:
+        return f"Wait until those pods end, or only prefer {self.scope}."
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsTooLarge(BaseCause):
+    """A role comes in segments, each in one part of a scope: `segments` are (members, scope), widest first.
+    So `members_fit` of the gang fit."""
+
+    role: str
+    segments: tuple[tuple[int, str], ...]
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+    stays = False
+
+    def __str__(self) -> str:
+        by = ", each of ".join(f"{size} in one {scope}" for size, scope in self.segments)
+        must = f"members of {the_role(self.role)} must lie by segments of {by}"
+        return f"{must}{so_many_fit(self.members_fit, self.members_needed, self.even_empty)}"
+
+    @property
+    def advice(self) -> str:
+        return "Make the segments smaller, or their scope wider."
+
+
+@dataclass(frozen=True, slots=True)
+class RunningElsewhere(BaseCause):
+    """Running members determine the part of a scope where the others must be. `part` is "" if they are
+    in several parts themselves, or in an unknown one."""
+
+    scope: str
+    part: str
+    running: int
+    stays = False
+
+    def __str__(self) -> str:
+        runs = f"{counted('member', self.running)} {plural_verb('run', self.running)} already"
+        it, one = ("it", "any") if self.running == 1 else ("them", "one")
+        if self.part:
+            return f"{runs} {within(self.scope, self.part)}, and the others must join {it}"
+        if self.scope in (Scope.GPU, Scope.NVLINK_DOMAIN):
+            return f"{runs}, nobody knows in which one {self.scope}, and the others must join {it}"
+        return f"{runs}, and not in {one} {self.scope}, where the others must join {it}"
+
+    @property
+    def advice(self) -> str:
+        return f"Wait until more is free in that {self.scope}, or start the whole gang again."
+
+
+@dataclass(frozen=True, slots=True)
+class NodesExcluded(BaseCause):
+    """Nodes that would have had room but do not admit the role. `by` is a selector term, a taint,
+    "cordoned", "not ready", a resource that they do not offer, or the plugin that refused them."""
+
+    role: str
+    by: str
+    nodes: int
+    stays = False
+
+    def __str__(self) -> str:
+        not_admit = f"{'does' if self.nodes == 1 else 'do'} not admit"
+        return f"{counted('node', self.nodes)} {not_admit} {the_role(self.role)}: {self.by}"
+
+    @property
+    def advice(self) -> str:
+        return f"Let the {plural('node', self.nodes)} admit the pods, or the pods accept this: {self.by}."
+
+
+OutOfPlace = (
+    DomainTooSmall
+    | RoleScope
+    | NoSuchDomain
+    | IndicesUnknown
+    | SegmentsTooLarge
+    | RunningElsewhere
+    | NodesExcluded
+)
+
+
+def within(scope: str, part: str) -> str:
+    """Return where a member of this part of the scope lies."""
+    return f"{'on' if scope in (Scope.NODE, Scope.GPU) else 'in'} {scope} {part}"
+
+
+def _none_holds(cause: DomainTooSmall | RoleScope) -> str:
+    who, fit = f"{_all(cause.members_needed)}{of_role(cause.role)}", cause.members_fit
+    best = "" if fit is None or not cause.best else f": the best, {cause.best}, holds {fit}"
+    return f"no one {cause.scope} holds {who}{if_empty(cause.even_empty)}{best}"
+
+
+def _another_scope(cause: DomainTooSmall | RoleScope) -> str:
+    wait = "" if cause.even_empty else f", or wait until more is free in one {cause.scope}"
+    return f"Require a wider scope than {cause.scope}, or only prefer {cause.scope}{wait}."
+
+
+def _all(count: int) -> str:
+    return f"all {count} members" if count > 1 else "the one member"

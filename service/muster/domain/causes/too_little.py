@@ -1,0 +1,202 @@
+"""Causes of gangs for which there is too little, or it is not where it helps.
+
+`members_fit` of `members_needed` fit; None if the search for the greatest number did not end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.domain.causes.cause import BaseCause
+from muster.domain.words import (
+    GPU_MEMORY,
+    LISTED,
+    amount,
+    and_more,
+    counted,
+    if_empty,
+    number,
+    of_role,
+    so_many_fit,
+    the_role,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberTooLarge(BaseCause):
+    """One member asks for more than any node that admits it has. `largest_node` has most of what is short."""
+
+    role: str
+    resource: str
+    needed: int
+    largest_node: str
+    largest: int
+    anywhere: bool = False
+    """No node admits the role: this is told of all nodes."""
+    stays = True
+
+    def __str__(self) -> str:
+        which = f"the largest node{'' if self.anywhere else ' that admits it'}, {self.largest_node},"
+        asks = f"a member{of_role(self.role)} asks for {amount(self.resource, self.needed)}"
+        asks += " on one GPU" if self.resource == GPU_MEMORY else ""
+        return f"{asks}, and {which} has {amount(self.resource, self.largest)}"
+
+    @property
+    def advice(self) -> str:
+        most, larger = amount(self.resource, self.largest), amount(self.resource, self.needed)
+        return f"Ask for at most {most} in one pod, or add a node with {larger}."
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTooSmall(BaseCause):
+    """The nodes that admit the role, taken together, could not host its members even if they were empty.
+
+    `total` and `needed` count the resource that is short; where there is enough of it, it is in pieces too
+    small: `largest_node` has most of it, `largest`.
+    """
+
+    role: str
+    resource: str
+    total: int
+    needed: int
+    members_fit: int | None
+    members_needed: int
+    largest_node: str
+    largest: int
+    anywhere: bool = False
+    """No node admits the role: this is told of all nodes."""
+    stays = True
+
+    def __str__(self) -> str:
+        asked, fit = _asked(self), so_many_fit(self.members_fit, self.members_needed)
+        nodes = "all nodes" if self.anywhere else f"the nodes that admit {'them' if _several(self) else 'it'}"
+        have = f"{nodes} have {amount(self.resource, self.total)} in all"
+        if not self.largest_node:
+            return f"{asked}, and there are no nodes"
+        fit += if_empty(bool(fit))
+        if self.total < self.needed:
+            return f"{asked}, and {have}{fit}"
+        return f"{asked}; {have}, but {_pieces(self)}{fit}"
+
+    @property
+    def advice(self) -> str:
+        return "Ask for fewer members, or add nodes: it does not fit even on an empty cluster."
+
+
+@dataclass(frozen=True, slots=True)
+class NotEnoughFree(BaseCause):
+    """Less of a resource is free on the nodes that admit the role than its members need."""
+
+    role: str
+    resource: str
+    free: int
+    needed: int
+    members_fit: int | None
+    members_needed: int
+    stays = False
+
+    def __str__(self) -> str:
+        return f"{_asked(self)}, and {_are_free(self)}{so_many_fit(self.members_fit, self.members_needed)}"
+
+    @property
+    def advice(self) -> str:
+        lacks = amount(self.resource, self.needed - self.free)
+        return f"Wait until {lacks} more are free, ask for less, or add nodes."
+
+
+@dataclass(frozen=True, slots=True)
+class FreeInPieces(BaseCause):
+    """Enough of the resource is free in sum, but in pieces too small; `largest` of it on `largest_node`."""
+
+    role: str
+    resource: str
+    free: int
+    needed: int
+    members_fit: int | None
+    members_needed: int
+    largest_node: str
+    largest: int
+    stays = False
+
+    def __str__(self) -> str:
+        fit = so_many_fit(self.members_fit, self.members_needed)
+        return f"{_asked(self)}; {_are_free(self)}, but {_pieces(self)}{fit}"
+
+    @property
+    def advice(self) -> str:
+        piece = amount(self.resource, self.largest)
+        return f"Ask for at most {piece} in one pod, or wait until more is free on one node."
+
+
+@dataclass(frozen=True, slots=True)
+class FreeApart(BaseCause):
+    """Of each of these resources as much as is needed is free, but not on the same nodes. `resources`:
+    (resource, free); (resource, what there is) if that is so even on empty nodes."""
+
+    role: str
+    resources: tuple[tuple[str, int], ...]
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+    stays = False
+
+    def __str__(self) -> str:
+        amounts = " and ".join(amount(*each) for each in self.resources)
+        there = "there" if self.even_empty else "free"
+        names = {resource for resource, _ in self.resources}
+        same = "at once" if GPU_MEMORY in names and len(names) > 1 else "on the same nodes"
+        fit = so_many_fit(self.members_fit, self.members_needed)
+        needs = f"{_needs(self)} room for {counted('member', self.members_needed)}"
+        return f"{needs}; {amounts} are {there}, but not {same}{fit}{if_empty(self.even_empty and bool(fit))}"
+
+    @property
+    def advice(self) -> str:
+        return "Wait until the resources are free on the same nodes, or ask for less of one of them."
+
+
+@dataclass(frozen=True, slots=True)
+class SubgroupsNeeded(BaseCause):
+    """The gang starts with `needed` of its `subgroups`, and no choice of them fits. The causes next to this
+    one are about `roles`, which have the fewest members of all choices."""
+
+    needed: int
+    subgroups: int
+    roles: tuple[str, ...]
+    stays = False
+
+    def __str__(self) -> str:
+        needs = f"the gang needs {self.needed} of its {self.subgroups} subgroups, and no others fit either"
+        return f"{needs}: this is about {', '.join(self.roles[:LISTED])}{and_more(len(self.roles))}"
+
+    @property
+    def advice(self) -> str:
+        return "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang."
+
+
+ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart
+"""There is too little for the members of a role together."""
+
+TooLittle = MemberTooLarge | ShortOf | SubgroupsNeeded
+
+
+def _several(cause: ShortOf) -> bool:
+    return ", " in cause.role
+
+
+def _needs(cause: ShortOf) -> str:
+    return f"{the_role(cause.role)} {'need' if _several(cause) else 'needs'}"
+
+
+def _asked(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces) -> str:
+    members = counted("member", cause.members_needed)
+    return f"{_needs(cause)} {amount(cause.resource, cause.needed)} for {members}"
+
+
+def _are_free(cause: NotEnoughFree | FreeInPieces) -> str:
+    return f"{amount(cause.resource, cause.free)} {'is' if cause.free == 1 else 'are'} free"
+
+
+def _pieces(cause: ClusterTooSmall | FreeInPieces) -> str:
+    largest = number(cause.resource, cause.largest)
+    piece = "GPU" if cause.resource == GPU_MEMORY else "node"
+    return f"in pieces too small, at most {largest} on one {piece} ({cause.largest_node})"
