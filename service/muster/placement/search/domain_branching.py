@@ -14,7 +14,7 @@ from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import costs_on, gpus_on
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, choices
 from muster.placement.limits import Budget
-from muster.placement.model.objective import PREFERENCES, WEAKEST_LINK, Level, quality_levels
+from muster.placement.model.objective import PREFERENCES, WEAKEST_LINK, Level
 from muster.placement.search import node_tables
 from muster.placement.search.methods import Answer, Declined, Partial, Regions, Solved
 from muster.placement.search.plan import Gap, Share, Value
@@ -27,7 +27,7 @@ from muster.placement.search.single_domain import (
     hopeful_nodes,
     left_over_of,
 )
-from muster.placement.search.single_node import at_least
+from muster.placement.search.single_node import at_least, by_level
 
 SLOPES = np.array([-1, -0.5, -0.25, -0.1, 0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1, 2])
 """Prices of a member at which domains are bounded in the first pass."""
@@ -129,9 +129,9 @@ def _bounds(
     they fit.
     """
     here, index = hopeful.of(parts)
-    nodes, most, levels = here.nodes, here.shape[2], quality_levels(instance.costs)
-    link = levels.index(WEAKEST_LINK)
-    values = dict(zip(levels, (*lines[:, index, :most], left_over_of(instance, role, here)), strict=True))
+    nodes, most = here.nodes, here.shape[2]
+    values = by_level(instance, lines[:, index, :most], left_over_of(instance, role, here))
+    link = [*values].index(WEAKEST_LINK)
     links = values.pop(WEAKEST_LINK)
     members = np.arange(most)
     valid = (members >= here.least[:, None]) & (members <= here.cap[:, None])

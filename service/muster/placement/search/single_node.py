@@ -165,13 +165,14 @@ def _sharing(
         rows, left = rows[holds], left[holds]
     complete, levels = True, quality_levels(instance.costs)
     every = np.array(_alike(instance, rows, left, priced), np.int64)
-    bounds = at_least(instance, rows[every], (need,))[:, :, 0]
+    least = by_level(instance, at_least(instance, rows[every], (need,))[:, :, 0], left[every])
     if priced is not None and not instance.existing:
-        bounds[-1] = priced.damage[every]
-    order = np.lexsort((rows[every], left[every], *bounds[::-1]))
+        least[DAMAGE] = priced.damage[every]
+    bounds = np.stack([least[level] for level in levels])
+    order = np.lexsort((rows[every], *bounds[::-1]))
     for i, bound in zip(every[order].tolist(), bounds[:, order].T.tolist(), strict=True):
         row, fit = int(rows[i]), int(left[i])
-        if best is not None and (*bound, fit, row) > best[0]:
+        if best is not None and (*bound, row) > best[0]:
             break  # no other node can be better
         if budget.spent and (best is not None or budget.truncated):
             complete = False
@@ -203,8 +204,9 @@ def _sharing(
 
 
 def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> Ints:
-    """Return lower bounds of the cost of packings on these nodes [level, node, packing] int64, down to
-    damage.
+    """Return lower bounds of the cost of packings on these nodes [level, node, packing] int64.
+
+    The levels are the costs of the gang and the values of GPU sets: see `by_level`.
     """
     view = instance.columns
     levels = len(instance.costs) + len(CHOICE_VALUES)
@@ -226,6 +228,13 @@ def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> In
             gpus = np.array(packings, np.int64) @ np.array([ask.gpus for ask in instance.asks], np.int64)
             found[instance.costs.index(Cost.NVLINK_DOMAINS), here] = gpus > 0
     return found
+
+
+def by_level(instance: Instance, least: Ints, left: Ints) -> dict[Level, Ints]:
+    """Return the bounds of `at_least` and the best fit by their levels, the most important first."""
+    fields = (*(PREFERENCES[cost].field for cost in instance.costs), *CHOICE_VALUES)
+    found = {**dict(zip(fields, least, strict=True)), BEST_FIT.field: left}
+    return {level: found[level.field] for level in quality_levels(instance.costs)}
 
 
 def _alike(instance: Instance, rows: Ints, left: Ints, priced: _Priced | None) -> list[int]:
