@@ -32,8 +32,8 @@ def due(state: State, gang: Gang, timer: Timer, now: float, same: bool) -> None:
             planning.enqueue_again(state, gang)
         case Timer.PHASE if same:
             _phase_due(state, gang, now)
-        case _:
-            pass
+        case Timer.RECOUNT | Timer.IN_TREE | Timer.PHASE:
+            pass  # the phase has ended
 
 
 def _phase_due(state: State, gang: Gang, now: float) -> None:
