@@ -33,63 +33,87 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        counter, histogram = partial(_counter, self.registry), partial(_histogram, self.registry)
-        self.decision_seconds = histogram(
+        self._counter, self._histogram = partial(_counter, self.registry), partial(_histogram, self.registry)
+        self._add_planner()
+        self._add_gangs()
+        self._add_shim()
+        self._add_api_server()
+
+    def _add_planner(self) -> None:
+        """Add what is told of decisions."""
+        self.decision_seconds = self._histogram(
             "muster_decision_seconds", "Time that the planner took for one decision.", "outcome"
         )
-        self._verdicts = counter("muster_verdicts", "Verdicts pushed to the shim.", "outcome")
-        self._undelivered = counter("muster_verdicts_undelivered", "Verdicts while no shim was connected.")
-        self.call_seconds = histogram("muster_call_seconds", "Unary calls of the shim.", "method", "code")
-        self._sessions = counter("muster_sessions", "Sessions of the shim that ended, by cause.", "cause")
-        self._restarts = counter(
-            "muster_watch_restarts", "Watches that broke and were begun again.", "resource", "reason"
-        )
-        self._unreadable = counter(
-            "muster_objects_unreadable", "API objects left out because of their shape.", "resource"
-        )
-        self._events = counter(
-            "muster_events", "Kubernetes events by result: posted, dropped, failed, repeated.", "result"
-        )
-        self._statuses = counter(
-            "muster_podgroup_statuses", "Statuses of PodGroups by result: written, dropped, failed.", "result"
-        )
-        self._conditions = counter(
-            "muster_pod_conditions", "Conditions of pods by result: written, gone, dropped, failed.", "result"
-        )
-        self._evictions = counter(
-            "muster_evictions", "Evictions by result: evicted, gone, failed, dropped, withdrawn.", "result"
-        )
-        self._causes = counter("muster_decision_causes", "Causes of the planner's refusals.", "cause")
-        self._methods = counter(
+        self._causes = self._counter("muster_decision_causes", "Causes of the planner's refusals.", "cause")
+        self._methods = self._counter(
             "muster_decision_methods", "Plans in which an exact method decided at least one level.", "method"
         )
-        self._stages = histogram(
+        self._stages = self._histogram(
             "muster_decision_phase_seconds",
             "Time that a decision spent in one phase of the planner.",
             "phase",
         )
-        self._gap = histogram(
+        self._gap = self._histogram(
             "muster_decision_gap_ratio",
             "Gap of plans that are not proven best, as a share of the first unproven level.",
             buckets=_SHARES,
         )
-        self._phases = histogram(
+        self.snapshot_age = self._histogram(
+            "muster_snapshot_age_seconds", "Age of the snapshot on which a decision stands, when it is made."
+        )
+        self.planner_failures = self._counter("muster_planner_failures", "Defects: place() raised.")
+
+    def _add_gangs(self) -> None:
+        """Add what is told of the life of gangs."""
+        self._phases = self._histogram(
             "muster_gang_phase_seconds",
             "Time that a gang was in a phase, when it left it.",
             "phase",
             buckets=_UP_TO_HOURS,
         )
-        self._withdrawals = counter("muster_withdrawals", "Plans that were withdrawn, by cause.", "cause")
-        self.watch_lag = histogram(
-            "muster_watch_lag_seconds", "Time between the arrival of a change and its handling."
-        )
-        self.snapshot_age = histogram(
-            "muster_snapshot_age_seconds", "Age of the snapshot on which a decision stands, when it is made."
+        self._withdrawals = self._counter(
+            "muster_withdrawals", "Plans that were withdrawn, by cause.", "cause"
         )
         self.inbox = Gauge(
             "muster_inbox_events", "Inputs waiting for the coordinator.", registry=self.registry
         )
-        self.planner_failures = counter("muster_planner_failures", "Defects: place() raised.")
+
+    def _add_shim(self) -> None:
+        """Add what is told of sessions with the shim."""
+        self._verdicts = self._counter("muster_verdicts", "Verdicts pushed to the shim.", "outcome")
+        self._undelivered = self._counter(
+            "muster_verdicts_undelivered", "Verdicts while no shim was connected."
+        )
+        self.call_seconds = self._histogram(
+            "muster_call_seconds", "Unary calls of the shim.", "method", "code"
+        )
+        self._sessions = self._counter(
+            "muster_sessions", "Sessions of the shim that ended, by cause.", "cause"
+        )
+
+    def _add_api_server(self) -> None:
+        """Add what is told of reading from the API server and of writing to it."""
+        self._restarts = self._counter(
+            "muster_watch_restarts", "Watches that broke and were begun again.", "resource", "reason"
+        )
+        self.watch_lag = self._histogram(
+            "muster_watch_lag_seconds", "Time between the arrival of a change and its handling."
+        )
+        self._unreadable = self._counter(
+            "muster_objects_unreadable", "API objects left out because of their shape.", "resource"
+        )
+        self._events = self._counter(
+            "muster_events", "Kubernetes events by result: posted, dropped, failed, repeated.", "result"
+        )
+        self._statuses = self._counter(
+            "muster_podgroup_statuses", "Statuses of PodGroups by result: written, dropped, failed.", "result"
+        )
+        self._conditions = self._counter(
+            "muster_pod_conditions", "Conditions of pods by result: written, gone, dropped, failed.", "result"
+        )
+        self._evictions = self._counter(
+            "muster_evictions", "Evictions by result: evicted, gone, failed, dropped, withdrawn.", "result"
+        )
 
     def decided(
         self,
