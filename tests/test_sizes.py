@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from checks.sizes import OF_FUNCTION, OF_MODULE, too_long
+from checks.sizes import NEAR, OF_FUNCTION, OF_MODULE, too_long
 
 SHORT = "def short() -> None:\n" + "    ...\n" * (OF_FUNCTION - 1)
 LONG = "async def long() -> None:\n" + "    ...\n" * OF_FUNCTION
@@ -15,6 +15,7 @@ def test_a_long_function_is_named(tmp_path: Path) -> None:
     module.write_text(SHORT + LONG)
     (said,) = too_long(module)
     assert f"long has {OF_FUNCTION + 1} lines" in said
+    assert len(list(too_long(module, NEAR))) == 2
 
 
 def test_a_long_module_is_named_unless_it_is_generated(tmp_path: Path) -> None:

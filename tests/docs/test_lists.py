@@ -7,6 +7,7 @@ import re
 import pytest
 
 from muster.dialects.reading import A_SCOPE
+from muster.domain.constraints import PER_SCOPE
 from muster.domain.levels import DEFAULT_LEVELS
 from muster.domain.request import Scope
 from tests.files.manifests import REPOSITORY
@@ -31,6 +32,12 @@ def test_a_list_of_scopes_has_all_of_them(file: str) -> None:
     words = [set(re.findall(r"[\w-]+", part)) for part in re.split(r"\n\n|\n(?=\|)", text)]
     lacking = min((LISTS[file] - there for there in words), key=len)
     assert lacking == set(), "the list that has most scopes lacks some"
+
+
+def test_the_page_of_the_objective_has_each_constraint_by_number() -> None:
+    text = (REPOSITORY / "docs/objective.md").read_text()
+    section = text.partition("## What binds members")[2].partition("\n## ")[0]
+    assert [kind.annotation for kind in PER_SCOPE if f"`{kind.annotation}`" not in section] == []
 
 
 def test_the_crd_lists_scopes_as_the_annotations_do() -> None:

@@ -51,7 +51,7 @@ def test_contributing_has_a_row_for_each_task() -> None:
         "field of a gRPC call", "message of the stream", "event reason",
         "partially bound", "metric", "chaos fault", "exact method",
         "key of another dialect", "input of the gangs", "phase of a gang", "option of `muster place`",
-        "kind of job", "example",
+        "kind of job", "example", "timer of a gang",
     ):  # fmt: skip
         assert re.search(rf"(?m)^\| [^|]*{task}", text), task
 
