@@ -8,6 +8,7 @@ import pytest
 
 from muster.domain.causes.not_planned import NotSupported
 from muster.domain.causes.too_little import NotEnoughFree
+from muster.domain.causes.waiting import MembersMissing
 from muster.domain.decision import Unplaceable
 from muster.domain.levels import Naming
 from muster.domain.node import Node, Resources
@@ -146,6 +147,7 @@ def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
     [
         (NotSupported("scope", "nvlink-domain", "x/numa"), False),
         (NotEnoughFree("", "gpus", 4, 8, 1, 2), True),
+        (MembersMissing(1, 2, "a"), True),
     ],
 )
 def test_a_gang_that_no_pod_that_ends_can_help_gets_none(cause: Cause, reserved: bool) -> None:

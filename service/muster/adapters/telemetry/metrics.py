@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -33,7 +32,6 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._counter, self._histogram = partial(_counter, self.registry), partial(_histogram, self.registry)
         self._add_planner()
         self._add_gangs()
         self._add_shim()
@@ -196,19 +194,13 @@ class Metrics:
         encode, content_type = choose_encoder(accepted)
         return encode(self.registry), content_type
 
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
 
-def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
-    return Counter(name, text, labels, registry=registry)
-
-
-def _histogram(
-    registry: CollectorRegistry,
-    name: str,
-    text: str,
-    *labels: str,
-    buckets: tuple[float, ...] = _MILLISECONDS,
-) -> Histogram:
-    return Histogram(name, text, labels, buckets=buckets, registry=registry)
+    def _histogram(
+        self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = _MILLISECONDS
+    ) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
 
 def _exemplar(trace_id: str) -> dict[str, str] | None:

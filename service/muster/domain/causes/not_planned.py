@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from muster.domain.causes.cause import BaseCause
 from muster.domain.words import LISTED, and_more, plural, the_role
 
-AGAIN = "It is tried again. If that does not help, make the pods more alike."
+_AGAIN = "It is tried again. If that does not help, make the pods more alike."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class NotDecided(BaseCause):
 
     @property
     def advice(self) -> str:
-        return AGAIN
+        return _AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class TookTooLong(BaseCause):
 
     @property
     def advice(self) -> str:
-        return AGAIN
+        return _AGAIN
 
 
 @dataclass(frozen=True, slots=True)
