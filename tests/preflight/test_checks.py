@@ -23,7 +23,11 @@ from muster.adapters.preflight.report import answer
 from tests.files.manifests import REPOSITORY
 from tests.published import validator
 
-LABELS = {"topology.kubernetes.io/rack": "r1", "topology.kubernetes.io/zone": "z1"}
+LABELS = {
+    "topology.kubernetes.io/rack": "r1",
+    "topology.kubernetes.io/zone": "z1",
+    "gpu.topology/node-agent": "second-endpoint",
+}
 NODE = NodeFacts("a", {"nvidia.com/gpu": 8}, LABELS, links_known=True)
 SERVED = {
     **{group: frozenset(resources) for group, resources in PART_OF_EVERY.items()},
@@ -85,6 +89,13 @@ CASES: dict[str, tuple[dict[str, Any], str, Level, tuple[str, ...]]] = {
     "a node whose device plugin is down": (
         {"nodes": (NODE, NodeFacts("b", {}, {"nvidia.com/gpu.present": "true"}))},
         "gpus", Level.WARNING, ("b have GPUs by their labels",),
+    ),
+    "a device plugin that chooses GPUs": (
+        {"nodes": (NODE, NodeFacts("b", {"nvidia.com/gpu": 8}))},
+        "devices", Level.NOTE, ("on b the device plugin", "gpu.topology/node-agent=second-endpoint"),
+    ),
+    "a node with one GPU": (
+        {"nodes": (NODE, NodeFacts("b", {"nvidia.com/gpu": 1}))}, "devices", Level.OK, (),
     ),
     "no racks": (
         {"nodes": (NODE, replace(NODE, name="b", labels={"topology.kubernetes.io/zone": "z"}))},

@@ -9,6 +9,9 @@ from enum import StrEnum
 import msgspec
 
 from muster.adapters.preflight.facts import Facts, NodeFacts
+from muster.dialects.settings import DEFAULTS as LABELS
+from muster.dialects.settings import SECOND_ENDPOINT
+from muster.domain.allocation import SECOND_RESOURCE
 from muster.domain.levels import DEFAULT_LEVELS
 from muster.domain.words import listed
 
@@ -217,6 +220,24 @@ def gpus(facts: Facts) -> Finding:
     return Finding("gpus", Level.OK, said)
 
 
+def devices(facts: Facts) -> Finding:
+    """Name nodes whose device plugin gives containers other GPUs of the node than the planned ones."""
+    advised = [
+        node.name
+        for node in facts.nodes
+        if node.gpus.get(SECOND_RESOURCE, 0) > 1 and node.labels.get(LABELS.node_agent) != SECOND_ENDPOINT
+    ]
+    if not advised:
+        return Finding("devices", Level.OK, "containers get the planned GPUs on all nodes")
+    return Finding(
+        "devices",
+        Level.NOTE,
+        f"on {listed(advised)} the device plugin of {SECOND_RESOURCE} chooses which GPUs a container gets",
+        f"for the planned ones install the node agent, and label them {LABELS.node_agent}={SECOND_ENDPOINT} "
+        "(docs/devices.md)",
+    )
+
+
 def topology(facts: Facts) -> Finding:
     """Say of how many GPU nodes the domains of each level, and the links, are known."""
     offering = [node for node in facts.nodes if node.gpus]
@@ -305,6 +326,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     admission,
     pod_groups,
     gpus,
+    devices,
     topology,
     other_schedulers,
     clocks,
