@@ -173,7 +173,7 @@ e2e: build ## End to end: the real shim and service against the local cluster
 .PHONY: e2e-nodes
 e2e-nodes: build ## Of it: containers on real kubelets get exactly the planned GPUs (MEMBERS=500: the long form)
 	$(call say,real nodes)
-	$(if $(MEMBERS),MUSTER_E2E_MEMBERS=$(MEMBERS)) $(PYTEST) e2e/test_devices.py e2e/test_dra_nodes.py
+	$(if $(MEMBERS),MUSTER_E2E_MEMBERS=$(MEMBERS)) $(PYTEST) e2e/test_devices.py e2e/test_second_endpoint.py e2e/test_dra_nodes.py
 
 # All of it, even when a part fails, so that one run tells everything. pytest comes last and in one
 # run, unit to end-to-end: its closing line counts them all. Two processes share them (conftest.py).

@@ -32,6 +32,7 @@ class FakeApi:
     labels: dict[str, str] = field(default_factory=lambda: {"ack.node.gpu.schedule": "topology"})
     annotations: dict[str, str] = field(default_factory=dict)
     pods: list[dict[str, Any]] = field(default_factory=list)
+    kubelet: str = "v1.37.1"
     down: bool = False
     written: asyncio.Queue[tuple[str, Any]] = field(default_factory=asyncio.Queue)
 
@@ -43,7 +44,9 @@ class FakeApi:
             assert "spec.nodeName=n" in query["fieldSelector"]
             return json.dumps({"items": self.pods}).encode()
         meta = {"name": "n", "labels": self.labels, "annotations": self.annotations}
-        return json.dumps({"metadata": meta}).encode()
+        return json.dumps(
+            {"metadata": meta, "status": {"nodeInfo": {"kubeletVersion": self.kubelet}}}
+        ).encode()
 
     async def post(self, _: str, path: str, body: Any) -> None:
         self.written.put_nowait((path, body))

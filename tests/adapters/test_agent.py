@@ -154,7 +154,7 @@ async def test_a_pod_that_can_not_be_read_stops_no_other(
         plugin = await world.plugin()
         assert await plugin.prefer(ALL, 1) == ["GPU-1"]
         world.kubelet.pods = {"team/bad": {}}
-        assert "pod team/bad has no plan" in await refused(plugin.prefer(ALL, 1))
+        assert "the plan of pod team/bad does not name the GPUs" in await refused(plugin.prefer(ALL, 1))
         await plugin.close()
 
 

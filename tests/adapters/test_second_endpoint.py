@@ -236,10 +236,85 @@ async def test_a_dead_plugin_leaves_its_socket(world: World, first: First) -> No
         path.with_suffix(".kept").unlink()
 
 
-async def test_sockets_of_an_agent_that_was_killed_are_removed(world: World, first: First) -> None:
-    old = world.kubelet.sockets.plugins / "muster-gpu-1.sock"
-    old.touch()
+async def test_an_older_kubelet_knows_one_endpoint_alone(world: World, first: First) -> None:
+    """There all devices would be gone when this one disconnects."""
+    world.api.kubelet = "v1.36.3"
+    async with world.agent() as agent:
+        event = await world.api.until("/api/v1/namespaces/default/events")
+        assert event["reason"] == "GpusNotAsPlanned"
+        assert "needs a kubelet of 1.37 or newer, and this one is v1.36.3" in event["message"]
+        assert world.kubelet.registered.empty()
+        assert not agent.ready
+
+
+async def test_gpus_that_the_other_plugin_calls_unhealthy_are_published(world: World, first: First) -> None:
+    async with world.agent() as agent:
+        await (await world.plugin()).close()
+        await until(lambda: agent.ready)
+        for offered, said in ((["GPU-0", "GPU-2"], "1"), (ALL, None)):
+            world.kubelet.devices = offered
+            await until(lambda: world.api.annotations.get("gpu.topology/unhealthy") == said)  # noqa: B023
+
+
+async def test_while_it_withdraws_it_still_answers(world: World, first: First) -> None:
+    """The kubelet goes on asking until the list of devices has ended."""
+    world.kubelet.pods, world.api.pods = {"team/a": {}}, [pod("a", 1)]
     async with world.agent():
         plugin = await world.plugin()
-        assert not old.exists()
+        devices = plugin.devices()
+        listing = asyncio.ensure_future(anext(devices, None))
+        await until(lambda: True)
+        await plugin.options()
+        first.plugin.socket.touch()
+        world.api.labels.pop("gpu.topology/node-agent")
+        assert await asyncio.wait_for(listing, WITHIN_S) is None, "the list ends"
+        assert await plugin.prefer(ALL, 1) == ["GPU-1"]
         await plugin.close()
+
+
+async def test_an_ordinary_pod_with_init_containers_blocks_no_other(world: World, first: First) -> None:
+    """The kubelet does not list the devices of init containers that end; the API server may lag behind."""
+    planless = pod("init", uid="1")
+    spec = planless["spec"]
+    assert isinstance(spec, dict)
+    spec["initContainers"], spec["containers"] = spec["containers"], [{"name": "quiet"}]
+    world.kubelet.pods, world.api.pods = {"team/init": {}}, [planless]
+    async with world.agent():
+        plugin = await world.plugin()
+        assert await plugin.prefer(ALL, 1) == ["GPU-0"]
+        await plugin.allocate(["GPU-0"])
+        patch = await world.api.until("/api/v1/namespaces/team/pods/init")
+        assert patch["metadata"]["annotations"]["gpu.topology/devices"] == '{"version":1,"gpus":[0]}'
+        world.kubelet.pods |= {"team/a": {}}
+        world.api.pods.append(pod("a", 2, uid="2"))
+        assert await plugin.prefer(ALL, 1) == ["GPU-2"]
+        await plugin.close()
+
+
+async def test_a_static_pod_comes_to_the_api_server_later(world: World, first: First) -> None:
+    async with world.agent():
+        plugin = await world.plugin()
+        world.kubelet.pods = {"team/static": {}}
+        assert await plugin.prefer(ALL, 1) == ["GPU-0"]
+        assert (await plugin.allocate(["GPU-0"])).envs == {"FIRST": "GPU-0"}
+        await plugin.close()
+
+
+async def test_a_plan_that_can_not_be_true_is_no_missing_plan(world: World, first: First) -> None:
+    """Else the pod would get any GPUs, and nothing would say so."""
+    async with world.agent():
+        plugin = await world.plugin()
+        forged = pod("a", 1, 2)
+        forged["spec"]["containers"][0]["resources"]["limits"][NVIDIA] = "1"  # type: ignore[index]
+        world.kubelet.pods, world.api.pods = {"team/a": {}}, [forged]
+        assert "does not name the GPUs of its container main" in await refused(plugin.prefer(ALL, 1))
+        await plugin.close()
+
+
+async def test_after_another_plugin_was_asked_it_registers_again(world: World, first: First) -> None:
+    async with world.agent():
+        await (await world.plugin()).close()
+        world.kubelet.pods = {"team/a": {"main": ["GPU-0"]}}
+        world.api.pods = [pod("a", 1, started=True)]
+        await (await world.plugin()).close()
+        assert await world.api.until("/api/v1/namespaces/team/pods/a")

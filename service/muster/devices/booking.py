@@ -32,10 +32,9 @@ class Booking:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why no devices are given; the text is for the pod's event. `planless`: the pod has no plan."""
+    """Why no devices are given; the text is for the pod's event."""
 
     text: str
-    planless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,24 @@ class Ask:
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """A pod of the node that asks for devices. `asks` and `bookings` are in the order in which the kubelet
-    asks; a pod without a plan has no bookings. `admitted`: its status says that the kubelet took it."""
+    asks; a pod without a plan has no bookings. `has_plan`: also if the plan can't be true. `admitted`: its
+    status says that the kubelet took it."""
 
     name: str
     uid: str
     asks: tuple[Ask, ...]
     bookings: tuple[Booking, ...] = ()
     admitted: bool = False
+    has_plan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Planless(Refusal):
+    """The kubelet admits a pod without a plan. `waiter` and `container` are None and "" if it can't be told
+    which: that of a static pod comes to the API server later."""
+
+    waiter: Waiter | None = None
+    container: str = ""
 
 
 def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]:
@@ -77,31 +87,27 @@ def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]
 def in_order(pod: Pod, annotations: Mapping[str, str], asks: Iterable[Ask]) -> tuple[Booking, ...]:
     """Return a booking for each container that asks, in the kubelet's order; none if one can't be told.
 
-    The plan has no part for an init container that ends. It gets the first GPUs of the containers after it,
-    since the kubelet gives these the same devices again.
+    The plan has no part for an init container that ends. It gets the first GPUs of the pod, since the kubelet
+    gives these devices again to the containers after it.
     """
     dealt = {booking.container: booking for booking in bookings_of(pod, annotations)}
-    found = []
+    gpus, found = allocation.read_gpus(annotations, pod), []
     for ask in asks:
-        booking = _lent(ask, pod, dealt) if ask.lends else dealt.get(ask.container)
+        booking = _lent(ask, pod, gpus) if ask.lends else dealt.get(ask.container)
         if booking is None or booking.size != ask.count:
             return ()
         found.append(booking)
     return tuple(found)
 
 
-def _lent(ask: Ask, pod: Pod, dealt: Mapping[str, Booking]) -> Booking | None:
-    gpus = _gpus(dealt.values())
+def _lent(ask: Ask, pod: Pod, gpus: tuple[int, ...] | None) -> Booking | None:
+    if gpus is None:
+        return None
     name = f"{pod.namespace}/{pod.name}"
     if pod.slice is None:
         return Booking(name, ask.container, gpus[: ask.count], lends=True)
     units = ask.count // pod.slice.gpus
     return Booking(name, ask.container, gpus, units, pod.slice.units, lends=True)
-
-
-def _gpus(bookings: Iterable[Booking]) -> tuple[int, ...]:
-    """Return the GPUs of all bookings, each once, in their order."""
-    return tuple(dict.fromkeys(gpu for booking in bookings for gpu in booking.gpus))
 
 
 def asking(
@@ -122,13 +128,16 @@ def asking(
     ]
     if len(lacking) != 1:
         names = ", ".join(sorted(waiter.name for waiter, _ in lacking)) or "none"
-        return Refusal(f"not one pod of the node waits for devices, but {len(lacking)}: {names}")
+        said = f"not one pod of the node waits for devices, but {len(lacking)}: {names}"
+        return Refusal(said) if any(waiter.has_plan for waiter, _ in lacking) else Planless(said)
     ((waiter, left),) = lacking
     booking = next((each for each in waiter.bookings if each.container == left[0]), None)
-    if booking is None:
-        said = f"pod {waiter.name} has no plan for its GPUs"
-        return Refusal(f"{said}: let Muster schedule it (spec.schedulerName: muster)", planless=True)
-    return waiter, booking
+    if booking is not None:
+        return waiter, booking
+    if waiter.has_plan:
+        return Refusal(f"the plan of pod {waiter.name} does not name the GPUs of its container {left[0]}")
+    said = f"pod {waiter.name} has no plan for its GPUs"
+    return Planless(f"{said}: let Muster schedule it (spec.schedulerName: muster)", waiter, left[0])
 
 
 def _left(waiter: Waiter, held: Collection[str], served: Collection[str]) -> list[str]:

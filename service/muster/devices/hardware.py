@@ -88,6 +88,13 @@ def with_lost(before: tuple[str, ...], hardware: Hardware) -> Hardware:
     return replace(hardware, inventory=Inventory(gpus), links=links, numa=numa)
 
 
+def with_unhealthy(uuids: frozenset[str], hardware: Hardware) -> Hardware:
+    """Return the hardware with these GPUs unhealthy."""
+    gpus = hardware.inventory.gpus
+    sick = tuple(replace(gpu, healthy=gpu.healthy and gpu.uuid not in uuids) for gpu in gpus)
+    return replace(hardware, inventory=Inventory(sick))
+
+
 def matrix(links: tuple[tuple[str, ...], ...]) -> str | None:
     """Return the value of GPU_TOPOLOGY, in the words of the original device plugin; None if there is a link
     that it has no words for."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from muster.devices.answers import Grant, Isolation, allocate, prefer
-from muster.devices.booking import Booking, Refusal, Waiter, asking
+from muster.devices.booking import Booking, Planless, Refusal, Waiter, asking
 from muster.devices.inventory import Inventory, by_gpu
 
 
@@ -34,20 +34,29 @@ class _Turn:
 
 
 @dataclass(slots=True)
+class _PassedOn:
+    """A pod without a plan, None if it is not known: another plugin chooses for it. `chosen` are all devices
+    that were chosen for it, and `taken` those that it has. `waits`: the kubelet will take some."""
+
+    waiter: Waiter | None
+    container: str
+    chosen: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    waits: bool = True
+
+
+@dataclass(slots=True)
 class Turns:
     """Answers for one resource, in the order in which the kubelet asks."""
 
-    _turn: _Turn | None = None
+    _turn: _Turn | _PassedOn | None = None
     _served: dict[str, set[str]] = field(default_factory=dict)
-    _passed_on: frozenset[str] = frozenset()
-    """What another plugin chose for a pod without a plan that asked last."""
-    _passing: bool = False
-    """The kubelet has not taken these yet."""
 
     @property
     def pending(self) -> bool:
         """Return whether the kubelet was told of devices that it has not taken yet."""
-        return self._passing or (self._turn is not None and self._turn.chosen is not None)
+        turn = self._turn
+        return turn.waits if isinstance(turn, _PassedOn) else turn is not None and turn.chosen is not None
 
     def prefer(
         self,
@@ -63,6 +72,8 @@ class Turns:
         uids = {waiter.uid for waiter in waiters}
         self._served = {uid: names for uid, names in self._served.items() if uid in uids}
         found = asking(waiters, held, self._served)
+        if isinstance(found, Planless):
+            self._pass_on(found)
         if isinstance(found, Refusal):
             return None, found
         waiter, booking = found
@@ -70,27 +81,43 @@ class Turns:
         if isinstance(chosen, Refusal):
             self._turn = None
             return waiter, chosen
-        self._passed_on, self._passing = frozenset(), False
-        if self._turn is None or self._turn.waiter.uid != waiter.uid:
+        if not isinstance(self._turn, _Turn) or self._turn.waiter.uid != waiter.uid:
             self._turn = _Turn(waiter)
         self._turn.chosen = (booking, frozenset(chosen))
         return waiter, chosen
 
-    def pass_on(self, chosen: Collection[str]) -> None:
-        """Remember what another plugin chose for a pod without a plan. The kubelet takes these next."""
-        self._turn, self._passed_on, self._passing = None, frozenset(chosen), True
+    def _pass_on(self, found: Planless) -> None:
+        turn = self._turn
+        known = turn.waiter.uid if isinstance(turn, _PassedOn) and turn.waiter else None
+        if not isinstance(turn, _PassedOn) or found.waiter is None or known != found.waiter.uid:
+            self._turn = turn = _PassedOn(found.waiter, found.container)
+        turn.container, turn.waits = found.container, True
 
-    def takes_passed_on(self, devices: Collection[str]) -> bool:
-        """Return whether another plugin chose all of these, for a pod without a plan that asked last."""
-        self._passing = False
-        return frozenset(devices) <= self._passed_on
+    def chose(self, devices: Collection[str]) -> None:
+        """Remember what another plugin chose for the pod without a plan; nothing if it did not answer."""
+        if isinstance(self._turn, _PassedOn):
+            self._turn.chosen |= frozenset(devices)
+            self._turn.waits = bool(devices)
+
+    def take_passed_on(self, devices: Collection[str]) -> tuple[Waiter | None, frozenset[str]] | None:
+        """Return the pod without a plan that takes these devices, with all that it has.
+
+        None if another plugin did not choose them for it.
+        """
+        turn = self._turn
+        if not isinstance(turn, _PassedOn) or not frozenset(devices) <= turn.chosen:
+            return None
+        turn.taken, turn.waits = turn.taken | frozenset(devices), False
+        if turn.waiter is not None:
+            self._served.setdefault(turn.waiter.uid, set()).add(turn.container)
+        return turn.waiter, turn.taken
 
     def allocate(
         self, inventory: Inventory, devices: Collection[str], isolation: Isolation
     ) -> Given | Refusal:
         """Return what the container of these devices gets, if they are what was answered before."""
         turn = self._turn
-        if turn is None:
+        if not isinstance(turn, _Turn):
             return Refusal(f"the kubelet takes {len(devices)} devices without asking which ones are planned")
         booking = self._booking(turn, inventory, frozenset(devices))
         grant = allocate(booking, inventory, devices, isolation)

@@ -346,9 +346,16 @@ class NodeCondition(_Object, frozen=True):
     status: str = ""
 
 
+class NodeInfo(_Object, frozen=True):
+    """What a kubelet says of itself."""
+
+    kubelet_version: str = ""
+
+
 class NodeStatus(_Object, frozen=True):
     """`status` of a node."""
 
+    node_info: NodeInfo = NodeInfo()
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
     conditions: list[NodeCondition] | None = None

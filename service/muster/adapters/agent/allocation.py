@@ -15,7 +15,7 @@ from muster.adapters.agent.outbox import Outbox, Target
 from muster.adapters.agent.plugin import Refused
 from muster.adapters.agent.pods import waiters
 from muster.devices.answers import VISIBLE, Isolation
-from muster.devices.booking import Refusal, Waiter
+from muster.devices.booking import Planless, Refusal, Waiter
 from muster.devices.inventory import Inventory, uuid_of
 from muster.devices.turns import Given, Turns
 from muster.domain.allocation import DEVICES, write_devices
@@ -35,7 +35,7 @@ class Facts:
     cdi: bool = True
 
 
-class Planless(Refused):
+class NoPlan(Refused):
     """The container's pod has no plan. `planned` are the GPUs that plans of other pods on the node name."""
 
     def __init__(self, text: str, planned: frozenset[str]) -> None:
@@ -63,7 +63,7 @@ class Allocator:
         """Return the devices that the container in admission should get.
 
         Raises:
-            Planless: its pod has no plan. That is not told to the user yet.
+            NoPlan: its pod has no plan. That is not told to the user yet.
             Refused: its plan can't be kept.
         """
         async with self._lock:
@@ -76,8 +76,8 @@ class Allocator:
             waiter, chosen = self._turns.prefer(pods, held, inventory, (available, must, size))
             if not isinstance(chosen, Refusal):
                 return chosen
-            if chosen.planless:
-                raise Planless(chosen.text, _planned(pods, inventory))
+            if isinstance(chosen, Planless):
+                raise NoPlan(chosen.text, _planned(pods, inventory))
             raise self.refused(waiter, chosen.text)
 
     async def allocate(self, devices: list[str]) -> Given:
@@ -94,9 +94,9 @@ class Allocator:
             log.info("%s: container %s gets %s", given.waiter.name, given.booking.container, gpus)
             return given
 
-    def pass_on(self, chosen: Collection[str]) -> None:
-        """Remember what another plugin chose for a pod without a plan."""
-        self._turns.pass_on(chosen)
+    def chose(self, devices: Collection[str]) -> None:
+        """Remember what another plugin chose for a pod without a plan; nothing if it did not answer."""
+        self._turns.chose(devices)
 
     async def may_pass_on(self, devices: list[str]) -> bool:
         """Return whether another plugin may give these devices to the container in admission.
@@ -107,7 +107,8 @@ class Allocator:
             Refused: the API server does not tell.
         """
         async with self._lock:
-            if self._turns.takes_passed_on(devices):
+            if (taken := self._turns.take_passed_on(devices)) is not None:
+                self._tell(*taken)
                 return True
             try:
                 pods = await self._waiters()
@@ -115,18 +116,27 @@ class Allocator:
                 raise self.refused(
                     None, f"whether its GPUs are planned can't be read: {problem}"
                 ) from problem
-            return not any(waiter.bookings and not waiter.admitted for waiter in pods)
+            return not any(waiter.has_plan and not waiter.admitted for waiter in pods)
 
     def refused(self, waiter: Waiter | None, text: str) -> Refused:
         """Return the refusal, and tell of it on the pod, or on the node if the pod is not known."""
         self._outbox.event(target(waiter) if waiter else Target(self._node, ""), REFUSED, text)
         return Refused(text)
 
+    def _tell(self, waiter: Waiter | None, devices: frozenset[str]) -> None:
+        """Report the GPUs of a pod without a plan at once: others must be planned around them."""
+        indices = {self.facts.inventory.place(uuid_of(device)) for device in devices}
+        if waiter is not None:
+            found = {index for index in indices if index is not None}
+            self._outbox.annotate(target(waiter), {DEVICES: write_devices(found)})
+
     async def _waiters(self) -> list[Waiter]:
         return await waiters(self._api, self._node, self.resource)
 
-    async def compare(self) -> None:
+    async def compare(self) -> bool:
         """Compare the devices that containers hold with the plans, where they are not those of last time.
+
+        Return whether a pod with a plan has other GPUs.
 
         Raises:
             KubeletError: the kubelet does not answer.
@@ -134,7 +144,7 @@ class Allocator:
         """
         async with self._lock:
             if self._turns.pending:
-                return  # a List now could free the devices of the container in admission
+                return False  # a List now could free the devices of the container in admission
             held = {
                 pod: frozenset(uuid_of(device) for devices in containers.values() for device in devices)
                 for pod, containers in (await devices_of_pods(self._sockets, self.resource)).items()
@@ -142,15 +152,15 @@ class Allocator:
             }
             new = {pod for pod, gpus in held.items() if self._compared.get(pod) != gpus}
             pods = await self._waiters() if new else []
-            for waiter in pods:
-                if waiter.name in new and waiter.admitted:
-                    self._report(waiter, held[waiter.name])
+            compared = [waiter for waiter in pods if waiter.name in new and waiter.admitted]
+            differ = [self._report(waiter, held[waiter.name]) and waiter.has_plan for waiter in compared]
             # in admission, the later containers of a pod have no devices yet
             coming = {waiter.name for waiter in pods if not waiter.admitted}
             self._compared = {pod: gpus for pod, gpus in held.items() if pod not in coming}
+            return any(differ)
 
-    def _report(self, waiter: Waiter, gpus: frozenset[str]) -> None:
-        """Tell of other GPUs than the planned ones: from then on these count as taken."""
+    def _report(self, waiter: Waiter, gpus: frozenset[str]) -> bool:
+        """Report other GPUs than the planned ones: they count from then on. Return whether there are any."""
         inventory = self.facts.inventory
         planned = {gpu for booking in waiter.bookings if not booking.lends for gpu in booking.gpus}
         found = {inventory.place(uuid) for uuid in gpus}
@@ -161,6 +171,7 @@ class Allocator:
         elif indices != planned:
             self._outbox.annotate(target(waiter), {DEVICES: write_devices(indices)})
             log.warning("%s has GPUs %s, planned %s", waiter.name, sorted(indices), sorted(planned))
+        return indices != planned
 
 
 def target(waiter: Waiter) -> Target:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.adapters.agent.kubelet import KubeletError, Sockets, made, register
+from muster.adapters.agent.kubelet import Sockets, made, register
 from muster.adapters.agent.plugin import Backend, Plugin
 
 SETTLED_AFTER_S = 10.0
@@ -80,6 +80,7 @@ class Offering:
 
         Raises:
             OSError: the socket can't be made.
+            KubeletError: the kubelet refused the offer. It may know the socket's name already.
             Refused: the first plugin does not answer.
         """
         peers = self._peers()
@@ -104,7 +105,9 @@ class Offering:
         why = await self._offer.backend.look()
         if not self._registered:
             await self._plugin.start()
-            self._registered = await self._register()
+            await register(self._sockets, self._offer.endpoint, self._offer.resource)
+            self._registered = True
+            log.info("offered as %s", self._offer.resource)
         self._ready(self._registered and peers.settled and not why)
         if why:
             self._inexact(why)
@@ -114,14 +117,5 @@ class Offering:
         if first is None:
             return _Peers(kubelet, 1, True)
         since = made(first)
-        return _Peers(kubelet, since, time.time() - since / 1e9 >= self._times.settled_after_s)
-
-    async def _register(self) -> bool:
-        try:
-            await register(self._sockets, self._offer.endpoint, self._offer.resource)
-        except KubeletError as problem:
-            log.warning("the kubelet does not take %s yet: %s", self._offer.resource, problem)
-            await self._plugin.stop()
-            return False
-        log.info("offered as %s", self._offer.resource)
-        return True
+        age_s = time.time() - since / 1e9  # below 0 where the clock was set back
+        return _Peers(kubelet, since, not 0 <= age_s < self._times.settled_after_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from muster.adapters.agent.allocation import Allocator, Planless, target
+from muster.adapters.agent.allocation import Allocator, NoPlan, target
 from muster.adapters.agent.generated import v1beta1 as api
 from muster.adapters.agent.kubelet import OPTIONS
 from muster.adapters.agent.outbox import Outbox
@@ -57,8 +57,9 @@ class OwnDevices:
         """
         try:
             return await self._allocator.prefer(available, must, size)
-        except Planless as planless:
-            raise self._allocator.refused(None, str(planless)) from planless
+        except NoPlan as without:
+            self._allocator.chose(())
+            raise self._allocator.refused(None, str(without)) from without
 
     async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
         """Return what the container of these devices gets, and mark its pod.

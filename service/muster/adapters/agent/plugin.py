@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from muster.adapters.agent.generated import v1beta1 as api
 SERVICE = "v1beta1.DevicePlugin"
 MOST_BYTES = 32 * 1024 * 1024
 STOP_GRACE_S = 2.0
+LEFT_WITHIN_S = 1.0
+"""So long a kubelet may go on asking after its list of devices has ended."""
 
 T = TypeVar("T")
 
@@ -55,6 +58,8 @@ class Plugin:
         self.socket = socket
         self._backend = backend
         self._server: Any = None
+        self._ending = asyncio.Event()
+        self._lists = 0
 
     async def start(self) -> None:
         """Listen on the socket.
@@ -73,11 +78,15 @@ class Plugin:
         await self._server.start()
 
     async def stop(self) -> None:
-        """End all calls and remove the socket."""
+        """End the lists of devices, on which the kubelet asks no more; then all calls. Remove the socket."""
         if self._server is not None:
-            await self._server.stop(STOP_GRACE_S)
-            self._server = None
-            self.socket.unlink(missing_ok=True)
+            self._ending.set()
+            try:
+                await asyncio.sleep(LEFT_WITHIN_S if self._lists else 0)
+            finally:
+                await self._server.stop(STOP_GRACE_S)
+                self._server = None
+                self.socket.unlink(missing_ok=True)
 
     def _handler(self) -> Any:
         def unary(call: Any, request: Any) -> Any:
@@ -109,8 +118,21 @@ class Plugin:
         return api.PreStartContainerResponse()
 
     async def _watch(self, _: api.Empty, __: Any) -> AsyncIterator[api.ListAndWatchResponse]:
-        async for devices in self._backend.devices():
-            yield devices
+        self._lists += 1
+        devices, ending = self._backend.devices(), asyncio.ensure_future(self._ending.wait())
+        following: asyncio.Future[api.ListAndWatchResponse] | None = None
+        try:
+            while True:
+                following = asyncio.ensure_future(anext(devices))
+                await asyncio.wait({following, ending}, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    return
+                yield following.result()
+        finally:
+            self._lists -= 1
+            for task in (ending, following):
+                if task is not None:
+                    task.cancel()
 
     async def _preferred(
         self, request: api.PreferredAllocationRequest, context: Any

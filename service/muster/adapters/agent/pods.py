@@ -12,6 +12,7 @@ from muster.devices.booking import Ask, Booking, Waiter, in_order
 from muster.devices.inventory import MEMORY
 from muster.dialects import pods, quantities
 from muster.dialects.objects import Container, PodObject
+from muster.domain.allocation import ALLOCATION
 from muster.domain.pod import Pod
 
 
@@ -46,7 +47,8 @@ def _waiter(text: msgspec.Raw, resource: str) -> Waiter | None:
         return None
     name = f"{obj.metadata.namespace}/{obj.metadata.name}"
     admitted = obj.status.start_time is not None
-    return Waiter(name, obj.metadata.uid, asks, _bookings(obj, name, asks, resource), admitted)
+    has_plan = ALLOCATION in (obj.metadata.annotations or {})
+    return Waiter(name, obj.metadata.uid, asks, _bookings(obj, name, asks, resource), admitted, has_plan)
 
 
 def _bookings(obj: PodObject, name: str, asks: tuple[Ask, ...], resource: str) -> tuple[Booking, ...]:

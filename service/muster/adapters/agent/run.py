@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -29,7 +29,7 @@ from muster.adapters.agent.probe import Probe
 from muster.adapters.agent.second_endpoint import SecondEndpoint
 from muster.adapters.kube.backoff import Backoff
 from muster.devices.answers import Isolation
-from muster.devices.hardware import UUIDS, Hardware, changes, with_lost
+from muster.devices.hardware import UUIDS, Hardware, changes, with_lost, with_unhealthy
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
 from muster.dialects.objects import NodeObject
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT
@@ -38,6 +38,11 @@ from muster.domain.allocation import SECOND_RESOURCE
 RESOURCE_OF_MODE = {"topology": WHOLE, "share": MEMORY, "cgpu": MEMORY, SECOND_ENDPOINT: SECOND_RESOURCE}
 """By the value of a node's label."""
 ENDPOINT = "muster-{}.sock"
+UNSUPPORTED = "unsupported"
+"""What a node serves that can't be what its label asks for."""
+SEVERAL_ENDPOINTS_SINCE = 37
+"""Minor version of the first kubelet that knows several endpoints of one resource (kubernetes PR 135437). For
+others all devices are gone when one endpoint disconnects."""
 FIRST = "nvidia-gpu.sock"
 """The socket of NVIDIA's device plugin for nvidia.com/gpu."""
 BROKEN, LOST, INEXACT = "GpusUnreadable", "GpuVanished", "GpusNotAsPlanned"
@@ -76,13 +81,19 @@ class Agent:
         self._writes = for_writes
         self._outbox = Outbox(for_writes, settings.node)
         self._probe = Probe(settings.probe_port)
+        self._found: Hardware | None = None
         self._hardware: Hardware | None = None
+        """What was found, with the health that the kubelet knows of."""
         self._mode: str | None = None
         self._uuids: tuple[str, ...] = ()
         self._read = asyncio.Event()
         self._changed = asyncio.Event()
         self._own: tuple[OwnDevices, str] | None = None
         self._facts: Facts | None = None
+        self._allocators: dict[str, Allocator] = {}
+        """By resource: one outlives its registrations."""
+        self._missing = frozenset[str]()
+        """GPUs that the other device plugin does not offer, or calls unhealthy."""
         self._stopping = False
 
     @property
@@ -139,6 +150,11 @@ class Agent:
             self._outbox.event(Target(self._settings.node, ""), LOST, text)
         return complete
 
+    def _note_missing(self, gpus: frozenset[str]) -> None:
+        """Take in which GPUs the kubelet may not give out."""
+        self._missing = gpus
+        self._note()
+
     def _said_broken(self, problem: str) -> None:
         """Tell of it. What was known before stays: a file that is half written takes no GPU away."""
         kept = "what was known before is used" if self._hardware else "nothing is offered"
@@ -148,7 +164,8 @@ class Agent:
 
     def _note(self, hardware: Hardware | None = None, mode: str | None = None) -> None:
         before = (self._hardware, self._mode)
-        self._hardware = hardware or self._hardware
+        self._found = hardware or self._found
+        self._hardware = with_unhealthy(self._missing, self._found) if self._found else None
         self._mode = mode if mode is not None else self._mode
         if before == (self._hardware, self._mode):
             return
@@ -192,7 +209,7 @@ class Agent:
         if not self._read.is_set():
             self._uuids = tuple(annotations.get(UUIDS, "").split(","))
             self._read.set()
-        self._note(mode=_mode(labels))
+        self._note(mode=self._mode_of(node))
         if self._hardware is None:
             return
         shared = RESOURCE_OF_MODE.get(self._mode or "") == MEMORY
@@ -210,35 +227,50 @@ class Agent:
         A server of gRPC that stops may swallow a cancellation (`asyncio.wait_for` before Python 3.12).
         """
         backoff = Backoff(limit=10.0)
-        for old in self._settings.sockets.plugins.glob(ENDPOINT.format("*")):
-            old.unlink(missing_ok=True)  # of an agent that was killed
         while not self._stopping:
             changed, mode = self._changed, self._mode
             if self._facts is None or mode not in RESOURCE_OF_MODE:
-                self._probe.ready = self._hardware is not None and mode is not None
+                self._probe.ready = self._hardware is not None and mode not in (None, UNSUPPORTED)
                 await changed.wait()
                 continue
             try:
                 await self._offering(mode, self._facts, backoff).run(lambda: self._is_wanted(mode))  # noqa: B023
-            except (OSError, Refused) as problem:
+            except (OSError, KubeletError, Refused) as problem:
                 log.warning("%s can't be offered: %s", RESOURCE_OF_MODE[mode], problem)
                 await asyncio.sleep(0 if self._stopping else backoff.delay())
 
     def _is_wanted(self, mode: str) -> bool:
         return self._mode == mode and not self._stopping
 
+    def _mode_of(self, node: NodeObject) -> str:
+        """Return what the node's GPUs serve. Where NVIDIA's plugin offers them, that label comes first."""
+        labels, version = node.metadata.labels or {}, node.status.node_info.kubelet_version
+        if labels.get(DEFAULTS.node_agent) != SECOND_ENDPOINT:
+            return labels.get(DEFAULTS.ack_node_mode, "")
+        if _minor(version) >= SEVERAL_ENDPOINTS_SINCE:
+            return SECOND_ENDPOINT
+        why = f"a second endpoint needs a kubelet of 1.{SEVERAL_ENDPOINTS_SINCE} or newer"
+        why += f", and this one is {version or 'unknown'}: NVIDIA's device plugin chooses GPUs"
+        self._outbox.event(Target(self._settings.node, ""), INEXACT, why)
+        return UNSUPPORTED
+
     def _offering(self, mode: str, facts: Facts, backoff: Backoff) -> Offering:
         settings, resource = self._settings, RESOURCE_OF_MODE[mode]
         sockets = settings.sockets
-        allocator = Allocator(self._answers, sockets, self._outbox, settings.node, resource, facts)
+        if resource not in self._allocators:
+            found = Allocator(self._answers, sockets, self._outbox, settings.node, resource, facts)
+            self._allocators[resource] = found
+        allocator = self._allocators[resource]
         short = resource.rpartition("/")[2]
         if mode == SECOND_ENDPOINT:
             first = sockets.plugins / FIRST
             # The kubelet may still know a socket of the same name, and would refuse it.
             endpoint = ENDPOINT.format(f"{short}-{time.time_ns() // 1_000_000:x}")
-            offer = Offer(resource, SecondEndpoint(first, sockets, allocator), endpoint, first)
+            second = SecondEndpoint(first, sockets, allocator, self._note_missing)
+            offer = Offer(resource, second, endpoint, first)
             self._own = None
         else:
+            self._note_missing(frozenset())
             own = OwnDevices(allocator, self._outbox)
             own.offer(facts.inventory.devices(resource))
             offer = Offer(resource, own, ENDPOINT.format(short))
@@ -254,18 +286,20 @@ class Agent:
 
         async def compare() -> None:
             try:
-                await allocator.compare()
+                differ = await allocator.compare()
             except (KubeletError, ApiError, msgspec.DecodeError) as problem:
                 log.warning("devices and plans are not compared: %s", problem)
+                return
+            if differ and mode == SECOND_ENDPOINT:
+                raise Refused("the kubelet asked another device plugin, so this one registers again")
 
         return Offering(offer, sockets, settings.times, ready=ready, inexact=inexact, compare=compare)
 
 
-def _mode(labels: Mapping[str, str]) -> str:
-    """Return what the node's GPUs serve. Being a second endpoint comes first: NVIDIA's plugin offers them."""
-    if labels.get(DEFAULTS.node_agent) == SECOND_ENDPOINT:
-        return SECOND_ENDPOINT
-    return labels.get(DEFAULTS.ack_node_mode, "")
+def _minor(version: str) -> int:
+    """Return the 37 of v1.37.1; 0 if it can't be told."""
+    found = re.match(r"v1\.(\d+)", version)
+    return int(found[1]) if found else 0
 
 
 def serve(settings: Settings, source: Source, for_answers: ApiServer, for_writes: ApiServer) -> None:

@@ -12,23 +12,33 @@ change of health to one list only: a second list could swallow it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from muster.adapters.agent.allocation import Allocator, Planless
+from muster.adapters.agent.allocation import Allocator, NoPlan
 from muster.adapters.agent.generated import v1beta1 as api
 from muster.adapters.agent.kubelet import KubeletError, Sockets, call, devices_of_node
 from muster.adapters.agent.plugin import SERVICE, Refused
 
+T = TypeVar("T")
+
 
 class SecondEndpoint:
-    """Answers for the resource of the plugin on the socket `first`."""
+    """Answers for the resource of the plugin on the socket `first`. `on_missing` hears which GPUs of the node
+    that plugin does not offer, or calls unhealthy: nothing may be planned on them."""
 
-    def __init__(self, first: Path, sockets: Sockets, allocator: Allocator) -> None:
+    def __init__(
+        self,
+        first: Path,
+        sockets: Sockets,
+        allocator: Allocator,
+        on_missing: Callable[[frozenset[str]], None],
+    ) -> None:
         self._first = first
         self._sockets = sockets
         self._allocator = allocator
+        self._on_missing = on_missing
 
     async def look(self) -> str:
         """Return why containers may get other GPUs than planned.
@@ -44,6 +54,9 @@ class SecondEndpoint:
         if foreign := self._foreign(devices):
             offers = f"the device plugin of {self._allocator.resource} offers {foreign}"
             return f"{offers}, which is no whole GPU of the node: with time slicing or MIG it chooses itself"
+        if devices:  # a kubelet that starts has none yet
+            gpus = self._allocator.facts.inventory.gpus
+            self._on_missing(frozenset(gpu.uuid for gpu in gpus) - set(devices))
         return ""
 
     async def options(self) -> api.DevicePluginOptions:
@@ -67,11 +80,14 @@ class SecondEndpoint:
         if not self._foreign(available):
             try:
                 return list(await self._allocator.prefer(available, must, size))
-            except Planless as planless:
-                planned = planless.planned
+            except NoPlan as without:
+                planned = without.planned
         others = [each for each in available if each not in planned or each in must]
-        chosen = await self._choose(others if len(others) >= size else available, must, size)
-        self._allocator.pass_on(chosen)
+        chosen = list[str]()
+        try:
+            chosen = await self._choose(others if len(others) >= size else available, must, size)
+        finally:
+            self._allocator.chose(chosen)
         return chosen
 
     async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
@@ -83,9 +99,8 @@ class SecondEndpoint:
         if not self._foreign(devices) and not await self._allocator.may_pass_on(devices):
             await self._allocator.allocate(devices)
         request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=devices)])
-        answer = await self._ask("Allocate", request, api.AllocateResponse)
-        given: api.ContainerAllocateResponse = answer.container_responses[0]
-        return given
+        answer: api.AllocateResponse = await self._ask("Allocate", request, api.AllocateResponse)
+        return _only(answer.container_responses)
 
     async def before_start(self, devices: list[str]) -> None:
         """Let the first plugin do it.
@@ -106,7 +121,7 @@ class SecondEndpoint:
         )
         request = api.PreferredAllocationRequest(container_requests=[asked])
         answer = await self._ask("GetPreferredAllocation", request, api.PreferredAllocationResponse)
-        return list(answer.container_responses[0].device_i_ds)
+        return list(_only(answer.container_responses).device_i_ds)
 
     async def _options_of_first(self) -> api.DevicePluginOptions:
         found: api.DevicePluginOptions
@@ -124,3 +139,10 @@ class SecondEndpoint:
         """Return a device that is no whole GPU of this node; "" if there is none."""
         inventory = self._allocator.facts.inventory
         return next((device for device in devices if inventory.place(device) is None), "")
+
+
+def _only(answers: list[T]) -> T:
+    """Return the answer for the one container that was asked about."""
+    if len(answers) != 1:
+        raise Refused(f"the first device plugin has {len(answers)} answers for one container")
+    return answers[0]

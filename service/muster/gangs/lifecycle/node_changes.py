@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from muster.domain.node import Node
 from muster.domain.sentences import unhealthy_sentence
@@ -39,6 +40,8 @@ class Nodes:
             state.ledger.existing_pods.changes.everything = True
         if isinstance(given, inputs.NodeSeen):
             self.report_problems(given.node)
+            if before is not None and _equal_for_plans(before, given.node):
+                return
         for gang in self._planned_on(name):
             plans.withdraw(state, gang, Trigger.NODE_CHANGED, f"node {name} {what}", given.now)
         state.retained.release_taken(name)
@@ -91,6 +94,11 @@ def _moved(before: Node | None, after: Node | None) -> bool:
     if before is None or after is None:
         return before is not after
     return (before.labels, before.topology) != (after.labels, after.topology)
+
+
+def _equal_for_plans(before: Node, after: Node) -> bool:
+    """Return whether only what is said of the node differs: its agent came or went."""
+    return replace(before, second_endpoint=after.second_endpoint, problems=after.problems) == after
 
 
 def _bears_on_constraints(before: Node | None, after: Node | None) -> bool:
