@@ -23,8 +23,8 @@ class Times:
     """How often things are done, in seconds. `settled_after_s`: see SETTLED_AFTER_S."""
 
     kubelet_every_s: float = 0.5
-    look_every_s: float = 2.0
-    compare_every_s: float = 2.0
+    look_every_s: float = 4.0
+    compare_every_s: float = 30.0
     settled_after_s: float = SETTLED_AFTER_S
 
 
