@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "surfaces.md").read_text()
 NO_KEYS = {
     "scheduler_names", "gpu_resources", "system_namespace", "policies_namespace",
-    "unique_names", "infer_gangs",
+    "unique_names", "infer_gangs", "node_agents",
 }  # fmt: skip
 """Settings that are no single key."""
 KEYS = {
