@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from e2e.facts import GROUP_RESOURCE, NodeFacts, PodFacts
+from e2e.facts import GROUP_RESOURCE, SUCCEEDED, NodeFacts, PodFacts
 from e2e.slices import judge_memory, judge_slice
 
 OURS = frozenset({"muster", "kai-scheduler"})
@@ -120,11 +120,15 @@ def judge_gangs(pods: Iterable[PodFacts]) -> list[Violation]:
 
 @dataclass
 class _Life:
-    """One gang from its first pod until none of its pods exists. `bound` keeps those deleted since."""
+    """One gang from its first pod until none of its pods exists. `bound` keeps those deleted since.
+
+    `done`: pods that have succeeded and are deleted, with their owner, which does not make them again.
+    """
 
     pods: dict[str, PodFacts] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
+    done: dict[str, str] = field(default_factory=dict)
     went: list[float] = field(default_factory=list)
     half_since: float | None = None
     overdue: bool = False
@@ -166,10 +170,13 @@ class Auditor:
         life = self._gangs[pod.gang.key]
         life.pods.pop(uid, None)
         life.went.append(at)
+        if pod.owner and pod.phase == SUCCEEDED:
+            life.done[uid] = pod.owner
+            life.bound.discard(uid)
         if not any(member.node for member in life.pods.values()):  # given up: what comes begins anew
             life.bound.clear()
             life.half_since = None
-        if not life.pods:
+        if not (life.pods or life.done):
             del self._gangs[pod.gang.key]
 
     def passed(self, now: float) -> None:
@@ -207,9 +214,11 @@ class Auditor:
 
     def _see_member(self, at: float, pod: PodFacts, key: str, *, judged: bool) -> None:
         life = self._gangs[key]
+        if not life.pods and pod.owner not in life.done.values():
+            life = self._gangs[key] = _Life()  # another run of this name
         life.pods[pod.uid] = pod
         life.seen.add(pod.uid)
-        needed = max(member.gang.needed for member in life.pods.values() if member.gang)
+        needed = max(member.gang.needed for member in life.pods.values() if member.gang) - len(life.done)
         existed = len(life.pods) + sum(at - went < self._race_s for went in life.went)
         if judged and existed < needed:
             text = f"{pod.name} was bound when {len(life.pods)} of the {needed} members of {key} existed"

@@ -21,7 +21,8 @@ GROUP_RESOURCE = "aliyun.com/gpu"
 DRA_GPUS = "e2e.muster.dev/dra-gpus"
 """Annotation of nodes whose GPUs are in ResourceSlices: "resource=number", for the auditor."""
 
-FINISHED = ("Succeeded", "Failed")
+SUCCEEDED = "Succeeded"
+FINISHED = (SUCCEEDED, "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class PodFacts:
     group: tuple[int, ...] | None
     unreadable: tuple[str, ...]
     slice: Slice | None = None
+    owner: str = ""
+    """UID of its controller; "" for a bare pod."""
 
     @classmethod
     def of(cls, body: Object) -> PodFacts:
@@ -71,6 +74,7 @@ class PodFacts:
             group=_read(_grouped, GROUP, annotations, problems),
             slice=_sliced(meta, spec, problems),
             unreadable=tuple(problems),
+            owner=next((str(o["uid"]) for o in meta.get("ownerReferences") or () if o.get("controller")), ""),
         )
 
     @property

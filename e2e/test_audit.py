@@ -31,6 +31,7 @@ def pod(
                 "name": name,
                 "labels": labels,
                 "annotations": annotations,
+                "ownerReferences": [{"uid": words.get("owner", ""), "controller": True}],
             },
             "spec": {
                 "schedulerName": words.get("scheduler", "muster"),
@@ -129,6 +130,15 @@ R, R_BOUND = pod("r", gang=("g", 2)), pod("r", 1, "a", (0,), gang=("g", 2))
 LONE, LONE_BOUND = pod("l"), pod("l", 1, "a", (0,))
 MATE, MATE_BOUND = pod("m"), pod("m", 1, "a", (0,))
 
+OF_JOB: dict[str, Any] = {"gang": ("g", 2), "owner": "job"}
+DONE = pod("p", 1, "a", (0,), phase="Succeeded", **OF_JOB)
+WITH_ITS_NODE = (
+    (0, pod("p", **OF_JOB)), (0, pod("q", **OF_JOB)),
+    (1, pod("p", 1, "a", (0,), **OF_JOB)), (1, pod("q", 1, "a", (1,), **OF_JOB)),
+    (2, DONE), (3, "p"), (3, "q"),
+)  # fmt: skip
+"""A Job of two on one node: one has succeeded when the node and both pods are deleted."""
+
 HISTORIES: dict[str, tuple[Auditor, set[str]]] = {
     "a gang is bound at once": (history((0, P), (1, Q), (2, P_BOUND), (2.1, Q_BOUND)), set()),
     "a member is bound before the last one exists": (
@@ -172,6 +182,27 @@ HISTORIES: dict[str, tuple[Auditor, set[str]]] = {
             (4, pod("r", 1, "a", (0,), gang=("g", 2))),
         ),
         set(),
+    ),
+    "a member has succeeded and is deleted, and its Job makes the other one again": (
+        history(
+            *WITH_ITS_NODE,
+            (4, pod("r", **OF_JOB)),
+            (99, pod("r", **OF_JOB)),
+            (100, pod("r", 1, "a", (0,), **OF_JOB)),
+        ),
+        set(),
+    ),
+    "another Job makes the pods after that": (
+        history(
+            *WITH_ITS_NODE,
+            (4, pod("r", gang=("g", 2), owner="job-2")),
+            (5, pod("r", 1, "a", (0,), gang=("g", 2), owner="job-2")),
+        ),
+        {"bound-too-early"},
+    ),
+    "a bare member has succeeded and is deleted": (
+        history((0, P), (0, Q), (1, P_BOUND), (1, Q_BOUND), (2, "q"), (3, "p"), (4, R), (5, R_BOUND)),
+        {"bound-too-early"},
     ),
     "the name is used again": (
         history(

@@ -15,11 +15,12 @@ from e2e.chaos.losses import Losses
 from e2e.chaos.patience import Patient
 from e2e.chaos.strangers import Strangers
 from e2e.chaos.submissions import PODGROUP, Submission, ordinary
-from e2e.facts import FINISHED
+from e2e.facts import FINISHED, SUCCEEDED
 from e2e.record import PODS, Record, TooLateError
 from e2e.scene import COMPLETE
 from local_cluster.api import Object
 
+REMINDER = "chaos.muster.dev/round"
 LOOKS_EVERY_S = 1.0
 ENDS_WITHIN_S = 30.0
 LASTS_S = (40, 140)
@@ -41,9 +42,13 @@ class Counts:
 
 @dataclass
 class _Open:
-    """A submission that has not ended. `uids` and `names`: of its bare pods, by rank."""
+    """A submission that has not ended. `uids` and `names`: of its bare pods, by rank.
+
+    `succeeded`: UIDs of pods of its Job, which does not make them again if they are deleted.
+    """
 
     submission: Submission
+    succeeded: set[str] = field(default_factory=set)
     uids: dict[int, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
 
@@ -146,6 +151,17 @@ class Crowd:
         """What has not ended, oldest first."""
         return [opened.submission for opened in list(self._open.values())]
 
+    def remind(self, round_: str) -> None:
+        """Change an annotation of each Job that has not ended, so that its controller looks at it again.
+
+        An API server that hung may leave it with an old view: then it makes no pods for minutes.
+        """
+        body = {"metadata": {"annotations": {REMINDER: round_}}}
+        for submission in self.open():
+            if submission.job:
+                path = f"/apis/batch/v1/namespaces/{self._namespace}/jobs/{submission.name}"
+                self._patient.patch(path, body)
+
     def stop_keeping(self) -> None:
         """Submit no more by itself; go on replacing and clearing away."""
         with self._lock:
@@ -191,10 +207,15 @@ class Crowd:
         self._seen.update(change.uid for change in changes if change.kind == PODS)
         by_submission = self._by_submission()
         with self._lock:
+            for change in changes:
+                opened = self._open.get(_submission(change.body))
+                if opened is not None and change.kind == PODS and _phase(change.body) == SUCCEEDED:
+                    opened.succeeded.add(change.uid)
             for opened in list(self._open.values()):
                 submission = opened.submission
                 pods = by_submission.get(submission.name, [])
-                if sum(_phase(pod) in FINISHED for pod in pods) >= submission.members:
+                finished = sum(_phase(pod) in FINISHED for pod in pods)
+                if (len(opened.succeeded) if submission.job else finished) >= submission.members:
                     del self._open[submission.name]
                     self.counts.ended += 1
                     self._remove(opened)
@@ -231,16 +252,20 @@ class Crowd:
             self.delete_podgroup(submission)
 
     def _by_submission(self) -> dict[str, list[Object]]:
-        """Submission → its pods. Names of submissions have one hyphen; those of pods go on with another."""
+        """Submission → its pods."""
         found: dict[str, list[Object]] = {}
         for pod in self._record.live(PODS):
             if pod["metadata"]["namespace"] == self._namespace:
-                name = "-".join(str(pod["metadata"]["name"]).split("-")[:2])
-                found.setdefault(name, []).append(pod)
+                found.setdefault(_submission(pod), []).append(pod)
         return found
 
     def _path(self, pod: Object) -> str:
         return f"/api/v1/namespaces/{self._namespace}/pods/{pod['metadata']['name']}"
+
+
+def _submission(pod: Object) -> str:
+    """Return the name of a pod's submission, which has one hyphen; that of the pod goes on with another."""
+    return "-".join(str(pod["metadata"]["name"]).split("-")[:2])
 
 
 def _stuck(submission: Submission, pods: Sequence[Object]) -> bool:

@@ -309,6 +309,7 @@ class _Run:
             self._crowd.submit(ordinary(self._chance, next(number), self._crowd.dialects, None))
         for self._rounds in range(1, ROUNDS + 1):
             self._crowd.check()
+            self._crowd.remind(str(self._rounds))
             waits = self._settle()
             if not self._crowd.open():
                 return

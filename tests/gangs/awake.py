@@ -14,7 +14,7 @@ from muster.domain.node import Node
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
 from muster.gangs.lifecycle.state import State
-from muster.gangs.membership.roster import Group
+from muster.gangs.membership.group import Group
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.record.gang import Gang, Timer

@@ -71,6 +71,7 @@ class Cluster(Users):
         if self.pod_group is not None:
             self.world.send(inputs.PodGroupSeen(self.world.now, self.pod_group))
         self.world.send(inputs.PoliciesSeen(self.world.now, self.policies))
+        self.jobs_say()
         for each in self.world.pods.values():
             self.world.send(inputs.PodSeen(self.world.now, each))
         self.world.start(*self.nodes.values(), in_flight=tuple(self._in_flight()))
@@ -354,6 +355,16 @@ class Cluster(Users):
                 raise Broken(f"{sorted(complete)} were complete and are to be evicted: {eviction.why}")
         self.judged = len(self.world.evictions)
 
+    def _nobody_waits_for_who_succeeded(self) -> None:
+        """At rest, a gang of one run does not wait for members that have succeeded and are deleted."""
+        for view in self.world.coordinator.summary():
+            run, *others = self.world.coordinator.state.gangs[view.key].group.owners
+            if run not in self.deleted or others or view.phase is not Phase.COLLECTING:
+                continue
+            without = view.name == POD_GROUP and self.pod_group is None
+            if not without and view.present + self.succeeded(run) >= self._needed(view.name, []):
+                raise Broken(f"{view.key} waits for members that have succeeded")
+
     def _no_gpu_is_bound_twice(self) -> None:
         taken: dict[str, int] = {}
         for each in self.world.pods.values():
@@ -397,6 +408,7 @@ class Cluster(Users):
             self.restart_shim(First())
         for asked in tuple(self.world.questions):
             self._answer(asked, InTreeAnswer(), InTreeAnswer())
+        self.jobs_say()
         end = self.world.now + 2000
         for _ in range(2000):
             if not self._next_step():
@@ -410,6 +422,7 @@ class Cluster(Users):
                     break
                 self.world.wait(max(0.0, due - self.world.now))
         views = self.world.coordinator.summary()
+        self._nobody_waits_for_who_succeeded()
         if self.world.held():
             raise Broken(f"held for ever: {sorted(self.world.held())}")
         resting = {Phase.COLLECTING, Phase.INVALID, Phase.UNPLACEABLE, Phase.RUNNING}

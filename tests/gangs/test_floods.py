@@ -11,7 +11,7 @@ from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
 from muster.gangs.lifecycle.pod_changes import COUNT_EVERY_S, MANY
-from muster.gangs.membership.roster import Group, NameKey
+from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, foreign, node, pod, wishing

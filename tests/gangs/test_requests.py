@@ -21,7 +21,8 @@ from muster.domain.request import (
 from muster.domain.sentences import sentence
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
-from muster.gangs.membership.roster import Group, NameKey, Roster
+from muster.gangs.membership.group import Group, NameKey
+from muster.gangs.membership.roster import Roster
 from tests.gangs.world import World, bound, node, pod, wishing
 
 FOURS = Wishes(segments=(Segment(4, "node"),))

@@ -9,7 +9,8 @@ import pytest
 
 from muster.domain.node import Usage
 from muster.gangs.invariants import check
-from muster.gangs.membership.roster import Group, NameKey
+from muster.gangs.membership.group import Group, NameKey
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate, GivenBack, PlanRef
 from tests.gangs.world import World, bound, node, pod
 
@@ -68,6 +69,53 @@ def test_a_member_that_succeeded_needs_no_place_again() -> None:
     world.see(pod("p0", owner="job", node="a", finished=True, succeeded=True), pod("p1", owner="job"))
     assert world.planned()
     assert world.verdict().members == (("p1", "p1"),)
+
+
+def test_a_member_that_succeeded_needs_no_place_again_though_its_pod_is_deleted() -> None:
+    """Its node went with all members. The Job makes the two again that have not succeeded."""
+    world = World().start(node("a"))
+    first = [pod(f"p{i}", of=3, owner="job", created=1.0) for i in range(3)]
+    world.see(*first)
+    world.run()
+    world.see(replace(world.pods["p0"], started=2.0, finished=True, succeeded=True))
+    for each in first:
+        world.gone(each.uid)
+    world.see(*(pod(f"q{i}", of=3, owner="job", created=9.0) for i in (0, 1)))
+    assert world.phase() == "collecting"
+    world.send(inputs.JobSeen(world.now, "job", 1))
+    assert world.planned()
+    assert world.verdict().members == (("q0", "q0"), ("q1", "q1"))
+
+
+def test_a_member_counts_once_if_its_job_and_its_pod_say_that_it_succeeded() -> None:
+    world = World().start(node("a"))
+    world.send(inputs.JobSeen(world.now, "job", 1))
+    done = pod("p0", of=3, owner="job", node="a", started=1.0, finished=True, succeeded=True)
+    world.see(done, pod("p1", of=3, owner="job"))
+    assert world.phase() == "collecting"
+
+
+def test_what_a_job_says_holds_until_it_is_forgotten() -> None:
+    world = World().start(node("a"))
+    world.send(inputs.JobSeen(world.now, "job", 1))
+    world.see(pod("p1", of=3, owner="job"), pod("other", "h", of=3, owner="other job"))
+    assert [view.needed for view in world.coordinator.summary()] == [2, 3]
+    world.send(inputs.JobSeen(world.now, "job", 0))
+    assert [view.needed for view in world.coordinator.summary()] == [3, 3]
+
+
+def test_a_job_that_says_any_number_stops_nobody() -> None:
+    world = World().start(node("a"))
+    world.send(inputs.JobSeen(world.now, "job", 10**9))
+    world.see(pod("p1", of=3, owner="job"))
+    assert world.planned()
+
+
+def test_pods_of_a_job_that_are_gangs_of_one_do_not_count_for_each_other() -> None:
+    world = World().start(node("a"))
+    world.send(inputs.JobSeen(world.now, "job", 1))
+    world.see(pod("p1", gang="", owner="job"))
+    assert world.verdict("p1").members == (("p1", "p1"),)
 
 
 def test_a_name_used_again_is_another_gang() -> None:

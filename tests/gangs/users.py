@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from muster.domain.levels import Level
@@ -44,6 +45,8 @@ class Users:
         self.serial = 0
         self.flying: list[Flying] = []
         """Bindings on their way."""
+        self.deleted: Counter[str] = Counter()
+        """Run → its pods that have succeeded and are deleted."""
         self.renamed: set[str] = set()
         """Pods whose gang label was edited: bound by the plan of one gang, they may be members of another."""
 
@@ -68,12 +71,60 @@ class Users:
     def create_wave(self, choose: Chooser) -> None:
         """Another wave of an owner whose pods have ended, pod by pod."""
         owned = [p for p in self.world.pods.values() if p.owner.startswith("run-") and p.claim]
-        busy = {p.owner for p in owned if not p.finished}
+        busy = {p.owner for p in owned if not p.finished} | self.deleted.keys()
         if ended := sorted({(p.claim.name, p.owner) for p in owned if p.claim and p.owner not in busy}):
             gang, run = choose.of(ended)
             peers = peer_rules(choose, gang)
             for _ in range(GANGS.get(gang, (2,))[0]):
                 self._create(gang, 0, peers, run)
+
+    def lose_after_success(self, choose: Chooser) -> None:
+        """A member of a run succeeds, and its node is deleted, with all pods of the run or with this one.
+
+        Its Job says that it has succeeded at once, or later.
+        """
+        bound = sorted(p.uid for p in self.world.pods.values() if p.node and p.owner[:4] == "run-")
+        if not bound:
+            return
+        one = self.world.pods[choose.of(bound)]
+        self.world.see(
+            replace(one, started=one.started or self._clock(), running=False, finished=True, succeeded=True)
+        )
+        siblings = [p.uid for p in self.world.pods.values() if p.owner == one.owner and not p.succeeded]
+        self.deleted[one.owner] += 1
+        if choose.of((True, False)):
+            self.job_says(one.owner)
+        for uid in (one.uid, *choose.of((siblings, ()))):
+            self.world.gone(uid)
+        if choose.of((True, False)):
+            self._make_again(one.owner, one.claim.name if one.claim else "")
+
+    def make_again(self, choose: Chooser) -> None:
+        """A Job makes the pods again that it lost, but for those that have succeeded."""
+        runs = {
+            p.owner: p.claim.name for p in self.world.pods.values() if p.owner in self.deleted and p.claim
+        }
+        if runs:
+            run = choose.of(sorted(runs))
+            self._make_again(run, runs[run])
+        self.jobs_say()
+
+    def _make_again(self, run: str, gang: str) -> None:
+        there = [p for p in self.world.pods.values() if p.owner == run and (p.succeeded or not p.finished)]
+        for _ in range(GANGS.get(gang, (2,))[0] - len(there) - self.deleted[run]):
+            self._create(gang, 0, PeerRules(), run)
+
+    def jobs_say(self) -> None:
+        """Every Job says how many of its pods have succeeded."""
+        for run in sorted(self.deleted):
+            self.job_says(run)
+
+    def job_says(self, run: str) -> None:
+        self.world.send(inputs.JobSeen(self.world.now, run, self.succeeded(run)))
+
+    def succeeded(self, run: str) -> int:
+        """Return how many pods of a run have succeeded, deleted or not."""
+        return self.deleted[run] + sum(p.succeeded for p in self.world.pods.values() if p.owner == run)
 
     def _create(self, gang: str, priority: int, peers: PeerRules, run: str = "") -> None:
         members, gpus = GANGS[gang]

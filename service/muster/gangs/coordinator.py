@@ -93,10 +93,11 @@ class Coordinator:
                 self._statuses.shows(group, now)
             case inputs.PodGroupGone(now, key):
                 self._pods.regroup(self.state.roster.see_pod_group(key, None), now)
-            case inputs.NamespaceSeen(_, name, labels):
-                self.state.ledger.existing_pods.see_namespace(name, labels)
-            case inputs.NamespaceGone(_, name):
-                self.state.ledger.existing_pods.see_namespace(name, None)
+            case inputs.JobSeen(now, uid, succeeded):
+                self._pods.job_seen(uid, succeeded, now)
+            case inputs.NamespaceSeen() | inputs.NamespaceGone():
+                labels = given.labels if isinstance(given, inputs.NamespaceSeen) else None
+                self.state.ledger.existing_pods.see_namespace(given.name, labels)
             case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
             case inputs.DeviceClaimSeen(now, uid, devices, consumers):

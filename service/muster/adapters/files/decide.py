@@ -23,7 +23,8 @@ from muster.domain.sentences import placed_sentence, sentence
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.roster import Group, NameKey, Roster
+from muster.gangs.membership.group import Group, NameKey
+from muster.gangs.membership.roster import Roster
 from muster.gangs.record.plan import usages
 from muster.placement.limits import Timings
 

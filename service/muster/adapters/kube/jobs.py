@@ -20,8 +20,10 @@ import structlog
 
 from muster.adapters.kube.decode import jobs
 from muster.adapters.kube.named_groups import NamedGroups
+from muster.adapters.kube.succeeded import Succeeded
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import own
+from muster.dialects.kinds import batch
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.gangs import Family, family
 from muster.dialects.kinds.pruned import pruned, words
@@ -86,6 +88,7 @@ class Jobs:
         self._makers: dict[Key, Metadata] = {}
         self._by_uid: dict[str, Key] = {}
         self._named = NamedGroups()
+        self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
         self._levels: tuple[Level, ...] = DEFAULT_LEVELS
         self._topologies: Topologies | None = None
@@ -96,10 +99,14 @@ class Jobs:
         """Take in a job's change."""
         if isinstance(change, Gone):
             key = _key(kind, change.key)
+            if kind == batch.JOB.kind:
+                self._succeeded.job_gone(change.key)
             if (job := self._jobs.get(key)) is not None:
                 job.gone = True
                 self._forget_if_unused(key)
             return
+        if kind == batch.JOB.kind:
+            await self._succeeded.job_seen(change.object)
         meta = change.object.metadata
         text = _encoder.encode(pruned(KINDS[kind], change.object))
         job = self._jobs.setdefault((kind, meta.namespace, meta.name), _Job())
@@ -154,6 +161,7 @@ class Jobs:
         if found is None or pod.claim is None:
             await self.pod_gone(pod.uid)
             return
+        await self._succeeded.pod_seen(pod)
         key = (found.kind, pod.namespace, found.owner)
         if self._by_uid.get(pod.uid, key) != key:
             await self.pod_gone(pod.uid)
@@ -180,6 +188,7 @@ class Jobs:
 
     async def pod_gone(self, uid: str) -> None:
         """Forget a pod."""
+        await self._succeeded.pod_gone(uid)
         key = self._by_uid.pop(uid, None)
         if key is not None:
             self._named.forget(uid)

@@ -16,7 +16,7 @@ from muster.dialects.kinds.description import (
     letters,
     why_idle,
 )
-from muster.dialects.objects import Metadata
+from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.ranks import COMPLETION_INDEX, POD_INDEX
 
 JOB_NAMES = ("job-name", "batch.kubernetes.io/job-name")
@@ -55,6 +55,17 @@ def job(owner: Owner) -> Described:
 
     role = Role("", count, min(least, count), template, "spec.template", pod)
     return Described((role,), idle=why_idle(owner, spec.raw("suspend")))
+
+
+def succeeded(obj: CustomObject) -> int:
+    """Return how many pods of a Job have succeeded, if all its pods run at once; else 0.
+
+    Such a Job makes none of them again, even if they are deleted: its controller counts them in the status.
+    Other Jobs send their pods in waves, and the status does not say which wave a pod belonged to.
+    """
+    owner = Owner.of("Job", obj)
+    _, all_there = at_once(owner.spec)
+    return (owner.status.natural("succeeded") or 0) if all_there else 0
 
 
 def stateful_set(owner: Owner) -> Described:

@@ -20,7 +20,7 @@ from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.quorums import Leaf, Quorum, members_of, of_roles
 from muster.domain.request import Member, NodeRules, Request, Role, RolePreference, Running, Segment, Slice
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.roster import Group, stated_roles
+from muster.gangs.membership.group import Group, stated_roles
 from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key

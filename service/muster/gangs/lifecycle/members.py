@@ -9,7 +9,7 @@ from muster.domain.sentences import sentence
 from muster.gangs.lifecycle import bindings, eviction, plans, reconciliation
 from muster.gangs.lifecycle.coalescing import Change
 from muster.gangs.lifecycle.state import State
-from muster.gangs.membership.roster import Group, planning_facts
+from muster.gangs.membership.group import Group, planning_facts
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import was_split_by_crash
 from muster.gangs.record.phases import (

@@ -10,7 +10,7 @@ from muster.domain.policies import Policies
 from muster.gangs.lifecycle import bindings, inflight, members, planning
 from muster.gangs.lifecycle.coalescing import MAY_LEAVE, Change
 from muster.gangs.lifecycle.state import State
-from muster.gangs.membership.roster import NameKey
+from muster.gangs.membership.group import NameKey
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.partial import givers, is_partially_bound, was_split_by_crash
 from muster.gangs.record.phases import Permitted, Phase
@@ -63,6 +63,11 @@ class Pods:
         names = state.roster.drop(uid)
         if not self._coalesced(names, before, None, now):
             self.regroup({name for name in names if not self._counted_later(name, now)}, now)
+
+    def job_seen(self, uid: str, succeeded: int, now: float) -> None:
+        """Take in how many pods of a Job have succeeded."""
+        names = self._state.roster.see_succeeded(uid, succeeded)
+        self.regroup({name for name in names if not self._counted_later(name, now)}, now)
 
     def policies_changed(self, policies: Policies, now: float) -> None:
         """Take in new policies, and plan the waiting gangs again.

@@ -7,7 +7,7 @@ import math
 from muster.domain.sentences import sentence
 from muster.gangs.lifecycle import eviction, inflight, planning, refusals
 from muster.gangs.lifecycle.state import State
-from muster.gangs.membership.roster import Group
+from muster.gangs.membership.group import Group
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import is_partially_bound

@@ -10,7 +10,8 @@ from muster.domain.pod import Pod
 from muster.domain.request import Role
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.roster import Group, Roster
+from muster.gangs.membership.group import Group
+from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending import planner_share

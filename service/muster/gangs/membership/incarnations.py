@@ -133,8 +133,13 @@ def _born(pods: Iterable[Pod]) -> float:
 
 
 def _all_done_since(pods: Iterable[Pod]) -> float:
-    """Return when the first pod began to run if all have succeeded; else infinity."""
-    return math.inf if any(pod.present for pod in pods) else min(pod.started for pod in pods)
+    """Return when the first pod began to run if all have succeeded; else infinity.
+
+    Return 0 if that time is unknown: no other owner may join then.
+    """
+    if any(pod.present for pod in pods):
+        return math.inf
+    return min((pod.started for pod in pods if pod.started), default=0.0)
 
 
 def _fixed(pod: Pod) -> float:

@@ -61,6 +61,18 @@ class PodGroupGone:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSeen:
+    """A Job says how many of its pods have succeeded: it does not make these again, even if they are deleted.
+
+    Only Jobs whose pods all run at once say so. `uid` is the Job's; a number of 0 forgets it.
+    """
+
+    now: float
+    uid: str
+    succeeded: int
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceSeen:
     """A namespace has these labels now: terms of pod affinity select namespaces by them."""
 
@@ -195,6 +207,7 @@ ClusterChange = (
     | PodGone
     | PodGroupSeen
     | PodGroupGone
+    | JobSeen
     | NamespaceSeen
     | NamespaceGone
     | VolumeClaimSeen

@@ -17,7 +17,7 @@ from muster.domain.sentences import relaxation_sentence
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.capacity.requests import Asks, asks
-from muster.gangs.membership.roster import Group, NameKey
+from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages.instructions import EventReason, Lane, PushVerdict
 from muster.gangs.peers.peer_changes import PeerChanges
 from muster.gangs.record.phases import (

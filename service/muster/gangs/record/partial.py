@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from muster.gangs.membership.roster import Group
+from muster.gangs.membership.group import Group
 from muster.gangs.record.gang import Gang
 
 

@@ -17,7 +17,8 @@ from muster.domain.pod import Pod
 from muster.domain.podgroup import OURS, PodGroup, PodGroupKey, PodGroupStatus
 from muster.domain.sentences import sentence
 from muster.gangs.capacity import requests
-from muster.gangs.membership.roster import NameKey, Roster
+from muster.gangs.membership.group import NameKey
+from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.instructions import Outcome, WriteStatus
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang

@@ -1,0 +1,225 @@
+"""The pods of one gang that are present, and how many it needs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
+from muster.domain.constraints import Subgroup
+from muster.domain.pod import GangClaim, Pod
+from muster.domain.podgroup import PodGroup
+from muster.domain.policies import Policies
+from muster.domain.quorums import Quorum, members_of
+from muster.domain.reasons import Cause
+from muster.domain.request import GangId, RolePreference
+from muster.gangs.membership.consistency import ill_formed
+from muster.gangs.membership.incarnations import Incarnation, of_job
+
+NameKey = tuple[str, str, str, str]
+"""Namespace, dialect, name, and the pod's UID for a gang of one."""
+
+FEW_OWNERS = 4
+"""Up to this many owners are named in a gang's key (master and workers are two); else a digest of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The present pods of one gang."""
+
+    gang: GangId
+    bound: tuple[Pod, ...]
+    unbound: tuple[Pod, ...]
+    needed: int
+    """Members that must be present, less those that have succeeded."""
+    size: int | None = None
+    """Members that are expected, less those that have succeeded; None if that is not known."""
+    causes: tuple[Cause, ...] = ()
+    claims: frozenset[GangClaim] = frozenset()
+    """The different claims of its waiting pods; of its bound pods if none waits.
+
+    Running pods were placed by earlier claims, which must not affect their replacements.
+    """
+    owners: frozenset[str] = frozenset()
+    """UIDs of the owners of all its pods, "" for pods without one; or the UID of a gang of one.
+
+    `gang` names only the owners that exist, or has a digest if there are many.
+    """
+    pod_group: PodGroup | None = None
+    role_needed: Mapping[str, int] = field(default_factory=dict)
+    """Role → members that must be present, if its PodGroup states it, less those that have succeeded."""
+    quorum: Quorum | None = None
+    """How many subgroups must be present, if not all, less the members that have succeeded."""
+    ambiguous: bool = False
+    """Whether some of its pods may be the first of another incarnation of its name."""
+    since: float = 0.0
+    """Since when its waiting members wait, in seconds since the Unix epoch.
+
+    That is the creation of the first pod of their owner that waits, or was deleted while it waited. If no
+    member waits, that of the oldest bound member.
+    """
+
+    @property
+    def present(self) -> int:
+        """Return how many pods are present, bound or not."""
+        return len(self.bound) + len(self.unbound)
+
+    @property
+    def members(self) -> tuple[Pod, ...]:
+        """Return all present pods, bound ones first."""
+        return (*self.bound, *self.unbound)
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """Return the UIDs of all present pods."""
+        return frozenset(pod.uid for pod in self.members)
+
+    @property
+    def elastic(self) -> bool:
+        """Return whether more members than it needs may come."""
+        return all(claim.replicas is None for claim in self.claims)
+
+    @property
+    def expects_more(self) -> bool:
+        """Return whether more members may come: as many as are expected are not there, or that is open.
+
+        If there are more than expected, the number was wrong, and others may follow.
+        """
+        return self.elastic and self.present != self.size
+
+    @property
+    def waits_for(self) -> Cause | None:
+        """Return what is still missing; None if the gang is complete."""
+        for claim in self.claims:
+            if claim.by_object and self.unbound:
+                missing = f"{self.gang.namespace}/{claim.name}"
+                return JobMissing(claim.job) if claim.job else PodGroupMissing(missing)
+        if self.present < self.needed:
+            return MembersMissing(self.present, self.needed)
+        return next(iter(self.roles_short(self.members)), None)
+
+    @property
+    def least(self) -> int:
+        """Return the fewest members that must be bound before enough can be."""
+        return max(self.needed, sum(self.role_needed.values()))
+
+    @property
+    def enough_bound(self) -> bool:
+        """Return whether all required members are bound, of each role too."""
+        return self.enough(self.bound)
+
+    def enough(self, pods: Collection[Pod]) -> bool:
+        """Return whether these pods are all that the gang needs, of each role too."""
+        return len(pods) >= self.needed and not any(self.roles_short(pods))
+
+    def roles_short(self, pods: Iterable[Pod]) -> Iterator[MembersMissing]:
+        """Yield the roles with too few members among these pods.
+
+        If some subgroups are enough, these are the roles of those that lack the fewest members.
+        """
+        if not self.role_needed and self.quorum is None:
+            return
+        there = stated_roles(pods)
+        if self.quorum is not None:
+            for leaf, missing in self.quorum.less(there).fewest() or ():
+                if missing:
+                    present, roles = leaf.of(there), ", ".join(sorted(leaf.roles))
+                    yield MembersMissing(present, present + missing, roles)
+        for role, needed in self.role_needed.items():
+            if there[role] < needed:
+                yield MembersMissing(there[role], needed, role)
+
+    @property
+    def subgroups(self) -> tuple[Subgroup, ...]:
+        """Return the scopes that members of several roles share, by the roles that pods state."""
+        return self.pod_group.subgroups if self.pod_group is not None else ()
+
+    @property
+    def role_preferences(self) -> tuple[RolePreference, ...]:
+        """Return the preferred scopes of several roles together, by the names that pods give to roles."""
+        return self.pod_group.role_preferences if self.pod_group is not None else ()
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """Return everything that planning depends on."""
+        return (
+            frozenset(pod.uid for pod in self.bound),
+            {pod.uid: planning_facts(pod) for pod in self.unbound},
+            self.needed,
+            self.role_needed,
+            self.quorum,
+            self.subgroups,
+            self.role_preferences,
+            self.causes,
+        )
+
+
+def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
+    """Return how many of these pods state each role."""
+    return Counter(pod.claim.wishes.role for pod in pods if pod.claim is not None)
+
+
+def planning_facts(pod: Pod) -> tuple[object, ...]:
+    """Return what the plan of an unbound pod depends on: everything but its state."""
+    asked = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.match_attributes)
+    return (pod.claim, *asked, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
+
+
+def group_of(
+    key: NameKey,
+    by_owner: Incarnation,
+    policies: Policies,
+    of_object: PodGroup | None,
+    ambiguous: bool,
+    since: Mapping[str, float],
+) -> Group:
+    """Return the group of one incarnation of a name.
+
+    `by_owner`: its pods, and those that have succeeded. `since`: since when the pods of each owner wait, in
+    seconds since the Unix epoch.
+    """
+    namespace, dialect, name, lone = key
+    pods = [pod for of_owner in by_owner.values() for pod in of_owner]
+    owners = frozenset((lone,) if lone else (pod.owner for pod in pods))
+    # A job may make its Jobs or StatefulSets one after another: it stays the same gang.
+    waves = (owner.partition("#")[2] for owner in by_owner) if of_job(pods) else by_owner
+    identity = _as_identity((lone,) if lone else tuple(waves))
+    bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
+    unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
+    succeeded = [pod for pod in pods if pod.succeeded]
+    done, least_of = stated_roles(succeeded), of_object.role_min if of_object is not None else {}
+    oldest = min((pod.created for pod in bound), default=0.0)
+    claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
+    counts = (claim.min_member or claim.replicas or 0 for claim in claims)
+    quorum = of_object.quorum.less(done) if of_object is not None and of_object.quorum is not None else None
+    if quorum is None:
+        needed = max(0, max(counts) - len(succeeded))
+    else:  # a gang whose minimums are all 0 needs one member to begin
+        needed = members_of(quorum.fewest() or ()) or int(not succeeded)
+    sizes = [claim.size for claim in claims if claim.size is not None]
+    return Group(
+        GangId(namespace, dialect, name, identity),
+        bound,
+        unbound,
+        needed=needed,
+        size=max(sizes) - len(succeeded) if sizes else None,
+        causes=ill_formed(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
+        claims=claims,
+        owners=owners,
+        pod_group=of_object,
+        role_needed={role: members - done[role] for role, members in least_of.items()},
+        quorum=quorum,
+        ambiguous=ambiguous,
+        since=min((since[pod.owner] for pod in unbound), default=oldest),
+    )
+
+
+def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
+    """Return a short text for exactly these owners, the same in every process."""
+    ordered = sorted(filter(None, owners))
+    if len(ordered) <= FEW_OWNERS:
+        return tuple(ordered)
+    digest = hashlib.blake2b("\n".join(ordered).encode(), digest_size=16, usedforsecurity=False)
+    return (f"{len(ordered)}-owners", digest.hexdigest())
