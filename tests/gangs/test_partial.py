@@ -9,6 +9,7 @@ import pytest
 
 from muster.domain.node import Usage
 from muster.domain.pod import Batch, Pod
+from muster.gangs.invariants import check
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.instructions import EventReason
@@ -349,6 +350,18 @@ def test_a_binding_under_way_goes_with_a_pod_whose_gang_is_named_anew() -> None:
     world.see(replace(PAIR[1], claim=pod("x", gang="h", of=1).claim))
     assert "p1" in world.held()
     assert world.phase("h") == "permitted"
+
+
+def test_a_place_is_not_retained_for_a_member_that_is_another_gangs_now() -> None:
+    """The plan of the gang that it leaves is withdrawn at the same moment."""
+    world = split()
+    world.wait(2)
+    assert world.planned()
+    world.send(inputs.NodeSeen(world.now, node("b")))
+    world.see(pod("p1", "h", gpus=2), pod("x", "h", gpus=2))
+    assert world.verdict("h").members == (("p1", "p1"), ("x", "x"))
+    assert world.coordinator.state.gangs["ns/ack/g"].retained == set()
+    assert check(world.coordinator) == []
 
 
 def test_a_new_session_knows_a_partially_bound_gang_by_what_is_under_way() -> None:

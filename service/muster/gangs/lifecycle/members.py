@@ -45,7 +45,7 @@ def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
     gang.group, gang.stale, gang.landed = group, False, 0
     _forget_late_bound(state, gang)
     eviction.note_partially_bound(state, gang, now)
-    _release_retained(state, gang)
+    plans.release_retained(state, gang)
     match gang.in_phase:
         case Permitted() as permitted:
             bindings.settle_bindings(state, gang, permitted, now)
@@ -65,13 +65,6 @@ def _forget_late_bound(state: State, gang: Gang) -> None:
     if gang.late and not gang.awaited:
         gang.late = {uid for uid in gang.late if (pod := state.roster.pods.get(uid)) is None or not pod.node}
         gang.was_complete |= eviction.all_bound(state, gang)
-
-
-def _release_retained(state: State, gang: Gang) -> None:
-    """Release retained capacity of pods that are bound by now, or belong to another gang."""
-    unbound = {pod.uid for pod in gang.group.unbound} if gang.retained else set()
-    others = {uid for uid in gang.retained - unbound if (pod := state.roster.pods.get(uid)) and pod.present}
-    state.retained.release(gang, others)
 
 
 def _why_void(state: State, gang: Gang, plan: Plan) -> str:

@@ -37,6 +37,7 @@ def withdraw(
     state.fresh(gang)
     if is_partially_bound(gang):
         state.retained.keep(gang, held)
+        release_retained(state, gang)
         for node in sorted({usage.node for usage in state.retained.places(gang)}):
             state.retained.release_taken(node)
     else:
@@ -47,6 +48,13 @@ def withdraw(
         state.timers.set(gang, now + state.settings.backoff(gang.attempts))
     else:
         reconciliation.reconcile(state, gang, now)
+
+
+def release_retained(state: State, gang: Gang) -> None:
+    """Release retained capacity of pods that are bound by now, or belong to another gang."""
+    unbound = {pod.uid for pod in gang.group.unbound} if gang.retained else set()
+    others = {uid for uid in gang.retained - unbound if (pod := state.roster.pods.get(uid)) and pod.present}
+    state.retained.release(gang, others)
 
 
 def member_reserved(gang: Gang, plan: Plan) -> None:
