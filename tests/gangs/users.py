@@ -81,7 +81,7 @@ class Users:
     def lose_after_success(self, choose: Chooser) -> None:
         """A member of a run succeeds, and its node is deleted, with all pods of the run or with this one.
 
-        Its Job says that it has succeeded at once, or later.
+        Its Job counts this pod as succeeded at once, or later.
         """
         bound = sorted(p.uid for p in self.world.pods.values() if p.node and p.owner[:4] == "run-")
         if not bound:

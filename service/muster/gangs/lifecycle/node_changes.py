@@ -97,7 +97,7 @@ def _moved(before: Node | None, after: Node | None) -> bool:
 
 
 def _equal_for_plans(before: Node, after: Node) -> bool:
-    """Return whether only what is said of the node differs: its agent came or went."""
+    """Return whether plans are not affected: only its agent came or went, or other problems are reported."""
     return replace(before, second_endpoint=after.second_endpoint, problems=after.problems) == after
 
 
