@@ -61,6 +61,8 @@ def objective(
 
 def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Columns) -> tuple[str, ...]:
     """Return the nodes of the plan where the gang has several GPUs and no link between GPUs is known."""
+    if all(shape.topology.known for shape in view.shapes):
+        return ()
     there = existing_of(view, request).masks
     return tuple(
         sorted(
@@ -146,16 +148,13 @@ def _damage(plan: Plan) -> int:
 
 
 def _best_fit(plan: Plan) -> int:
-    """Return the best fit. Nodes with equal members are computed at once."""
     roles = plan.request.roles
     index, on_node = {role.name: i for i, role in enumerate(roles)}, dict[str, list[int]]()
     for member in plan.members:
         on_node.setdefault(member.node, [0] * len(roles))[index[member.role]] += 1
-    like: dict[tuple[int, ...], list[int]] = {}
-    for node, counts in on_node.items():
-        like.setdefault(tuple(counts), []).append(plan.view.row[node])
-    fits = (fit_of(plan.view, roles, np.array(rows), np.array([counts])) for counts, rows in like.items())
-    return sum(int(fit.sum()) for fit in fits)
+    rows = np.array([plan.view.row[node] for node in on_node])
+    counts = np.array([*on_node.values()], np.int64)
+    return int(fit_of(plan.view, roles, rows, counts[:, None]).sum())
 
 
 def _preferences(plan: Plan) -> int | None:

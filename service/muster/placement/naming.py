@@ -38,8 +38,8 @@ def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement,
     The result is in the order of roles, then ranks. Members that the shares do not count are left out, the
     last ranks first.
     """
-    shares, names, sliced = tuple(shares), instance.columns.names, instance.sliced
-    given = [_masks(instance, share, sliced) for share in shares]
+    shares, names = tuple(shares), instance.columns.names
+    given = _given(instance, shares)
     members = chain.from_iterable(map(in_rank_order, instance.request.roles))
     order = {member.uid: i for i, member in enumerate(members)}
     placed: list[tuple[int, MemberPlacement]] = []
@@ -74,6 +74,21 @@ def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints)
     nvlink = view.topology.index(Scope.NVLINK_DOMAIN)[rows]
     order = np.lexsort(np.stack([*segments, *levels, nvlink, rows])[::-1])
     return [shares[i] for i in order.tolist()]
+
+
+def _given(instance: Instance, shares: Iterable[Share]) -> list[list[list[int]]]:
+    """Return `_masks` of each share. Many nodes of a gang have equal GPUs and members: these count once."""
+    shape, sliced = instance.columns.shape, instance.sliced
+    known: dict[tuple[object, ...], list[list[int]]] = {}
+    given = []
+    for share in shares:
+        like = share.row if sliced else shape[share.row].item()  # GPUs that are shared differ by node
+        key = (like, share.counts, share.gpus.mask, share.spread, share.shared)
+        masks = known.get(key)
+        if masks is None:
+            masks = known[key] = _masks(instance, share, sliced)
+        given.append(masks)
+    return given
 
 
 def _masks(instance: Instance, share: Share, sliced: bool) -> list[list[int]]:

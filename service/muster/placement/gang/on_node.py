@@ -83,13 +83,14 @@ def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
 def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> Ints:
     """Return [row, packing] int64: what is left free on the node, and what it costs to open the node.
 
-    `counts` is [packing, role] int64: members of these roles.
+    `counts` is int64, members of these roles: [packing, role], or [row, packing, role] if each node has its
+    own packings.
     """
     at, with_gpus = rows[:, None], np.array([takes_gpus(role) for role in roles])
     total, free = _gpu_shares(view, roles, rows, counts)
     cpu = counts @ np.array([role.resources.cpu_milli for role in roles], np.int64)
     left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, cpu)
-    return left + opening(view)[at] * (counts[:, with_gpus] > 0).any(axis=1)
+    return left + opening(view)[at] * (counts[..., with_gpus] > 0).any(axis=-1)
 
 
 def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> tuple[Ints, Ints]:

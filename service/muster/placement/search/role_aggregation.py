@@ -109,7 +109,7 @@ class Aggregation:
                 counts[role] = min(left[role], room // self.sizes[role])
                 left[role] -= counts[role]
                 room -= counts[role] * self.sizes[role]
-            found.append(replace(share, counts=tuple(counts)))
+            found.append(Share(share.row, tuple(counts), share.gpus, share.spread, share.shared))
         return () if any(left[role] for role in roles) else tuple(found)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from muster.domain.decision import MemberPlacement
+from muster.domain.node import Resources
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState
 from muster.placement.verify.spots import Groups, Spot, Spots
@@ -16,15 +17,19 @@ def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
     """Return a sentence for each resource if the plan takes more of it than is free."""
     wrong = []
     asks = {role.name: role.resources for role in request.roles}
+    totals: dict[tuple[str, ...], Resources] = {}
     for name, members in groups.items():
-        spot = touched[name]
-        free, each = spot.state.free, [asks[member.role] for member in members if member.role in asks]
-        others = sorted({name for r in each for name, _ in r.others})
+        spot, roles = touched[name], tuple([member.role for member in members])
+        total = totals.get(roles)
+        if total is None:
+            each = [asks[role] for role in roles if role in asks]
+            total = totals[roles] = sum(each, Resources(pods=0))
+        free = spot.state.free
         for what, asked, left in (
-            *((name, sum([r.other(name) for r in each]), free.other(name)) for name in others),
-            ("cpu", sum([r.cpu_milli for r in each]), free.cpu_milli),
-            ("memory", sum([r.memory_bytes for r in each]), free.memory_bytes),
-            ("pods", sum([r.pods for r in each]), free.pods),
+            *((name, amount, free.other(name)) for name, amount in total.others),
+            ("cpu", total.cpu_milli, free.cpu_milli),
+            ("memory", total.memory_bytes, free.memory_bytes),
+            ("pods", total.pods, free.pods),
         ):
             if asked > 0 and asked > left:
                 wrong.append(f"node {name} has {left} of {what} free, the plan takes {asked}")

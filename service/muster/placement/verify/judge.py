@@ -52,7 +52,7 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
         *scopes.scopes(fabric, request, placed, everyone),
         *by_scope.by_scope(fabric, snapshot, request, placed, old),
         *between_pods.between_pods(snapshot, request, placed),
-        *scopes.crossings(fabric, snapshot, request, placed, everyone),
+        *scopes.crossings(fabric, snapshot, request, placed, everyone, few=few),
         *members.proof(placed),
         *costs(fabric, request, placed, groups, touched, old),
         *(() if priced else damage(placed, groups, touched)),

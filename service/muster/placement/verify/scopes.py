@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 
 from muster.domain.decision import Placed
 from muster.domain.levels import Level
@@ -44,32 +43,29 @@ def scopes(fabric: Fabric, request: Request, placed: Placed, everyone: Spots) ->
 
 
 def crossings(
-    fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, everyone: Spots
+    fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, everyone: Spots, *, few: bool
 ) -> list[str]:
-    """Return a sentence if the number of touched parts is not what the plan claims."""
-    claimed = placed.objective.crossings
-    counted = tuple(
-        (scope, len(set().union(*(fabric.touched(spot, scope) for spot in everyone.values()))))
-        for scope in _crossing_scopes(snapshot, request, everyone)
-    )
-    if counted == claimed:
-        return []
-    found, said = (", ".join(f"{scope} {n}" for scope, n in each) for each in (counted, claimed))
-    return [f"the parts touched are {found}, not {said}"]
+    """Return a sentence if the number of touched parts is not what the plan claims.
 
-
-def _crossing_scopes(snapshot: Snapshot, request: Request, everyone: Spots) -> list[str]:
-    """Return the levels with a label on any node of the cluster, nodes, and NVLink domains if GPUs are asked
-    for.
+    A level whose label no touched node has counts if any node of the cluster has it. Each touched node is a
+    part of it then, so it ranks no plans: whether it is claimed is checked on clusters of `few` nodes alone.
     """
-    near = [spot.state for spot in everyone.values()]  # if none of these has the label, all nodes are asked
-    scopes = [
-        level.scope for level in snapshot.levels if _carried(chain(near, snapshot.nodes.values()), level)
-    ]
+    claimed = placed.objective.crossings
+    near = [spot.state for spot in everyone.values()]
+    every = [*near, *snapshot.nodes.values()] if few else near
+    said = () if few else [scope for scope, _ in claimed]
+    scopes = [level.scope for level in snapshot.levels if level.scope in said or _carried(every, level)]
     scopes.append("node")
     if any(role.gpus or role.slice for role in request.roles if role.members):
         scopes.append("nvlink-domain")
-    return scopes
+    counted = tuple(
+        (scope, len(set().union(*(fabric.touched(spot, scope) for spot in everyone.values()))))
+        for scope in scopes
+    )
+    if counted == claimed:
+        return []
+    found, told = (", ".join(f"{scope} {n}" for scope, n in each) for each in (counted, claimed))
+    return [f"the parts touched are {found}, not {told}"]
 
 
 def _carried(states: Iterable[NodeState], level: Level) -> bool:
